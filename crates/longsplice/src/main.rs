@@ -1,0 +1,3 @@
+//! The daemon and the command line.
+#![forbid(unsafe_code)]
+fn main() {}
