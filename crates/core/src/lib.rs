@@ -2,5 +2,11 @@
 //! so that whatever is decided here can be replayed.
 #![forbid(unsafe_code)]
 
+pub mod advisor;
+pub mod coupling;
+pub mod drain;
 pub mod policy;
+pub mod ports;
+pub mod reap;
 pub mod reason;
+pub mod seq;

@@ -122,8 +122,8 @@ impl fmt::Display for FormatDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = self.0.as_micros();
         match us {
-            _ if us % 1_000_000 == 0 => write!(f, "{}s", us / 1_000_000),
-            _ if us % 1_000 == 0 => write!(f, "{}ms", us / 1_000),
+            _ if us.is_multiple_of(1_000_000) => write!(f, "{}s", us / 1_000_000),
+            _ if us.is_multiple_of(1_000) => write!(f, "{}ms", us / 1_000),
             _ => write!(f, "{us}us"),
         }
     }

@@ -1,1 +1,21 @@
-//! placeholder
+//! What a Linux TCP socket can tell and be told beyond the standard library: `TCP_INFO`, the lengths of its queues,
+//! socket options, and `TCP_REPAIR`, which lets a socket be closed without a segment on the wire.
+//!
+//! All functions take any descriptor of a TCP socket (`impl AsFd`: `&std::net::TcpStream`, `&tokio::net::TcpStream`,
+//! `BorrowedFd`, …), make one or a few system calls, never block, and never take ownership, except for
+//! [`repair::close_silently`]. Each error names the call that failed.
+//!
+//! All unsafe code is in one private module, `sys`, whose functions are safe to call.
+
+pub mod info;
+pub mod options;
+pub mod queues;
+pub mod repair;
+mod state;
+mod sys;
+
+pub use info::{TcpInfo, tcp_info};
+pub use queues::{unacknowledged, unread, unsent};
+pub use repair::{CloseError, Repair, close_silently, enter, poke, probe_repair};
+pub use state::{CongestionState, State};
+pub use sys::Error;

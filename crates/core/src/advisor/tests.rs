@@ -1,0 +1,303 @@
+use super::*;
+
+const MBIT: u64 = 125_000;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A leg with this RTT, warm and idle, behind which nothing was ever lost.
+fn leg(rtt: Duration) -> LegSample {
+    LegSample {
+        rtt,
+        min_rtt: Some(rtt),
+        cwnd: 100,
+        ssthresh: Some(80),
+        mss: 1_448,
+        recovering: false,
+        congestion_control: CongestionControl::Cubic,
+        bytes_sent: 10_000_000,
+        bytes_retransmitted: 0,
+        segments_received: 10_000,
+        out_of_order: 0,
+        received_rate: 0,
+        received_peak: 0,
+        receive_window: 6 << 20,
+    }
+}
+
+/// A leg whose peer sends at this rate, and never sent faster.
+fn sending(rtt: Duration, mbit: u64) -> LegSample {
+    LegSample {
+        received_rate: mbit * MBIT,
+        received_peak: mbit * MBIT,
+        ..leg(rtt)
+    }
+}
+
+/// Advice for a pair of 30 s of age that has carried 100 MB; the same whichever end is called the client.
+fn warm(a: LegSample, b: LegSample) -> Advice {
+    let answer = advise(&a, &b, ms(30_000), 100 << 20);
+    assert_eq!(
+        advise(&b, &a, ms(30_000), 100 << 20),
+        answer,
+        "the legs are alike"
+    );
+    answer
+}
+
+/// Why it is not spliced.
+fn reason(advice: Advice) -> Option<RelayReason> {
+    match advice {
+        Advice::Splice => None,
+        Advice::Wait { reason, again } => {
+            assert!(again > Duration::ZERO, "{reason}: asked again at once");
+            Some(reason)
+        }
+    }
+}
+
+#[test]
+fn the_measured_paths_at_100_mbits() {
+    use RelayReason::*;
+    let lossy = |leg: LegSample| LegSample {
+        bytes_retransmitted: leg.bytes_sent / 200,
+        ..leg
+    };
+    for (name, a, b, expected) in [
+        (
+            "long leg sends, 20 + 80 ms: 88 to 95 at once",
+            leg(ms(20)),
+            sending(ms(80), 95),
+            None,
+        ),
+        (
+            "short leg sends, 20 + 80 ms: 95 to 38",
+            sending(ms(20), 95),
+            leg(ms(80)),
+            Some(AdvisedThroughput),
+        ),
+        (
+            "both send, 20 + 80 ms",
+            sending(ms(20), 40),
+            sending(ms(80), 40),
+            Some(AdvisedThroughput),
+        ),
+        ("2 + 2 ms", sending(ms(2), 95), leg(ms(2)), None),
+        (
+            "20 + 80 ms, 0.5 % lost on the long leg",
+            leg(ms(20)),
+            lossy(sending(ms(80), 10)),
+            Some(AdvisedLoss),
+        ),
+        (
+            "20 + 80 ms, 0.5 % lost on the short leg",
+            lossy(leg(ms(20))),
+            sending(ms(80), 10),
+            Some(AdvisedLoss),
+        ),
+        (
+            "2 + 2 ms, 0.5 % lost",
+            lossy(leg(ms(2))),
+            sending(ms(2), 50),
+            Some(AdvisedLoss),
+        ),
+    ] {
+        assert_eq!(reason(warm(a, b)), expected, "{name}");
+    }
+}
+
+#[test]
+fn on_a_lan_a_splice_is_always_good() {
+    let us = Duration::from_micros;
+    assert_eq!(
+        warm(sending(us(200), 5_000), sending(us(300), 5_000)),
+        Advice::Splice
+    );
+    // From the first moment on, when nothing was sent yet.
+    assert_eq!(
+        advise(&leg(us(200)), &leg(us(300)), Duration::ZERO, 0),
+        Advice::Splice
+    );
+}
+
+#[test]
+fn a_negligible_leg_costs_nothing() {
+    let (server, client) = (Duration::from_micros(300), ms(60));
+    // The switch beside its servers, before the first byte, and in a download.
+    let fresh = advise(&leg(client), &leg(server), Duration::ZERO, 0);
+    assert_eq!(fresh, Advice::Splice);
+    assert_eq!(warm(sending(server, 95), leg(client)), Advice::Splice);
+    // The firewall beside its clients.
+    assert_eq!(warm(leg(server), sending(client, 95)), Advice::Splice);
+    // Losses on the long leg are repaired over hardly more than that leg; those on the short one are not.
+    let lossy = |leg: LegSample| LegSample {
+        bytes_retransmitted: leg.bytes_sent / 100,
+        ..leg
+    };
+    assert_eq!(warm(leg(server), lossy(sending(client, 9))), Advice::Splice);
+    assert_eq!(
+        reason(warm(lossy(leg(server)), sending(client, 9))),
+        Some(RelayReason::AdvisedLoss)
+    );
+    // An eighth of a long leg is a path of its own, with a window of its own.
+    assert_eq!(
+        reason(warm(sending(ms(10), 95), leg(ms(100)))),
+        Some(RelayReason::AdvisedThroughput)
+    );
+}
+
+#[test]
+fn a_sender_that_was_seen_to_have_more_in_flight_may_be_spliced() {
+    // It filled our buffers at 400 Mbit/s before the other leg became the limit.
+    let sender = LegSample {
+        received_peak: 400 * MBIT,
+        ..sending(ms(20), 60)
+    };
+    assert_eq!(warm(sender, leg(ms(60))), Advice::Splice);
+    // But not beyond what our window let it.
+    let sender = LegSample {
+        receive_window: 64 << 10,
+        ..sender
+    };
+    assert_eq!(
+        reason(warm(sender, leg(ms(60)))),
+        Some(RelayReason::AdvisedThroughput)
+    );
+}
+
+#[test]
+fn who_sends_little_loses_nothing() {
+    let typing = LegSample {
+        received_rate: 1_000,
+        received_peak: 1_000,
+        ..leg(ms(20))
+    };
+    assert_eq!(warm(typing, leg(ms(80))), Advice::Splice);
+}
+
+#[test]
+fn a_bbr_sender_on_the_shorter_leg_is_left_alone() {
+    let bbr = |leg: LegSample| LegSample {
+        congestion_control: CongestionControl::Bbr,
+        ..leg
+    };
+    assert_eq!(
+        reason(warm(bbr(sending(ms(20), 34)), bbr(leg(ms(80))))),
+        Some(RelayReason::AdvisedBbr)
+    );
+    assert_eq!(warm(bbr(leg(ms(20))), bbr(sending(ms(80), 34))), Advice::Splice);
+    assert_eq!(warm(bbr(sending(ms(2), 95)), bbr(leg(ms(2)))), Advice::Splice);
+    // On a path that is short as a whole, too: its window would be a fifth of what is needed.
+    let short = bbr(sending(Duration::from_micros(500), 1_000));
+    assert_eq!(reason(warm(short, leg(ms(4)))), Some(RelayReason::AdvisedBbr));
+}
+
+#[test]
+fn slow_start_is_waited_for_but_not_for_ever() {
+    let sender = sending(ms(5), 50);
+    let receiver = LegSample {
+        cwnd: 60,
+        ssthresh: None,
+        ..leg(ms(50))
+    };
+    let at = |age| reason(advise(&sender, &receiver, age, 1 << 20));
+    assert_eq!(at(ms(549)), Some(RelayReason::AdvisedSlowStart));
+    assert_ne!(at(ms(550)), Some(RelayReason::AdvisedSlowStart));
+    let congested = LegSample {
+        ssthresh: Some(60),
+        ..receiver
+    };
+    let advice = advise(&sender, &congested, ms(300), 1 << 20);
+    assert_ne!(reason(advice), Some(RelayReason::AdvisedSlowStart));
+}
+
+#[test]
+fn a_leg_in_recovery_is_waited_for_a_few_round_trips() {
+    let recovering = LegSample {
+        recovering: true,
+        ..leg(ms(80))
+    };
+    let expected = Advice::Wait {
+        reason: RelayReason::Recovery,
+        again: ms(400),
+    };
+    assert_eq!(warm(leg(ms(20)), recovering), expected);
+}
+
+#[test]
+fn too_little_is_known_at_first() {
+    let unmeasured = LegSample {
+        rtt: Duration::ZERO,
+        min_rtt: None,
+        ..leg(ms(1))
+    };
+    assert_eq!(
+        reason(warm(unmeasured, leg(ms(1)))),
+        Some(RelayReason::AdvisedWait)
+    );
+    let young = |age, bytes| reason(advise(&leg(ms(20)), &leg(ms(80)), age, bytes));
+    assert_eq!(young(ms(100), 1 << 20), Some(RelayReason::AdvisedWait));
+    assert_eq!(young(ms(500), 10_000), Some(RelayReason::AdvisedWait));
+    assert_eq!(young(ms(500), 1 << 20), None);
+    assert_eq!(young(ms(3_000), 10_000), None);
+}
+
+#[test]
+fn queues_of_the_relay_do_not_make_a_path_long() {
+    let queued = LegSample {
+        min_rtt: Some(ms(1)),
+        ..sending(ms(40), 95)
+    };
+    assert_eq!(warm(queued, leg(ms(2))), Advice::Splice);
+}
+
+#[test]
+fn segments_out_of_order_are_losses_of_the_peers() {
+    // 95 Mbit/s over 80 ms are 656 segments in flight; a loss lets as many arrive out of order.
+    let with = |out_of_order| LegSample {
+        out_of_order,
+        ..sending(ms(80), 95)
+    };
+    assert_eq!(warm(leg(ms(20)), with(15 * 656)), Advice::Splice);
+    assert_eq!(
+        reason(warm(leg(ms(20)), with(20 * 657))),
+        Some(RelayReason::AdvisedLoss)
+    );
+    // A few segments tell nothing.
+    let few = LegSample {
+        segments_received: 100,
+        ..with(100)
+    };
+    assert_eq!(warm(leg(ms(20)), few), Advice::Splice);
+}
+
+#[test]
+fn congestion_controls_are_known_by_name() {
+    for (name, class) in [
+        ("cubic", CongestionControl::Cubic),
+        ("reno", CongestionControl::Reno),
+        ("bbr", CongestionControl::Bbr),
+        ("bbr3", CongestionControl::Bbr),
+        ("htcp", CongestionControl::Other),
+    ] {
+        assert_eq!(CongestionControl::from(name), class, "{name}");
+    }
+}
+
+#[test]
+fn extreme_samples_do_not_panic() {
+    let extreme = LegSample {
+        rtt: Duration::MAX,
+        min_rtt: Some(Duration::MAX),
+        received_rate: u64::MAX,
+        received_peak: u64::MAX,
+        out_of_order: u32::MAX,
+        mss: 0,
+        ..leg(ms(1))
+    };
+    for age in [Duration::ZERO, Duration::MAX] {
+        let _ = advise(&extreme, &extreme, age, u64::MAX);
+        let _ = advise(&leg(ms(1)), &extreme, age, 0);
+    }
+}

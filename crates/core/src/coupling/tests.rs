@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A pair over legs of 20 and 80 ms at 100 Mbit/s that is ready: A sends, B only acknowledges.
+fn coupled() -> Coupling {
+    let (start, far) = (Seq::new(u32::MAX - 10), Seq::new(7_000));
+    let to_b = DirectionProgress {
+        offered: start + 300_000,
+        sent: start + 290_000,
+        far_edge: far + 300_000,
+        offset: Offset::between(start, far),
+        shrunk: true,
+        backlog: 100_000,
+        rate: 12_500_000,
+    };
+    let to_a = DirectionProgress {
+        backlog: 0,
+        rate: 0,
+        shrunk: false,
+        ..to_b
+    };
+    let leg = |rtt, rto| LegProgress {
+        rtt,
+        rto,
+        recovering: false,
+    };
+    Coupling {
+        elapsed: ms(125),
+        legs: [leg(ms(20), ms(220)), leg(ms(80), ms(280))],
+        directions: [to_b, to_a],
+    }
+}
+
+/// The coupling above, with the direction to B changed.
+fn with(change: impl FnOnce(&mut DirectionProgress)) -> Option<Obstacle> {
+    let mut c = coupled();
+    change(&mut c.directions[0]);
+    obstacle(&c)
+}
+
+#[test]
+fn the_room_is_the_far_path_stretched_by_the_near_one() {
+    // 100 segments over 80 ms, and a quarter more for 20 ms: what x must have out to fill both legs.
+    assert_eq!(room(100, 1_448, ms(20), ms(80)), 181_000);
+    // From the long leg to the short one it is five times.
+    assert_eq!(room(100, 1_448, ms(80), ms(20)), 724_000);
+}
+
+#[test]
+fn the_room_is_bounded() {
+    assert_eq!(room(1, 536, ms(1), ms(1)), MIN_ROOM);
+    assert_eq!(room(0, 0, Duration::ZERO, Duration::ZERO), MIN_ROOM);
+    assert_eq!(
+        room(u32::MAX, u32::MAX, Duration::MAX, Duration::ZERO),
+        MAX_WINDOW
+    );
+    assert_eq!(room(1_000_000, 1_448, ms(1), ms(1)), MAX_WINDOW);
+}
+
+#[test]
+fn a_coupled_pair_may_drain() {
+    assert_eq!(obstacle(&coupled()), None);
+    assert!(ready(&coupled()));
+}
+
+#[test]
+fn an_end_must_not_send_beyond_the_other_ends_window() {
+    assert_eq!(with(|d| d.far_edge = d.far_edge - 1), Some(Obstacle::Window));
+    assert_eq!(with(|d| d.offered = d.offered + 1), Some(Obstacle::Window));
+    // Sent on the strength of the edge before it was moved back.
+    assert_eq!(with(|d| d.sent = d.offered + 1), Some(Obstacle::Window));
+    assert_eq!(with(|d| d.sent = d.offered), None);
+}
+
+#[test]
+fn a_backlog_of_ten_milliseconds_is_short_enough() {
+    assert_eq!(with(|d| d.backlog = 125_000), None);
+    assert_eq!(with(|d| d.backlog = 125_001), Some(Obstacle::Backlog));
+    // At a low rate it is 64 KiB that counts, if they drain in time.
+    assert_eq!(with(|d| (d.rate, d.backlog) = (6_000_000, 65_536)), None);
+    assert_eq!(
+        with(|d| (d.rate, d.backlog) = (6_000_000, 65_537)),
+        Some(Obstacle::Backlog)
+    );
+}
+
+#[test]
+fn a_drain_must_end_well_before_a_senders_timeout() {
+    // 65 ms of backlog, 20 and 80 are 165 ms: three quarters of 220.
+    assert_eq!(
+        with(|d| (d.rate, d.backlog) = (1_000_000, 65_000)),
+        Some(Obstacle::Timeout)
+    );
+    assert_eq!(with(|d| (d.rate, d.backlog) = (1_000_000, 64_000)), None);
+    // Where nothing flows, an initial window leaves each round trip.
+    assert_eq!(
+        with(|d| (d.rate, d.backlog) = (0, 12_000)),
+        Some(Obstacle::Timeout)
+    );
+    assert_eq!(with(|d| (d.rate, d.backlog) = (0, 11_000)), None);
+}
+
+#[test]
+fn a_server_beside_us_may_drain_to_a_far_client() {
+    // Linux's timeout is at least 200 ms on top of the round trip.
+    let with_far_rtt = |rtt, backlog| {
+        let mut c = coupled();
+        c.elapsed = ms(1_000);
+        (c.legs[0].rtt, c.legs[0].rto) = (ms(0), ms(200));
+        (c.legs[1].rtt, c.legs[1].rto) = (rtt, rtt + ms(200));
+        c.directions[0].backlog = backlog;
+        obstacle(&c)
+    };
+    assert_eq!(with_far_rtt(ms(120), 100_000), None);
+    assert_eq!(with_far_rtt(ms(160), 100_000), Some(Obstacle::Timeout));
+    // With nothing to drain, waiting would change nothing.
+    assert_eq!(with_far_rtt(ms(300), 0), None);
+}
+
+#[test]
+fn a_smaller_window_needs_time_to_be_heard_of() {
+    let early = Coupling {
+        elapsed: ms(124),
+        ..coupled()
+    };
+    assert_eq!(obstacle(&early), Some(Obstacle::Notice));
+    let mut not_shrunk = early;
+    not_shrunk.directions[0].shrunk = false;
+    assert_eq!(obstacle(&not_shrunk), None);
+    assert_eq!(
+        notice_time(Duration::from_micros(200)),
+        Duration::from_micros(300)
+    );
+    assert_eq!(notice_time(ms(2)), ms(8));
+}
+
+#[test]
+fn losses_are_repaired_first() {
+    for leg in 0..2 {
+        let mut c = coupled();
+        c.legs[leg].recovering = true;
+        assert_eq!(obstacle(&c), Some(Obstacle::Recovery));
+    }
+}
+
+#[test]
+fn giving_up_scales_with_the_path() {
+    assert_eq!(give_up_after(Duration::ZERO, ms(1)), ms(1_000));
+    assert_eq!(give_up_after(ms(20), ms(80)), ms(2_000));
+    assert_eq!(give_up_after(Duration::MAX, Duration::MAX), Duration::MAX);
+}
+
+proptest! {
+    #[test]
+    fn more_window_or_a_longer_near_leg_never_means_less_room(
+        cwnd in 0..1_000_000u32, mss in 1..9_000u32, x in 0..1_000_000u64, o in 0..1_000_000u64, more in 0..1_000_000u64,
+    ) {
+        let us = Duration::from_micros;
+        let bytes = room(cwnd, mss, us(x), us(o));
+        prop_assert!((MIN_ROOM..=MAX_WINDOW).contains(&bytes));
+        prop_assert!(room(cwnd.saturating_add(1), mss, us(x), us(o)) >= bytes);
+        prop_assert!(room(cwnd, mss, us(x + more), us(o)) >= bytes);
+        prop_assert!(room(cwnd, mss, us(x), us(o + more)) <= bytes);
+    }
+}

@@ -1,0 +1,155 @@
+//! When the record of a spliced flow is removed.
+//!
+//! eBPF notes FINs, their acknowledgements and valid resets in the record; whoever walks the records asks here what to
+//! do with each. A record outlives its close, because the ends may still retransmit: without it, a late FIN would meet
+//! a host that knows nothing of the connection and answers with a reset.
+
+use std::time::Duration;
+
+/// A reset flow lingers no longer than this: nobody retransmits into it, but a segment that crossed the reset may come.
+pub const RESET_LINGER: Duration = Duration::from_secs(5);
+
+/// How one direction of a flow ended, or did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DirectionEnd {
+    /// The sender has sent its FIN.
+    pub fin_seen: bool,
+    /// The receiver has acknowledged that FIN.
+    pub fin_acknowledged: bool,
+    /// The sender has sent a reset that its receiver would accept (RFC 5961 section 3).
+    pub reset_seen: bool,
+}
+
+/// How a flow ended, or did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowEnd {
+    /// Both directions, in any order.
+    pub directions: [DirectionEnd; 2],
+    /// How long ago the last segment passed, in either direction.
+    pub idle: Duration,
+}
+
+/// How long records are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a closed flow lingers: two maximum segment lifetimes (RFC 9293 section 3.6.1).
+    pub linger: Duration,
+    /// How long an open flow may be idle.
+    pub idle_timeout: Duration,
+}
+
+/// What is to be done with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays.
+    Keep,
+    /// It is removed, for this reason.
+    Reap(Reaped),
+}
+
+/// Why a record is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaped {
+    /// Both ends closed in order, and it has lingered.
+    Closed,
+    /// One end reset the connection, and it has lingered for a moment.
+    Reset,
+    /// Nothing passed for longer than the idle timeout; the ends were not told.
+    Idle,
+}
+
+/// What is to be done with the record of a flow.
+#[must_use]
+pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
+    let reset = end.directions.iter().any(|d| d.reset_seen);
+    let closed = end.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged);
+    if reset && end.idle >= limits.linger.min(RESET_LINGER) {
+        Verdict::Reap(Reaped::Reset)
+    } else if closed && end.idle >= limits.linger {
+        Verdict::Reap(Reaped::Closed)
+    } else if end.idle >= limits.idle_timeout {
+        Verdict::Reap(Reaped::Idle)
+    } else {
+        Verdict::Keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: DirectionEnd = DirectionEnd {
+        fin_seen: false,
+        fin_acknowledged: false,
+        reset_seen: false,
+    };
+    const FIN: DirectionEnd = DirectionEnd {
+        fin_seen: true,
+        ..OPEN
+    };
+    const DONE: DirectionEnd = DirectionEnd {
+        fin_acknowledged: true,
+        ..FIN
+    };
+    const RESET: DirectionEnd = DirectionEnd {
+        reset_seen: true,
+        ..OPEN
+    };
+
+    fn ask(directions: [DirectionEnd; 2], idle_s: u64) -> Verdict {
+        let limits = Limits {
+            linger: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(3600),
+        };
+        let answer = verdict(
+            &FlowEnd {
+                directions,
+                idle: Duration::from_secs(idle_s),
+            },
+            &limits,
+        );
+        let [a, b] = directions;
+        let mirrored = FlowEnd {
+            directions: [b, a],
+            idle: Duration::from_secs(idle_s),
+        };
+        assert_eq!(verdict(&mirrored, &limits), answer, "the directions are alike");
+        answer
+    }
+
+    #[test]
+    fn each_end_has_its_time() {
+        use Reaped::*;
+        for (directions, idle_s, expected) in [
+            ([OPEN, OPEN], 3599, Verdict::Keep),
+            ([OPEN, OPEN], 3600, Verdict::Reap(Idle)),
+            ([DONE, OPEN], 61, Verdict::Keep), // half closed is normal
+            ([DONE, FIN], 61, Verdict::Keep),  // the last FIN is still retransmitted
+            ([DONE, FIN], 3600, Verdict::Reap(Idle)),
+            ([DONE, DONE], 59, Verdict::Keep),
+            ([DONE, DONE], 60, Verdict::Reap(Closed)),
+            ([RESET, OPEN], 4, Verdict::Keep),
+            ([RESET, OPEN], 5, Verdict::Reap(Reset)),
+            ([RESET, DONE], 5, Verdict::Reap(Reset)),
+        ] {
+            assert_eq!(
+                ask(directions, idle_s),
+                expected,
+                "{directions:?} after {idle_s} s"
+            );
+        }
+    }
+
+    #[test]
+    fn a_linger_below_five_seconds_bounds_that_of_a_reset() {
+        let limits = Limits {
+            linger: Duration::from_secs(2),
+            idle_timeout: Duration::from_secs(3600),
+        };
+        let end = FlowEnd {
+            directions: [RESET, OPEN],
+            idle: Duration::from_secs(2),
+        };
+        assert_eq!(verdict(&end, &limits), Verdict::Reap(Reaped::Reset));
+    }
+}

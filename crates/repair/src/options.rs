@@ -1,0 +1,162 @@
+//! Socket options, one function each. None needs a privilege, unless it says so.
+
+use std::{os::fd::AsFd, time::Duration};
+
+use libc::c_int;
+
+use crate::sys::{self, Error, Linger, Opt, opt};
+
+/// `TCP_CA_NAME_MAX` and `TCP_ULP_NAME_MAX` of the kernel, with the terminating zero.
+const NAME_MAX: usize = 16;
+
+const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
+const MAXSEG: Opt = opt!(IPPROTO_TCP, TCP_MAXSEG);
+const NOTSENT_LOWAT: Opt = opt!(IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+const CONGESTION: Opt = opt!(IPPROTO_TCP, TCP_CONGESTION);
+const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
+const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
+const ULP: Opt = opt!(IPPROTO_TCP, TCP_ULP);
+const IS_MPTCP: Opt = opt!(IPPROTO_TCP, TCP_IS_MPTCP = 43);
+const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
+const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
+const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
+const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
+const REUSEADDR: Opt = opt!(SOL_SOCKET, SO_REUSEADDR);
+
+/// What the socket's timestamp clock (the TSval of RFC 7323) shows now: the TSval of a segment sent at this moment,
+/// wrapping. Allowed without repair mode.
+///
+/// Bit 0 is not part of the value: since Linux 6.7 it is set when the clock counts microseconds, and clear when it
+/// counts milliseconds. So the answer may be one less, or one more, than the TSval of a segment sent now.
+pub fn timestamp_clock(fd: impl AsFd) -> Result<u32, Error> {
+    Ok(sys::get::<u32>(fd, TIMESTAMP)?.0)
+}
+
+/// The MSS now used for sending, in payload bytes without options; in repair mode, the MSS that the far end announced.
+pub fn max_segment(fd: impl AsFd) -> Result<u32, Error> {
+    Ok(sys::get::<u32>(fd, MAXSEG)?.0)
+}
+
+/// Bounds the MSS that this socket announces and uses, 88 to 32,767 bytes. It acts on the handshake: set it before
+/// `connect`, or on the listener.
+///
+/// # Errors
+/// `EINVAL` outside of that range.
+pub fn set_max_segment(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    sys::set(fd, MAXSEG, bytes)
+}
+
+/// The socket counts as writable only while less than this many bytes wait to be sent for the first time: what keeps a
+/// relay's send queue short. `u32::MAX` lifts the bound.
+pub fn set_notsent_lowat(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    sys::set(fd, NOTSENT_LOWAT, bytes)
+}
+
+/// The name of the congestion control, such as `cubic`.
+pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
+    name(fd, CONGESTION)
+}
+
+/// Chooses the congestion control by name.
+///
+/// # Errors
+/// `ENOENT` if the kernel has none of this name; `EPERM` without `CAP_NET_ADMIN` if it is not one of
+/// `net.ipv4.tcp_allowed_congestion_control`.
+pub fn set_congestion_control(fd: impl AsFd, name: &str) -> Result<(), Error> {
+    sys::set_bytes(fd, CONGESTION, name.as_bytes())
+}
+
+/// Whether closing the socket resets the connection and drops what was not sent (`SO_LINGER` with zero seconds), or
+/// ends it in order, in the background (`SO_LINGER` off, the default).
+pub fn set_reset_on_close(fd: impl AsFd, reset: bool) -> Result<(), Error> {
+    sys::set(
+        fd,
+        LINGER,
+        Linger {
+            onoff: reset.into(),
+            seconds: 0,
+        },
+    )
+}
+
+/// Whether small segments are sent at once (`TCP_NODELAY`).
+pub fn set_nodelay(fd: impl AsFd, on: bool) -> Result<(), Error> {
+    set_bool(fd, NODELAY, on)
+}
+
+/// Whether the socket probes an idle peer (`SO_KEEPALIVE`). Off for a dormant socket: its probes are not the flow's.
+pub fn set_keepalive(fd: impl AsFd, on: bool) -> Result<(), Error> {
+    set_bool(fd, KEEPALIVE, on)
+}
+
+/// Whether the socket probes an idle peer.
+pub fn keepalive(fd: impl AsFd) -> Result<bool, Error> {
+    get_bool(fd, KEEPALIVE)
+}
+
+/// The receive buffer in bytes, as the kernel accounts it: with its overhead, so about twice the payload.
+pub fn receive_buffer(fd: impl AsFd) -> Result<u32, Error> {
+    Ok(sys::get::<u32>(fd, RCVBUF)?.0)
+}
+
+/// Fixes the receive buffer and ends its automatic growth. The kernel doubles the number and bounds it by
+/// `net.core.rmem_max`; set before the handshake, it also bounds the window scale.
+pub fn set_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    sys::set(fd, RCVBUF, bytes)
+}
+
+/// The send buffer in bytes, as the kernel accounts it: with its overhead.
+pub fn send_buffer(fd: impl AsFd) -> Result<u32, Error> {
+    Ok(sys::get::<u32>(fd, SNDBUF)?.0)
+}
+
+/// Fixes the send buffer and ends its automatic growth. The kernel doubles the number and bounds it by
+/// `net.core.wmem_max`.
+pub fn set_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    sys::set(fd, SNDBUF, bytes)
+}
+
+/// How long data may stay unacknowledged before the connection is given up (RFC 5482), in whole milliseconds, at most
+/// 24 days; zero is the system's own rule.
+pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> Result<(), Error> {
+    let ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
+    sys::set(fd, USER_TIMEOUT, ms)
+}
+
+/// The upper layer protocol that the kernel runs on the socket, such as `tls`; such a socket's bytes are not those on
+/// the wire.
+pub fn upper_layer(fd: impl AsFd) -> Result<Option<String>, Error> {
+    Ok(Some(name(fd, ULP)?).filter(|n| !n.is_empty()))
+}
+
+/// Whether the connection speaks MPTCP (RFC 8684). False on kernels that do not know the question (before 5.16).
+pub fn is_mptcp(fd: impl AsFd) -> Result<bool, Error> {
+    match get_bool(fd, IS_MPTCP) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => Ok(false),
+        answer => answer,
+    }
+}
+
+/// Whether the local address and port may be bound again while this socket lives (`SO_REUSEADDR`).
+pub fn reuse_address(fd: impl AsFd) -> Result<bool, Error> {
+    get_bool(fd, REUSEADDR)
+}
+
+/// Lets the local address and port be bound again while this socket lives, if the other socket asks for the same.
+pub fn set_reuse_address(fd: impl AsFd, on: bool) -> Result<(), Error> {
+    set_bool(fd, REUSEADDR, on)
+}
+
+fn get_bool(fd: impl AsFd, opt: Opt) -> Result<bool, Error> {
+    Ok(sys::get::<c_int>(fd, opt)?.0 != 0)
+}
+
+fn set_bool(fd: impl AsFd, opt: Opt, on: bool) -> Result<(), Error> {
+    sys::set(fd, opt, c_int::from(on))
+}
+
+fn name(fd: impl AsFd, opt: Opt) -> Result<String, Error> {
+    let (bytes, len) = sys::get::<[u8; NAME_MAX]>(fd, opt)?;
+    let name = bytes[..len].split(|&b| b == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
+}

@@ -1,0 +1,183 @@
+//! Repair mode: `TCP_REPAIR` of Linux, in which a socket can be taken apart without its peer noticing.
+//!
+//! What the kernel does (Linux 6.18, `net/ipv4/tcp.c`), and what follows from it:
+//! - Entering needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, and is refused on a listener:
+//!   `EPERM` in both cases.
+//! - Entering forces `SO_REUSEADDR`, and leaving clears it. A listener that is restarted on the port of an accepted
+//!   connection could not be bound then; so [`Repair`] remembers the option and restores it.
+//! - The socket goes on receiving and acknowledging in repair mode: nothing is frozen. What it must not acknowledge
+//!   has to be kept from it by eBPF first.
+//! - Closing in repair mode frees the socket at once: no FIN, no RST even if bytes are unread, no TIME-WAIT. Its port
+//!   is free again, too; whoever still needs it must keep it from others by other means.
+//! - A sequence number is read after its queue was selected, and can be set only before `connect`; the options of the
+//!   handshake (`TCP_REPAIR_OPTIONS`) only after it: `EPERM` otherwise. `TCP_QUEUE_SEQ` of the receive queue is
+//!   RCV.NXT: bytes that nobody has read yet lie before it.
+
+use std::{
+    fmt,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use libc::c_int;
+
+use crate::{
+    options,
+    sys::{self, Error, Opt, opt},
+};
+
+const REPAIR: Opt = opt!(IPPROTO_TCP, TCP_REPAIR);
+const REPAIR_QUEUE: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_QUEUE);
+const QUEUE_SEQ: Opt = opt!(IPPROTO_TCP, TCP_QUEUE_SEQ);
+
+// `<linux/tcp.h>`; not in libc.
+const TCP_REPAIR_ON: c_int = 1;
+const TCP_REPAIR_OFF: c_int = 0;
+const TCP_REPAIR_OFF_NO_WP: c_int = -1;
+const TCP_NO_QUEUE: c_int = 0;
+const TCP_RECV_QUEUE: c_int = 1;
+const TCP_SEND_QUEUE: c_int = 2;
+
+/// Whether this process may use repair mode on this kernel: tries it on a fresh socket.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` where the kernel lacks it; or no socket could be made.
+pub fn probe_repair() -> Result<(), Error> {
+    enter(&sys::tcp_socket()?)?.leave_silently()
+}
+
+/// Puts a socket into repair mode, until the returned guard is used up or dropped.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`, or for a listener. The socket is unchanged then.
+pub fn enter<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Repair<'_>, Error> {
+    let fd = fd.as_fd();
+    // Read first: in repair mode the kernel answers 2 ("forced").
+    let reuse = options::reuse_address(fd)?;
+    sys::set(fd, REPAIR, TCP_REPAIR_ON)?;
+    Ok(Repair {
+        fd,
+        reuse,
+        left: false,
+    })
+}
+
+/// Makes the kernel emit one segment now: an empty one of sequence number SND.UNA − 1, with the present
+/// acknowledgement and window. Does nothing unless the socket is ESTABLISHED.
+///
+/// As it stands a peer takes the segment for an old duplicate: it answers with an ACK and ignores the window (RFC 9293
+/// section 3.10.7.4). To announce a window, eBPF at egress adds one to its sequence number. The kernel forgets which
+/// segment last set its send window (SND.WL1), so the peer's next ACK sets it again, whatever that says.
+///
+/// # Errors
+/// As [`enter`]; and if the socket could not be brought out of repair mode.
+pub fn poke<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<(), Error> {
+    enter(fd)?.leave_with_probe()
+}
+
+/// Closes a socket without a segment on the wire: no FIN, no RST, no TIME-WAIT. The far end notices nothing.
+///
+/// What the socket had not sent, and what nobody had read, is lost. If the descriptor was duplicated, the socket stays,
+/// in repair mode, until the last duplicate is closed.
+///
+/// # Errors
+/// Repair mode was refused; nothing has happened to the connection, and the descriptor is in the error, because to
+/// drop it would tell the peer. The closing itself cannot fail.
+pub fn close_silently(fd: OwnedFd) -> Result<(), CloseError> {
+    match sys::set(&fd, REPAIR, TCP_REPAIR_ON) {
+        Ok(()) => {
+            // `close` frees the descriptor whatever it returns (`close(2)`).
+            drop(fd);
+            Ok(())
+        }
+        Err(source) => Err(CloseError { fd, source }),
+    }
+}
+
+/// A socket could not be closed in silence, and is given back, open.
+#[derive(Debug, thiserror::Error)]
+#[error("the socket was left open: {source}")]
+pub struct CloseError {
+    /// The open socket. To drop it ends the connection with a FIN or RST.
+    pub fd: OwnedFd,
+    /// Why repair mode was refused.
+    pub source: Error,
+}
+
+/// A socket in repair mode; proof that it is.
+///
+/// It must be left by [`Repair::leave_silently`] or [`Repair::leave_with_probe`], which report errors. Dropped, it
+/// leaves in silence.
+#[must_use = "dropping it leaves repair mode at once"]
+pub struct Repair<'fd> {
+    fd: BorrowedFd<'fd>,
+    reuse: bool,
+    left: bool,
+}
+
+impl Repair<'_> {
+    /// The sequence number of the next byte to be written to the socket (the kernel's `write_seq`; SND.NXT when
+    /// nothing waits unsent).
+    ///
+    /// # Errors
+    /// None is known for a socket in repair mode.
+    pub fn send_sequence(&self) -> Result<u32, Error> {
+        self.sequence(TCP_SEND_QUEUE)
+    }
+
+    /// The sequence number of the next byte expected from the peer (RCV.NXT). Bytes not yet read lie before it, and
+    /// a received FIN counts.
+    ///
+    /// # Errors
+    /// None is known for a socket in repair mode.
+    pub fn receive_sequence(&self) -> Result<u32, Error> {
+        self.sequence(TCP_RECV_QUEUE)
+    }
+
+    fn sequence(&self, queue: c_int) -> Result<u32, Error> {
+        sys::set(self.fd, REPAIR_QUEUE, queue)?;
+        let answer = sys::get::<u32>(self.fd, QUEUE_SEQ);
+        // With a queue selected, `send` would write into that queue and `recv` be refused.
+        sys::set(self.fd, REPAIR_QUEUE, TCP_NO_QUEUE)?;
+        Ok(answer?.0)
+    }
+
+    /// Leaves repair mode without a segment, and restores `SO_REUSEADDR`.
+    ///
+    /// # Errors
+    /// `EPERM` if the privilege was given up meanwhile.
+    pub fn leave_silently(mut self) -> Result<(), Error> {
+        self.leave(TCP_REPAIR_OFF_NO_WP)
+    }
+
+    /// Leaves repair mode, which makes an ESTABLISHED socket emit a window probe (see [`poke`]), and restores
+    /// `SO_REUSEADDR`.
+    ///
+    /// # Errors
+    /// `EPERM` if the privilege was given up meanwhile.
+    pub fn leave_with_probe(mut self) -> Result<(), Error> {
+        self.leave(TCP_REPAIR_OFF)
+    }
+
+    fn leave(&mut self, how: c_int) -> Result<(), Error> {
+        self.left = true;
+        sys::set(self.fd, REPAIR, how)?;
+        options::set_reuse_address(self.fd, self.reuse)
+    }
+}
+
+impl Drop for Repair<'_> {
+    fn drop(&mut self) {
+        if !self.left {
+            // Nobody is left to tell; a socket that stays in repair mode neither harms nor informs its peer.
+            let _ = self.leave(TCP_REPAIR_OFF_NO_WP);
+        }
+    }
+}
+
+impl fmt::Debug for Repair<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repair")
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,184 @@
+//! The system calls, and all unsafe code of this crate: functions that are safe to call.
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    slice,
+};
+
+use libc::{c_int, c_void, socklen_t};
+
+/// A system call that failed: which one, and the system's error.
+#[derive(Debug, thiserror::Error)]
+#[error("{call}: {source}")]
+pub struct Error {
+    call: &'static str,
+    source: io::Error,
+}
+
+impl Error {
+    pub(crate) fn new(call: &'static str, source: io::Error) -> Self {
+        Error { call, source }
+    }
+
+    fn last(call: &'static str) -> Self {
+        Error::new(call, io::Error::last_os_error())
+    }
+
+    /// The call that failed, as in `setsockopt(TCP_REPAIR)`.
+    pub fn call(&self) -> &'static str {
+        self.call
+    }
+
+    /// The kind of the system's error.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+
+    /// The system's error number, such as `EPERM`.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+}
+
+impl From<Error> for io::Error {
+    /// Keeps the kind and the text; the error number stays reachable in the inner [`Error`].
+    fn from(e: Error) -> Self {
+        io::Error::new(e.kind(), e)
+    }
+}
+
+/// A socket option: its level, its number, and how a failure to get or set it is named.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opt {
+    level: c_int,
+    name: c_int,
+    get: &'static str,
+    set: &'static str,
+}
+
+impl Opt {
+    pub(crate) const fn new(level: c_int, name: c_int, get: &'static str, set: &'static str) -> Self {
+        Opt {
+            level,
+            name,
+            get,
+            set,
+        }
+    }
+
+    /// How a failure to read this option is named.
+    pub(crate) const fn get_name(&self) -> &'static str {
+        self.get
+    }
+}
+
+/// `opt!(IPPROTO_TCP, NAME)` or `opt!(IPPROTO_TCP, NAME = number)`: an [`Opt`] that knows its own name.
+macro_rules! opt {
+    ($level:ident, $name:ident) => {
+        $crate::sys::opt!($level, $name = libc::$name)
+    };
+    ($level:ident, $name:ident = $number:expr) => {
+        $crate::sys::Opt::new(
+            libc::$level,
+            $number,
+            concat!("getsockopt(", stringify!($name), ")"),
+            concat!("setsockopt(", stringify!($name), ")"),
+        )
+    };
+}
+pub(crate) use opt;
+
+/// Types that the kernel may fill with any bytes, and may read as bytes.
+///
+/// # Safety
+/// The type has no padding, no pointers and no invalid bit patterns.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+// SAFETY: a primitive integer.
+unsafe impl Plain for c_int {}
+// SAFETY: a primitive integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an array of bytes.
+unsafe impl<const N: usize> Plain for [u8; N] where [u8; N]: Default {}
+// SAFETY: `repr(C)`, two primitive integers of the same size.
+unsafe impl Plain for Linger {}
+
+/// `struct linger` of `<sys/socket.h>`; libc's own has no `Default`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct Linger {
+    pub(crate) onoff: c_int,
+    pub(crate) seconds: c_int,
+}
+
+/// Reads an option. Returns it with how many of its bytes the kernel wrote; the others are zero.
+pub(crate) fn get<T: Plain>(fd: impl AsFd, opt: Opt) -> Result<(T, usize), Error> {
+    let mut value = T::default();
+    let mut len = mem::size_of::<T>() as socklen_t;
+    // SAFETY: `value` is a writable, exclusively borrowed place of `len` bytes, and any bytes are a valid `T`
+    // (`Plain`); the kernel writes at most `len` bytes, and lowers `len` to what it wrote.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_fd().as_raw_fd(),
+            opt.level,
+            opt.name,
+            (&raw mut value).cast::<c_void>(),
+            &raw mut len,
+        )
+    };
+    if r < 0 {
+        Err(Error::last(opt.get))
+    } else {
+        Ok((value, (len as usize).min(mem::size_of::<T>())))
+    }
+}
+
+/// Sets an option.
+pub(crate) fn set<T: Plain>(fd: impl AsFd, opt: Opt, value: T) -> Result<(), Error> {
+    // SAFETY: `value` lives to the end of this function, is `size_of::<T>()` bytes long, and has no padding, so that
+    // each of them is initialised (`Plain`).
+    let bytes = unsafe { slice::from_raw_parts((&raw const value).cast::<u8>(), mem::size_of::<T>()) };
+    set_bytes(fd, opt, bytes)
+}
+
+/// Sets an option whose value is a string of bytes.
+pub(crate) fn set_bytes(fd: impl AsFd, opt: Opt, value: &[u8]) -> Result<(), Error> {
+    // SAFETY: `value` is borrowed for the whole call; the kernel copies it and keeps no pointer.
+    let r = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            opt.level,
+            opt.name,
+            value.as_ptr().cast::<c_void>(),
+            value.len() as socklen_t,
+        )
+    };
+    if r < 0 { Err(Error::last(opt.set)) } else { Ok(()) }
+}
+
+/// A new TCP socket over IPv4, neither bound nor connected.
+pub(crate) fn tcp_socket() -> Result<OwnedFd, Error> {
+    // SAFETY: no pointers are involved.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_INET,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            libc::IPPROTO_TCP,
+        )
+    };
+    if fd < 0 {
+        return Err(Error::last("socket(AF_INET, SOCK_STREAM)"));
+    }
+    // SAFETY: the kernel has just opened `fd` for this call, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// An `ioctl` that answers with one integer.
+pub(crate) fn ioctl_int(fd: impl AsFd, request: libc::Ioctl, call: &'static str) -> Result<c_int, Error> {
+    let mut value: c_int = 0;
+    // SAFETY: the callers pass requests (`SIOCINQ` and its like) that write one `int` through the pointer, which is to
+    // a place of that type.
+    let r = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut value) };
+    if r < 0 { Err(Error::last(call)) } else { Ok(value) }
+}

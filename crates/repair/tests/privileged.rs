@@ -1,0 +1,141 @@
+//! What needs `CAP_NET_ADMIN`. Run as root; without it each test fails and says so.
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail as the test does")]
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use longsplice_repair::{
+    State, close_silently, enter, options, poke, probe_repair, tcp_info, unacknowledged, unread,
+};
+
+fn pair() -> (TcpStream, TcpStream) {
+    if let Err(e) = probe_repair() {
+        panic!("this test needs CAP_NET_ADMIN (run it as root): {e}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// The state of the socket with these ports in the kernel's table, in hex as `/proc/net/tcp` has it.
+fn kernel_state(local: SocketAddr, remote: SocketAddr) -> Option<String> {
+    let (local, remote) = (
+        format!(":{:04X}", local.port()),
+        format!(":{:04X}", remote.port()),
+    );
+    fs::read_to_string("/proc/self/net/tcp")
+        .unwrap()
+        .lines()
+        .skip(1)
+        .find_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let found = words.next()?.ends_with(&local) && words.next()?.ends_with(&remote);
+            found.then(|| words.next().map(str::to_owned)).flatten()
+        })
+}
+
+#[test]
+fn a_silent_close_is_not_noticed_by_the_peer() {
+    let (mut client, server) = pair();
+    let (c, s) = (client.local_addr().unwrap(), server.local_addr().unwrap());
+    // Unread bytes would make an ordinary close reset the connection.
+    client.write_all(b"never read").unwrap();
+    let before = tcp_info(&client).unwrap().segs_in();
+    close_silently(OwnedFd::from(server)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(kernel_state(s, c), None, "nothing is left, no TIME-WAIT either");
+    assert_eq!(
+        kernel_state(c, s).as_deref(),
+        Some("01"),
+        "the peer is ESTABLISHED"
+    );
+    let info = tcp_info(&client).unwrap();
+    assert_eq!((info.state(), info.segs_in()), (State::Established, before));
+    close_silently(OwnedFd::from(client)).unwrap();
+}
+
+#[test]
+fn leaving_restores_reuse_address() {
+    let (client, _server) = pair();
+    for reuse in [false, true] {
+        for with_probe in [false, true] {
+            options::set_reuse_address(&client, reuse).unwrap();
+            let repair = enter(&client).unwrap();
+            if with_probe {
+                repair.leave_with_probe()
+            } else {
+                repair.leave_silently()
+            }
+            .unwrap();
+            assert_eq!(options::reuse_address(&client).unwrap(), reuse);
+        }
+        drop(enter(&client).unwrap());
+        assert_eq!(options::reuse_address(&client).unwrap(), reuse, "dropped");
+    }
+}
+
+#[test]
+fn only_leaving_with_a_probe_emits_a_segment() {
+    let (client, server) = pair();
+    let before = tcp_info(&server).unwrap().segs_in();
+    enter(&client).unwrap().leave_silently().unwrap();
+    drop(enter(&client).unwrap());
+    assert_eq!(tcp_info(&server).unwrap().segs_in(), before);
+    poke(&client).unwrap();
+    assert_eq!(tcp_info(&server).unwrap().segs_in(), before + 1);
+}
+
+#[test]
+fn a_connection_works_on_after_repair() {
+    let (mut client, mut server) = pair();
+    poke(&client).unwrap();
+    enter(&server).unwrap().leave_silently().unwrap();
+    client.write_all(b"ping").unwrap();
+    let mut got = [0; 4];
+    server.read_exact(&mut got).unwrap();
+    server.write_all(b"pong").unwrap();
+    client.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"pong");
+    assert_eq!(unacknowledged(&client).unwrap(), 0);
+}
+
+#[test]
+fn sequence_numbers_count_what_was_written_and_received() {
+    let (mut client, server) = pair();
+    let numbers = |s: &TcpStream| {
+        let repair = enter(s).unwrap();
+        let n = (
+            repair.send_sequence().unwrap(),
+            repair.receive_sequence().unwrap(),
+        );
+        repair.leave_silently().unwrap();
+        n
+    };
+    let (c0, s0) = (numbers(&client), numbers(&server));
+    assert_eq!(c0, (s0.1, s0.0), "the ends agree");
+    client.write_all(&[0; 1000]).unwrap();
+    while unread(&server).unwrap() < 1000 {}
+    assert_eq!(numbers(&client).0, c0.0.wrapping_add(1000));
+    // Not read yet, and counted all the same.
+    assert_eq!(numbers(&server).1, s0.1.wrapping_add(1000));
+}
+
+#[test]
+fn what_cannot_be_closed_in_silence_is_given_back() {
+    drop(pair());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let error = close_silently(OwnedFd::from(listener)).unwrap_err();
+    assert_eq!(error.source.raw_os_error(), Some(libc::EPERM));
+    assert_eq!(
+        error.to_string(),
+        "the socket was left open: setsockopt(TCP_REPAIR): Operation not permitted (os error 1)"
+    );
+    TcpStream::connect(address).expect("the listener still listens");
+    drop(error.fd);
+}
