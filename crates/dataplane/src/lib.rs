@@ -1,1 +1,40 @@
-//! placeholder
+//! The seam to the kernel half: load, attach, pin and adopt the eBPF programs of bpf/, and read and write what they
+//! share with user space. All `unsafe` that concerns eBPF is here.
+
+mod abi;
+mod attach;
+mod dataplane;
+mod error;
+mod flows;
+mod peek;
+mod pins;
+mod run;
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    clippy::all
+)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
+    mod release {
+        include!(concat!(env!("OUT_DIR"), "/release.skel.rs"));
+    }
+    mod sockets {
+        include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
+    }
+    pub(crate) use release::{ReleaseSkelBuilder, types};
+    pub(crate) use sockets::SocketsSkelBuilder;
+}
+mod slots;
+mod time;
+mod verdicts;
+
+pub use abi::{ABI_VERSION, Leg, Side};
+pub use dataplane::{Dataplane, LegStart, LegState, Options};
+pub use error::Error;
+pub use flows::Direction;
+pub use peek::Peek;
+pub use slots::{Mode, Slot};

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the kernel half shares with Rust. Rust reads these types out of the object's BTF: nothing here is
+ * written a second time. A change of any layout or meaning raises LS_ABI_VERSION: pinned maps carry it, and a
+ * daemon of another version refuses them.
+ */
+#ifndef LONGSPLICE_ABI_H
+#define LONGSPLICE_ABI_H
+
+#include <linux/types.h>
+
+#define LS_ABI_VERSION 1
+
+/* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
+#define LS_TICK_SHIFT 30
+
+/* Sides of a flow. */
+#define LS_CLIENT 0
+#define LS_SERVER 1
+
+/* A connection as it is seen on ingress: from the peer to the forwarder. */
+struct ls_tuple {
+	__be32 saddr, daddr;
+	__be16 sport, dport;
+};
+
+/* ls_record.traits: constant while the flow is spliced. */
+enum ls_trait {
+	LS_SIDE_SERVER = 1 << 0, /* the direction server to client */
+	LS_TIMESTAMPS = 1 << 1,	 /* both legs use timestamps, RFC 7323 */
+	LS_BLANK_SACK = 1 << 2,	 /* the far end did not permit SACK, RFC 2018 */
+};
+
+/* ls_record.seen: what passed. */
+enum ls_seen {
+	LS_SEEN_FIN = 1 << 0,
+	LS_SEEN_RST = 1 << 1,
+};
+
+/* ls_record.placement: where the truth about the direction is. */
+enum ls_placement {
+	LS_DETACHED = 0, /* in this record; `where` is the interface toward the far end, a hint */
+	LS_SLOTTED = 1,	 /* in the slot numbered `where` */
+};
+
+/*
+ * One direction of a flow, from the peer x to the far end o. The first half is constant while the flow is
+ * spliced, and all that another node would need to take it over (papers' section III-B); the second half is
+ * soft.
+ */
+struct ls_record {
+	__be32 saddr, daddr; /* the header toward o */
+	__be16 sport, dport;
+	__u32 seq_off;	 /* sequence number of x + seq_off = of the same byte toward o */
+	__u32 ack_off;	 /* likewise for acknowledgements and SACK edges */
+	__u32 tsval_off; /* likewise for TSval */
+	__u32 tsecr_off; /* likewise for TSecr */
+	__u8 wscale_in;	 /* scale of the window field that x sends, 0 to 14 */
+	__u8 wscale_out; /* scale that o applies to it, 0 to 14 */
+	__u8 traits;	 /* enum ls_trait */
+	__u8 placement;	 /* enum ls_placement */
+
+	__u8 seen; /* enum ls_seen */
+	__u8 reserved[3];
+	__u32 where;	 /* see enum ls_placement */
+	__u32 last_seen; /* ticks */
+	__u32 born;	 /* ticks */
+	__u32 serial;	 /* the flow's identity, the same in both directions */
+	__u32 rx_end;	 /* highest end of payload of x */
+	__u32 rx_ack;	 /* highest acknowledgement of x */
+	__u32 rx_edge;	 /* highest right edge of the window that x offers */
+	__u32 ts_high;	 /* highest TSval sent to o, by whomever: PAWS */
+	__u32 reserved2;
+	__u64 bytes;	/* payload translated */
+	__u64 segments; /* wire segments translated */
+};
+
+/* Modes of a slot. Transitions are made by user space, but for REPLACED and ABORTED. */
+enum ls_mode {
+	LS_FREE = 0,
+	LS_TRACK = 1,	 /* local delivery; sequence numbers are noted */
+	LS_DRAIN = 2,	 /* new payload is forwarded while the sockets deliver the old */
+	LS_FINAL = 3,	 /* constant translation; what the parked sockets emit is dropped */
+	LS_REPLACED = 4, /* a new connection took the tuple of a closing flow */
+	LS_ABORTED = 5,	 /* a socket was reset while it held bytes: both ends must see a reset */
+};
+
+/* ls_slot.flags */
+enum ls_slot_flag {
+	LS_COUPLE = 1 << 0, /* TRACK: offer no window that the far end does not have */
+};
+
+/* The leg of the peer x, while the flow has sockets. "local" is the forwarder's socket of that leg. */
+struct ls_leg {
+	struct ls_record rec; /* the direction from x; its placement is unused */
+	__u32 cut;	      /* end of what was shown to the local socket: below it, the sockets deliver */
+	__u32 rx_ts;	      /* highest TSval of x */
+	__u32 loc_acked;      /* highest acknowledgement of x that the local socket was shown */
+	__u32 loc_end;	      /* end of what the local socket sent to x */
+	__u32 loc_edge;	      /* highest window edge that the local socket itself offered to x */
+	__u32 tx_ack;	      /* highest acknowledgement sent to x, by whomever */
+	__u32 tx_edge;	      /* window edge last offered to x, by whomever */
+	__u32 room; /* COUPLE: bytes that x may have beyond what the far end acknowledged; 0: no limit */
+};
+
+struct ls_slot {
+	__u32 mode;  /* enum ls_mode */
+	__u32 flags; /* enum ls_slot_flag */
+	__u32 serial;
+	__u32 barrier;	      /* exchanged where the order of memory matters */
+	struct ls_leg leg[2]; /* LS_CLIENT, LS_SERVER */
+	__u64 reserved2[2];
+};
+
+/* What became of a packet of a flow: each has a counter. Names of drops begin with DROP. */
+enum ls_verdict {
+	LS_V_DELIVERED,	      /* to the local socket, as it came */
+	LS_V_FORWARDED,	      /* translated and sent on */
+	LS_V_SHARED,	      /* drain: forwarded, and a copy to the local socket */
+	LS_V_LOCAL_ONLY,      /* drain: to the local socket only */
+	LS_V_ABSORBED,	      /* drain: an acknowledgement with nothing new for anybody */
+	LS_V_EMITTED,	      /* a local socket's segment, as it was */
+	LS_V_CLAMPED,	      /* a local socket's segment with another window, ACK or TSval */
+	LS_V_SYN_REPLACED,    /* a new connection took over the tuple of a closing flow */
+	LS_V_SYN_REFUSED,     /* a local SYN onto a live tuple was answered with a reset */
+	LS_V_ABORTED,	      /* a local socket was reset during the drain */
+	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
+	LS_V_DROP_FRAGMENT,   /* a fragment of a spliced flow */
+	LS_V_DROP_IP_OPTIONS, /* IP options on a spliced flow */
+	LS_V_DROP_MALFORMED,  /* lengths that contradict each other */
+	LS_V_DROP_TTL,	      /* time to live exceeded */
+	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
+	LS_V_DROP_TOO_BIG,    /* longer than the outgoing interface's MTU */
+	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
+	LS_V_COUNT,
+};
+
+/* The only element of the map `meta`. */
+struct ls_meta {
+	__u32 version; /* LS_ABI_VERSION */
+	__u32 next_serial;
+	__u64 netns;	     /* inode of the network namespace */
+	__u32 lo_forwarding; /* what net.ipv4.conf.lo.forwarding was before, to restore it */
+	__u32 reserved;
+};
+
+/* Argument of the program `release`: moves a flow from its slot into its records. */
+struct ls_release {
+	struct ls_tuple key[2];
+	__u32 slot;
+	__u32 where[2]; /* interface hints */
+};
+
+/* Answer of the program `peek`: what a socket knows of its connection. */
+struct ls_peek {
+	struct ls_tuple key; /* in: the connection, as seen on ingress */
+	__u32 found;	     /* out: 1 if there is an established (or closing) socket */
+	__u32 rcv_nxt, copied_seq, snd_nxt, snd_una, write_seq;
+	__u32 rcv_wup, rcv_wnd, snd_wnd;
+	__u32 ts_recent;
+	__u32 ifindex; /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
+	__u32 fib;     /* what the route look-up said */
+};
+
+/* Names every type above once, so that BTF has them all and Rust gets them from there. */
+struct ls_types {
+	enum ls_mode mode;
+	enum ls_slot_flag slot_flag;
+	enum ls_trait trait;
+	enum ls_seen seen;
+	enum ls_placement placement;
+	enum ls_verdict verdict;
+	struct ls_release release;
+	struct ls_peek peek;
+};
+
+_Static_assert(sizeof(struct ls_tuple) == 12, "a key of the map");
+_Static_assert(sizeof(struct ls_record) == 88, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 272, "no padding");
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The maps. Sizes are set by the loader. */
+#ifndef LONGSPLICE_MAPS_H
+#define LONGSPLICE_MAPS_H
+
+#include "abi.h"
+#include <bpf/bpf_helpers.h>
+
+/* Both directions of every flow, by what is seen on ingress. Memory only for what is there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__type(key, struct ls_tuple);
+	__type(value, struct ls_record);
+} flows SEC(".maps");
+
+/* Flows that have sockets. Mapped by user space: a change of mode is one store. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct ls_slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LS_V_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} verdicts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ls_meta);
+} meta SEC(".maps");
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* From a packet to its headers, in a buffer on the stack, and to what a segment says. */
+#ifndef LONGSPLICE_PARSE_H
+#define LONGSPLICE_PARSE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include "abi.h"
+#include "seq.h"
+
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_PSH 0x08
+#define TCP_ACK 0x10
+
+#define OPT_EOL	 0
+#define OPT_NOP	 1
+#define OPT_SACK 5
+#define OPT_TS	 8
+
+/* How nearly every sender lays out a lone timestamp option (RFC 7323 appendix A): NOP NOP TS 10. */
+#define TS_LAYOUT bpf_htonl(0x0101080a)
+
+struct tcp {
+	__be16 sport, dport;
+	__be32 seq, ack;
+	__u8 offset; /* in words, in the upper half */
+	__u8 flags;
+	__be16 window, check, urgent;
+};
+
+#define L3_OFFSET  ETH_HLEN
+#define L4_OFFSET  (ETH_HLEN + sizeof(struct iphdr))
+#define OPT_OFFSET (L4_OFFSET + sizeof(struct tcp))
+#define IPV4_CHECK (L3_OFFSET + offsetof(struct iphdr, check))
+#define TCP_CHECK  (L4_OFFSET + offsetof(struct tcp, check))
+
+/* Headers as they stand in the packet; two bytes in front align what follows. Options are at most 40 bytes:
+ * the rest is there for the verifier, which sees an index masked to 63. */
+struct headers {
+	__u16 align;
+	struct ethhdr eth;
+	struct iphdr ip;
+	struct tcp tcp;
+	__u8 opt[64];
+} __attribute__((packed, aligned(4)));
+
+/* Two headers are more than the stack holds. No program of ours runs inside another one on the same CPU, but
+ * for an `egress` that sees TAG_FORWARDED and does not come here. */
+struct scratch {
+	struct headers in, out;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+static __always_inline struct scratch *get_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratch, &zero);
+}
+
+/* What a segment says, in host order. */
+struct segment {
+	__u32 seq, ack, end; /* end: after payload, SYN and FIN */
+	__u32 len;	     /* of the payload */
+	__u32 window;	     /* the field, unscaled */
+	__u32 opt_len;	     /* 0 to 40 */
+	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
+	__u32 tsval;
+	__u8 flags;
+};
+
+enum parsed {
+	NOT_OURS,
+	SEGMENT,
+	FRAGMENT, /* the first fragment: the ports are there */
+	HAS_IP_OPTIONS,
+};
+
+static __always_inline __u32 load32(const __u8 *p)
+{
+	return bpf_ntohl(*(const __be32 *)p);
+}
+
+/*
+ * Finds the connection that a packet belongs to. Reads only; the cost of a packet that is none of ours is
+ * this and one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of
+ * its own.
+ */
+static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct ls_tuple *tuple)
+{
+	void *data, *end;
+	struct iphdr *ip;
+	struct tcp *tcp;
+	__u32 ihl;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present || skb->len < OPT_OFFSET)
+		return NOT_OURS;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	if (data + OPT_OFFSET > end) {
+		if (bpf_skb_pull_data(skb, OPT_OFFSET))
+			return NOT_OURS;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + OPT_OFFSET > end)
+			return NOT_OURS;
+	}
+	ip = data + L3_OFFSET;
+	if (ip->protocol != IPPROTO_TCP || ip->version != 4 || ip->frag_off & bpf_htons(0x1fff))
+		return NOT_OURS;
+	tuple->saddr = ip->saddr;
+	tuple->daddr = ip->daddr;
+	ihl = ip->ihl * 4;
+	if (ihl == sizeof(struct iphdr)) {
+		tcp = data + L4_OFFSET;
+		tuple->sport = tcp->sport;
+		tuple->dport = tcp->dport;
+		return ip->frag_off & bpf_htons(0x2000) ? FRAGMENT : SEGMENT;
+	}
+	if (ihl < sizeof(struct iphdr) || bpf_skb_load_bytes(skb, L3_OFFSET + ihl, &tuple->sport, 4))
+		return NOT_OURS;
+	return HAS_IP_OPTIONS;
+}
+
+/* Finds TSval among options in an unusual order. A function of its own, so that the verifier walks it once.
+ */
+__noinline int find_timestamp(struct headers *h, __u32 len)
+{
+	__u32 i = 0;
+
+	if (!h)
+		return 0;
+	for (int n = 0; n < 40; n++) {
+		__u8 kind, size;
+
+		if (i + 10 > len || i > 30)
+			return 0;
+		kind = h->opt[i & 63];
+		if (kind == OPT_EOL)
+			return 0;
+		if (kind == OPT_NOP) {
+			i++;
+			continue;
+		}
+		size = h->opt[(i + 1) & 63];
+		if (kind == OPT_TS && size == 10)
+			return i + 2;
+		if (size < 2)
+			return 0;
+		i += size;
+	}
+	return 0;
+}
+
+/* Loads the headers of a packet that parse_tuple() called a SEGMENT. 0, or -1 if its lengths contradict each
+ * other. */
+static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+{
+	__u32 total, header;
+
+	if (bpf_skb_load_bytes(skb, 0, &h->eth, OPT_OFFSET))
+		return -1;
+	header = (h->tcp.offset >> 4) * 4;
+	if (header < sizeof(struct tcp))
+		return -1;
+	s->opt_len = header - sizeof(struct tcp);
+	if (s->opt_len && bpf_skb_load_bytes(skb, OPT_OFFSET, h->opt, s->opt_len & 63))
+		return -1;
+	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
+	total = bpf_ntohs(h->ip.tot_len);
+	if (!total)
+		total = skb->len - L3_OFFSET;
+	if (total < sizeof(struct iphdr) + header || total > skb->len - L3_OFFSET)
+		return -1;
+	s->flags = h->tcp.flags;
+	s->seq = bpf_ntohl(h->tcp.seq);
+	s->ack = bpf_ntohl(h->tcp.ack);
+	s->window = bpf_ntohs(h->tcp.window);
+	s->len = total - sizeof(struct iphdr) - header;
+	s->end = s->seq + s->len + !!(s->flags & TCP_FIN) + !!(s->flags & TCP_SYN);
+	s->ts_at = 0;
+	s->tsval = 0;
+	if (s->opt_len >= 12) {
+		if (*(__be32 *)h->opt == TS_LAYOUT)
+			s->ts_at = 4;
+		else
+			s->ts_at = find_timestamp(h, s->opt_len);
+		if (s->ts_at)
+			s->tsval = load32(&h->opt[s->ts_at & 31]);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Where a translated packet goes: looked up for each, so that a change of route or neighbour is followed. */
+#ifndef LONGSPLICE_ROUTE_H
+#define LONGSPLICE_ROUTE_H
+
+#include "count.h"
+#include "parse.h"
+
+#define AF_INET	 2
+#define LOOPBACK 1 /* its interface index, in every namespace */
+
+/* Marks on skb->tc_index, for our own programs that the packet will pass. (skb->mark is left to the user's
+ * rules.) */
+#define TAG_FORWARDED 0x4c53 /* for egress: not from a local socket */
+#define TAG_DELIVER   0x4c54 /* for ingress: to the local stack, as it is */
+#define TAG_SEND      0x4c55 /* for ingress: translated already, to be sent */
+
+struct route {
+	__u32 ifindex;
+	__u32 resolve; /* the kernel must find the neighbour: redirect through bpf_redirect_neigh() */
+};
+
+/*
+ * Looks up the way to the destination of h, and writes the MAC addresses when the neighbour is known. The
+ * look-up is made as if from the loopback: that is what output routing does, `ip rule`s included; it needs
+ * lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
+ */
+static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, __u32 hint, struct route *r)
+{
+	struct bpf_fib_lookup fib = {
+	    .family = AF_INET,
+	    .l4_protocol = IPPROTO_TCP,
+	    .sport = h->tcp.sport,
+	    .dport = h->tcp.dport,
+	    .tos = h->ip.tos & 0x1c,
+	    .ipv4_src = h->ip.saddr,
+	    .ipv4_dst = h->ip.daddr,
+	    .ifindex = LOOPBACK,
+	};
+
+	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
+	case BPF_FIB_LKUP_RET_SUCCESS:
+		__builtin_memcpy(h->eth.h_dest, fib.dmac, ETH_ALEN);
+		__builtin_memcpy(h->eth.h_source, fib.smac, ETH_ALEN);
+		r->ifindex = fib.ifindex;
+		r->resolve = 0;
+		return 0;
+	case BPF_FIB_LKUP_RET_NO_NEIGH:
+		r->ifindex = fib.ifindex;
+		r->resolve = 1;
+		return 0;
+	case BPF_FIB_LKUP_RET_NOT_FWDED:
+		/* Ours: only a packet that brings its route along is accepted from a local address. */
+		r->ifindex = LOOPBACK;
+		r->resolve = 1;
+		return 0;
+	case BPF_FIB_LKUP_RET_FWD_DISABLED:
+	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
+		if (!hint)
+			return LS_V_DROP_NO_ROUTE;
+		r->ifindex = hint;
+		r->resolve = 1;
+		return 0;
+	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		return LS_V_DROP_TOO_BIG;
+	default:
+		return LS_V_DROP_NO_ROUTE;
+	}
+}
+
+/* The last step of a program: the verdict that sends the packet. */
+static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
+{
+	skb->tc_index = TAG_FORWARDED;
+	return r->resolve ? bpf_redirect_neigh(r->ifindex, NULL, 0, 0) : bpf_redirect(r->ifindex, 0);
+}
+
+/*
+ * Sends a copy; the packet itself is still here afterwards. There is no clone_redirect with a neighbour
+ * look-up: such a copy passes our own ingress once more.
+ */
+static __always_inline void send_copy_by(struct __sk_buff *skb, const struct route *r)
+{
+	if (r->resolve) {
+		skb->tc_index = TAG_SEND;
+		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	} else {
+		skb->tc_index = TAG_FORWARDED;
+		bpf_clone_redirect(skb, r->ifindex, 0);
+	}
+	skb->tc_index = 0;
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Sequence numbers wrap: RFC 9293 section 3.4. */
+#ifndef LONGSPLICE_SEQ_H
+#define LONGSPLICE_SEQ_H
+
+#include <linux/types.h>
+
+#define before(a, b) ((__s32)((__u32)(a) - (__u32)(b)) < 0)
+#define after(a, b)  before(b, a)
+
+static __always_inline __u32 seq_max(__u32 a, __u32 b)
+{
+	return after(a, b) ? a : b;
+}
+
+static __always_inline __u32 seq_min(__u32 a, __u32 b)
+{
+	return before(a, b) ? a : b;
+}
+
+/* The window field that reaches from ack to edge at a scale: never more than the edge, at most 65,535. */
+static __always_inline __u32 window_field(__u32 edge, __u32 ack, __u8 scale)
+{
+	__s32 room = edge - ack;
+	__u32 field;
+
+	if (room <= 0)
+		return 0;
+	field = (__u32)room >> (scale & 15);
+	return field > 65535 ? 65535 : field;
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What segments tell about the two ends: the soft half of a record, and what a leg with a socket needs. */
+#ifndef LONGSPLICE_TRACK_H
+#define LONGSPLICE_TRACK_H
+
+#include "maps.h"
+#include "parse.h"
+
+static __always_inline __u32 ticks(void)
+{
+	return bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
+}
+
+static __always_inline __u32 mode_of(struct ls_slot *slot)
+{
+	return *(volatile __u32 *)&slot->mode;
+}
+
+/* The direction back: the tuple of the far end's segments, from the header that we write toward it. */
+static __always_inline struct ls_tuple reverse_of(const struct ls_record *rec)
+{
+	struct ls_tuple tuple = {rec->daddr, rec->saddr, rec->dport, rec->sport};
+
+	return tuple;
+}
+
+static __always_inline void note_ack(struct ls_record *rec, const struct segment *s)
+{
+	__u32 edge = s->ack + (s->window << (rec->wscale_in & 15));
+
+	if (!(s->flags & TCP_ACK) || before(s->ack, rec->rx_ack))
+		return;
+	rec->rx_ack = s->ack;
+	rec->rx_edge = seq_max(rec->rx_edge, edge);
+}
+
+/* What a segment of x tells in any mode that has a slot. */
+static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
+{
+	note_ack(&x->rec, s);
+	if (s->ts_at)
+		x->rx_ts = seq_max(x->rx_ts, s->tsval);
+}
+
+/*
+ * Notes that payload up to `end` is shown to the local socket, and returns the mode after that. User space
+ * stores the mode and then reads the cut; here the cut is stored and then the mode is read, with a full
+ * barrier between: one of the two sees the other, so that no byte can be acknowledged by a socket that nobody
+ * reads any more.
+ */
+static __always_inline __u32 raise_cut(struct ls_slot *slot, struct ls_leg *x, __u32 end)
+{
+	if (!after(end, x->cut))
+		return mode_of(slot);
+	*(volatile __u32 *)&x->cut = end;
+	__sync_lock_test_and_set(&slot->barrier, 0);
+	return mode_of(slot);
+}
+
+/* Whether the local socket could take the segment: nothing else may move the cut. */
+static __always_inline int fits_window(const struct ls_leg *x, const struct segment *s)
+{
+	return !after(s->end, seq_max(x->loc_edge, x->tx_edge) + 1);
+}
+
+/*
+ * The end of x's stream. A FIN or RST counts only where it can be in place (RFC 5961 sections 3.2 and 4.2):
+ * what is forged elsewhere is left to the far end, which knows better, and marks nothing. `back` is the
+ * direction back.
+ */
+static __always_inline void note_end(struct ls_record *rec, const struct ls_record *back,
+				     const struct segment *s)
+{
+	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+
+	if (s->flags & TCP_RST) {
+		if (s->seq == acked || s->seq == rec->rx_end)
+			rec->seen |= LS_SEEN_RST;
+	} else if (!before(s->end, acked) && !after(s->end, edge + 1)) {
+		rec->seen |= LS_SEEN_FIN;
+	}
+}
+
+/* Accounts a segment that is translated. */
+static __always_inline void note_translated(struct ls_record *rec, const struct segment *s, __u32 segments)
+{
+	rec->last_seen = ticks();
+	rec->bytes += s->len;
+	rec->segments += segments ?: 1;
+	if (!(s->flags & (TCP_SYN | TCP_RST)))
+		rec->rx_end = seq_max(rec->rx_end, s->end);
+}
+
+#endif

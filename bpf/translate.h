@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The translation of a segment (papers' section III-B, with timestamps and SACK), on headers in a buffer. */
+#ifndef LONGSPLICE_TRANSLATE_H
+#define LONGSPLICE_TRANSLATE_H
+
+#include "parse.h"
+
+enum sack_edit {
+	SACK_SHIFT, /* add sack_off to the edges */
+	SACK_CLIP,  /* the same, and keep them within lo..hi: the kernel discards a block that ends beyond
+		       snd_nxt */
+	SACK_BLANK, /* overwrite with NOP */
+};
+
+/* What to do with the options of a segment. */
+struct edits {
+	__u32 tsval_off;
+	__u32 tsecr_off;
+	__u32 sack_off;
+	__u32 sack; /* enum sack_edit */
+	__u32 lo, hi;
+};
+
+static __always_inline void shift_timestamps(struct headers *h, __u32 at, const struct edits *e)
+{
+	__be32 *tsval = (__be32 *)&h->opt[at], *tsecr = (__be32 *)&h->opt[at + 4];
+
+	*tsval = bpf_htonl(bpf_ntohl(*tsval) + e->tsval_off);
+	/* 0 says "nothing to echo" and stays so. */
+	if (*tsecr)
+		*tsecr = bpf_htonl(bpf_ntohl(*tsecr) + e->tsecr_off);
+}
+
+/* Edits the SACK option at h->opt[at]. Functions of their own are verified once, not for each path that leads
+ * there. */
+__noinline int edit_sack(struct headers *h, __u32 at, __u32 size, const struct edits *e)
+{
+	if (!h || !e)
+		return 0;
+	for (__u32 k = 0; k < 34; k++) {
+		__u32 i = (at + k) & 63, edge;
+
+		if (k >= size)
+			return 0;
+		if (e->sack == SACK_BLANK) {
+			h->opt[i] = OPT_NOP;
+			continue;
+		}
+		if (k % 4 != 2 || k + 4 > size || i > 60)
+			continue;
+		edge = load32(&h->opt[i]) + e->sack_off;
+		if (e->sack == SACK_CLIP)
+			edge = seq_min(seq_max(edge, e->lo), e->hi);
+		*(__be32 *)&h->opt[i] = bpf_htonl(edge);
+	}
+	return 0;
+}
+
+/* Walks options of any order. A function of its own, so that the verifier walks it once. */
+__noinline int edit_options(struct headers *h, __u32 len, const struct edits *e)
+{
+	__u32 i = 0;
+
+	if (!h || !e)
+		return 0;
+	for (int n = 0; n < 40; n++) {
+		__u32 kind, size;
+
+		if (i >= len || i > 38)
+			return 0;
+		kind = h->opt[i & 63];
+		if (kind == OPT_EOL)
+			return 0;
+		if (kind == OPT_NOP) {
+			i++;
+			continue;
+		}
+		size = h->opt[(i + 1) & 63];
+		if (size < 2 || i + size > len || i + size > 40)
+			return 0;
+		if (kind == OPT_TS && size == 10 && i <= 30) {
+			shift_timestamps(h, i + 2, e);
+		} else if (kind == OPT_SACK && size >= 10) {
+			edit_sack(h, i, size, e);
+		}
+		i += size;
+	}
+	return 0;
+}
+
+static __always_inline void apply_edits(struct headers *h, const struct segment *s, const struct edits *e)
+{
+	if (s->opt_len == 12 && s->ts_at == 4)
+		shift_timestamps(h, 4, e);
+	else if (s->opt_len)
+		edit_options(h, s->opt_len, e);
+}
+
+/*
+ * What must be added to TSval so that it never goes back toward the far end, whoever sends: PAWS (RFC 7323
+ * section 5) would discard the segment.
+ */
+static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct segment *s)
+{
+	__u32 tsval = s->tsval + rec->tsval_off;
+
+	if (before(tsval, rec->ts_high))
+		tsval = rec->ts_high;
+	else
+		rec->ts_high = tsval;
+	return tsval - s->tsval;
+}
+
+/* Turns the headers of a segment of x into what the far end is to see. MAC addresses are the route's
+ * business. */
+static __always_inline void translate(struct headers *h, const struct segment *s, struct ls_record *rec,
+				      struct edits *e)
+{
+	__u32 window = (s->window << (rec->wscale_in & 15)) >> (rec->wscale_out & 15);
+
+	h->ip.saddr = rec->saddr;
+	h->ip.daddr = rec->daddr;
+	h->ip.ttl--;
+	h->tcp.sport = rec->sport;
+	h->tcp.dport = rec->dport;
+	h->tcp.seq = bpf_htonl(s->seq + rec->seq_off);
+	h->tcp.ack = bpf_htonl(s->ack + rec->ack_off);
+	h->tcp.window = bpf_htons(window > 65535 ? 65535 : window);
+	e->tsval_off = s->ts_at ? monotonic_tsval(rec, s) : 0;
+	e->tsecr_off = rec->tsecr_off;
+	e->sack_off = rec->ack_off;
+	e->sack = rec->traits & LS_BLANK_SACK ? SACK_BLANK : SACK_SHIFT;
+}
+
+#endif

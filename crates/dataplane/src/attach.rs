@@ -1,0 +1,117 @@
+//! The programs on interfaces: tcx links where the kernel has them (6.6), clsact filters where not.
+
+use std::{
+    ffi::CString,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHookBuilder, libbpf_sys};
+
+use crate::{error::Error, pins::Pins};
+
+/// Of our clsact filters: high in the order, and unlikely to be somebody else's.
+const CLSACT_HANDLE: u32 = 0x4c53;
+const CLSACT_PRIORITY: u32 = 0x4c53;
+
+/// The two programs.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) ingress: OwnedFd,
+    pub(crate) egress: OwnedFd,
+}
+
+impl Programs {
+    fn hooks(&self) -> [(&'static str, u32, BorrowedFd<'_>); 2] {
+        use std::os::fd::AsFd;
+        [
+            ("egress", libbpf_sys::BPF_TCX_EGRESS, self.egress.as_fd()),
+            ("ingress", libbpf_sys::BPF_TCX_INGRESS, self.ingress.as_fd()),
+        ]
+    }
+
+    /// Puts both programs on an interface, or in the place of a predecessor's, which loses no packet.
+    pub(crate) fn attach(&self, pins: &Pins, ifindex: u32) -> Result<(), Error> {
+        for (name, kind, program) in self.hooks() {
+            let pin = pins.link(ifindex, name);
+            let what = || format!("cannot attach to {name} of interface {ifindex}");
+            if update_link(&pin, program).is_ok() {
+                continue;
+            }
+            let _ = std::fs::remove_file(&pin);
+            match create_link(program, ifindex, kind) {
+                Ok(link) => pin_link(&link, &pin).map_err(|e| Error::from_io(what(), e))?,
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    attach_clsact(program, ifindex, name).map_err(|e| Error::from_bpf(what(), &e))?;
+                }
+                Err(e) => return Err(Error::from_io(what(), e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes both programs off; an interface that is gone has lost them already.
+    pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
+        for (name, _, program) in self.hooks() {
+            if std::fs::remove_file(pins.link(ifindex, name)).is_err() {
+                let _ = clsact(program, ifindex, name).detach();
+            }
+        }
+    }
+}
+
+fn create_link(program: BorrowedFd<'_>, ifindex: u32, kind: u32) -> io::Result<OwnedFd> {
+    // SAFETY: plain integers; no options.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, std::ptr::null()) };
+    owned(fd)
+}
+
+/// What libbpf gives back: a new descriptor, or a negative error.
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the kernel gave us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
+    let c = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a valid descriptor and a string that ends in NUL.
+    match unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), c.as_ptr()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+/// Replaces the program of a pinned link; fails if there is none or its interface is gone.
+fn update_link(path: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
+    let c = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a string that ends in NUL.
+    let link = owned(unsafe { libbpf_sys::bpf_obj_get(c.as_ptr()) })?;
+    // SAFETY: two valid descriptors; no options.
+    match unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+fn clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str) -> libbpf_rs::TcHook {
+    TcHookBuilder::new(program)
+        .ifindex(ifindex as i32)
+        .replace(true)
+        .handle(CLSACT_HANDLE)
+        .priority(CLSACT_PRIORITY)
+        .hook(if name == "ingress" { TC_INGRESS } else { TC_EGRESS })
+}
+
+fn attach_clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str) -> libbpf_rs::Result<()> {
+    let mut hook = clsact(program, ifindex, name);
+    hook.create()?;
+    hook.attach().map(drop)
+}

@@ -1,0 +1,501 @@
+//! The kernel half as this process holds it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, OpenMapMut, Program,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    abi::{ABI_VERSION, Leg, Pod, Side, ls_leg, ls_meta, ls_record, ls_release},
+    attach::Programs,
+    error::Error,
+    flows::{Direction, Flows},
+    peek::{self, Peek},
+    pins::{self, Pins},
+    run,
+    skel::{
+        ForwardSkelBuilder, ReleaseSkelBuilder, SocketsSkelBuilder,
+        types::{ls_placement, ls_trait},
+    },
+    slots::{Mode, Slot, SlotTable},
+    time, verdicts,
+};
+
+const LO_FORWARDING: &str = "/proc/sys/net/ipv4/conf/lo/forwarding";
+const META_KEY: [u8; 4] = [0; 4];
+/// Serial numbers are reserved in the pinned map by the block: a successor begins after the last block.
+const SERIAL_BLOCK: u32 = 4096;
+
+/// How the kernel half is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Names the pins.
+    pub instance: String,
+    /// How many flows there can be. Ignored where pins of a predecessor have a size already.
+    pub max_flows: u32,
+    /// How many of them can have sockets. Likewise.
+    pub max_slots: u32,
+}
+
+/// What is known of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each).
+#[derive(Debug, Clone, Copy)]
+pub struct LegStart {
+    /// Addresses.
+    pub leg: Leg,
+    /// Sequence number of the peer + this = of the same byte toward the far end.
+    pub seq_off: u32,
+    /// TSval of the peer + this = toward the far end.
+    pub tsval_off: u32,
+    /// Scale of the peer's window field.
+    pub wscale_in: u8,
+    /// Scale that the far end applies.
+    pub wscale_out: u8,
+    /// The far end did not permit SACK.
+    pub blank_sack: bool,
+    /// What the socket knows.
+    pub peek: Peek,
+    /// Highest TSval sent to the far end.
+    pub ts_high: u32,
+}
+
+/// The kernel half: programs loaded and attached, maps open. Everything outlives this value, pinned.
+#[derive(Debug)]
+pub struct Dataplane {
+    pins: Pins,
+    programs: Programs,
+    peek: OwnedFd,
+    release: OwnedFd,
+    flows: Flows,
+    verdicts: MapHandle,
+    meta: MapHandle,
+    slots: Arc<SlotTable>,
+    max_flows: u32,
+    serial: Mutex<(u32, u32)>,
+    records: AtomicU32,
+}
+
+impl Dataplane {
+    /// Loads the programs, with a predecessor's maps if there are any. Also gives the slots that were in use: their
+    /// flows had sockets of a process that is gone.
+    ///
+    /// # Errors
+    /// [`Error::Version`] and [`Error::Namespace`] where the pins are not ours to take; nothing is changed then.
+    pub fn open(options: &Options) -> Result<(Dataplane, Vec<Slot>), Error> {
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
+            tracing::debug!(?level, "{}", message.trim_end());
+        })));
+        let pins = Pins::prepare(&options.instance)?;
+        refuse_foreign(&pins, options)?;
+        let loaded = load(&pins, options)?;
+        let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries())
+            .map_err(|e| Error::from_io("cannot map the slots", e))?;
+        let meta = init_meta(&loaded.meta)?;
+        let orphans = slots.take_over();
+        let plane = Dataplane {
+            pins,
+            programs: loaded.programs,
+            peek: loaded.peek,
+            release: loaded.release,
+            max_flows: loaded.flows.max_entries() / 2,
+            flows: Flows { map: loaded.flows },
+            verdicts: loaded.verdicts,
+            meta: loaded.meta,
+            slots,
+            serial: Mutex::new((meta.next_serial, meta.next_serial)),
+            records: AtomicU32::new(0),
+        };
+        plane.keep_lo_forwarding()?;
+        let mut records = 0;
+        plane
+            .scan(|_| records += 1)
+            .map_err(|e| Error::from_io("cannot read the flows", e))?;
+        plane.records.store(records, Ordering::Relaxed);
+        Ok((plane, orphans))
+    }
+
+    /// Route look-ups of the kernel half need forwarding on the loopback, and on no other interface.
+    pub fn keep_lo_forwarding(&self) -> Result<(), Error> {
+        let fail = |e| Error::from_io(format!("cannot set {LO_FORWARDING}"), e);
+        if fs::read_to_string(LO_FORWARDING).map_err(fail)?.trim() != "1" {
+            fs::write(LO_FORWARDING, "1").map_err(fail)?;
+        }
+        Ok(())
+    }
+
+    /// How many flows there can be.
+    pub fn max_flows(&self) -> u32 {
+        self.max_flows
+    }
+
+    /// Records that exist now.
+    pub fn flow_count(&self) -> u32 {
+        self.records.load(Ordering::Relaxed) / 2
+    }
+
+    /// Watches an interface; again is no error.
+    pub fn attach(&self, ifindex: u32) -> Result<(), Error> {
+        self.programs.attach(&self.pins, ifindex)
+    }
+
+    /// Stops to watch it.
+    pub fn detach(&self, ifindex: u32) {
+        self.programs.detach(&self.pins, ifindex);
+    }
+
+    /// Interfaces that a predecessor watched.
+    pub fn linked_interfaces(&self) -> Vec<u32> {
+        self.pins.linked_interfaces()
+    }
+
+    /// What the socket of a leg knows of its connection.
+    pub fn peek(&self, leg: Leg) -> io::Result<Peek> {
+        peek::peek(self.peek.as_fd(), leg)
+    }
+
+    /// A free slot, or `None`.
+    pub fn take_slot(&self) -> Option<Slot> {
+        self.slots.take()
+    }
+
+    /// A serial number that no flow of this instance has had within 2^32.
+    pub fn next_serial(&self) -> u32 {
+        let mut next = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
+        let (serial, reserved) = *next;
+        *next = (serial.wrapping_add(1), reserved);
+        if serial == reserved {
+            next.1 = reserved.wrapping_add(SERIAL_BLOCK);
+            if let Ok(mut meta) = read_meta(&self.meta) {
+                meta.next_serial = next.1;
+                let _ = self.meta.update(&META_KEY, meta.bytes(), MapFlags::ANY);
+            }
+        }
+        serial
+    }
+
+    /// Whether a tuple carries a flow: its port must not be used for another connection.
+    pub fn in_use(&self, leg: Leg) -> bool {
+        self.flows.get(leg).is_some()
+    }
+
+    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track).
+    pub fn register(
+        &self,
+        slot: &Slot,
+        serial: u32,
+        timestamps: bool,
+        start: &[LegStart; 2],
+    ) -> io::Result<()> {
+        let now = time::now();
+        let legs = Side::BOTH.map(|side| {
+            let (x, o) = (&start[side.index()], &start[side.other().index()]);
+            start_leg(side, x, o, slot.index(), serial, timestamps, now)
+        });
+        slot.fill(serial, legs, Mode::Track);
+        self.flows.insert(start[0].leg, &legs[0].rec)?;
+        self.flows
+            .insert(start[1].leg, &legs[1].rec)
+            .inspect_err(|_| self.flows.remove(start[0].leg))?;
+        self.records.fetch_add(2, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes both directions.
+    pub fn unregister(&self, legs: [Leg; 2]) {
+        for leg in legs {
+            self.flows.remove(leg);
+        }
+        self.records.fetch_sub(2, Ordering::Relaxed);
+    }
+
+    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. Call
+    /// it again later, before the slot is dropped. `NotFound`: a new connection has taken the flow's place.
+    pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
+        let argument = ls_release {
+            key: legs.map(Leg::tuple),
+            slot: slot.index(),
+            r#where: toward,
+        };
+        match run::with_argument(self.release.as_fd(), argument.bytes())? {
+            0 => Ok(()),
+            _ => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the flow's records are gone",
+            )),
+        }
+    }
+
+    /// Both directions of the flow in a slot, as they are now.
+    pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
+        let now = time::now();
+        Side::BOTH.map(|side| Direction::of_slot(legs[side.index()], &slot.leg(side), now))
+    }
+
+    /// What the kernel half has noted of a leg.
+    pub fn leg(&self, slot: &Slot, side: Side) -> LegState {
+        let l = slot.leg(side);
+        LegState {
+            cut: l.cut,
+            peer_ts: l.rx_ts,
+            rx_end: l.rec.rx_end,
+            rx_ack: l.rec.rx_ack,
+            rx_edge: l.rec.rx_edge,
+            tx_edge: l.tx_edge,
+            loc_end: l.loc_end,
+            seq_off: l.rec.seq_off,
+            ack_off: l.rec.ack_off,
+        }
+    }
+
+    /// Every direction of every flow, in no order.
+    pub fn scan(&self, each: impl FnMut(Direction)) -> io::Result<()> {
+        self.flows.scan(time::now(), each)
+    }
+
+    /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.
+    pub fn verdicts(&self) -> BTreeMap<String, u64> {
+        verdicts::read(&self.verdicts)
+    }
+
+    /// Takes the programs off every interface and removes the pins: whatever was spliced is reset by its next segment.
+    pub fn remove(&self) {
+        for ifindex in self.linked_interfaces() {
+            self.detach(ifindex);
+        }
+        if let Ok(meta) = read_meta(&self.meta)
+            && meta.lo_forwarding == 0
+        {
+            let _ = fs::write(LO_FORWARDING, "0");
+        }
+        self.pins.remove_all();
+    }
+}
+
+/// What the kernel half has noted of a leg: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of
+/// the stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
+#[derive(Debug, Clone, Copy)]
+pub struct LegState {
+    /// End of what was shown to the local socket.
+    pub cut: u32,
+    /// The peer's highest TSval.
+    pub peer_ts: u32,
+    /// End of what the peer sent.
+    pub rx_end: u32,
+    /// What the peer acknowledged.
+    pub rx_ack: u32,
+    /// Right edge of the window that the peer offers.
+    pub rx_edge: u32,
+    /// Right edge of the window that was offered to the peer.
+    pub tx_edge: u32,
+    /// End of what the local socket sent.
+    pub loc_end: u32,
+    /// Translation of the peer's sequence numbers.
+    pub seq_off: u32,
+    /// Translation of its acknowledgements.
+    pub ack_off: u32,
+}
+
+fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts: bool, now: u32) -> ls_leg {
+    let far = o.leg.tuple();
+    let mut traits = 0;
+    for (on, flag) in [
+        (side == Side::Server, ls_trait::LS_SIDE_SERVER),
+        (ts, ls_trait::LS_TIMESTAMPS),
+        (x.blank_sack, ls_trait::LS_BLANK_SACK),
+    ] {
+        traits |= if on { flag.0 as u8 } else { 0 };
+    }
+    let p = &x.peek;
+    ls_leg {
+        rec: ls_record {
+            saddr: far.daddr,
+            daddr: far.saddr,
+            sport: far.dport,
+            dport: far.sport,
+            seq_off: x.seq_off,
+            ack_off: o.seq_off.wrapping_neg(),
+            tsval_off: x.tsval_off,
+            tsecr_off: o.tsval_off.wrapping_neg(),
+            wscale_in: x.wscale_in,
+            wscale_out: x.wscale_out,
+            traits,
+            placement: ls_placement::LS_SLOTTED.0 as u8,
+            r#where: slot,
+            last_seen: now,
+            born: now,
+            serial,
+            rx_end: p.rcv_nxt,
+            rx_ack: p.snd_una,
+            rx_edge: p.peer_edge,
+            ts_high: x.ts_high,
+            ..Default::default()
+        },
+        cut: p.rcv_nxt,
+        rx_ts: p.ts_recent,
+        loc_acked: p.snd_una,
+        loc_end: p.snd_nxt,
+        loc_edge: p.offered_edge,
+        tx_ack: p.rcv_nxt,
+        tx_edge: p.offered_edge,
+        room: 0,
+    }
+}
+
+struct Loaded {
+    programs: Programs,
+    peek: OwnedFd,
+    release: OwnedFd,
+    flows: MapHandle,
+    slots: MapHandle,
+    verdicts: MapHandle,
+    meta: MapHandle,
+}
+
+fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
+    let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
+    let mut object = MaybeUninit::uninit();
+    let mut open = ForwardSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the programs"))?;
+    open.maps
+        .flows
+        .set_max_entries(options.max_flows * 2)
+        .map_err(bpf("cannot size the flows"))?;
+    open.maps
+        .slots
+        .set_max_entries(options.max_slots)
+        .map_err(bpf("cannot size the slots"))?;
+    let maps = &mut open.maps;
+    for (name, map) in [
+        ("flows", &mut maps.flows),
+        ("slots", &mut maps.slots),
+        ("verdicts", &mut maps.verdicts),
+        ("meta", &mut maps.meta),
+    ] {
+        adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
+    }
+    let forward = open.load().map_err(bpf("cannot load the forwarding programs"))?;
+
+    let mut object = MaybeUninit::uninit();
+    let mut open = ReleaseSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the programs"))?;
+    let reuse = bpf("cannot share the maps");
+    open.maps
+        .flows
+        .reuse_fd(forward.maps.flows.as_fd())
+        .map_err(&reuse)?;
+    open.maps
+        .slots
+        .reuse_fd(forward.maps.slots.as_fd())
+        .map_err(&reuse)?;
+    open.maps
+        .verdicts
+        .reuse_fd(forward.maps.verdicts.as_fd())
+        .map_err(&reuse)?;
+    open.maps
+        .meta
+        .reuse_fd(forward.maps.meta.as_fd())
+        .map_err(&reuse)?;
+    let release = open.load().map_err(bpf("cannot load the release program"))?;
+
+    let mut object = MaybeUninit::uninit();
+    let open = SocketsSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the programs"))?;
+    let sockets = open.load().map_err(bpf("cannot load the peek program"))?;
+
+    let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
+    Ok(Loaded {
+        programs: Programs {
+            ingress: hold(&forward.progs.ingress)?,
+            egress: hold(&forward.progs.egress)?,
+        },
+        peek: hold(&sockets.progs.peek)?,
+        release: hold(&release.progs.release)?,
+        flows: map(&forward.maps.flows)?,
+        slots: map(&forward.maps.slots)?,
+        verdicts: map(&forward.maps.verdicts)?,
+        meta: map(&forward.maps.meta)?,
+    })
+}
+
+fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
+    program
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|e| Error::from_io("cannot hold a program", e))
+}
+
+/// Takes a predecessor's map, or has the new one pinned when it is created.
+fn adopt_or_pin(map: &mut OpenMapMut<'_>, path: &Path) -> libbpf_rs::Result<()> {
+    if path.exists() {
+        map.reuse_pinned_map(path)?;
+    }
+    map.set_pin_path(path)
+}
+
+fn read_meta(map: &MapHandle) -> Result<ls_meta, Error> {
+    let mut value = [0; size_of::<ls_meta>()];
+    map.lookup_into(&META_KEY, &mut value, MapFlags::ANY)
+        .map_err(|e| Error::from_bpf("cannot read the pins' version", &e))?;
+    Ok(ls_meta::from_bytes(&value).unwrap_or_default())
+}
+
+/// Nothing is loaded or changed before this has passed.
+fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error> {
+    let path = pins.map("meta");
+    if !path.exists() {
+        return Ok(());
+    }
+    let map = MapHandle::from_pinned_path(&path)
+        .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))?;
+    let meta = read_meta(&map)?;
+    let ours = pins::network_namespace()?;
+    let path = pins.root().display().to_string();
+    if meta.version != 0 && meta.version != ABI_VERSION {
+        let instance = options.instance.clone();
+        return Err(Error::Version {
+            path,
+            instance,
+            found: meta.version,
+            ours: ABI_VERSION,
+        });
+    }
+    if meta.netns != 0 && meta.netns != ours {
+        return Err(Error::Namespace {
+            path,
+            found: meta.netns,
+            ours,
+        });
+    }
+    Ok(())
+}
+
+fn init_meta(map: &MapHandle) -> Result<ls_meta, Error> {
+    let mut meta = read_meta(map)?;
+    if meta.version == 0 {
+        let forwarding = fs::read_to_string(LO_FORWARDING).unwrap_or_default();
+        meta = ls_meta {
+            version: ABI_VERSION,
+            next_serial: 1,
+            netns: pins::network_namespace()?,
+            lo_forwarding: u32::from(forwarding.trim() == "1"),
+            ..Default::default()
+        };
+        map.update(&META_KEY, meta.bytes(), MapFlags::ANY)
+            .map_err(|e| Error::from_bpf("cannot write the version", &e))?;
+    }
+    Ok(meta)
+}

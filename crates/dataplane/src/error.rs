@@ -1,0 +1,86 @@
+//! What can go wrong at the seam.
+
+use std::io;
+
+/// Why the kernel half could not be loaded, adopted or attached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process may not.
+    #[error(
+        "splicing needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (and CAP_SYS_ADMIN to mount the BPF file system): {what}"
+    )]
+    Privileges {
+        /// The call that was refused.
+        what: String,
+    },
+    /// The kernel cannot.
+    #[error("this kernel cannot run the programs: {what} ({source})")]
+    Unsupported {
+        /// What was asked of it.
+        what: String,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// Pins of another version of the daemon.
+    #[error(
+        "{path} was left by a daemon with ABI version {found}, this one has {ours}: run that version to adopt its \
+         flows, or end them with `longsplice clear --instance {instance}`"
+    )]
+    Version {
+        /// Where the pins are.
+        path: String,
+        /// The instance they belong to.
+        instance: String,
+        /// Their version.
+        found: u32,
+        /// Ours.
+        ours: u32,
+    },
+    /// Pins of a daemon in another network namespace.
+    #[error(
+        "{path} belongs to an instance in another network namespace (inode {found}, this one is {ours}): choose \
+         another name with --instance"
+    )]
+    Namespace {
+        /// Where the pins are.
+        path: String,
+        /// Inode of the namespace that the pins belong to.
+        found: u64,
+        /// Inode of ours.
+        ours: u64,
+    },
+    /// A call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// Which.
+        what: String,
+        /// How.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Sorts an error of libbpf or the system by what its user can do about it.
+    pub(crate) fn from_io(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Error::Privileges { what },
+            Some(libc::EINVAL | libc::ENOTSUP | libc::ENOSYS | libc::E2BIG | libc::ENOENT) => {
+                Error::Unsupported { what, source }
+            }
+            _ => Error::System { what, source },
+        }
+    }
+
+    /// See [`Error::from_io`].
+    pub(crate) fn from_bpf(what: impl Into<String>, e: &libbpf_rs::Error) -> Self {
+        let kind = match e.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
+            libbpf_rs::ErrorKind::InvalidInput => io::Error::from_raw_os_error(libc::EINVAL),
+            libbpf_rs::ErrorKind::NotFound => io::Error::from_raw_os_error(libc::ENOENT),
+            _ => io::Error::other(format!("{e:#}")),
+        };
+        Error::from_io(what, kind)
+    }
+}

@@ -1,0 +1,144 @@
+//! The records of spliced flows: both directions of each, by what is seen on ingress.
+
+use std::{io, net::SocketAddrV4};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    abi::{Leg, Pod, Side, ls_leg, ls_record, ls_tuple, socket_addr},
+    skel::types::{ls_placement, ls_seen, ls_trait},
+    time::TICK,
+};
+
+/// How many records a system call brings during a scan.
+const BATCH: u32 = 1024;
+
+/// One direction as its record tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Direction {
+    /// The leg that its segments arrive on.
+    pub leg: Leg,
+    /// The leg that they leave on.
+    pub far: Leg,
+    /// Whose segments they are.
+    pub side: Side,
+    /// The flow's serial number, the same in both directions.
+    pub serial: u32,
+    /// The slot that has the truth, while the flow has one.
+    pub slot: Option<u32>,
+    /// A FIN of this side's peer passed.
+    pub fin: bool,
+    /// A RST of this side's peer passed, in place.
+    pub reset: bool,
+    /// End of the highest payload (and FIN) that passed.
+    pub end: u32,
+    /// The same as the far end acknowledges it.
+    pub end_at_far: u32,
+    /// Highest acknowledgement of this side's peer.
+    pub ack: u32,
+    /// Payload bytes translated.
+    pub bytes: u64,
+    /// Wire segments translated.
+    pub segments: u64,
+    /// How long the flow has had a record.
+    pub age: std::time::Duration,
+    /// How long nothing has passed in this direction; a tick (about a second) exact.
+    pub idle: std::time::Duration,
+}
+
+impl Direction {
+    fn new(key: &ls_tuple, r: &ls_record, now: u32) -> Direction {
+        let since = |tick: u32| TICK * now.saturating_sub(tick);
+        let peer: SocketAddrV4 = socket_addr(r.daddr, r.dport);
+        let local: SocketAddrV4 = socket_addr(r.saddr, r.sport);
+        Direction {
+            leg: Leg::from_tuple(key),
+            far: Leg { peer, local },
+            side: if has(r.traits, ls_trait::LS_SIDE_SERVER.0) {
+                Side::Server
+            } else {
+                Side::Client
+            },
+            serial: r.serial,
+            slot: (u32::from(r.placement) == ls_placement::LS_SLOTTED.0).then_some(r.r#where),
+            fin: has(r.seen, ls_seen::LS_SEEN_FIN.0),
+            reset: has(r.seen, ls_seen::LS_SEEN_RST.0),
+            end: r.rx_end,
+            end_at_far: r.rx_end.wrapping_add(r.seq_off),
+            ack: r.rx_ack,
+            bytes: r.bytes,
+            segments: r.segments,
+            age: since(r.born),
+            idle: since(r.last_seen),
+        }
+    }
+
+    pub(crate) fn of_slot(leg: Leg, l: &ls_leg, now: u32) -> Direction {
+        Direction::new(&leg.tuple(), &l.rec, now)
+    }
+}
+
+fn has(flags: u8, flag: u32) -> bool {
+    u32::from(flags) & flag != 0
+}
+
+/// The map of records.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    pub(crate) map: MapHandle,
+}
+
+impl Flows {
+    /// Adds a record; `AlreadyExists` if the tuple has one, `OutOfMemory`-like errors if the table is full.
+    pub(crate) fn insert(&self, leg: Leg, rec: &ls_record) -> io::Result<()> {
+        self.map
+            .update(leg.tuple().bytes(), rec.bytes(), MapFlags::NO_EXIST)
+            .map_err(to_io)
+    }
+
+    /// Removes a record; that it is gone already is no error.
+    pub(crate) fn remove(&self, leg: Leg) {
+        if let Err(e) = self.map.delete(leg.tuple().bytes())
+            && e.kind() != libbpf_rs::ErrorKind::NotFound
+        {
+            tracing::warn!(?leg, error = %e, "cannot remove a record");
+        }
+    }
+
+    /// The record of a tuple.
+    pub(crate) fn get(&self, leg: Leg) -> Option<ls_record> {
+        let mut value = [0; size_of::<ls_record>()];
+        match self
+            .map
+            .lookup_into(leg.tuple().bytes(), &mut value, MapFlags::ANY)
+        {
+            Ok(true) => ls_record::from_bytes(&value),
+            _ => None,
+        }
+    }
+
+    /// Every record, in no order; one that is added or removed meanwhile may be missed or seen twice.
+    pub(crate) fn scan(&self, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
+        let batches = self
+            .map
+            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+            .map_err(to_io)?;
+        for (key, value) in batches {
+            if let (Some(key), Some(rec)) = (ls_tuple::from_bytes(&key), ls_record::from_bytes(&value)) {
+                each(Direction::new(&key, &rec, now));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// libbpf-rs keeps the cause inside; what callers match on is the kind.
+pub(crate) fn to_io(e: libbpf_rs::Error) -> io::Error {
+    let kind = match e.kind() {
+        libbpf_rs::ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+        libbpf_rs::ErrorKind::NotFound => io::ErrorKind::NotFound,
+        libbpf_rs::ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, format!("{e:#}"))
+}

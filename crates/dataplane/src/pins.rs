@@ -1,0 +1,101 @@
+//! Where the kernel half is pinned, so that it outlives the daemon.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use crate::error::Error;
+
+const BPFFS: &str = "/sys/fs/bpf";
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// The folder of an instance's pins.
+#[derive(Debug, Clone)]
+pub(crate) struct Pins {
+    root: PathBuf,
+}
+
+impl Pins {
+    /// Makes sure that the BPF file system is mounted and the instance's folder is there.
+    pub(crate) fn prepare(instance: &str) -> Result<Pins, Error> {
+        mount_bpffs()?;
+        let root = Path::new(BPFFS).join(format!("longsplice-{instance}"));
+        for dir in [root.clone(), root.join("links")] {
+            fs::create_dir_all(&dir)
+                .map_err(|e| Error::from_io(format!("cannot create {}", dir.display()), e))?;
+        }
+        Ok(Pins { root })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn map(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    pub(crate) fn link(&self, ifindex: u32, hook: &str) -> PathBuf {
+        self.root.join("links").join(format!("{ifindex}-{hook}"))
+    }
+
+    /// Interfaces that a predecessor left links on.
+    pub(crate) fn linked_interfaces(&self) -> Vec<u32> {
+        let Ok(entries) = fs::read_dir(self.root.join("links")) else {
+            return Vec::new();
+        };
+        let mut found: Vec<u32> = entries
+            .flatten()
+            .filter_map(|e| e.file_name().to_str()?.split_once('-')?.0.parse().ok())
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Removes everything: links first, so that no packet meets a program whose maps are gone.
+    pub(crate) fn remove_all(&self) {
+        for dir in [self.root.join("links"), self.root.clone()] {
+            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+                let _ = fs::remove_file(entry.path());
+            }
+            let _ = fs::remove_dir(&dir);
+        }
+    }
+}
+
+/// The inode of this thread's network namespace.
+pub(crate) fn network_namespace() -> Result<u64, Error> {
+    fs::metadata("/proc/thread-self/ns/net")
+        .map(|m| m.ino())
+        .map_err(|e| Error::from_io("cannot read /proc/thread-self/ns/net", e))
+}
+
+fn mount_bpffs() -> Result<(), Error> {
+    let is_mounted = || -> io::Result<bool> {
+        // SAFETY: a zeroed statfs is a valid one; the path ends in NUL.
+        let mut s: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        match unsafe { libc::statfs(c"/sys/fs/bpf".as_ptr(), &mut s) } {
+            0 => Ok(s.f_type as i64 == BPF_FS_MAGIC),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    if is_mounted().map_err(|e| Error::from_io(format!("cannot look at {BPFFS}"), e))? {
+        return Ok(());
+    }
+    let none = std::ptr::null();
+    // SAFETY: constant strings that end in NUL; `bpf` takes no data.
+    match unsafe { libc::mount(c"bpf".as_ptr(), c"/sys/fs/bpf".as_ptr(), c"bpf".as_ptr(), 0, none) } {
+        0 => {
+            tracing::info!("mounted the BPF file system at {BPFFS}");
+            Ok(())
+        }
+        _ => Err(Error::from_io(
+            format!("cannot mount the BPF file system at {BPFFS}"),
+            io::Error::last_os_error(),
+        )),
+    }
+}

@@ -1,0 +1,49 @@
+//! The counters of the kernel half.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::skel::types::ls_verdict as V;
+
+/// The names that users see, of every verdict.
+const NAMES: &[(V, &str)] = &[
+    (V::LS_V_DELIVERED, "delivered"),
+    (V::LS_V_FORWARDED, "forwarded"),
+    (V::LS_V_SHARED, "shared"),
+    (V::LS_V_LOCAL_ONLY, "local_only"),
+    (V::LS_V_ABSORBED, "absorbed"),
+    (V::LS_V_EMITTED, "emitted"),
+    (V::LS_V_CLAMPED, "clamped"),
+    (V::LS_V_SYN_REPLACED, "syn_replaced"),
+    (V::LS_V_SYN_REFUSED, "syn_refused"),
+    (V::LS_V_ABORTED, "aborted"),
+    (V::LS_V_DROP_PARKED, "drop_parked"),
+    (V::LS_V_DROP_FRAGMENT, "drop_fragment"),
+    (V::LS_V_DROP_IP_OPTIONS, "drop_ip_options"),
+    (V::LS_V_DROP_MALFORMED, "drop_malformed"),
+    (V::LS_V_DROP_TTL, "drop_ttl"),
+    (V::LS_V_DROP_NO_ROUTE, "drop_no_route"),
+    (V::LS_V_DROP_TOO_BIG, "drop_too_big"),
+    (V::LS_V_DROP_REWRITE, "drop_rewrite"),
+];
+// A verdict without a name would be a drop that nobody sees.
+const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);
+
+/// Sums over CPUs; empty if the map cannot be read.
+pub(crate) fn read(map: &MapHandle) -> BTreeMap<String, u64> {
+    NAMES
+        .iter()
+        .filter_map(|(verdict, name)| {
+            let cpus = map
+                .lookup_percpu(&verdict.0.to_ne_bytes(), MapFlags::ANY)
+                .ok()??;
+            let sum = cpus
+                .iter()
+                .filter_map(|v| v.first_chunk())
+                .map(|v| u64::from_ne_bytes(*v))
+                .sum();
+            Some(((*name).to_owned(), sum))
+        })
+        .collect()
+}
