@@ -302,13 +302,19 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket
- * meanwhile. */
-static __always_inline void abort_flow(struct walk *w, struct ls_leg *x, struct headers *new)
+/*
+ * A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket
+ * meanwhile. (Its next segment would be answered by the kernel, too, but an idle peer sends none.)
+ */
+static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, struct scratch *b,
+				      const struct segment *s)
 {
+	struct headers *h = &b->in, *new = &b->out;
+
 	w->slot->mode = LS_ABORTED;
-	new->tcp.seq = bpf_htonl(x->rec.rx_ack);
-	count(LS_V_ABORTED);
+	*new = *h;
+	new->tcp.seq = bpf_htonl(w->slot->leg[w->side & 1].rec.rx_ack);
+	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 
 /* The right edge that x may be offered: what the far end has, and no more than `room` beyond what it
@@ -344,7 +350,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		x->loc_edge = seq_max(x->loc_edge, edge);
 		if (mode == LS_DRAIN) {
 			ack = seq_max(ack, x->tx_ack);
-			edge = coupled_edge(x, o);
+			edge = o->rec.rx_edge + o->rec.ack_off;
 			window = window_field(edge, ack, scale);
 		} else if (w->slot->flags & LS_COUPLE && after(edge, coupled_edge(x, o))) {
 			window = window_field(coupled_edge(x, o), ack, scale);
@@ -359,7 +365,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		new->tcp.seq = bpf_htonl(x->loc_end);
 	if (ack != s->ack)
 		edits.sack = SACK_BLANK;
-	new->tcp.ack = s->flags &TCP_ACK ? bpf_htonl(ack) : h->tcp.ack;
+	new->tcp.ack = s->flags & TCP_ACK ? bpf_htonl(ack) : h->tcp.ack;
 	new->tcp.window = bpf_htons(window);
 	if (!edits.tsval_off && ack == s->ack && window == s->window && new->tcp.seq == h->tcp.seq)
 		return pass(LS_V_EMITTED);

@@ -24,7 +24,7 @@ use crate::{
     flows::{Direction, Flows},
     peek::{self, Peek},
     pins::{self, Pins},
-    run,
+    run::{self, Ran},
     skel::{
         ForwardSkelBuilder, ReleaseSkelBuilder, SocketsSkelBuilder,
         types::{ls_placement, ls_trait},
@@ -47,6 +47,15 @@ pub struct Options {
     pub max_flows: u32,
     /// How many of them can have sockets. Likewise.
     pub max_slots: u32,
+}
+
+/// Where a program is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// What the peers send.
+    Ingress,
+    /// What our own sockets send.
+    Egress,
 }
 
 /// What is known of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each).
@@ -256,6 +265,15 @@ impl Dataplane {
             seq_off: l.rec.seq_off,
             ack_off: l.rec.ack_off,
         }
+    }
+
+    /// Runs the program of a hook over a packet (BPF_PROG_RUN), for tests and the speed test.
+    pub fn run(&self, hook: Hook, packet: &[u8], repeat: u32) -> io::Result<Ran> {
+        let program = match hook {
+            Hook::Ingress => &self.programs.ingress,
+            Hook::Egress => &self.programs.egress,
+        };
+        run::over_packet(program.as_fd(), packet, repeat)
     }
 
     /// Every direction of every flow, in no order.

@@ -33,8 +33,9 @@ mod time;
 mod verdicts;
 
 pub use abi::{ABI_VERSION, Leg, Side};
-pub use dataplane::{Dataplane, LegStart, LegState, Options};
+pub use dataplane::{Dataplane, Hook, LegStart, LegState, Options};
 pub use error::Error;
 pub use flows::Direction;
 pub use peek::Peek;
+pub use run::Ran;
 pub use slots::{Mode, Slot};

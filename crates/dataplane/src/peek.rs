@@ -40,10 +40,11 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
     };
     let mut packet = [0; ETH_HLEN + size_of::<ls_peek>()];
     packet[ETH_HLEN..].copy_from_slice(question.bytes());
-    if run::over_packet(program, &mut packet)? != 0 {
+    let answer = run::over_packet(program, &packet, 1)?;
+    if answer.verdict != 0 || answer.packet.len() != packet.len() {
         return Err(io::Error::other("the peek program could not answer"));
     }
-    let p = ls_peek::from_bytes(&packet[ETH_HLEN..]).filter(|p| p.found == 1);
+    let p = ls_peek::from_bytes(&answer.packet[ETH_HLEN..]).filter(|p| p.found == 1);
     let p = p.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such connection"))?;
     Ok(Peek {
         rcv_nxt: p.rcv_nxt,
