@@ -24,10 +24,10 @@ use crate::{
     flows::{Direction, Flows},
     peek::{self, Peek},
     pins::{self, Pins},
-    run::{self, Ran},
+    run::{self, Context, Ran},
     skel::{
         ForwardSkelBuilder, ReleaseSkelBuilder, SocketsSkelBuilder,
-        types::{ls_placement, ls_trait},
+        types::{ls_placement, ls_seen, ls_trait},
     },
     slots::{Mode, Slot, SlotTable},
     time, verdicts,
@@ -73,6 +73,8 @@ pub struct LegStart {
     pub wscale_out: u8,
     /// The far end did not permit SACK.
     pub blank_sack: bool,
+    /// The peer has sent its FIN, and it was passed on.
+    pub ended: bool,
     /// What the socket knows.
     pub peek: Peek,
     /// Highest TSval sent to the far end.
@@ -228,6 +230,16 @@ impl Dataplane {
         self.records.fetch_sub(2, Ordering::Relaxed);
     }
 
+    /// Removes the record of one direction: what is left of an interrupted installation.
+    pub fn remove_record(&self, leg: Leg) {
+        self.flows.remove(leg);
+    }
+
+    /// Sets the number of records after a scan: the kernel half removes some itself.
+    pub fn set_record_count(&self, records: u32) {
+        self.records.store(records, Ordering::Relaxed);
+    }
+
     /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. Call
     /// it again later, before the slot is dropped. `NotFound`: a new connection has taken the flow's place.
     pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
@@ -269,11 +281,21 @@ impl Dataplane {
 
     /// Runs the program of a hook over a packet (BPF_PROG_RUN), for tests and the speed test.
     pub fn run(&self, hook: Hook, packet: &[u8], repeat: u32) -> io::Result<Ran> {
+        self.run_in(hook, packet, Context::default(), repeat)
+    }
+
+    /// The same, for a packet that brings something along.
+    pub fn run_in(&self, hook: Hook, packet: &[u8], context: Context, repeat: u32) -> io::Result<Ran> {
         let program = match hook {
             Hook::Ingress => &self.programs.ingress,
             Hook::Egress => &self.programs.egress,
         };
-        run::over_packet(program.as_fd(), packet, repeat)
+        run::over_packet(program.as_fd(), packet, context, repeat)
+    }
+
+    /// The addresses of a flow that a predecessor left in a slot.
+    pub fn legs(&self, slot: &Slot) -> [Leg; 2] {
+        slot.legs()
     }
 
     /// Every direction of every flow, in no order.
@@ -353,6 +375,7 @@ fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts:
             last_seen: now,
             born: now,
             serial,
+            seen: if x.ended { ls_seen::LS_SEEN_FIN.0 as u8 } else { 0 },
             rx_end: p.rcv_nxt,
             rx_ack: p.snd_una,
             rx_edge: p.peer_edge,

@@ -26,7 +26,7 @@ mod skel {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
     pub(crate) use release::{ReleaseSkelBuilder, types};
-    pub(crate) use sockets::SocketsSkelBuilder;
+    pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
 }
 mod slots;
 mod time;
@@ -37,5 +37,5 @@ pub use dataplane::{Dataplane, Hook, LegStart, LegState, Options};
 pub use error::Error;
 pub use flows::Direction;
 pub use peek::Peek;
-pub use run::Ran;
+pub use run::{Context, Ran};
 pub use slots::{Mode, Slot};

@@ -4,7 +4,7 @@ use std::{io, os::fd::BorrowedFd};
 
 use crate::{
     abi::{Leg, Pod, ls_peek},
-    run,
+    run::{self, Context},
 };
 
 const ETH_HLEN: usize = 14;
@@ -40,7 +40,7 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
     };
     let mut packet = [0; ETH_HLEN + size_of::<ls_peek>()];
     packet[ETH_HLEN..].copy_from_slice(question.bytes());
-    let answer = run::over_packet(program, &packet, 1)?;
+    let answer = run::over_packet(program, &packet, Context::default(), 1)?;
     if answer.verdict != 0 || answer.packet.len() != packet.len() {
         return Err(io::Error::other("the peek program could not answer"));
     }

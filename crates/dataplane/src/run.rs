@@ -7,6 +7,8 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
+use crate::skel::__sk_buff;
+
 /// What a tc program made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
@@ -18,16 +20,48 @@ pub struct Ran {
     pub nanoseconds: u32,
 }
 
-/// Runs a tc program `repeat` times over a packet, as if it had come by the loopback; what is redirected goes nowhere.
-pub(crate) fn over_packet(program: BorrowedFd<'_>, packet: &[u8], repeat: u32) -> io::Result<Ran> {
+/// What a packet brings along that is not in its bytes. The default: a plain packet on the loopback.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Context {
+    /// The interface that it is on; 0: the loopback.
+    pub ifindex: u32,
+    /// Of a super-packet: the payload of each of its segments.
+    pub gso_size: u32,
+    /// Of a super-packet: how many segments it is made of.
+    pub gso_segs: u32,
+    /// The device has summed it up (CHECKSUM_COMPLETE). The kernel then verifies that the program kept the sum right:
+    /// `EBADMSG` if not.
+    pub summed: bool,
+}
+
+/// Runs a tc program `repeat` times over a packet; what is redirected goes nowhere.
+pub(crate) fn over_packet(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    context: Context,
+    repeat: u32,
+) -> io::Result<Ran> {
     let mut out = vec![0; packet.len()];
+    let skb = __sk_buff {
+        ifindex: context.ifindex,
+        gso_size: context.gso_size,
+        gso_segs: context.gso_segs,
+        ..Default::default()
+    };
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: packet.as_ptr().cast(),
         data_size_in: packet.len() as u32,
         data_out: out.as_mut_ptr().cast(),
         data_size_out: out.len() as u32,
+        ctx_in: (&raw const skb).cast(),
+        ctx_size_in: size_of_val(&skb) as u32,
         repeat: repeat as i32,
+        flags: if context.summed {
+            libbpf_sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE
+        } else {
+            0
+        },
         ..Default::default()
     };
     let verdict = run(program, &mut opts)?;

@@ -7,13 +7,14 @@ use std::{
     ptr::{self, NonNull},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering, fence},
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
     time::{Duration, Instant},
 };
 
 use crate::{
-    abi::{Side, ls_leg, ls_slot},
+    abi::{Leg, Side, ls_leg, ls_slot, socket_addr},
+    peek::Peek,
     skel::types::{ls_mode, ls_slot_flag},
 };
 
@@ -228,23 +229,47 @@ impl Slot {
         }
     }
 
+    /// The addresses of both legs, from the headers that their flow writes.
+    pub(crate) fn legs(&self) -> [Leg; 2] {
+        Side::BOTH.map(|side| {
+            let rec = self.leg(side.other()).rec;
+            Leg {
+                peer: socket_addr(rec.daddr, rec.dport),
+                local: socket_addr(rec.saddr, rec.sport),
+            }
+        })
+    }
+
     /// A copy of a leg, while packets pass: each field is whole, the fields may be of different moments.
     pub(crate) fn leg(&self, side: Side) -> ls_leg {
         // SAFETY: a valid element; a volatile read of shared memory.
         unsafe { (&raw const (*self.table.at(self.index).as_ptr()).leg[side.index()]).read_volatile() }
     }
 
-    /// Raises the cut of a leg to `end` unless it is there already: what the socket received while unwatched.
-    pub fn raise_cut(&self, side: Side, end: u32) {
-        // SAFETY: the field of a valid element; no reference is made.
-        let cut = self.field(|s| unsafe { &raw mut (*s).leg[side.index()].cut });
-        let mut now = cut.load(Ordering::SeqCst);
-        while (end.wrapping_sub(now) as i32) > 0 {
-            match cut.compare_exchange_weak(now, end, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return,
-                Err(seen) => now = seen,
-            }
-        }
+    /// Notes what a socket sent and received while nobody watched, just before its flow was registered.
+    pub fn note_socket(&self, side: Side, peek: &Peek) {
+        let i = side.index();
+        // SAFETY: fields of a valid element; no reference is made (here and below).
+        raise(self.field(|s| unsafe { &raw mut (*s).leg[i].cut }), peek.rcv_nxt);
+        // SAFETY: as above.
+        raise(
+            self.field(|s| unsafe { &raw mut (*s).leg[i].loc_end }),
+            peek.snd_nxt,
+        );
+        // SAFETY: as above.
+        raise(
+            self.field(|s| unsafe { &raw mut (*s).leg[i].loc_edge }),
+            peek.offered_edge,
+        );
+    }
+
+    /// Adds to the payload bytes of the direction from a side.
+    pub fn add_bytes(&self, side: Side, bytes: u64) {
+        // SAFETY: an aligned u64 within the mapping, which the table keeps alive; only an atomic access is made.
+        let total = unsafe {
+            AtomicU64::from_ptr(&raw mut (*self.table.at(self.index).as_ptr()).leg[side.index()].rec.bytes)
+        };
+        total.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Fills the slot, mode last.
@@ -265,5 +290,16 @@ impl Drop for Slot {
         self.mode_word().store(Mode::Free.raw(), Ordering::SeqCst);
         let mut free = self.table.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push_back((self.index, Some(Instant::now())));
+    }
+}
+
+/// Raises a sequence number unless it is there already.
+fn raise(field: &AtomicU32, to: u32) {
+    let mut now = field.load(Ordering::SeqCst);
+    while (to.wrapping_sub(now) as i32) > 0 {
+        match field.compare_exchange_weak(now, to, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return,
+            Err(seen) => now = seen,
+        }
     }
 }

@@ -174,7 +174,8 @@ pub struct Counters {
     pub unspliced_total: u64,
     /// Flows found at the start, of a predecessor.
     pub adopted_total: u64,
-    /// Spliced flows that ended, by how: `closed`, `reset`, `idle`, `replaced`, `ended`.
+    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`. (Those whose tuple a new
+    /// connection took are counted in `segments`, as `syn_replaced`.)
     pub ended_total: BTreeMap<String, u64>,
     /// Pairs that ended without having been spliced.
     pub relayed_total: u64,

@@ -3,8 +3,21 @@
 //! connection into those of the other.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod api;
+mod flow;
+mod gate;
+mod interfaces;
+mod legs;
+mod meter;
+mod pair;
+mod ports;
+mod pump;
+mod reaper;
+mod registry;
 mod splicer;
+mod splicing;
+mod stats;
 
 pub use api::*;
 pub use longsplice_core::{policy, reason};

@@ -1,14 +1,40 @@
 //! The handle through which everything is asked.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::net::TcpStream;
+use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
+use longsplice_dataplane::{Dataplane, Error as PlaneError, Options};
+use longsplice_repair::{options, tcp_info};
+use tokio::{net::TcpStream, sync::watch, time::Instant};
 
-use crate::api::{Counters, Ended, FlowId, FlowInfo, Health, Pair, RequestError, Shutdown, SplicerConfig};
+use crate::{
+    adopt,
+    api::{
+        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Shutdown,
+        SplicerConfig,
+    },
+    flow::Settling,
+    interfaces, legs, pair, ports,
+    ports::SourcePorts,
+    reaper,
+    registry::{Registry, direction_info},
+    stats::Stats,
+};
 
 /// Joins pairs of connections; cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Splicer {}
+pub struct Splicer {
+    inner: Arc<Inner>,
+}
 
 /// Why a splicer could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -27,73 +53,315 @@ pub enum OpenError {
     System(String),
 }
 
+impl From<PlaneError> for OpenError {
+    fn from(e: PlaneError) -> Self {
+        let text = e.to_string();
+        match e {
+            PlaneError::Privileges { .. } => OpenError::Privileges(text),
+            PlaneError::Unsupported { .. } => OpenError::Unsupported(text),
+            PlaneError::Version { .. } | PlaneError::Namespace { .. } => OpenError::Incompatible(text),
+            _ => OpenError::System(text),
+        }
+    }
+}
+
+/// What all pairs share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) config: SplicerConfig,
+    pub(crate) plane: Option<Arc<Dataplane>>,
+    pub(crate) stats: Stats,
+    pub(crate) registry: Registry,
+    pub(crate) interfaces: RwLock<HashMap<u32, String>>,
+    pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
+    pub(crate) memory_low: AtomicBool,
+    ports: Option<SourcePorts>,
+    why_not: Option<(String, RelayReason)>,
+    relay_ids: AtomicU32,
+    stop: watch::Sender<bool>,
+    descriptors: u64,
+}
+
+impl Inner {
+    /// A new flow's identity.
+    pub(crate) fn next_id(&self) -> FlowId {
+        FlowId(match &self.plane {
+            Some(plane) => plane.next_serial(),
+            None => self.relay_ids.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Why a new pair is relayed, before anything was tried.
+    pub(crate) fn why_relayed(&self, policy: SplicePolicy) -> Option<RelayReason> {
+        match (&self.why_not, policy) {
+            (_, SplicePolicy::Never) => Some(RelayReason::PolicyNever),
+            (Some((_, reason)), _) => Some(*reason),
+            _ => None,
+        }
+    }
+
+    /// Whether the programs are on an interface.
+    pub(crate) fn watches(&self, ifindex: u32) -> bool {
+        self.interfaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(&ifindex)
+    }
+
+    /// Whether parked sockets should go: memory, descriptors or slots run short.
+    pub(crate) fn under_pressure(&self) -> bool {
+        let pairs = self.registry.len() as u64;
+        self.memory_low.load(Ordering::Relaxed)
+            || pairs * 2 > self.descriptors / 4 * 3
+            || pairs > u64::from(self.config.max_dormant) / 4 * 3
+    }
+
+    pub(crate) fn settle_later(&self, settling: Settling) {
+        self.settling
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((Instant::now(), settling));
+    }
+
+    /// Returns once the process shuts down.
+    pub(crate) async fn stopping(&self) {
+        // The sender lives as long as we do.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
 impl Splicer {
     /// Loads or adopts the kernel half, and starts to watch interfaces and flows.
-    pub async fn open(_config: SplicerConfig) -> Result<Splicer, OpenError> {
-        Err(OpenError::Unsupported("not built yet".into()))
+    ///
+    /// # Errors
+    /// After [`OpenError::Privileges`] and [`OpenError::Unsupported`], [`Splicer::relay_only`] still works.
+    pub async fn open(config: SplicerConfig) -> Result<Splicer, OpenError> {
+        longsplice_repair::probe_repair().map_err(|e| match e.raw_os_error() {
+            Some(1 | 13) => OpenError::Privileges(format!("splicing needs CAP_NET_ADMIN: {e}")),
+            _ => OpenError::Unsupported(format!("this kernel has no TCP_REPAIR: {e}")),
+        })?;
+        let options = Options {
+            instance: config.instance.clone(),
+            max_flows: config.max_flows,
+            max_slots: config.max_dormant,
+        };
+        let (plane, orphans) = Dataplane::open(&options)?;
+        let ports = SourcePorts::reserve(config.source_ports.clone())
+            .map_err(|e| OpenError::System(format!("cannot set up source ports: {e}")))?;
+        let splicer = Splicer {
+            inner: Arc::new(Inner::new(config, Some(plane), Some(ports), None)),
+        };
+        adopt::adopt(&splicer.inner, orphans);
+        interfaces::watch(&splicer.inner)
+            .await
+            .map_err(|e| OpenError::System(format!("cannot watch interfaces: {e}")))?;
+        reaper::start(&splicer.inner);
+        Ok(splicer)
     }
 
     /// A splicer that only relays, and says why.
-    pub fn relay_only(_config: SplicerConfig, _why: String) -> Splicer {
-        Splicer {}
+    pub fn relay_only(config: SplicerConfig, why: OpenError) -> Splicer {
+        let reason = match why {
+            OpenError::Privileges(_) => RelayReason::NoPrivilege,
+            _ => RelayReason::Unsupported,
+        };
+        Splicer {
+            inner: Arc::new(Inner::new(config, None, None, Some((why.to_string(), reason)))),
+        }
     }
 
-    /// Counts an accepted connection, and prepares its socket (buffers, linger) for control mode.
-    pub fn prepare_client(&self, _client: &TcpStream) -> io::Result<()> {
-        Ok(())
+    /// Counts an accepted connection. Its socket resets when the process dies, until the pair has ended.
+    ///
+    /// # Errors
+    /// The socket is not a TCP socket, or not connected any more.
+    pub fn prepare_client(&self, client: &TcpStream) -> io::Result<()> {
+        self.inner.stats.accepted.add(1);
+        Ok(options::set_reset_on_close(client, true)?)
     }
 
-    /// Sets on a listening socket what makes its connections fit for splicing towards `target` (the MSS offered).
-    pub fn prepare_listener(
-        &self,
-        _listener: &tokio::net::TcpListener,
-        _target: SocketAddr,
-    ) -> io::Result<()> {
+    /// Sets on a listening socket what makes its connections fit for splicing towards `target`: it offers clients no
+    /// longer segments than the way to the target takes.
+    ///
+    /// # Errors
+    /// The socket is not a TCP socket.
+    pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
+        if self.inner.plane.is_some()
+            && let Some(bytes) = ports::route_max_segment(target)
+        {
+            options::set_max_segment(listener, bytes)?;
+        }
         Ok(())
     }
 
     /// Connects leg B from a source port that this instance owns, with an MSS that fits leg A.
+    ///
+    /// # Errors
+    /// Those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` where all source ports toward the target are
+    /// in use.
     pub async fn connect(
         &self,
         target: SocketAddr,
-        _client: &TcpStream,
+        client: &TcpStream,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        tokio::time::timeout(timeout, TcpStream::connect(target)).await?
+        let (Some(plane), Some(ports), SocketAddr::V4(v4)) = (&self.inner.plane, &self.inner.ports, target)
+        else {
+            return tokio::time::timeout(timeout, TcpStream::connect(target)).await?;
+        };
+        let fits = legs::peer_max_segment(&tcp_info(client)?);
+        // Longer ones cannot be asked for, and are none but the loopback's.
+        let max_segment = (fits <= 32_767).then_some(fits);
+        ports.connect(plane, v4, max_segment, timeout).await
     }
 
     /// Relays, splices when the policy says so, and returns when the pair has ended or was detached.
-    pub async fn splice(&self, _pair: Pair) -> io::Result<Ended> {
-        Err(io::ErrorKind::Unsupported.into())
+    ///
+    /// # Errors
+    /// Only where the sockets are unusable from the start; a connection that breaks later is an ending.
+    pub async fn splice(&self, pair: Pair) -> io::Result<Ended> {
+        pair::run(&self.inner, pair).await
     }
 
     /// Every flow there is, relayed ones too.
     pub fn flows(&self) -> Vec<FlowInfo> {
-        Vec::new()
+        let mut flows = self.inner.registry.list();
+        let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
+        if let Some(plane) = &self.inner.plane {
+            let records = reaper::records(plane).unwrap_or_default();
+            flows.extend(
+                records
+                    .values()
+                    .filter_map(detached_info)
+                    .filter(|f| !held.contains(&f.id)),
+            );
+        }
+        flows.sort_by_key(|f| f.id);
+        flows
     }
 
     /// The counters.
     pub fn counters(&self) -> Counters {
-        Counters::default()
+        let segments = self
+            .inner
+            .plane
+            .as_ref()
+            .map(|p| p.verdicts())
+            .unwrap_or_default();
+        self.inner.stats.snapshot(segments)
     }
 
     /// What this splicer can do.
     pub fn health(&self) -> Health {
+        let inner = &self.inner;
+        let mut interfaces: Vec<String> = inner
+            .interfaces
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect();
+        interfaces.sort();
         Health {
-            can_splice: false,
-            why_not: None,
-            interfaces: Vec::new(),
-            flows: 0,
-            max_flows: 0,
-            source_ports: String::new(),
+            can_splice: inner.plane.is_some(),
+            why_not: inner.why_not.as_ref().map(|(why, _)| why.clone()),
+            interfaces,
+            flows: inner.plane.as_ref().map_or(0, |p| p.flow_count().into()),
+            max_flows: inner.plane.as_ref().map_or(0, |p| p.max_flows()),
+            source_ports: inner.ports.as_ref().map(ToString::to_string).unwrap_or_default(),
         }
     }
 
     /// Asks for a relayed pair to be spliced now, whatever its policy; returns once that is under way.
-    pub async fn request_splice(&self, _id: FlowId) -> Result<(), RequestError> {
-        Ok(())
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
+        if let Some((why, _)) = &self.inner.why_not {
+            return Err(RequestError::CannotSplice(why.clone()));
+        }
+        match self.inner.registry.get(id) {
+            Some(entry) if entry.state() == FlowState::Relay => {
+                entry.ask();
+                Ok(())
+            }
+            Some(_) => Err(RequestError::AlreadySpliced(id)),
+            None if self.flows().iter().any(|f| f.id == id) => Err(RequestError::AlreadySpliced(id)),
+            None => Err(RequestError::NoSuchFlow(id)),
+        }
     }
 
-    /// Ends what is in control mode after `grace`, and leaves or ends what is spliced.
-    pub async fn shutdown(&self, _how: Shutdown, _grace: Duration) {}
+    /// Ends what is in control mode: at once what is relayed, after `grace` at the latest what is being spliced. What is
+    /// spliced is left or ended.
+    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
+        self.inner.stop.send_replace(true);
+        let until = Instant::now() + grace;
+        while self.inner.registry.len() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if let Some(plane) = &self.inner.plane {
+            reaper::settle_all(&self.inner, plane);
+            if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
+                plane.remove();
+            }
+        }
+    }
+}
+
+fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> Option<FlowInfo> {
+    let [Some(a), Some(b)] = directions else {
+        return None;
+    };
+    let leg = |l: longsplice_dataplane::Leg| LegInfo {
+        peer: l.peer.into(),
+        local: l.local.into(),
+    };
+    let end = reaper::flow_end(a, b);
+    let closing =
+        end.directions.iter().any(|d| d.reset_seen) || end.directions.iter().all(|d| d.fin_acknowledged);
+    Some(FlowInfo {
+        id: FlowId(a.serial),
+        client: leg(a.leg),
+        server: leg(b.leg),
+        state: if closing {
+            FlowState::Closing
+        } else {
+            FlowState::Detached
+        },
+        reason: None,
+        to_server: direction_info(a),
+        to_client: direction_info(b),
+        age_seconds: a.age.as_secs_f64(),
+        idle_seconds: Some(a.idle.min(b.idle).as_secs_f64()),
+    })
+}
+
+impl Inner {
+    fn new(
+        config: SplicerConfig,
+        plane: Option<Dataplane>,
+        ports: Option<SourcePorts>,
+        why_not: Option<(String, RelayReason)>,
+    ) -> Inner {
+        Inner {
+            config,
+            plane: plane.map(Arc::new),
+            stats: Stats::default(),
+            registry: Registry::default(),
+            interfaces: RwLock::default(),
+            settling: Mutex::default(),
+            memory_low: AtomicBool::new(false),
+            ports,
+            why_not,
+            relay_ids: AtomicU32::new(1),
+            stop: watch::Sender::new(false),
+            descriptors: descriptor_limit(),
+        }
+    }
+}
+
+/// How many descriptors this process may have.
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX)
 }

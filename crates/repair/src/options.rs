@@ -13,6 +13,7 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 const MAXSEG: Opt = opt!(IPPROTO_TCP, TCP_MAXSEG);
 const NOTSENT_LOWAT: Opt = opt!(IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 const CONGESTION: Opt = opt!(IPPROTO_TCP, TCP_CONGESTION);
+const MTU: Opt = opt!(IPPROTO_IP, IP_MTU);
 const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
 const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
 const ULP: Opt = opt!(IPPROTO_TCP, TCP_ULP);
@@ -55,6 +56,14 @@ pub fn set_notsent_lowat(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
 /// The name of the congestion control, such as `cubic`.
 pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
     name(fd, CONGESTION)
+}
+
+/// The MTU of the route to the peer of a connected IPv4 socket, in bytes (`IP_MTU`).
+///
+/// # Errors
+/// `ENOTCONN` for a socket that has no route yet.
+pub fn path_mtu(fd: impl AsFd) -> Result<u32, Error> {
+    Ok(sys::get::<u32>(fd, MTU)?.0)
 }
 
 /// Chooses the congestion control by name.

@@ -1,0 +1,108 @@
+//! Whether two legs can be matched, and how the segments of the one become those of the other.
+//!
+//! What TCP agreed on in the two handshakes cannot be changed any more, and is not bent to make a splice possible: where
+//! a difference is arithmetic (scales) or can be blanked (a one-sided SACK), it is carried over; where it is not, the
+//! relay goes on (papers' section III-B for the first, RFC 7323, RFC 3168 and RFC 9293 section 3.7.1 for the others).
+
+use crate::reason::RelayReason;
+
+/// What a leg agreed on in its handshake, as our socket on it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LegOptions {
+    /// Timestamps (RFC 7323 section 3).
+    pub timestamps: bool,
+    /// Selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: bool,
+    /// Scale of the window field that the peer sends; 0 without window scaling.
+    pub peer_scale: u8,
+    /// Scale of the window field that we send.
+    pub our_scale: u8,
+    /// The MSS that we offered to the peer: it sends no longer segments.
+    pub offered_mss: u32,
+    /// The longest segment that may be sent to the peer, timestamps included.
+    pub peer_mss: u32,
+}
+
+/// How the segments of one direction, from x to o, are translated, but for what depends on sequence numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectionPlan {
+    /// Scale of x's window field.
+    pub scale_in: u8,
+    /// Scale that o applies.
+    pub scale_out: u8,
+    /// SACK options of x must be blanked: o did not permit them.
+    pub blank_sack: bool,
+}
+
+/// How both directions are translated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Both legs use timestamps.
+    pub timestamps: bool,
+    /// From A to B, and from B to A.
+    pub directions: [DirectionPlan; 2],
+}
+
+/// Matches two legs.
+///
+/// # Errors
+/// The reason why they have to be relayed.
+pub fn match_legs(a: &LegOptions, b: &LegOptions) -> Result<Plan, RelayReason> {
+    if a.timestamps != b.timestamps {
+        return Err(RelayReason::Timestamps);
+    }
+    if a.ecn != b.ecn {
+        return Err(RelayReason::Ecn);
+    }
+    if a.offered_mss > b.peer_mss || b.offered_mss > a.peer_mss {
+        return Err(RelayReason::Mss);
+    }
+    let direction = |x: &LegOptions, o: &LegOptions| DirectionPlan {
+        scale_in: x.peer_scale,
+        scale_out: o.our_scale,
+        blank_sack: x.sack && !o.sack,
+    };
+    Ok(Plan { timestamps: a.timestamps, directions: [direction(a, b), direction(b, a)] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINUX: LegOptions = LegOptions {
+        timestamps: true,
+        sack: true,
+        ecn: false,
+        peer_scale: 7,
+        our_scale: 9,
+        offered_mss: 1460,
+        peer_mss: 1460,
+    };
+
+    #[test]
+    fn scales_are_taken_from_the_leg_on_which_they_were_agreed() {
+        let other = LegOptions { peer_scale: 2, our_scale: 3, sack: false, ..LINUX };
+        let plan = match_legs(&LINUX, &other).unwrap();
+        assert_eq!(plan.directions[0], DirectionPlan { scale_in: 7, scale_out: 3, blank_sack: true });
+        assert_eq!(plan.directions[1], DirectionPlan { scale_in: 2, scale_out: 9, blank_sack: false });
+    }
+
+    #[test]
+    fn what_cannot_be_translated_is_relayed_and_says_why() {
+        let cases = [
+            (LegOptions { timestamps: false, ..LINUX }, RelayReason::Timestamps),
+            (LegOptions { ecn: true, ..LINUX }, RelayReason::Ecn),
+            (LegOptions { peer_mss: 1400, ..LINUX }, RelayReason::Mss),
+            (LegOptions { offered_mss: 8960, ..LINUX }, RelayReason::Mss),
+        ];
+        for (other, reason) in cases {
+            assert_eq!(match_legs(&LINUX, &other), Err(reason));
+            assert_eq!(match_legs(&other, &LINUX), Err(reason));
+        }
+        // Segments that are shorter than they might be fit.
+        let small = LegOptions { offered_mss: 536, ..LINUX };
+        assert!(match_legs(&LINUX, &small).is_ok());
+    }
+}

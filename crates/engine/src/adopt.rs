@@ -1,0 +1,51 @@
+//! What a predecessor left: its sockets died with it, its spliced flows live.
+
+use std::collections::HashSet;
+
+use longsplice_dataplane::{Mode, Slot};
+
+use crate::{flow::Settling, reaper, splicer::Inner};
+
+/// Takes over every flow that is spliced; removes those whose bytes were in the predecessor's sockets: their ends were
+/// reset when it died, or will be by their next segment.
+pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
+    let Some(plane) = &splicer.plane else { return };
+    let mut lost = 0;
+    for slot in orphans {
+        let legs = plane.legs(&slot);
+        if slot.mode() == Mode::Final {
+            if let Err(error) = plane.release(&slot, legs, [0; 2]) {
+                tracing::warn!(%error, "cannot adopt a dormant flow");
+            }
+            splicer.settle_later(Settling::of_orphan(slot, legs));
+        } else {
+            lost += 1;
+            plane.unregister(legs);
+        }
+    }
+    let adopted = reaper::records(plane)
+        .map(|flows| flows.len())
+        .unwrap_or_default();
+    remove_strays(splicer);
+    splicer.stats.adopted.add(adopted as u64);
+    if adopted + lost > 0 {
+        tracing::info!(adopted, lost, "adopted the flows of a predecessor");
+    }
+}
+
+/// Records whose slot is free: their process died between the two halves of an installation or removal.
+fn remove_strays(splicer: &Inner) {
+    let Some(plane) = &splicer.plane else { return };
+    let mut strays = HashSet::new();
+    let scanned = plane.scan(|d| {
+        if d.slot.is_some() {
+            strays.insert(d.leg);
+        }
+    });
+    if let Err(error) = scanned {
+        tracing::warn!(%error, "cannot look for stray records");
+    }
+    for leg in strays {
+        plane.remove_record(leg);
+    }
+}

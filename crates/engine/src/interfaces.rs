@@ -1,0 +1,146 @@
+//! Which interfaces are watched: those that routes use, followed when routes or interfaces change.
+
+use std::{
+    collections::HashMap,
+    net::Ipv4Addr,
+    sync::{Arc, PoisonError, Weak},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, TryStreamExt};
+use rtnetlink::{
+    Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection,
+    packet_route::{
+        link::{LinkAttribute, LinkFlags, LinkLayerType},
+        route::RouteAttribute,
+    },
+};
+use tokio::time::sleep;
+
+use crate::splicer::Inner;
+
+/// Changes come in bursts; one look at the end of a burst is enough.
+const CALM: Duration = Duration::from_millis(50);
+
+/// Attaches to what is there now, and follows changes until the splicer is gone.
+pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Only changes: notifications of neighbours and the like would wake us for nothing.
+    let groups = [
+        MulticastGroup::Link,
+        MulticastGroup::Ipv4Ifaddr,
+        MulticastGroup::Ipv4Route,
+    ];
+    let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
+    tokio::spawn(connection);
+    follow(splicer, &handle).await?;
+    let weak = Arc::downgrade(splicer);
+    tokio::spawn(async move {
+        while messages.next().await.is_some() {
+            sleep(CALM).await;
+            while futures_util::FutureExt::now_or_never(messages.next())
+                .flatten()
+                .is_some()
+            {}
+            if !again(&weak, &handle).await {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn again(weak: &Weak<Inner>, handle: &Handle) -> bool {
+    let Some(splicer) = weak.upgrade() else {
+        return false;
+    };
+    if let Err(error) = follow(&splicer, handle).await {
+        tracing::warn!(%error, "cannot follow a change of interfaces");
+    }
+    true
+}
+
+/// Brings the programs to where they should be.
+async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error> {
+    let Some(plane) = &splicer.plane else {
+        return Ok(());
+    };
+    let wanted = wanted(splicer, handle).await?;
+    let mut watched = splicer.interfaces.write().unwrap_or_else(PoisonError::into_inner);
+    // A predecessor may have watched others.
+    let left: Vec<u32> = plane.linked_interfaces();
+    for ifindex in left
+        .into_iter()
+        .chain(watched.keys().copied().collect::<Vec<_>>())
+    {
+        if !wanted.contains_key(&ifindex) {
+            plane.detach(ifindex);
+            if let Some(name) = watched.remove(&ifindex) {
+                tracing::info!(interface = name, "no longer watched");
+            }
+        }
+    }
+    for (ifindex, name) in wanted {
+        if watched.contains_key(&ifindex) {
+            continue;
+        }
+        match plane.attach(ifindex) {
+            Ok(()) => {
+                tracing::info!(interface = name, ifindex, "watched");
+                watched.insert(ifindex, name);
+            }
+            Err(error) => {
+                tracing::warn!(interface = name, %error, "cannot be watched: its pairs are relayed")
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn wanted(splicer: &Inner, handle: &Handle) -> Result<HashMap<u32, String>, rtnetlink::Error> {
+    let routed = routed(handle).await?;
+    let mut found = HashMap::new();
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        // Programs see packets with Ethernet headers; others would need a second layout.
+        let usable = matches!(
+            link.header.link_layer_type,
+            LinkLayerType::Ether | LinkLayerType::Loopback
+        ) && link.header.flags.contains(LinkFlags::Up);
+        let name = link.attributes.iter().find_map(|a| match a {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        });
+        let index = link.header.index;
+        if let Some(name) = name.filter(|_| usable && routed.contains(&index))
+            && splicer
+                .config
+                .interfaces
+                .as_ref()
+                .is_none_or(|only| only.contains(&name))
+        {
+            found.insert(index, name);
+        }
+    }
+    Ok(found)
+}
+
+/// Interfaces that IPv4 routes of any table lead to, those to our own addresses among them.
+async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
+    let mut found = Vec::new();
+    let mut routes = handle
+        .route()
+        .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
+        .execute();
+    while let Some(route) = routes.try_next().await? {
+        for attribute in &route.attributes {
+            match attribute {
+                RouteAttribute::Oif(index) => found.push(*index),
+                RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|h| h.interface_index)),
+                _ => {}
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}

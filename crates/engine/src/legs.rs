@@ -1,0 +1,208 @@
+//! From two sockets to a registered flow: what their kernel knows, whether they can be matched, and the offsets.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, SocketAddrV4},
+    time::Duration,
+};
+
+use longsplice_core::{
+    advisor::{CongestionControl, LegSample},
+    plan::{LegOptions, Plan, match_legs},
+    reason::RelayReason,
+};
+use longsplice_dataplane::{Dataplane, Leg, LegStart, Peek, Side};
+use longsplice_repair::{State, TcpInfo, options, tcp_info};
+use tokio::net::TcpStream;
+
+use crate::pump::Pump;
+
+/// Bytes that the timestamp option takes from each segment, with its padding (RFC 7323 appendix A).
+const TIMESTAMP_BYTES: u32 = 12;
+
+/// Why a pair cannot be spliced now.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) reason: RelayReason,
+    /// Whether it may be otherwise later.
+    pub(crate) passing: bool,
+}
+
+impl Refusal {
+    pub(crate) fn for_good(reason: RelayReason) -> Refusal {
+        Refusal {
+            reason,
+            passing: false,
+        }
+    }
+
+    pub(crate) fn for_now(reason: RelayReason) -> Refusal {
+        Refusal {
+            reason,
+            passing: true,
+        }
+    }
+
+    pub(crate) fn system(what: &str, error: &dyn std::error::Error) -> Refusal {
+        tracing::warn!(%error, "{what}: the pair is relayed");
+        Refusal::for_now(RelayReason::System)
+    }
+}
+
+/// The addresses of a socket's connection, v4-mapped ones as what they are on the wire.
+pub(crate) fn addresses(socket: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
+    let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+    Ok((canonical(socket.peer_addr()?), canonical(socket.local_addr()?)))
+}
+
+fn leg(socket: &TcpStream) -> Result<Leg, Refusal> {
+    let (peer, local) =
+        addresses(socket).map_err(|e| Refusal::system("cannot read a socket's addresses", &e))?;
+    let v4 = |a: SocketAddr| match a.ip() {
+        IpAddr::V4(ip) => Ok(SocketAddrV4::new(ip, a.port())),
+        IpAddr::V6(_) => Err(Refusal::for_good(RelayReason::Ipv6)),
+    };
+    Ok(Leg {
+        peer: v4(peer)?,
+        local: v4(local)?,
+    })
+}
+
+/// The longest segment that can be sent to the peer, as its MSS option had it.
+pub(crate) fn peer_max_segment(info: &TcpInfo) -> u32 {
+    info.snd_mss() + if info.timestamps() { TIMESTAMP_BYTES } else { 0 }
+}
+
+fn leg_options(info: &TcpInfo) -> LegOptions {
+    let scale = |n| if info.window_scaling() { n } else { 0 };
+    LegOptions {
+        timestamps: info.timestamps(),
+        sack: info.sack(),
+        ecn: info.ecn(),
+        peer_scale: scale(info.snd_wscale()),
+        our_scale: scale(info.rcv_wscale()),
+        offered_mss: info.advmss(),
+        peer_mss: peer_max_segment(info),
+    }
+}
+
+/// A leg as the advisor wants it, but for the rates, which need two samples.
+pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
+    let us = |n: u32| Duration::from_micros(n.into());
+    let name = options::congestion_control(socket).unwrap_or_default();
+    LegSample {
+        rtt: us(info.rtt_us()),
+        min_rtt: info.min_rtt_us().map(us),
+        cwnd: info.snd_cwnd(),
+        ssthresh: info.snd_ssthresh(),
+        mss: info.snd_mss(),
+        recovering: info.ca_state().is_recovering(),
+        congestion_control: CongestionControl::from(name.as_str()),
+        bytes_sent: info.bytes_sent(),
+        bytes_retransmitted: info.bytes_retrans(),
+        segments_received: info.data_segs_in(),
+        out_of_order: info.rcv_ooopack().unwrap_or(0),
+        received_rate: 0,
+        received_peak: 0,
+        receive_window: info.rcv_wnd().unwrap_or(u32::MAX),
+    }
+}
+
+/// Everything about the two sockets that is needed to register their flow.
+#[derive(Debug)]
+pub(crate) struct Assessment {
+    pub(crate) legs: [Leg; 2],
+    pub(crate) plan: Plan,
+    pub(crate) peeks: [Peek; 2],
+    clocks: [u32; 2],
+}
+
+/// Asks the kernel about both sockets and matches them.
+pub(crate) fn assess(
+    plane: &Dataplane,
+    pump: &Pump,
+    watched: impl Fn(u32) -> bool,
+) -> Result<Assessment, Refusal> {
+    let legs = [leg(pump.socket(Side::Client))?, leg(pump.socket(Side::Server))?];
+    let mut peeks = Vec::with_capacity(2);
+    let mut infos = Vec::with_capacity(2);
+    let mut clocks = [0; 2];
+    for side in Side::BOTH {
+        let socket = pump.socket(side);
+        let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
+        let peek = match plane.peek(legs[side.index()]) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(Refusal::for_now(RelayReason::NotEstablished));
+            }
+            answer => answer.map_err(|e| Refusal::system("cannot peek at a socket", &e))?,
+        };
+        // After the peek: if no FIN had come by now, none was in the sequence numbers either.
+        let info = tcp_info(socket).map_err(system)?;
+        check_state(pump, side, &info)?;
+        check_layers(socket)?;
+        match peek.ifindex {
+            0 => return Err(Refusal::for_now(RelayReason::Route)),
+            n if !watched(n) => return Err(Refusal::for_now(RelayReason::Interface)),
+            _ => {}
+        }
+        if info.timestamps() {
+            clocks[side.index()] = options::timestamp_clock(socket).map_err(system)?;
+        }
+        peeks.push(peek);
+        infos.push(info);
+    }
+    let plan = match_legs(&leg_options(&infos[0]), &leg_options(&infos[1])).map_err(Refusal::for_good)?;
+    Ok(Assessment {
+        legs,
+        plan,
+        peeks: [peeks[0], peeks[1]],
+        clocks,
+    })
+}
+
+/// Offsets are differences of what was read here and written there. A FIN counts as a byte on both sides, or must not
+/// have come yet: between the two the difference would be off by one.
+fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
+    let ended = !matches!(
+        info.state(),
+        State::Established | State::FinWait1 | State::FinWait2
+    );
+    if info.state() == State::Closed || pump.finished() {
+        return Err(Refusal::for_good(RelayReason::NotEstablished));
+    }
+    match ended == pump.passed_eof(side) {
+        true => Ok(()),
+        false => Err(Refusal::for_now(RelayReason::NotEstablished)),
+    }
+}
+
+/// Sockets whose bytes are not those on the wire.
+fn check_layers(socket: &TcpStream) -> Result<(), Refusal> {
+    let layered = options::upper_layer(socket).is_ok_and(|name| name.is_some());
+    if layered || options::is_mptcp(socket).unwrap_or(false) {
+        return Err(Refusal::for_good(RelayReason::SocketOption));
+    }
+    Ok(())
+}
+
+impl Assessment {
+    /// What the kernel half is told. The pump must not have moved since the assessment.
+    pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
+        Side::BOTH.map(|side| {
+            let (x, o) = (side.index(), side.other().index());
+            // The next byte to be read from x will be written behind what is held: that is the same byte.
+            let there = self.peeks[o].write_seq.wrapping_add(pump.held(side) as u32);
+            LegStart {
+                leg: self.legs[x],
+                seq_off: there.wrapping_sub(self.peeks[x].copied_seq),
+                tsval_off: self.clocks[o].wrapping_sub(self.peeks[x].ts_recent),
+                wscale_in: self.plan.directions[x].scale_in,
+                wscale_out: self.plan.directions[x].scale_out,
+                blank_sack: self.plan.directions[x].blank_sack,
+                ended: pump.passed_eof(side),
+                peek: self.peeks[x],
+                ts_high: self.clocks[o],
+            }
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! Leg B's source ports: an own allocator, because the kernel forgets a port whose socket was closed in silence.
+
+use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use longsplice_core::ports::{Candidates, ReservedPorts, default_range};
+use longsplice_dataplane::{Dataplane, Leg};
+use longsplice_repair::options;
+use tokio::net::{TcpSocket, TcpStream};
+
+const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// The ports that legs B may use.
+#[derive(Debug)]
+pub(crate) struct SourcePorts {
+    range: RangeInclusive<u16>,
+    random: RandomState,
+    turn: AtomicU64,
+}
+
+impl SourcePorts {
+    /// The range that was asked for, or one that the kernel does not hand out. Where the two overlap, the kernel is told
+    /// to keep off; it is not told otherwise at the end, because spliced flows outlive us.
+    pub(crate) fn reserve(wanted: Option<RangeInclusive<u16>>) -> io::Result<SourcePorts> {
+        let text = fs::read_to_string(EPHEMERAL)?;
+        let mut bounds = text.split_whitespace().filter_map(|n| n.parse::<u16>().ok());
+        let (Some(low), Some(high)) = (bounds.next(), bounds.next()) else {
+            return Err(io::Error::other(format!("cannot read {EPHEMERAL}: {text:?}")));
+        };
+        let kernel = low..=high;
+        let range = wanted.unwrap_or_else(|| default_range(&kernel).ports);
+        if range.start() <= kernel.end() && kernel.start() <= range.end() {
+            let mut reserved: ReservedPorts = fs::read_to_string(RESERVED)?
+                .trim()
+                .parse()
+                .map_err(io::Error::other)?;
+            if !reserved.contains_all(&range) {
+                reserved.insert(range.clone());
+                fs::write(RESERVED, reserved.to_string())?;
+                tracing::info!(ports = %in_words(&range), "reserved source ports in {RESERVED}");
+            }
+        }
+        Ok(SourcePorts {
+            range,
+            random: RandomState::new(),
+            turn: AtomicU64::new(0),
+        })
+    }
+
+    /// Connects from a port on which no flow to `target` lives.
+    pub(crate) async fn connect(
+        &self,
+        plane: &Dataplane,
+        target: SocketAddrV4,
+        max_segment: Option<u32>,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let source = source_address(target)?;
+        let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
+        let attempt = async {
+            for port in Candidates::new(&self.range, seed) {
+                let local = SocketAddrV4::new(source, port);
+                if plane.in_use(Leg { peer: target, local }) {
+                    continue;
+                }
+                match connect_from(local, target, max_segment).await {
+                    Err(e) if is_taken(&e) => {}
+                    result => return result,
+                }
+            }
+            Err(io::Error::new(
+                io::ErrorKind::AddrNotAvailable,
+                format!(
+                    "all source ports {} toward {target} are in use: widen source_ports",
+                    in_words(&self.range)
+                ),
+            ))
+        };
+        tokio::time::timeout(timeout, attempt).await?
+    }
+}
+
+impl std::fmt::Display for SourcePorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&in_words(&self.range))
+    }
+}
+
+fn in_words(range: &RangeInclusive<u16>) -> String {
+    format!("{}-{}", range.start(), range.end())
+}
+
+/// Another socket has the port, or the tuple (perhaps in TIME-WAIT).
+fn is_taken(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+    )
+}
+
+async fn connect_from(
+    local: SocketAddrV4,
+    target: SocketAddrV4,
+    max_segment: Option<u32>,
+) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    // One port serves many targets.
+    socket.set_reuseaddr(true)?;
+    socket.bind(local.into())?;
+    if let Some(bytes) = max_segment {
+        options::set_max_segment(&socket, bytes)?;
+    }
+    socket.connect(target.into()).await
+}
+
+/// The address that routing gives to packets for `target`.
+fn source_address(target: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    match route_probe(target.into())?.local_addr()?.ip() {
+        IpAddr::V4(ip) => Ok(ip),
+        IpAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
+/// A socket that is routed to `target`, and has sent nothing.
+fn route_probe(target: SocketAddr) -> io::Result<UdpSocket> {
+    let any: SocketAddr = match target {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let probe = UdpSocket::bind(any)?;
+    probe.connect(target)?;
+    Ok(probe)
+}
+
+/// The longest segment that the route to `target` takes, as an MSS option has it; `None` where it cannot be told, or is
+/// so long (the loopback) that TCP_MAXSEG cannot say it.
+pub(crate) fn route_max_segment(target: SocketAddr) -> Option<u32> {
+    const HEADERS: u32 = 40;
+    const LARGEST: u32 = 32_767;
+    let mtu = options::path_mtu(&route_probe(target).ok()?).ok()?;
+    let mss = mtu.checked_sub(HEADERS)?;
+    (mss <= LARGEST).then_some(mss)
+}

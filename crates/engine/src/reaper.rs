@@ -1,0 +1,151 @@
+//! The end of spliced flows: their records outlive the close, and are then removed.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    sync::{Arc, PoisonError, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use longsplice_core::reap::{DirectionEnd, FlowEnd, Limits, Reaped, Verdict, verdict};
+use longsplice_dataplane::{Dataplane, Direction};
+use tokio::time::{Instant, sleep};
+
+use crate::{splicer::Inner, stats::End};
+
+/// How often records are looked at, where there are few.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The walk over the records may take this share of one CPU.
+const SHARE: u32 = 50;
+
+/// How long a slot is kept after its flow was detached.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Below this share of the memory, parked sockets go.
+const LOW_MEMORY_PERCENT: u64 = 5;
+
+/// Starts the task; it ends with the splicer.
+pub(crate) fn start(splicer: &Arc<Inner>) {
+    let weak = Arc::downgrade(splicer);
+    tokio::spawn(async move {
+        let mut period = PERIOD;
+        loop {
+            sleep(period).await;
+            let Some(took) = round(&weak) else { return };
+            period = PERIOD.max(took * SHARE);
+        }
+    });
+}
+
+fn round(weak: &Weak<Inner>) -> Option<Duration> {
+    let splicer = weak.upgrade()?;
+    let plane = splicer.plane.as_ref()?;
+    let started = Instant::now();
+    settle(&splicer, plane, SETTLE);
+    if let Err(error) = plane.keep_lo_forwarding() {
+        tracing::warn!(%error, "route look-ups may fail");
+    }
+    splicer.memory_low.store(memory_is_low(), Ordering::Relaxed);
+    if let Err(error) = reap(&splicer, plane) {
+        tracing::warn!(%error, "cannot look at the flows");
+    }
+    Some(started.elapsed())
+}
+
+/// Frees the slots of flows that were detached at least `age` ago.
+fn settle(splicer: &Inner, plane: &Dataplane, age: Duration) {
+    let mut settling = splicer.settling.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    let (due, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *settling)
+        .into_iter()
+        .partition(|(at, _)| now.duration_since(*at) >= age);
+    *settling = rest;
+    drop(settling);
+    for (_, one) in due {
+        one.settle(plane);
+    }
+}
+
+/// Frees them all: the process ends.
+pub(crate) fn settle_all(splicer: &Inner, plane: &Dataplane) {
+    settle(splicer, plane, Duration::ZERO);
+}
+
+/// Detached flows by serial number.
+pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Direction>; 2]>> {
+    let mut flows: HashMap<u32, [Option<Direction>; 2]> = HashMap::new();
+    plane.scan(|d| {
+        if d.slot.is_none() {
+            flows.entry(d.serial).or_default()[d.side.index()] = Some(d);
+        }
+    })?;
+    Ok(flows)
+}
+
+fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
+    let limits = Limits {
+        linger: splicer.config.linger,
+        idle_timeout: splicer.config.idle_timeout,
+    };
+    let flows = records(plane)?;
+    let mut kept = 0;
+    for (serial, directions) in &flows {
+        match directions {
+            [Some(a), Some(b)] => match verdict(&flow_end(a, b), &limits) {
+                Verdict::Keep => kept += 2,
+                Verdict::Reap(how) => {
+                    plane.unregister([a.leg, b.leg]);
+                    splicer.stats.ended(match how {
+                        Reaped::Closed => End::Closed,
+                        Reaped::Reset => End::Reset,
+                        Reaped::Idle => End::Idle,
+                    });
+                    tracing::debug!(
+                        flow = serial,
+                        ?how,
+                        bytes_to_server = a.bytes,
+                        bytes_to_client = b.bytes,
+                        "flow ended"
+                    );
+                }
+            },
+            // The walk met a flow that was being removed or released: the next one tells.
+            _ => kept += 1,
+        }
+    }
+    let slotted = splicer.registry.len() as u32 * 2;
+    plane.set_record_count(kept + slotted);
+    Ok(())
+}
+
+/// What the records say about the end of their flow.
+pub(crate) fn flow_end(a: &Direction, b: &Direction) -> FlowEnd {
+    let end = |x: &Direction, o: &Direction| DirectionEnd {
+        fin_seen: x.fin,
+        fin_acknowledged: x.fin && (o.ack.wrapping_sub(x.end_at_far) as i32) >= 0,
+        reset_seen: x.reset,
+    };
+    FlowEnd {
+        directions: [end(a, b), end(b, a)],
+        idle: a.idle.min(b.idle),
+    }
+}
+
+fn memory_is_low() -> bool {
+    let Ok(text) = fs::read_to_string("/proc/meminfo") else {
+        return false;
+    };
+    let field = |name: &str| -> Option<u64> {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    match (field("MemAvailable:"), field("MemTotal:")) {
+        (Some(available), Some(total)) => available * 100 < total * LOW_MEMORY_PERCENT,
+        _ => false,
+    }
+}

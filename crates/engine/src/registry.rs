@@ -1,0 +1,205 @@
+//! The pairs that this process holds, for those who list them or ask something of one.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use longsplice_core::reason::RelayReason;
+use longsplice_dataplane::{Direction, Side};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    api::{DirectionInfo, FlowId, FlowInfo, FlowState, LegInfo},
+    pump::Pump,
+};
+
+/// A pair as others see it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: FlowId,
+    client: LegInfo,
+    server: LegInfo,
+    since: Instant,
+    seen: Mutex<Seen>,
+    asked: AtomicBool,
+    ask: Notify,
+    relayed: [AtomicU64; 2],
+}
+
+#[derive(Debug)]
+struct Seen {
+    state: FlowState,
+    reason: Option<RelayReason>,
+    active: Instant,
+    translated: [DirectionInfo; 2],
+}
+
+impl Entry {
+    pub(crate) fn new(
+        id: FlowId,
+        client: (SocketAddr, SocketAddr),
+        server: (SocketAddr, SocketAddr),
+    ) -> Entry {
+        let leg = |(peer, local)| LegInfo { peer, local };
+        let now = Instant::now();
+        let seen = Seen {
+            state: FlowState::Relay,
+            reason: None,
+            active: now,
+            translated: Default::default(),
+        };
+        Entry {
+            id,
+            client: leg(client),
+            server: leg(server),
+            since: now,
+            seen: Mutex::new(seen),
+            asked: AtomicBool::new(false),
+            ask: Notify::new(),
+            relayed: Default::default(),
+        }
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_state(&self, state: FlowState) {
+        self.seen().state = state;
+    }
+
+    pub(crate) fn state(&self) -> FlowState {
+        self.seen().state
+    }
+
+    pub(crate) fn set_reason(&self, reason: Option<RelayReason>) {
+        self.seen().reason = reason;
+    }
+
+    pub(crate) fn reason(&self) -> Option<RelayReason> {
+        self.seen().reason
+    }
+
+    /// Bytes moved by the pump.
+    pub(crate) fn note_relayed(&self, pump: &Pump) {
+        for side in Side::BOTH {
+            self.relayed[side.index()].store(pump.bytes(side), Ordering::Relaxed);
+        }
+        self.seen().active = Instant::now();
+    }
+
+    /// What the kernel half counts of a dormant flow, relayed bytes included.
+    pub(crate) fn note_translated(&self, directions: &[Direction; 2]) {
+        let mut seen = self.seen();
+        for (info, d) in seen.translated.iter_mut().zip(directions) {
+            *info = direction_info(d);
+        }
+    }
+
+    /// Has the pair spliced now, whatever its policy.
+    pub(crate) fn ask(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+        self.ask.notify_one();
+    }
+
+    /// Whether somebody asked since the last call.
+    pub(crate) fn take_ask(&self) -> bool {
+        self.asked.swap(false, Ordering::SeqCst)
+    }
+
+    pub(crate) async fn asked(&self) {
+        self.ask.notified().await;
+    }
+
+    fn info(&self) -> FlowInfo {
+        let seen = self.seen();
+        let direction = |side: Side| {
+            let translated = seen.translated[side.index()];
+            let relayed = self.relayed[side.index()].load(Ordering::Relaxed);
+            DirectionInfo {
+                bytes: translated.bytes.max(relayed),
+                ..translated
+            }
+        };
+        FlowInfo {
+            id: self.id,
+            client: self.client,
+            server: self.server,
+            state: seen.state,
+            reason: seen.reason,
+            to_server: direction(Side::Client),
+            to_client: direction(Side::Server),
+            age_seconds: self.since.elapsed().as_secs_f64(),
+            idle_seconds: Some(seen.active.elapsed().as_secs_f64()),
+        }
+    }
+}
+
+/// A record's counters.
+pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
+    DirectionInfo {
+        bytes: d.bytes,
+        segments: d.segments,
+        fin: d.fin,
+    }
+}
+
+/// All pairs.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    entries: Mutex<HashMap<FlowId, Arc<Entry>>>,
+}
+
+impl Registry {
+    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<FlowId, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry until the guard is dropped.
+    pub(crate) fn add(&self, entry: Entry) -> Registered<'_> {
+        let entry = Arc::new(entry);
+        self.entries().insert(entry.id, entry.clone());
+        Registered {
+            registry: self,
+            entry,
+        }
+    }
+
+    pub(crate) fn get(&self, id: FlowId) -> Option<Arc<Entry>> {
+        self.entries().get(&id).cloned()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries().len()
+    }
+
+    pub(crate) fn list(&self) -> Vec<FlowInfo> {
+        self.entries().values().map(|e| e.info()).collect()
+    }
+}
+
+/// Keeps an entry listed.
+#[derive(Debug)]
+pub(crate) struct Registered<'a> {
+    registry: &'a Registry,
+    entry: Arc<Entry>,
+}
+
+impl std::ops::Deref for Registered<'_> {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.entry
+    }
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.registry.entries().remove(&self.entry.id);
+    }
+}

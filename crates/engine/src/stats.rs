@@ -1,0 +1,154 @@
+//! Counters of this process.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use longsplice_core::reason::RelayReason;
+
+use crate::api::{Counters, SwitchTimes};
+
+/// How many switches the quantiles are of.
+const SAMPLES: usize = 4096;
+
+/// A counter.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a spliced flow ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    Closed,
+    Reset,
+    Idle,
+}
+
+impl End {
+    fn as_str(self) -> &'static str {
+        match self {
+            End::Closed => "closed",
+            End::Reset => "reset",
+            End::Idle => "idle",
+        }
+    }
+}
+
+/// The last so many durations.
+#[derive(Debug, Default)]
+pub(crate) struct Times(Mutex<(Vec<u64>, usize)>);
+
+impl Times {
+    pub(crate) fn add(&self, time: Duration) {
+        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (samples, next) = &mut *ring;
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if samples.len() < SAMPLES {
+            samples.push(ns);
+        } else {
+            samples[*next] = ns;
+        }
+        *next = (*next + 1) % SAMPLES;
+    }
+
+    fn quantiles(&self) -> SwitchTimes {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        samples.sort_unstable();
+        let at = |percent: usize| samples.get(samples.len() * percent / 100).copied().unwrap_or(0);
+        SwitchTimes {
+            samples: samples.len() as u32,
+            median_ns: at(50),
+            p99_ns: at(99),
+        }
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) accepted: Count,
+    pub(crate) spliced: Count,
+    pub(crate) detached: Count,
+    pub(crate) adopted: Count,
+    pub(crate) relay_bytes: Count,
+    pub(crate) to_dormant: Times,
+    pub(crate) to_detached: Times,
+    relayed: Mutex<BTreeMap<RelayReason, u64>>,
+    ended: Mutex<BTreeMap<End, u64>>,
+}
+
+impl Stats {
+    /// A pair ended that was never spliced.
+    pub(crate) fn relayed(&self, reason: RelayReason) {
+        *self
+            .relayed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(reason)
+            .or_default() += 1;
+    }
+
+    /// A spliced flow ended.
+    pub(crate) fn ended(&self, how: End) {
+        *self
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(how)
+            .or_default() += 1;
+    }
+
+    /// For `status`; the segments are the kernel half's.
+    pub(crate) fn snapshot(&self, segments: BTreeMap<String, u64>) -> Counters {
+        let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        Counters {
+            accepted_total: self.accepted.get(),
+            spliced_total: self.spliced.get(),
+            detached_total: self.detached.get(),
+            unspliced_total: 0,
+            adopted_total: self.adopted.get(),
+            ended_total: ended
+                .iter()
+                .map(|(how, n)| (how.as_str().to_owned(), *n))
+                .collect(),
+            relayed_total: relayed.values().sum(),
+            relayed_reasons: relayed.iter().map(|(why, n)| (why.to_string(), *n)).collect(),
+            relay_bytes_total: self.relay_bytes.get(),
+            segments,
+            switch_to_dormant: self.to_dormant.quantiles(),
+            switch_to_detached: self.to_detached.quantiles(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_of_the_last_samples() {
+        let times = Times::default();
+        assert_eq!(times.quantiles().samples, 0);
+        for ns in 0..2 * SAMPLES as u64 {
+            times.add(Duration::from_nanos(ns));
+        }
+        let q = times.quantiles();
+        assert_eq!(q.samples, SAMPLES as u32);
+        assert_eq!(q.median_ns, SAMPLES as u64 * 3 / 2);
+    }
+}
