@@ -365,7 +365,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		new->tcp.seq = bpf_htonl(x->loc_end);
 	if (ack != s->ack)
 		edits.sack = SACK_BLANK;
-	new->tcp.ack = s->flags & TCP_ACK ? bpf_htonl(ack) : h->tcp.ack;
+	new->tcp.ack = s->flags &TCP_ACK ? bpf_htonl(ack) : h->tcp.ack;
 	new->tcp.window = bpf_htons(window);
 	if (!edits.tsval_off && ack == s->ack && window == s->window && new->tcp.seq == h->tcp.seq)
 		return pass(LS_V_EMITTED);

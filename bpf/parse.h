@@ -134,34 +134,53 @@ static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct ls_
 	return HAS_IP_OPTIONS;
 }
 
-/* Finds TSval among options in an unusual order. A function of its own, so that the verifier walks it once.
- */
-__noinline int find_timestamp(struct headers *h, __u32 len)
+/* A walk over options of any order. bpf_loop() keeps the verifier from following every order there is. */
+struct option_walk {
+	struct headers *h;
+	__u32 at, len;	  /* where we are, where the options end */
+	__u32 kind, size; /* of the option at `at` */
+};
+
+/* 40 steps are enough for 40 bytes. */
+#define OPTION_STEPS 40
+
+/* Looks at the option at w->at. 0, or 1 at the end of the options. w->at is below 40 and the option within
+ * them. */
+static __always_inline int look_at_option(struct option_walk *w)
 {
-	__u32 i = 0;
+	__u32 at = w->at & 63;
 
-	if (!h)
+	if (w->at >= w->len || w->at > 39)
+		return 1;
+	w->kind = w->h->opt[at];
+	w->size = 1;
+	if (w->kind == OPT_EOL)
+		return 1;
+	if (w->kind == OPT_NOP)
 		return 0;
-	for (int n = 0; n < 40; n++) {
-		__u8 kind, size;
+	w->size = w->h->opt[(at + 1) & 63];
+	return w->size < 2 || w->at + w->size > w->len || w->at + w->size > 40;
+}
 
-		if (i + 10 > len || i > 30)
-			return 0;
-		kind = h->opt[i & 63];
-		if (kind == OPT_EOL)
-			return 0;
-		if (kind == OPT_NOP) {
-			i++;
-			continue;
-		}
-		size = h->opt[(i + 1) & 63];
-		if (kind == OPT_TS && size == 10)
-			return i + 2;
-		if (size < 2)
-			return 0;
-		i += size;
+static long find_timestamp_step(__u32 n, struct option_walk *w)
+{
+	if (look_at_option(w))
+		return 1;
+	if (w->kind == OPT_TS && w->size == 10) {
+		w->len = 0;
+		return 1;
 	}
+	w->at += w->size;
 	return 0;
+}
+
+/* Where TSval stands among options in an unusual order; 0: nowhere. */
+static __always_inline __u32 find_timestamp(struct headers *h, __u32 len)
+{
+	struct option_walk w = {.h = h, .len = len};
+
+	bpf_loop(OPTION_STEPS, find_timestamp_step, &w, 0);
+	return w.len ? 0 : w.at + 2;
 }
 
 /* Loads the headers of a packet that parse_tuple() called a SEGMENT. 0, or -1 if its lengths contradict each
@@ -197,8 +216,10 @@ static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *
 			s->ts_at = 4;
 		else
 			s->ts_at = find_timestamp(h, s->opt_len);
+		if (s->ts_at > 32)
+			s->ts_at = 0;
 		if (s->ts_at)
-			s->tsval = load32(&h->opt[s->ts_at & 31]);
+			s->tsval = load32(&h->opt[s->ts_at]);
 	}
 	return 0;
 }

@@ -23,7 +23,12 @@ struct edits {
 
 static __always_inline void shift_timestamps(struct headers *h, __u32 at, const struct edits *e)
 {
-	__be32 *tsval = (__be32 *)&h->opt[at], *tsecr = (__be32 *)&h->opt[at + 4];
+	__be32 *tsval, *tsecr;
+
+	if (at > 32)
+		return;
+	tsval = (__be32 *)&h->opt[at];
+	tsecr = (__be32 *)&h->opt[at + 4];
 
 	*tsval = bpf_htonl(bpf_ntohl(*tsval) + e->tsval_off);
 	/* 0 says "nothing to echo" and stays so. */
@@ -56,36 +61,30 @@ __noinline int edit_sack(struct headers *h, __u32 at, __u32 size, const struct e
 	return 0;
 }
 
-/* Walks options of any order. A function of its own, so that the verifier walks it once. */
-__noinline int edit_options(struct headers *h, __u32 len, const struct edits *e)
+struct editing {
+	struct option_walk walk;
+	struct edits edits;
+};
+
+static long edit_options_step(__u32 n, struct editing *c)
 {
-	__u32 i = 0;
+	struct option_walk *w = &c->walk;
 
-	if (!h || !e)
-		return 0;
-	for (int n = 0; n < 40; n++) {
-		__u32 kind, size;
-
-		if (i >= len || i > 38)
-			return 0;
-		kind = h->opt[i & 63];
-		if (kind == OPT_EOL)
-			return 0;
-		if (kind == OPT_NOP) {
-			i++;
-			continue;
-		}
-		size = h->opt[(i + 1) & 63];
-		if (size < 2 || i + size > len || i + size > 40)
-			return 0;
-		if (kind == OPT_TS && size == 10 && i <= 30) {
-			shift_timestamps(h, i + 2, e);
-		} else if (kind == OPT_SACK && size >= 10) {
-			edit_sack(h, i, size, e);
-		}
-		i += size;
-	}
+	if (look_at_option(w))
+		return 1;
+	if (w->kind == OPT_TS && w->size == 10)
+		shift_timestamps(w->h, (w->at & 63) + 2, &c->edits);
+	else if (w->kind == OPT_SACK && w->size >= 10)
+		edit_sack(w->h, w->at, w->size, &c->edits);
+	w->at += w->size;
 	return 0;
+}
+
+static __always_inline void edit_options(struct headers *h, __u32 len, const struct edits *e)
+{
+	struct editing c = {.walk = {.h = h, .len = len}, .edits = *e};
+
+	bpf_loop(OPTION_STEPS, edit_options_step, &c, 0);
 }
 
 static __always_inline void apply_edits(struct headers *h, const struct segment *s, const struct edits *e)
