@@ -505,16 +505,23 @@ fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error> {
     let meta = read_meta(&map)?;
     let ours = pins::network_namespace()?;
     let path = pins.root().display().to_string();
-    if meta.version != 0 && meta.version != ABI_VERSION {
-        let instance = options.instance.clone();
+    let (other_version, other_namespace) = (
+        meta.version != 0 && meta.version != ABI_VERSION,
+        meta.netns != 0 && meta.netns != ours,
+    );
+    if (other_version || other_namespace) && !has_flows(pins) {
+        tracing::info!(path, "removed what an instance left that has no flows");
+        pins.remove_all();
+        return Pins::prepare(&options.instance).map(drop);
+    }
+    if other_version {
         return Err(Error::Version {
             path,
-            instance,
             found: meta.version,
             ours: ABI_VERSION,
         });
     }
-    if meta.netns != 0 && meta.netns != ours {
+    if other_namespace {
         return Err(Error::Namespace {
             path,
             found: meta.netns,
@@ -522,6 +529,12 @@ fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// Whether a predecessor's table has any flow, of whatever layout.
+fn has_flows(pins: &Pins) -> bool {
+    let map = MapHandle::from_pinned_path(pins.map("flows"));
+    map.is_ok_and(|m| m.keys().next().is_some())
 }
 
 fn init_meta(map: &MapHandle) -> Result<ls_meta, Error> {

@@ -25,13 +25,11 @@ pub enum Error {
     /// Pins of another version of the daemon.
     #[error(
         "{path} was left by a daemon with ABI version {found}, this one has {ours}: run that version to adopt its \
-         flows, or end them with `longsplice clear --instance {instance}`"
+         flows, or end them with `rm -r {path}`"
     )]
     Version {
         /// Where the pins are.
         path: String,
-        /// The instance they belong to.
-        instance: String,
         /// Their version.
         found: u32,
         /// Ours.
@@ -40,7 +38,7 @@ pub enum Error {
     /// Pins of a daemon in another network namespace.
     #[error(
         "{path} belongs to an instance in another network namespace (inode {found}, this one is {ours}): choose \
-         another name with --instance"
+         another name with --instance, or end its flows with `rm -r {path}`"
     )]
     Namespace {
         /// Where the pins are.

@@ -42,12 +42,12 @@ pub(crate) fn over_packet(
     repeat: u32,
 ) -> io::Result<Ran> {
     let mut out = vec![0; packet.len()];
-    let skb = __sk_buff {
-        ifindex: context.ifindex,
-        gso_size: context.gso_size,
-        gso_segs: context.gso_segs,
-        ..Default::default()
-    };
+    // SAFETY: integers and pointers, for which zero is a value. The kernel insists on zeros wherever nothing is said,
+    // and a `Default` may leave the unions' spare bytes as they are.
+    let mut skb: __sk_buff = unsafe { std::mem::zeroed() };
+    skb.ifindex = context.ifindex;
+    skb.gso_size = context.gso_size;
+    skb.gso_segs = context.gso_segs;
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: packet.as_ptr().cast(),

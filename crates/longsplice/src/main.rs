@@ -1,3 +1,8 @@
-//! The daemon and the command line.
+//! `longsplice`: see [`longsplice::cli`].
 #![forbid(unsafe_code)]
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    longsplice::cli::main()
+}

@@ -1,0 +1,314 @@
+//! Addresses as people write them: where to listen, where to connect, which source ports to use.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
+    str::FromStr,
+};
+
+use serde::{Deserialize, Deserializer};
+
+/// Where a listener listens: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
+///
+/// A bare port means `0.0.0.0` and not `[::]`: an IPv4 client that arrives over an IPv6 socket could not be
+/// spliced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ListenAddr(pub SocketAddr);
+
+/// Where connections go: `IP:PORT`, `[V6]:PORT` or `NAME:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Target {
+    host: Host,
+    port: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Host {
+    Ip(IpAddr),
+    Name(String),
+}
+
+/// A range of ports, `LO-HI`, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortRange {
+    lo: u16,
+    hi: u16,
+}
+
+/// Text that is no address of the wanted kind; says what is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Not something to listen on.
+    #[error("`{0}` is no address to listen on: write ADDR:PORT, [V6ADDR]:PORT, :PORT or PORT")]
+    Listen(String),
+    /// A name where an address must stand.
+    #[error("`{0}` is a name: a listener takes an address, such as 127.0.0.1:{1} or :{1}")]
+    ListenName(String, u16),
+    /// Not something to connect to.
+    #[error("`{0}` is no target: write IP:PORT, [V6ADDR]:PORT or NAME:PORT")]
+    Target(String),
+    /// An IPv6 address without brackets.
+    #[error("`{0}` is ambiguous: put the IPv6 address in brackets, such as [::1]:8000")]
+    Brackets(String),
+    /// A target without a port.
+    #[error("`{0}` has no port: write {0}:PORT")]
+    NoPort(String),
+    /// Port 0.
+    #[error("port 0 in `{0}`: a target needs a port from 1 to 65535")]
+    PortZero(String),
+    /// Not a range of ports.
+    #[error("`{0}` is no range of ports: write LO-HI, such as 20000-29999")]
+    Range(String),
+    /// A range that runs backwards.
+    #[error("the range {0}-{1} runs backwards: write {1}-{0}")]
+    Backwards(u16, u16),
+}
+
+impl FromStr for ListenAddr {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        if let Ok(addr) = s.parse::<SocketAddr>() {
+            return Ok(ListenAddr(addr));
+        }
+        if let Some(port) = parse_port(s.strip_prefix(':').unwrap_or(s)) {
+            return Ok(ListenAddr((Ipv4Addr::UNSPECIFIED, port).into()));
+        }
+        match s.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') && !host.starts_with('[') => {
+                Err(AddressError::Brackets(s.to_owned()))
+            }
+            Some((host, port)) if is_name(host) => match parse_port(port) {
+                Some(port) => Err(AddressError::ListenName(host.to_owned(), port)),
+                None => Err(AddressError::Listen(s.to_owned())),
+            },
+            _ => Err(AddressError::Listen(s.to_owned())),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let (host, port) = if let Ok(addr) = s.parse::<SocketAddr>() {
+            (Host::Ip(addr.ip()), addr.port())
+        } else {
+            let Some((host, port)) = s.rsplit_once(':') else {
+                let missing = is_name(s) || s.parse::<IpAddr>().is_ok();
+                return Err(if missing {
+                    AddressError::NoPort(s.to_owned())
+                } else {
+                    no_target(s)
+                });
+            };
+            if host.contains(':') && !host.starts_with('[') {
+                return Err(AddressError::Brackets(s.to_owned()));
+            }
+            let port = parse_port(port).ok_or_else(|| no_target(s))?;
+            if !is_name(host) {
+                return Err(no_target(s));
+            }
+            (Host::Name(host.to_owned()), port)
+        };
+        if port == 0 {
+            Err(AddressError::PortZero(s.to_owned()))
+        } else {
+            Ok(Target { host, port })
+        }
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = AddressError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let fail = || AddressError::Range(s.to_owned());
+        let (lo, hi) = s.split_once('-').ok_or_else(fail)?;
+        let port = |p: &str| parse_port(p.trim()).filter(|p| *p != 0).ok_or_else(fail);
+        let (lo, hi) = (port(lo)?, port(hi)?);
+        if lo > hi {
+            Err(AddressError::Backwards(lo, hi))
+        } else {
+            Ok(PortRange { lo, hi })
+        }
+    }
+}
+
+fn no_target(s: &str) -> AddressError {
+    AddressError::Target(s.to_owned())
+}
+
+/// Digits only: `u16::from_str` alone would take `+80`.
+fn parse_port(s: &str) -> Option<u16> {
+    if s.bytes().all(|b| b.is_ascii_digit()) {
+        s.parse().ok()
+    } else {
+        None
+    }
+}
+
+/// Whether it can be a host name. Digits and dots alone are a mistyped address rather than a name.
+fn is_name(s: &str) -> bool {
+    let label = |l: &str| {
+        (1..=63).contains(&l.len())
+            && l.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && !l.starts_with('-')
+    };
+    let s = s.strip_suffix('.').unwrap_or(s);
+    s.len() <= 253 && s.split('.').all(label) && !s.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+impl Target {
+    /// The address, where no name has to be looked up.
+    pub fn literal(&self) -> Option<SocketAddr> {
+        match self.host {
+            Host::Ip(ip) => Some((ip, self.port).into()),
+            Host::Name(_) => None,
+        }
+    }
+
+    /// The addresses that it stands for now, in the resolver's order; never an empty list.
+    pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let name = match &self.host {
+            Host::Ip(ip) => return Ok(vec![(*ip, self.port).into()]),
+            Host::Name(name) => name,
+        };
+        let found: Vec<_> = tokio::net::lookup_host((name.as_str(), self.port))
+            .await?
+            .collect();
+        if found.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("`{name}` has no address"),
+            ));
+        }
+        Ok(found)
+    }
+}
+
+impl PortRange {
+    /// Whether the port lies in it.
+    pub fn contains(self, port: u16) -> bool {
+        RangeInclusive::from(self).contains(&port)
+    }
+}
+
+impl From<PortRange> for RangeInclusive<u16> {
+    fn from(r: PortRange) -> Self {
+        r.lo..=r.hi
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Ip(ip) => SocketAddr::from((*ip, self.port)).fmt(f),
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.lo, self.hi)
+    }
+}
+
+macro_rules! deserialize_by_string {
+    ($($t:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )*};
+}
+deserialize_by_string!(ListenAddr, Target, PortRange);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_in_every_form() {
+        for (given, means) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            (":8080", "0.0.0.0:8080"),
+            ("8080", "0.0.0.0:8080"),
+            ("[::]:8080", "[::]:8080"),
+            ("127.0.0.1:0", "127.0.0.1:0"),
+        ] {
+            assert_eq!(given.parse::<ListenAddr>().unwrap().to_string(), means);
+        }
+        for (given, says) in [
+            ("", "is no address to listen on"),
+            (":", "is no address to listen on"),
+            ("+80", "is no address to listen on"),
+            ("65536", "is no address to listen on"),
+            ("1.2.3.4", "is no address to listen on"),
+            (
+                "localhost:80",
+                "is a name: a listener takes an address, such as 127.0.0.1:80",
+            ),
+            ("::1:80x", "in brackets"),
+        ] {
+            let e = given.parse::<ListenAddr>().unwrap_err().to_string();
+            assert!(e.contains(says), "{given}: {e}");
+        }
+    }
+
+    #[test]
+    fn targets_in_every_form() {
+        for good in [
+            "127.0.0.1:8000",
+            "[::1]:8000",
+            "web-1.example:80",
+            "localhost:1",
+            "a.b.:80",
+        ] {
+            assert_eq!(good.parse::<Target>().unwrap().to_string(), good);
+        }
+        for (given, says) in [
+            ("", "is no target"),
+            ("web", "has no port: write web:PORT"),
+            ("10.0.0.1", "has no port"),
+            ("10.0.0.1:0", "port 0"),
+            ("::1:80:", "brackets"),
+            ("1.2.3:80", "is no target"),
+            ("we b:80", "is no target"),
+            ("web:http", "is no target"),
+            ("web:99999", "is no target"),
+            (":80", "is no target"),
+        ] {
+            let e = given.parse::<Target>().unwrap_err().to_string();
+            assert!(e.contains(says), "{given}: {e}");
+        }
+    }
+
+    #[test]
+    fn ranges_run_forwards() {
+        assert_eq!(
+            "20000-29999".parse::<PortRange>().unwrap().to_string(),
+            "20000-29999"
+        );
+        assert!("5-5".parse::<PortRange>().unwrap().contains(5));
+        for (given, says) in [
+            ("9-3", "write 3-9"),
+            ("0-3", "LO-HI"),
+            ("7", "LO-HI"),
+            ("1-65536", "LO-HI"),
+        ] {
+            let e = given.parse::<PortRange>().unwrap_err().to_string();
+            assert!(e.contains(says), "{given}: {e}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! One daemon for each instance: a lock that dies with its process, and the socket that clients find.
+
+use std::{
+    fs::{self, File, Permissions, TryLockError},
+    io,
+    os::unix::{
+        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+};
+
+use super::Places;
+use crate::instance::InstanceName;
+
+/// The right to be the daemon of an instance. Dropping it takes the socket and the lock away.
+#[derive(Debug)]
+pub struct Claim {
+    socket: PathBuf,
+    listener: UnixListener,
+    lock_path: PathBuf,
+    _lock: File,
+}
+
+/// Why an instance could not be claimed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// Somebody is it already.
+    #[error(
+        "a daemon of instance `{instance}` is running already ({}): give this one another name with --instance NAME, or stop that one",
+        at.display()
+    )]
+    Running {
+        /// Of which instance.
+        instance: InstanceName,
+        /// What shows it.
+        at: PathBuf,
+    },
+    /// No directory can hold the lock.
+    #[error("there is no place for the admin socket: {}", list(.0))]
+    NoPlace(Vec<(PathBuf, io::Error)>),
+    /// The lock or the socket could not be made.
+    #[error("cannot make {}: {source}", path.display())]
+    Make {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Something else is at the place of the socket.
+    #[error("{} is in the way of the admin socket: it is no socket, so it is left alone", .0.display())]
+    InTheWay(PathBuf),
+    /// The socket could not be served.
+    #[error("cannot serve the admin socket: {0}")]
+    Serve(io::Error),
+}
+
+fn list(why: &[(PathBuf, io::Error)]) -> String {
+    why.iter()
+        .map(|(path, e)| format!("{}: {e}", path.display()))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Claims the instance; `admin` is where its socket shall be instead of the usual place.
+pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> Result<Claim, ClaimError> {
+    let directory = places.own_directory().map_err(ClaimError::NoPlace)?;
+    // The lock is by instance and not by socket: with two sockets there would still be one set of pins.
+    let lock_path = directory.join(format!("{instance}.lock"));
+    let lock = match lock(&lock_path) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => {
+            return Err(ClaimError::Running {
+                instance: instance.clone(),
+                at: lock_path,
+            });
+        }
+        Err(source) => {
+            return Err(ClaimError::Make {
+                path: lock_path,
+                source,
+            });
+        }
+    };
+    let socket = admin.map_or_else(|| directory.join(format!("{instance}.sock")), Path::to_owned);
+    if UnixStream::connect(&socket).is_ok() {
+        return Err(ClaimError::Running {
+            instance: instance.clone(),
+            at: socket,
+        });
+    }
+    if fs::symlink_metadata(&socket).is_ok_and(|m| !is_socket(&m)) {
+        return Err(ClaimError::InTheWay(socket));
+    }
+    let listener = listen(&socket).map_err(|source| ClaimError::Make {
+        path: socket.clone(),
+        source,
+    })?;
+    Ok(Claim {
+        socket,
+        listener,
+        lock_path,
+        _lock: lock,
+    })
+}
+
+fn is_socket(meta: &fs::Metadata) -> bool {
+    std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type())
+}
+
+/// Locks the file; `None` if another process holds it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        // The one before may have removed the file between the two calls: a lock on a file without a name
+        // keeps nobody out.
+        let ours = file.metadata()?;
+        match fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(Some(file)),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Makes the socket beside its place and moves it there: it replaces a stale one, and is never open to others.
+fn listen(socket: &Path) -> io::Result<UnixListener> {
+    let mut beside = socket.as_os_str().to_owned();
+    beside.push("~");
+    let beside = PathBuf::from(beside);
+    match fs::remove_file(&beside) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&beside)?;
+    fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
+    fs::rename(&beside, socket)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Claim {
+    /// Where clients find this daemon.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub(super) fn listener(&self) -> io::Result<UnixListener> {
+        self.listener.try_clone()
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // In this order: while the lock is held, both names are ours. What cannot be removed is replaced by the
+        // next daemon.
+        let _ = fs::remove_file(&self.socket);
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> (tempfile::TempDir, Places) {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::only(vec![
+            PathBuf::from("/proc/no/such"),
+            dir.path().join("longsplice"),
+        ]);
+        (dir, places)
+    }
+
+    #[test]
+    fn a_second_daemon_of_the_instance_is_refused_and_of_another_is_not() {
+        let (dir, places) = places();
+        let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
+        let first = claim(&places, &a, None).unwrap();
+        assert_eq!(fs::metadata(first.socket()).unwrap().mode() & 0o777, 0o600);
+        let elsewhere = dir.path().join("x.sock");
+        for admin in [None, Some(elsewhere.as_path())] {
+            let e = claim(&places, &a, admin).unwrap_err();
+            assert!(e.to_string().contains("instance `a` is running already"), "{e}");
+        }
+        claim(&places, &b, None).unwrap();
+        drop(first);
+        claim(&places, &a, None).unwrap();
+        assert_eq!(
+            fs::read_dir(dir.path().join("longsplice")).unwrap().count(),
+            0,
+            "nothing stays behind"
+        );
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_file_is_not() {
+        let (dir, places) = places();
+        let instance = InstanceName::default();
+        let path = dir.path().join("admin.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        drop(claim(&places, &instance, Some(&path)).unwrap());
+        fs::write(&path, "mine").unwrap();
+        assert!(matches!(
+            claim(&places, &instance, Some(&path)),
+            Err(ClaimError::InTheWay(_))
+        ));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_not_used() {
+        let (dir, places) = places();
+        let directory = dir.path().join("longsplice");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+        let e = claim(&places, &InstanceName::default(), None)
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains("can be written by others"), "{e}");
+        assert!(places.sockets(&InstanceName::default()).is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! The command line's side of the admin socket.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use super::{ErrorBody, Places};
+use crate::instance::InstanceName;
+
+/// A daemon that does not answer within this is stuck.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// More than a full table of flows, less than memory.
+const LONGEST_ANSWER: u64 = 1 << 30;
+
+/// Why a daemon could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody answers.
+    #[error("no daemon of instance `{instance}` is running (looked for {})", list(.looked))]
+    NotRunning {
+        /// Of which instance.
+        instance: InstanceName,
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// The socket is another user's.
+    #[error("{} may not be opened by this user: the daemon runs as another, try with sudo", .0.display())]
+    Denied(PathBuf),
+    /// The daemon answered, and would not.
+    #[error("{0}")]
+    Refused(String),
+    /// The conversation broke off.
+    #[error("the daemon did not answer: {0}")]
+    Io(#[from] io::Error),
+    /// What came is not what this version understands.
+    #[error("the daemon answered what this version ({version}) does not understand: {0}", version = env!("CARGO_PKG_VERSION"))]
+    Strange(String),
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let shown: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
+    if shown.is_empty() {
+        "it in every usual place".to_owned()
+    } else {
+        shown.join(", ")
+    }
+}
+
+/// A connection to the daemon of an instance, good for one request.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Finds the daemon: at `admin` where given, else at the usual places.
+    pub fn connect(
+        places: &Places,
+        instance: &InstanceName,
+        admin: Option<&Path>,
+    ) -> Result<Client, ClientError> {
+        let looked = admin.map_or_else(|| places.sockets(instance), |path| vec![path.to_owned()]);
+        let mut denied = None;
+        for path in &looked {
+            match UnixStream::connect(path) {
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(TIMEOUT))?;
+                    stream.set_write_timeout(Some(TIMEOUT))?;
+                    return Ok(Client { stream });
+                }
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => denied = Some(path.clone()),
+                Err(_) => {}
+            }
+        }
+        match denied {
+            Some(path) => Err(ClientError::Denied(path)),
+            None => Err(ClientError::NotRunning {
+                instance: instance.clone(),
+                looked,
+            }),
+        }
+    }
+
+    /// Asks, and returns the body of the answer.
+    pub fn request(mut self, method: &str, path: &str) -> Result<String, ClientError> {
+        // HTTP/1.0: the answer ends with the connection, in one piece.
+        write!(
+            self.stream,
+            "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Length: 0\r\n\r\n"
+        )?;
+        let mut answer = Vec::new();
+        self.stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
+        let (status, body) =
+            parse_answer(&answer).ok_or_else(|| ClientError::Strange("no HTTP answer".to_owned()))?;
+        if (200..300).contains(&status) {
+            return Ok(body.to_owned());
+        }
+        match serde_json::from_str::<ErrorBody>(body) {
+            Ok(e) => Err(ClientError::Refused(e.error)),
+            Err(_) => Err(ClientError::Strange(format!("status {status}"))),
+        }
+    }
+}
+
+/// Takes an answer apart into its status and its body.
+fn parse_answer(answer: &[u8]) -> Option<(u16, &str)> {
+    let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
+    let mut status_line = head.lines().next()?.split(' ');
+    let http = status_line.next()?.starts_with("HTTP/1.");
+    let status = status_line.next()?.parse().ok()?;
+    http.then_some((status, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_apart() {
+        let good = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n[]";
+        assert_eq!(parse_answer(good), Some((200, "[]")));
+        for bad in [
+            &b""[..],
+            b"\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.1 x OK\r\n\r\n",
+            b"\xff\r\n\r\n",
+        ] {
+            assert_eq!(parse_answer(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Where the admin socket of an instance can be. Daemon and client look at the same places in the same order.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::{Uid, geteuid};
+
+use crate::instance::InstanceName;
+
+/// The directories that may hold admin sockets, in order of preference.
+#[derive(Debug, Clone)]
+pub struct Places {
+    directories: Vec<PathBuf>,
+}
+
+impl Places {
+    /// `/run/longsplice`, `$XDG_RUNTIME_DIR/longsplice`, `/tmp/longsplice-UID`.
+    pub fn of_this_user() -> Self {
+        let runtime = env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute());
+        let directories = [
+            Some(PathBuf::from("/run/longsplice")),
+            runtime.map(|p| p.join("longsplice")),
+            Some(PathBuf::from(format!("/tmp/longsplice-{}", geteuid()))),
+        ];
+        Places {
+            directories: directories.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Only these.
+    pub fn only(directories: Vec<PathBuf>) -> Self {
+        Places { directories }
+    }
+
+    /// The sockets that a daemon of the instance may have, wherever a client can trust the place.
+    pub fn sockets(&self, instance: &InstanceName) -> Vec<PathBuf> {
+        self.directories
+            .iter()
+            .filter(|d| trusted(d).is_ok())
+            .map(|d| d.join(format!("{instance}.sock")))
+            .collect()
+    }
+
+    /// All directories, for messages.
+    pub fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
+    /// The first directory that is, or can be made, this user's own; else why not, for each.
+    pub(super) fn own_directory(&self) -> Result<&Path, Vec<(PathBuf, io::Error)>> {
+        let mut why = Vec::new();
+        for directory in &self.directories {
+            match make_own(directory) {
+                Ok(()) => return Ok(directory),
+                Err(e) => why.push((directory.clone(), e)),
+            }
+        }
+        Err(why)
+    }
+}
+
+fn make_own(directory: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let owner = trusted(directory)?;
+    if owner != geteuid() {
+        return Err(denied("belongs to another user"));
+    }
+    Ok(())
+}
+
+/// Refuses a directory in which a stranger could have put a socket: /tmp is everybody's.
+fn trusted(directory: &Path) -> io::Result<Uid> {
+    let meta = fs::symlink_metadata(directory)?;
+    let owner = Uid::from_raw(meta.uid());
+    if !meta.is_dir() {
+        Err(denied("is not a directory"))
+    } else if owner != geteuid() && !owner.is_root() {
+        Err(denied("belongs to another user"))
+    } else if meta.mode() & 0o022 != 0 {
+        Err(denied("can be written by others"))
+    } else {
+        Ok(owner)
+    }
+}
+
+fn denied(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}

@@ -1,0 +1,73 @@
+//! The daemon's side of the admin socket.
+
+use std::{io, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use longsplice_engine::{FlowId, FlowInfo, RequestError};
+use tokio::{net::UnixListener, task::JoinHandle};
+
+use super::{Admin, Claim, ErrorBody, Status};
+
+/// Serves until the task is aborted.
+pub fn serve(claim: &Claim, admin: Admin) -> io::Result<JoinHandle<()>> {
+    let listener = UnixListener::from_std(claim.listener()?)?;
+    let router = router(Arc::new(admin));
+    tracing::debug!(socket = %claim.socket().display(), "admin interface open");
+    Ok(tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the admin interface ended");
+        }
+    }))
+}
+
+fn router(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/status", get(status))
+        .route("/flows", get(flows))
+        .route("/flows/{id}/splice", post(splice))
+        .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
+        .with_state(admin)
+}
+
+async fn status(State(admin): State<Arc<Admin>>) -> Json<Status> {
+    Json(admin.status())
+}
+
+async fn flows(State(admin): State<Arc<Admin>>) -> Response {
+    let list = move || -> Vec<FlowInfo> { admin.splicer.flows() };
+    // Reading tens of thousands of records takes a while; the listeners must not wait for it.
+    match tokio::task::spawn_blocking(list).await {
+        Ok(flows) => Json(flows).into_response(),
+        Err(_) => error(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the list of flows could not be read",
+        ),
+    }
+}
+
+async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let Ok(id) = id.parse::<FlowId>() else {
+        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
+    };
+    match admin.splicer.request_splice(id).await {
+        Ok(()) => Json(serde_json::json!({ "id": id })).into_response(),
+        Err(e @ RequestError::NoSuchFlow(_)) => error(StatusCode::NOT_FOUND, &e.to_string()),
+        Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
+    }
+}
+
+fn error(status: StatusCode, what: &str) -> Response {
+    (
+        status,
+        Json(ErrorBody {
+            error: what.to_owned(),
+        }),
+    )
+        .into_response()
+}

@@ -1,0 +1,186 @@
+//! What can be asked on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_engine::FlowId;
+
+use crate::{
+    address::{ListenAddr, PortRange, Target},
+    config::{LogFormat, OnShutdown, Period},
+    instance::InstanceName,
+};
+
+/// Forwards TCP connections, and takes itself out of them: once nothing has to be read any more, an eBPF program
+/// translates the segments of the one connection into those of the other, and the sockets are gone.
+#[derive(Debug, Parser)]
+#[command(
+    name = "longsplice",
+    version,
+    after_help = "\
+Try it:  longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
+Examine this machine:  longsplice doctor"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What every command takes.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "With every command")]
+pub struct Common {
+    /// Which daemon of this machine; each has its own name [default: default]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub instance: Option<InstanceName>,
+    /// The form of log lines [default: text]
+    #[arg(long, global = true, value_enum, value_name = "FORM")]
+    pub log_format: Option<LogFormat>,
+    /// Log each connection (-v) or each step (-vv)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log warnings and errors only (-q) or errors only (-qq)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
+    pub quiet: u8,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the daemon as a file says
+    #[command(after_help = "Example: longsplice run --config /etc/longsplice.toml")]
+    Run(Run),
+    /// Run a daemon with one listener, without a file
+    #[command(after_help = "\
+Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
+         longsplice forward --listen 8080 --to web.example:80 --splice after=1MiB --detach now")]
+    Forward(Box<Forward>),
+    /// Check configuration files and say what was understood
+    #[command(after_help = "Example: longsplice check /etc/longsplice.toml")]
+    Check {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// List the connections of a running daemon, relayed and spliced
+    #[command(
+        after_help = "Example: longsplice flows --json | jq '.[] | select(.state == \"relay\") | .reason'"
+    )]
+    Flows(Ask),
+    /// Show what a running daemon does and has done
+    #[command(after_help = "Example: longsplice status --json | jq .relayed_reasons")]
+    Status(Ask),
+    /// Say what this machine can do, what is missing, and how to mend it
+    #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
+    Doctor(Doctor),
+    /// Splice a relayed connection now, whatever its policy
+    #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
+    Splice {
+        /// The connection's number.
+        id: FlowId,
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
+}
+
+/// `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The configuration (docs/configuration.md)
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Spliced flows at a clean shutdown: keep them running, or end them [default: keep]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub on_shutdown: Option<OnShutdown>,
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+}
+
+/// `forward`.
+#[derive(Debug, Args)]
+pub struct Forward {
+    /// Where to listen: ADDR:PORT, [V6ADDR]:PORT, :PORT or PORT; can be given again
+    #[arg(long, required = true, value_name = "ADDR")]
+    pub listen: Vec<ListenAddr>,
+    /// Where to connect: IP:PORT, [V6ADDR]:PORT or NAME:PORT; further ones are tried in order
+    #[arg(long, required = true, value_name = "HOST:PORT")]
+    pub to: Vec<Target>,
+    /// When to splice: auto, now, never, after=BYTES or after=DURATION
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    pub splice: SplicePolicy,
+    /// When to close the sockets of a spliced connection: now, never or after=DURATION
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    pub detach: DetachPolicy,
+    /// Splice only over this interface; can be given again [default: all that routes use]
+    #[arg(long, value_name = "NAME", value_parser = interface)]
+    pub interface: Vec<String>,
+    /// The source ports of connections to the target [default: outside the kernel's own range]
+    #[arg(long, value_name = "LO-HI")]
+    pub source_ports: Option<PortRange>,
+    /// End a spliced connection in which nothing passed for this long [default: 1d]
+    #[arg(long, value_name = "DURATION")]
+    pub idle_timeout: Option<Period>,
+    /// How many connections can be spliced at once [default: 65536]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 26))]
+    pub max_flows: Option<u32>,
+    /// How long an address of the target may take to answer [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub connect_timeout: Option<Period>,
+    /// Spliced connections at a clean shutdown: keep them running, or end them
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    pub on_shutdown: OnShutdown,
+    /// How long others may go on at a shutdown [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<Period>,
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+}
+
+/// `flows` and `status`.
+#[derive(Debug, Args)]
+pub struct Ask {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+    /// Where the daemon's admin socket is, if not at the usual place
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+    /// The source ports that are to be used, to be compared with the kernel's
+    #[arg(long, value_name = "LO-HI")]
+    pub source_ports: Option<PortRange>,
+}
+
+fn interface(name: &str) -> Result<String, String> {
+    match crate::config::rules::is_interface_name(name) {
+        true => Ok(name.to_owned()),
+        false => Err("this cannot be the name of an interface; `ip -br link` lists them".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

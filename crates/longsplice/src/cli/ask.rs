@@ -1,0 +1,86 @@
+//! `flows`, `status` and `splice`: ask a running daemon.
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use longsplice_engine::{FlowId, FlowInfo};
+use serde::de::DeserializeOwned;
+
+use super::{
+    Failure,
+    args::{Ask, Common},
+    print,
+};
+use crate::{
+    admin::{
+        Places, Status,
+        client::{Client, ClientError},
+    },
+    instance::InstanceName,
+    show,
+};
+
+pub(super) fn flows(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
+    let body = request("GET", "/flows", ask.admin.as_deref(), common)?;
+    answer(ask, body, |flows: Vec<FlowInfo>| show::flows(&flows))
+}
+
+pub(super) fn status(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
+    let body = request("GET", "/status", ask.admin.as_deref(), common)?;
+    answer(ask, body, |status: Status| show::status(&status))
+}
+
+pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
+    request("POST", &format!("/flows/{id}/splice"), admin, common)?;
+    print(&format!(
+        "flow {id} is being spliced; `longsplice flows` shows how it goes\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Programs get what the daemon said, word for word; people get it explained.
+fn answer<T: DeserializeOwned>(
+    ask: &Ask,
+    body: String,
+    show: impl FnOnce(T) -> String,
+) -> Result<ExitCode, Failure> {
+    let text = if ask.json {
+        body + "\n"
+    } else {
+        show(serde_json::from_str(&body).map_err(|e| Failure::runtime(ClientError::Strange(e.to_string())))?)
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn request(method: &str, path: &str, admin: Option<&Path>, common: &Common) -> Result<String, Failure> {
+    let instance = common.instance.clone().unwrap_or_default();
+    let asked = Client::connect(&Places::of_this_user(), &instance, admin)
+        .and_then(|client| client.request(method, path));
+    asked.map_err(|e| match e {
+        ClientError::NotRunning { .. } => Failure::Runtime(format!("{e}\n{}", when_nobody_runs(&instance))),
+        e => Failure::runtime(e),
+    })
+}
+
+/// The flows of a daemon that has died are not gone, and whoever asks for them should know.
+fn when_nobody_runs(instance: &InstanceName) -> String {
+    let named = match instance == &InstanceName::default() {
+        true => String::new(),
+        false => format!(" --instance {instance}"),
+    };
+    let start = format!("`longsplice run{named} --config FILE` or `longsplice forward{named} …`");
+    let pins = PathBuf::from(format!("/sys/fs/bpf/longsplice-{instance}"));
+    if pins.exists() {
+        return format!(
+            "Its predecessor's flows run on in the kernel ({}): a daemon started with {start} adopts them.",
+            pins.display()
+        );
+    }
+    format!(
+        "Flows that it had spliced, if any, run on in the kernel, and the next daemon adopts them: start one with {start}.\n\
+         `--instance NAME` asks another one."
+    )
+}

@@ -1,0 +1,39 @@
+//! `check` and `doctor`: look, and change nothing.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use super::{Failure, args, complain, print};
+use crate::{config, doctor, show};
+
+pub(super) fn check(files: &[PathBuf]) -> Result<ExitCode, Failure> {
+    let mut wrong = Vec::new();
+    for file in files {
+        match config::load(file) {
+            Ok(config) => print(&format!("{}: good\n{}", file.display(), show::config(&config)))?,
+            Err(e) => wrong.push(e.to_string()),
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // As compilers do: the place begins the line, so that editors find it.
+    for message in &wrong {
+        complain(message);
+    }
+    Ok(ExitCode::from(2))
+}
+
+pub(super) fn doctor(args: &args::Doctor) -> Result<ExitCode, Failure> {
+    let report = doctor::examine(&doctor::Machine::here(args.source_ports));
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).map_err(Failure::runtime)? + "\n"
+    } else {
+        report.to_string()
+    };
+    print(&text)?;
+    Ok(if report.can_splice {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,74 @@
+//! The command line: [`args`] says what can be asked, the other modules do it.
+
+pub mod args;
+mod ask;
+mod check;
+mod serve;
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// How a command failed: the message, and the exit code that goes with it.
+#[derive(Debug)]
+enum Failure {
+    /// What was asked for cannot be meant (exit code 2).
+    Usage(String),
+    /// It was tried, and failed (exit code 1).
+    Runtime(String),
+}
+
+impl Failure {
+    fn usage(what: impl Display) -> Self {
+        Failure::Usage(what.to_string())
+    }
+
+    fn runtime(what: impl Display) -> Self {
+        Failure::Runtime(what.to_string())
+    }
+}
+
+/// Reads the arguments, does what they ask, and answers with the exit code: 0, 1 (failed) or 2 (wrong usage or
+/// configuration).
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let common = cli.common;
+    let done = match cli.command {
+        Command::Run(run) => serve::run(run, &common),
+        Command::Forward(forward) => serve::forward(*forward, &common),
+        Command::Check { files } => check::check(&files),
+        Command::Flows(ask) => ask::flows(&ask, &common),
+        Command::Status(ask) => ask::status(&ask, &common),
+        Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
+        Command::Doctor(doctor) => check::doctor(&doctor),
+    };
+    let (message, code) = match done {
+        Ok(code) => return code,
+        Err(Failure::Usage(message)) => (message, 2),
+        Err(Failure::Runtime(message)) => (message, 1),
+    };
+    complain(&format!("longsplice: {message}"));
+    ExitCode::from(code)
+}
+
+/// Prints a line to standard error. If that is gone, the exit code still tells.
+fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::runtime(format!("cannot write the output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,200 @@
+//! `run` and `forward`: become a daemon.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use longsplice_engine::SplicerConfig;
+
+use super::{
+    Failure,
+    args::{Common, Forward, Run},
+};
+use crate::{
+    config::{
+        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, ListenerConfig, LogConfig, LogLevel, OnFull,
+        Period, rules,
+    },
+    daemon::{self, Outcome},
+    logging,
+};
+
+pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
+    let mut config = config::load(&args.config).map_err(Failure::usage)?;
+    if let Some(instance) = &common.instance {
+        config.instance = instance.clone();
+    }
+    if let Some(how) = args.on_shutdown {
+        config.shutdown = how;
+    }
+    config.admin = args.admin.or(config.admin);
+    serve(config, common)
+}
+
+pub(super) fn forward(args: Forward, common: &Common) -> Result<ExitCode, Failure> {
+    let config = forward_config(args, common).map_err(Failure::Usage)?;
+    serve(config, common)
+}
+
+/// The configuration that the arguments stand for; they keep the rules of a file.
+fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
+    let mut listen = Vec::new();
+    for address in args.listen {
+        let address = address.0;
+        let clash = listen
+            .iter()
+            .find_map(|earlier| rules::overlap(address, *earlier));
+        let clash = clash.or_else(|| rules::in_source_ports(address, args.source_ports?));
+        let clash = clash.or_else(|| {
+            args.to
+                .iter()
+                .find_map(|to| rules::connects_to_itself(address, to))
+        });
+        if let Some(clash) = clash {
+            return Err(clash);
+        }
+        listen.push(address);
+    }
+    let name = listen.first().map(ToString::to_string).unwrap_or_default();
+    let default = SplicerConfig::default();
+    let max_flows = args.max_flows.unwrap_or(default.max_flows);
+    let idle_timeout = args.idle_timeout.map_or(default.idle_timeout, |p| p.0);
+    if idle_timeout < Duration::from_secs(1) {
+        return Err(format!(
+            "--idle-timeout {} is too short: use 1s or more",
+            Period(idle_timeout)
+        ));
+    }
+    Ok(Config {
+        instance: common.instance.clone().unwrap_or_default(),
+        admin: args.admin,
+        splicer: SplicerConfig {
+            interfaces: (!args.interface.is_empty()).then_some(args.interface),
+            max_flows,
+            max_dormant: default.max_dormant.min(max_flows),
+            source_ports: args.source_ports.map(Into::into),
+            idle_timeout,
+            ..default
+        },
+        shutdown: args.on_shutdown,
+        grace: args.grace.map_or(DEFAULT_GRACE, |p| p.0),
+        log: LogConfig::default(),
+        listeners: vec![ListenerConfig {
+            name,
+            listen,
+            to: args.to,
+            splice: args.splice,
+            detach: args.detach,
+            connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
+            max_connections: None,
+            on_full: OnFull::default(),
+        }],
+    })
+}
+
+fn serve(mut config: Config, common: &Common) -> Result<ExitCode, Failure> {
+    config.admin = config.admin.map(absolute).transpose()?;
+    config.log = log(config.log, common);
+    logging::start(config.log);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("longsplice")
+        .build()
+        .map_err(|e| Failure::runtime(format!("cannot start the threads: {e}")))?;
+    let outcome = runtime.block_on(daemon::run(config));
+    // A name that is being looked up blocks its thread: nobody waits for it any more.
+    runtime.shutdown_background();
+    match outcome.map_err(Failure::runtime)? {
+        Outcome::Clean => Ok(ExitCode::SUCCESS),
+        Outcome::Hurried => Err(Failure::runtime("ended at once, at a second signal")),
+    }
+}
+
+fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
+    std::path::absolute(&path).map_err(|e| Failure::usage(format!("--admin {}: {e}", path.display())))
+}
+
+/// The command line's word goes over the file's.
+fn log(file: LogConfig, common: &Common) -> LogConfig {
+    let level = match (common.verbose, common.quiet) {
+        (0, 0) => file.level,
+        (1, _) => LogLevel::Debug,
+        (2.., _) => LogLevel::Trace,
+        (_, 1) => LogLevel::Warn,
+        (_, 2..) => LogLevel::Error,
+    };
+    LogConfig {
+        level,
+        format: common.log_format.unwrap_or(file.format),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::args::{Cli, Command};
+
+    fn config(line: &str) -> Result<Config, String> {
+        let cli = Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
+        match cli.command {
+            Command::Forward(forward) => forward_config(*forward, &cli.common),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_smallest_real_use() {
+        let c = config("longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000").unwrap();
+        assert_eq!(c.instance.as_str(), "default");
+        assert_eq!(c.splicer_config().interfaces, None);
+        let l = &c.listeners[0];
+        assert_eq!(
+            (l.splice.to_string(), l.detach.to_string()),
+            ("auto".into(), "after=1s".into())
+        );
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let c = config(
+            "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
+             --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
+             --instance x --admin /tmp/x --on-shutdown end --grace 1s -v --log-format json",
+        )
+        .unwrap();
+        let s = c.splicer_config();
+        assert_eq!(s.instance, "x");
+        assert_eq!(s.interfaces, Some(vec!["eth0".into(), "lo".into()]));
+        assert_eq!(
+            (s.source_ports, s.max_flows, s.max_dormant),
+            (Some(20_000..=20_009), 9, 9)
+        );
+        assert_eq!(
+            (s.idle_timeout, c.grace),
+            (Duration::from_secs(300), Duration::from_secs(1))
+        );
+        assert_eq!((c.listeners[0].listen.len(), c.listeners[0].to.len()), (2, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_remedy() {
+        for (rest, says) in [
+            ("--to a:1", "--listen <ADDR>"),
+            ("--listen :80 --to a", "has no port: write a:PORT"),
+            ("--listen :80 --to a:1 --splice soon", "after=BYTES"),
+            ("--listen :80 --to 127.0.0.1:80", "would forward to itself"),
+            ("--listen :80 --listen :80 --to a:1", "listened on twice"),
+            (
+                "--listen :80 --to a:1 --source-ports 1-100",
+                "lies in source_ports",
+            ),
+            ("--listen :80 --to a:1 --instance A", "cannot name an instance"),
+            ("--listen :80 --to a:1 --idle-timeout 0s", "too short"),
+            ("--listen :80 --to a:1 --interface a/b", "ip -br link"),
+            ("--listen :80 --to a:1 --max-flows 0", "1..=67108864"),
+        ] {
+            let e = config(&format!("longsplice forward {rest}")).unwrap_err();
+            assert!(e.contains(says), "{rest}: {e}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is wrong with a file, and where.
+
+use std::{
+    fmt,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+/// One thing that is wrong, with its place and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    path: PathBuf,
+    line: usize,
+    column: usize,
+    /// The offending line, tabs as blanks.
+    text: String,
+    /// How many characters the caret marks.
+    width: usize,
+    message: String,
+    help: Option<String>,
+}
+
+/// A file that diagnostics point into.
+pub(super) struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a str) -> Self {
+        Source { path, text }
+    }
+
+    /// A diagnostic about the bytes of `span`; a span that lies outside of the text points at its end.
+    pub(super) fn at(
+        &self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Diagnostic {
+        let start = self.text.floor_char_boundary(span.start);
+        let end = self.text.floor_char_boundary(span.end).max(start);
+        let (before, after) = self.text.split_at(start);
+        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
+        let line_end = after.find('\n').map_or(self.text.len(), |i| start + i);
+        let slice = |from, to| self.text.get(from..to).unwrap_or_default();
+        Diagnostic {
+            path: self.path.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: slice(line_start, start).chars().count() + 1,
+            text: slice(line_start, line_end).trim_end().replace('\t', " "),
+            width: slice(start, end.min(line_end)).trim_end().chars().count().max(1),
+            message: message.into(),
+            help,
+        }
+    }
+}
+
+impl Diagnostic {
+    /// The line, from 1.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Diagnostic {
+            path,
+            line,
+            column,
+            text,
+            width,
+            message,
+            help,
+        } = self;
+        let gutter = line.to_string().len().max(4);
+        writeln!(f, "{}:{line}:{column}: {message}", path.display())?;
+        writeln!(f, "{line:>gutter$} | {text}")?;
+        write!(
+            f,
+            "{:gutter$} | {:indent$}{:^<width$}",
+            "",
+            "",
+            "",
+            indent = column - 1
+        )?;
+        match help {
+            Some(help) => write!(f, "\n{:gutter$} = {help}", ""),
+            None => Ok(()),
+        }
+    }
+}

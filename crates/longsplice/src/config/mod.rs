@@ -1,0 +1,218 @@
+//! What a daemon is to do: read from a TOML file ([`load`]) or made from the command line.
+
+mod diagnostic;
+mod hint;
+mod period;
+mod raw;
+pub mod rules;
+mod settle;
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_engine::{Shutdown, SplicerConfig};
+use serde::{Deserialize, Serialize};
+
+pub use diagnostic::Diagnostic;
+pub use period::{Period, PeriodError};
+
+use crate::{address::Target, instance::InstanceName};
+
+/// The time that connections in control mode get at a shutdown, unless set.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+/// The time that one address gets to answer, unless set.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Everything a daemon needs to know, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Which instance this is.
+    pub instance: InstanceName,
+    /// Where the admin socket is, if not at the usual place.
+    pub admin: Option<PathBuf>,
+    /// The engine's part; its `instance` is filled in by [`Config::splicer_config`].
+    pub splicer: SplicerConfig,
+    /// What becomes of spliced flows when the daemon ends.
+    pub shutdown: OnShutdown,
+    /// How long connections in control mode may go on after a shutdown began.
+    pub grace: Duration,
+    /// How to log.
+    pub log: LogConfig,
+    /// What to listen on, and where to connect to.
+    pub listeners: Vec<ListenerConfig>,
+}
+
+/// One listener: its addresses, its targets, its policies.
+#[derive(Debug, Clone)]
+pub struct ListenerConfig {
+    /// Names it in logs and in `status`.
+    pub name: String,
+    /// Where it listens.
+    pub listen: Vec<SocketAddr>,
+    /// Where its connections go: the first that answers.
+    pub to: Vec<Target>,
+    /// When to splice.
+    pub splice: SplicePolicy,
+    /// When to let go of the parked sockets.
+    pub detach: DetachPolicy,
+    /// How long each address of a target may take to answer.
+    pub connect_timeout: Duration,
+    /// How many connections this process may hold at once; a detached flow is not one of them.
+    pub max_connections: Option<u32>,
+    /// What happens to the next one.
+    pub on_full: OnFull,
+}
+
+/// What becomes of a connection beyond `max_connections`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// It waits, in the kernel's queue.
+    #[default]
+    Wait,
+    /// It is reset.
+    Refuse,
+}
+
+/// What becomes of spliced flows at a clean shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnShutdown {
+    /// They run on in the kernel, and the next daemon of this instance adopts them.
+    #[default]
+    Keep,
+    /// They are reset, and nothing stays in the kernel.
+    End,
+}
+
+impl OnShutdown {
+    /// As it is written in a file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnShutdown::Keep => "keep",
+            OnShutdown::End => "end",
+        }
+    }
+}
+
+impl From<OnShutdown> for Shutdown {
+    fn from(how: OnShutdown) -> Self {
+        match how {
+            OnShutdown::Keep => Shutdown::KeepSpliced,
+            OnShutdown::End => Shutdown::EndSpliced,
+        }
+    }
+}
+
+/// How to log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Lines for people or for machines.
+    pub format: LogFormat,
+    /// From which level on.
+    pub level: LogLevel,
+}
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// From which level on to log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What failed.
+    Error,
+    /// What will need attention.
+    Warn,
+    /// Starts, stops, refused connections.
+    #[default]
+    Info,
+    /// Each connection.
+    Debug,
+    /// Each step.
+    Trace,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file says something that cannot be meant; each diagnostic bears its place.
+    #[error("{}", join(.0))]
+    Wrong(Vec<Diagnostic>),
+}
+
+fn join(diagnostics: &[Diagnostic]) -> String {
+    diagnostics
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+impl Config {
+    /// What the engine is opened with.
+    pub fn splicer_config(&self) -> SplicerConfig {
+        SplicerConfig {
+            instance: self.instance.to_string(),
+            ..self.splicer.clone()
+        }
+    }
+}
+
+/// Reads and checks a configuration file.
+pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    let bytes = fs::read(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) => text,
+        Err(e) => {
+            let good = String::from_utf8_lossy(bytes.get(..e.valid_up_to()).unwrap_or_default());
+            let place = diagnostic::Source::new(path, &good);
+            let wrong = place.at(
+                good.len()..good.len(),
+                "this byte is not UTF-8",
+                Some("save the file as UTF-8".into()),
+            );
+            return Err(ConfigError::Wrong(vec![wrong]));
+        }
+    };
+    parse(path, text).map_err(ConfigError::Wrong)
+}
+
+/// Checks the text of a configuration file; `path` is only what diagnostics call it.
+pub fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
+    let source = diagnostic::Source::new(path, text);
+    match toml::from_str::<raw::File>(text) {
+        Ok(file) => settle::settle(file, &source),
+        Err(e) => {
+            let (message, help) = hint::explain(e.message());
+            Err(vec![source.at(e.span().unwrap_or(0..0), message, help)])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

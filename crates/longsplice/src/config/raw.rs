@@ -1,0 +1,93 @@
+//! The file as it is written: each key with its place, nothing decided yet.
+
+use std::{fmt, path::PathBuf};
+
+use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, value::StrDeserializer},
+};
+use toml::Spanned;
+
+use super::{LogFormat, LogLevel, OnFull, OnShutdown, Period};
+use crate::{
+    address::{ListenAddr, PortRange, Target},
+    instance::InstanceName,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub(super) instance: Option<InstanceName>,
+    pub(super) admin: Option<Spanned<PathBuf>>,
+    pub(super) interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(super) source_ports: Option<PortRange>,
+    pub(super) max_flows: Option<Spanned<i64>>,
+    pub(super) max_dormant: Option<Spanned<i64>>,
+    pub(super) idle_timeout: Option<Spanned<Period>>,
+    pub(super) linger: Option<Spanned<Period>>,
+    pub(super) shutdown: Option<OnShutdown>,
+    pub(super) grace: Option<Spanned<Period>>,
+    pub(super) log: Option<Log>,
+    #[serde(default)]
+    pub(super) listener: Vec<Spanned<Listener>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Log {
+    pub(super) format: Option<LogFormat>,
+    pub(super) level: Option<LogLevel>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listener {
+    pub(super) name: Option<Spanned<String>>,
+    pub(super) listen: Spanned<OneOrMany<ListenAddr>>,
+    pub(super) to: Spanned<OneOrMany<Target>>,
+    pub(super) splice: Option<SplicePolicy>,
+    pub(super) detach: Option<DetachPolicy>,
+    pub(super) connect_timeout: Option<Spanned<Period>>,
+    pub(super) max_connections: Option<Spanned<i64>>,
+    pub(super) on_full: Option<OnFull>,
+}
+
+/// A string, or a list of strings. (An untagged enum would lose the places of the elements.)
+#[derive(Debug)]
+pub(super) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<Spanned<T>>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct Either<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Either<T> {
+            type Value = OneOrMany<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an address in quotes, or a list of them")
+            }
+            fn visit_str<E: de::Error>(self, s: &str) -> Result<Self::Value, E> {
+                T::deserialize(StrDeserializer::new(s)).map(OneOrMany::One)
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = seq.next_element()? {
+                    all.push(one);
+                }
+                Ok(OneOrMany::Many(all))
+            }
+        }
+        d.deserialize_any(Either(std::marker::PhantomData))
+    }
+}
+
+/// The elements, each with its place.
+pub(super) fn flatten<T>(list: Spanned<OneOrMany<T>>) -> Vec<Spanned<T>> {
+    let span = list.span();
+    match list.into_inner() {
+        OneOrMany::One(one) => vec![Spanned::new(span, one)],
+        OneOrMany::Many(many) => many,
+    }
+}

@@ -1,0 +1,36 @@
+//! What must not be, whether it stands in a file or on the command line. Each rule answers with its complaint.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::address::{PortRange, Target};
+
+/// Two listeners may not take the same port of the same address.
+pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
+    let same = new.ip() == earlier.ip() || new.ip().is_unspecified() || earlier.ip().is_unspecified();
+    let clash = new.port() != 0 && new.port() == earlier.port() && new.is_ipv4() == earlier.is_ipv4() && same;
+    clash.then(|| match new == earlier {
+        true => format!("{new} is listened on twice"),
+        false => format!("{new} includes or is included in {earlier}, which is listened on already"),
+    })
+}
+
+/// A listener whose target is itself would connect to itself until the descriptors are gone.
+pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
+    let to = to.literal()?;
+    let local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+    let same_host = to.ip() == listen.ip() || (listen.ip().is_unspecified() && local(to.ip()));
+    (to.port() == listen.port() && same_host).then(|| format!("{listen} would forward to itself ({to})"))
+}
+
+/// The kernel would refuse a source port that a listener holds.
+pub fn in_source_ports(listen: SocketAddr, source_ports: PortRange) -> Option<String> {
+    source_ports
+        .contains(listen.port())
+        .then(|| format!("port {} lies in source_ports ({source_ports})", listen.port()))
+}
+
+/// The name of a network interface, as the kernel would take it.
+pub fn is_interface_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(good)
+}

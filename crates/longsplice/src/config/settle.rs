@@ -1,0 +1,271 @@
+//! From the file as written to the configuration: defaults, ranges, and what concerns several keys at once.
+
+use std::{ops::Range, time::Duration};
+
+use longsplice_engine::SplicerConfig;
+use toml::Spanned;
+
+use super::{
+    Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, Period,
+    diagnostic::Source,
+    raw::{self, flatten},
+    rules,
+};
+use crate::address::{ListenAddr, PortRange, Target};
+
+/// Collects everything that is wrong, so that one run of `check` shows all of it.
+struct Settler<'a> {
+    source: &'a Source<'a>,
+    wrong: Vec<Diagnostic>,
+}
+
+/// Decides what the file means, or says all that is wrong with it.
+pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec<Diagnostic>> {
+    let mut s = Settler {
+        source,
+        wrong: Vec::new(),
+    };
+    let splicer = s.splicer(&file);
+    let source_ports = file.source_ports;
+    let log = file.log.map_or_else(LogConfig::default, |log| LogConfig {
+        format: log.format.unwrap_or_default(),
+        level: log.level.unwrap_or_default(),
+    });
+    if let Some(admin) = &file.admin {
+        s.admin_path(admin);
+    }
+    let config = Config {
+        instance: file.instance.unwrap_or_default(),
+        admin: file.admin.map(Spanned::into_inner),
+        splicer,
+        shutdown: file.shutdown.unwrap_or_default(),
+        grace: s.period(
+            "grace",
+            file.grace,
+            DEFAULT_GRACE,
+            Duration::ZERO,
+            Duration::from_secs(86_400),
+        ),
+        log,
+        listeners: s.listeners(file.listener, source_ports),
+    };
+    s.wrong.sort_by_key(Diagnostic::line);
+    if s.wrong.is_empty() {
+        Ok(config)
+    } else {
+        Err(s.wrong)
+    }
+}
+
+impl Settler<'_> {
+    fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
+        self.wrong
+            .push(self.source.at(at, message, Some(help.to_owned())));
+    }
+
+    fn splicer(&mut self, file: &raw::File) -> SplicerConfig {
+        let default = SplicerConfig::default();
+        let max_flows = self.count("max_flows", file.max_flows.as_ref(), default.max_flows, 1 << 26);
+        // A table smaller than the usual number of dormant flows needs no second setting.
+        let dormant = default.max_dormant.min(max_flows);
+        let max_dormant = self.count("max_dormant", file.max_dormant.as_ref(), dormant, 1 << 20);
+        if let (Some(given), true) = (&file.max_dormant, max_dormant > max_flows) {
+            let message = format!("max_dormant is more than max_flows, which is {max_flows}");
+            self.complain(given.span(), message, "dormant flows are a part of all flows");
+        }
+        let day = Duration::from_secs(86_400);
+        let second = Duration::from_secs(1);
+        SplicerConfig {
+            interfaces: file.interfaces.as_ref().map(|list| self.interfaces(list)),
+            max_flows,
+            max_dormant,
+            source_ports: file.source_ports.map(Into::into),
+            idle_timeout: self.period(
+                "idle_timeout",
+                file.idle_timeout.clone(),
+                default.idle_timeout,
+                second,
+                day * 365,
+            ),
+            linger: self.period(
+                "linger",
+                file.linger.clone(),
+                default.linger,
+                second,
+                second * 3600,
+            ),
+            ..default
+        }
+    }
+
+    fn interfaces(&mut self, list: &Spanned<Vec<Spanned<String>>>) -> Vec<String> {
+        if list.get_ref().is_empty() {
+            let help = "name at least one, or leave the key out to watch all that routes use";
+            self.complain(list.span(), "no interface is named", help);
+        }
+        for name in list.get_ref() {
+            if !rules::is_interface_name(name.get_ref()) {
+                let message = format!("`{}` cannot be the name of an interface", name.get_ref());
+                self.complain(name.span(), message, "`ip -br link` lists them");
+            }
+        }
+        list.get_ref().iter().map(|name| name.get_ref().clone()).collect()
+    }
+
+    fn admin_path(&mut self, path: &Spanned<std::path::PathBuf>) {
+        if !path.get_ref().is_absolute() {
+            let help = "a relative path would depend on where the daemon was started";
+            self.complain(path.span(), "the path of the admin socket is not absolute", help);
+        }
+    }
+
+    /// A whole number from 1 to `most`.
+    fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
+        let Some(given) = given else { return default };
+        match u32::try_from(*given.get_ref()) {
+            Ok(n) if (1..=most).contains(&n) => n,
+            _ => {
+                let message = format!("{key} is out of range: {}", given.get_ref());
+                self.complain(given.span(), message, &format!("use 1 to {most}"));
+                default
+            }
+        }
+    }
+
+    /// A span of time from `least` to `most`.
+    fn period(
+        &mut self,
+        key: &str,
+        given: Option<Spanned<Period>>,
+        default: Duration,
+        least: Duration,
+        most: Duration,
+    ) -> Duration {
+        let Some(given) = given else { return default };
+        let value = given.get_ref().0;
+        if (least..=most).contains(&value) {
+            return value;
+        }
+        let message = format!("{key} is out of range: {}", Period(value));
+        self.complain(
+            given.span(),
+            message,
+            &format!("use {} to {}", Period(least), Period(most)),
+        );
+        default
+    }
+
+    fn listeners(
+        &mut self,
+        given: Vec<Spanned<raw::Listener>>,
+        source_ports: Option<PortRange>,
+    ) -> Vec<ListenerConfig> {
+        if given.is_empty() {
+            let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"";
+            self.complain(0..0, "there is no listener, so nothing would be forwarded", help);
+        }
+        let mut listeners: Vec<ListenerConfig> = Vec::new();
+        for listener in given {
+            let listener = self.listener(listener.into_inner(), &listeners, source_ports);
+            listeners.push(listener);
+        }
+        listeners
+    }
+
+    fn listener(
+        &mut self,
+        given: raw::Listener,
+        earlier: &[ListenerConfig],
+        source_ports: Option<PortRange>,
+    ) -> ListenerConfig {
+        let (listen_span, to_span) = (given.listen.span(), given.to.span());
+        let (listen, to) = (flatten(given.listen), flatten(given.to));
+        if listen.is_empty() {
+            self.complain(
+                listen_span,
+                "the list is empty",
+                "name an address, such as \"0.0.0.0:8080\"",
+            );
+        }
+        if to.is_empty() {
+            self.complain(
+                to_span,
+                "the listener has no target",
+                "name one, such as \"192.0.2.1:80\"",
+            );
+        }
+        self.listen_addresses(&listen, &to, earlier, source_ports);
+        let listen: Vec<_> = listen.into_iter().map(|a| a.into_inner().0).collect();
+        let unnamed = listen.first().map(ToString::to_string).unwrap_or_default();
+        let name = given
+            .name
+            .map_or(unnamed, |name| self.listener_name(name, earlier));
+        let ms = Duration::from_millis(1);
+        ListenerConfig {
+            name,
+            listen,
+            to: to.into_iter().map(Spanned::into_inner).collect(),
+            splice: given.splice.unwrap_or_default(),
+            detach: given.detach.unwrap_or_default(),
+            connect_timeout: self.period(
+                "connect_timeout",
+                given.connect_timeout,
+                DEFAULT_CONNECT_TIMEOUT,
+                ms,
+                ms * 600_000,
+            ),
+            max_connections: given
+                .max_connections
+                .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
+            on_full: given.on_full.unwrap_or_default(),
+        }
+    }
+
+    fn listener_name(&mut self, name: Spanned<String>, earlier: &[ListenerConfig]) -> String {
+        if name.get_ref().is_empty() || name.get_ref().chars().any(char::is_control) {
+            self.complain(
+                name.span(),
+                "this is no name",
+                "use any text, or leave the key out",
+            );
+        }
+        if earlier.iter().any(|l| l.name == *name.get_ref()) {
+            let message = format!("another listener is named `{}`", name.get_ref());
+            self.complain(
+                name.span(),
+                message,
+                "logs and `status` tell listeners apart by their names",
+            );
+        }
+        name.into_inner()
+    }
+
+    fn listen_addresses(
+        &mut self,
+        listen: &[Spanned<ListenAddr>],
+        to: &[Spanned<Target>],
+        earlier: &[ListenerConfig],
+        source_ports: Option<PortRange>,
+    ) {
+        let mut taken: Vec<_> = earlier.iter().flat_map(|l| l.listen.iter().copied()).collect();
+        for address in listen {
+            let addr = address.get_ref().0;
+            if addr.port() == 0 {
+                let message = format!("port 0 in `{addr}`: nobody could know where to connect");
+                self.complain(address.span(), message, "use 1 to 65535");
+            }
+            if let Some(clash) = taken.iter().find_map(|e| rules::overlap(addr, *e)) {
+                self.complain(address.span(), clash, "give each address to one listener");
+            }
+            if let Some(clash) = source_ports.and_then(|r| rules::in_source_ports(addr, r)) {
+                self.complain(address.span(), clash, "keep listeners out of source_ports");
+            }
+            for to in to {
+                if let Some(loops) = rules::connects_to_itself(addr, to.get_ref()) {
+                    self.complain(to.span(), loops, "name the server that is to be reached");
+                }
+            }
+            taken.push(addr);
+        }
+    }
+}

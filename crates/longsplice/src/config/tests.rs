@@ -1,0 +1,168 @@
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const FULL: &str = r#"
+instance = "edge"
+admin = "/run/longsplice/edge.sock"
+interfaces = ["eth0", "lo"]
+source_ports = "20000-29999"
+max_flows = 100
+idle_timeout = "2h"
+linger = "30s"
+shutdown = "end"
+grace = "0s"
+
+[log]
+format = "json"
+level = "debug"
+
+[[listener]]
+name = "web"
+listen = ["0.0.0.0:8080", "[::]:8080"]
+to = ["192.0.2.1:80", "web.example:80"]
+splice = "after=1MiB"
+detach = "never"
+connect_timeout = "500ms"
+max_connections = 1000
+on_full = "refuse"
+
+[[listener]]
+listen = ":9000"
+to = "[2001:db8::1]:9000"
+"#;
+
+fn errors(text: &str) -> String {
+    match parse(Path::new("x.toml"), text) {
+        Ok(config) => panic!("taken: {config:?}"),
+        Err(wrong) => join(&wrong),
+    }
+}
+
+#[test]
+fn a_full_file_is_understood() {
+    let c = parse(Path::new("x.toml"), FULL).unwrap();
+    let engine = c.splicer_config();
+    assert_eq!(engine.instance, "edge");
+    assert_eq!(engine.source_ports, Some(20_000..=29_999));
+    assert_eq!((engine.max_flows, engine.max_dormant), (100, 100));
+    assert_eq!(engine.idle_timeout, Duration::from_secs(7200));
+    assert_eq!((c.shutdown, c.grace), (OnShutdown::End, Duration::ZERO));
+    assert_eq!(
+        c.log,
+        LogConfig {
+            format: LogFormat::Json,
+            level: LogLevel::Debug
+        }
+    );
+    let web = &c.listeners[0];
+    assert_eq!(
+        web.listen,
+        ["0.0.0.0:8080".parse().unwrap(), "[::]:8080".parse().unwrap()]
+    );
+    assert_eq!(web.splice, SplicePolicy::AfterBytes(1 << 20));
+    assert_eq!((web.max_connections, web.on_full), (Some(1000), OnFull::Refuse));
+    assert_eq!(c.listeners[1].name, "0.0.0.0:9000");
+    assert_eq!(c.listeners[1].connect_timeout, DEFAULT_CONNECT_TIMEOUT);
+}
+
+/// Each text with the whole message that `check` prints for it.
+#[test]
+fn messages_name_the_place_and_the_remedy() {
+    let listener = "[[listener]]\nlisten = \":80\"\nto = \"a:1\"\n";
+    for (text, expected) in [
+        (
+            "[[listener]]\nlisen = \":80\"\n".to_owned(),
+            "x.toml:2:1: unknown key `lisen`\n   2 | lisen = \":80\"\n     | ^^^^^\n     = did you mean `listen`?",
+        ),
+        (
+            "[[listener]]\nlisten = \":80\"\nto = \"a:1\"\non_full = \"refus\"\n".to_owned(),
+            "x.toml:4:11: `refus` is not possible here\n   4 | on_full = \"refus\"\n     |           ^^^^^^^\n     = did you mean `refuse`?",
+        ),
+        (
+            "[[listener]]\nlisten = \":80\"\n".to_owned(),
+            "x.toml:1:1: missing key `to`\n   1 | [[listener]]\n     | ^^^^^^^^^^^^\n     = add where its connections go, such as to = \"192.0.2.1:80\"",
+        ),
+        (
+            format!("source_ports = \"9-3\"\n{listener}"),
+            "x.toml:1:16: the range 9-3 runs backwards: write 3-9\n   1 | source_ports = \"9-3\"\n     |                ^^^^^",
+        ),
+        (
+            format!("idle_timeout = 5\n{listener}"),
+            "x.toml:1:16: invalid type: integer `5`, expected a duration in quotes, such as \"30s\" (us, ms, s, m, h or d)\n   1 | idle_timeout = 5\n     |                ^",
+        ),
+        (
+            format!("max_flows = -1\n{listener}"),
+            "x.toml:1:13: max_flows is out of range: -1\n   1 | max_flows = -1\n     |             ^^\n     = use 1 to 67108864",
+        ),
+        (
+            format!("{listener}[[listener]]\nlisten = [\":81\", \"127.0.0.1:80\"]\nto = \"a:1\"\n"),
+            "x.toml:5:18: 127.0.0.1:80 includes or is included in 0.0.0.0:80, which is listened on already\n   5 | listen = [\":81\", \"127.0.0.1:80\"]\n     |                  ^^^^^^^^^^^^^^\n     = give each address to one listener",
+        ),
+        (
+            "[[listener]]\nlisten = \":80\"\nto = []\n".to_owned(),
+            "x.toml:3:6: the listener has no target\n   3 | to = []\n     |      ^^\n     = name one, such as \"192.0.2.1:80\"",
+        ),
+        (
+            "[[listener]]\nlisten = \":80\"\nto = [\"127.0.0.1:80\"]\n".to_owned(),
+            "x.toml:3:7: 0.0.0.0:80 would forward to itself (127.0.0.1:80)\n   3 | to = [\"127.0.0.1:80\"]\n     |       ^^^^^^^^^^^^^^\n     = name the server that is to be reached",
+        ),
+        (
+            "[[listener]]\nlisten = \":0\"\nto = \"a:0\"\n".to_owned(),
+            "x.toml:3:6: port 0 in `a:0`: a target needs a port from 1 to 65535\n   3 | to = \"a:0\"\n     |      ^^^^^",
+        ),
+        (
+            "[[listener]]\nlisten = \":0\"\nto = \"a:1\"\n".to_owned(),
+            "x.toml:2:10: port 0 in `0.0.0.0:0`: nobody could know where to connect\n   2 | listen = \":0\"\n     |          ^^^^\n     = use 1 to 65535",
+        ),
+        (
+            String::new(),
+            "x.toml:1:1: there is no listener, so nothing would be forwarded\n   1 | \n     | ^\n     = add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"",
+        ),
+    ] {
+        assert_eq!(errors(&text), expected, "{text}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_shown_at_once() {
+    let text = "max_flows = 0\nmax_dormant = 0\nlinger = \"2h\"\ninterfaces = []\n\
+                [[listener]]\nname = \"\"\nlisten = \":80\"\nto = \"a:1\"\n";
+    let wrong = parse(Path::new("x.toml"), text).unwrap_err();
+    assert_eq!(
+        wrong.iter().map(Diagnostic::line).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 6]
+    );
+}
+
+#[test]
+fn a_file_that_is_not_utf8_is_named_with_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.toml");
+    fs::write(&path, b"instance = \"a\"\n# \xff\n").unwrap();
+    let e = load(&path).unwrap_err().to_string();
+    assert!(e.contains("bad.toml:2:3: this byte is not UTF-8"), "{e}");
+    assert!(
+        load(Path::new("/nonexistent"))
+            .unwrap_err()
+            .to_string()
+            .contains("cannot read /nonexistent")
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC*") {
+        let _ = parse(Path::new("x"), &text).map_err(|w| join(&w));
+    }
+
+    /// Near misses reach deeper than noise: a good file with a piece replaced.
+    #[test]
+    fn no_near_miss_makes_it_panic(at in 0..FULL.len(), len in 0usize..20, by in "[\\PC\n\t\"'=\\[\\]0-9:-]{0,8}") {
+        let (from, to) = (FULL.floor_char_boundary(at), FULL.floor_char_boundary(at + len));
+        let text = format!("{}{by}{}", &FULL[..from], &FULL[to..]);
+        let _ = parse(Path::new("x"), &text).map_err(|w| join(&w));
+    }
+}

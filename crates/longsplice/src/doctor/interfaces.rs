@@ -1,0 +1,108 @@
+//! The interfaces over which flows can be spliced.
+
+use super::{Env, Finding, Interface};
+
+/// ARPHRD_ETHER and ARPHRD_LOOPBACK: what has an Ethernet header to rewrite.
+const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
+/// A host of containers has hundreds of interfaces: look closely at the first ones.
+const MOST_EXAMINED: usize = 8;
+
+impl Interface {
+    fn ethernet(&self) -> bool {
+        WITH_ETHERNET_HEADER.contains(&self.kind)
+    }
+}
+
+pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
+    let all = env.interfaces();
+    let names = |which: fn(&Interface) -> bool| {
+        all.iter()
+            .filter(|i| which(i))
+            .map(|i| i.name.as_str())
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let mut findings = Vec::new();
+    let usable = names(|i| i.ethernet() && i.up);
+    findings.push(if usable.is_empty() {
+        Finding::missing("interfaces", "none that is up has Ethernet headers").mend("ip link set dev NAME up")
+    } else {
+        Finding::good("interfaces", format!("flows can be spliced over {usable}"))
+    });
+    let others = names(|i| !i.ethernet() && i.up);
+    if !others.is_empty() {
+        let text = format!("without Ethernet headers, so relayed (reason `interface`): {others}");
+        findings.push(Finding::notice("interfaces", text));
+    }
+    let down = names(|i| i.ethernet() && !i.up);
+    if !down.is_empty() {
+        findings.push(Finding::good(
+            "interfaces",
+            format!("down, watched once they are up: {down}"),
+        ));
+    }
+    findings
+}
+
+pub(super) fn offloads(env: &dyn Env) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let examined: Vec<_> = env
+        .interfaces()
+        .into_iter()
+        .filter(|i| i.ethernet() && i.up && i.name != "lo")
+        .take(MOST_EXAMINED)
+        .collect();
+    for interface in &examined {
+        let name = &interface.name;
+        match env.run("ethtool", &["-k", name]) {
+            Ok(features) => findings.extend(judge(name, &features)),
+            Err(_) => {
+                let text = "cannot be seen: ethtool is not installed, or not allowed";
+                return vec![
+                    Finding::notice("offloads", text).mend(format!("apt install ethtool; ethtool -k {name}")),
+                ];
+            }
+        }
+    }
+    if findings.is_empty() && !examined.is_empty() {
+        findings.push(Finding::good("offloads", "GRO and GSO are on, LRO is off"));
+    }
+    findings
+}
+
+/// Only what should be otherwise.
+fn judge(name: &str, features: &str) -> Vec<Finding> {
+    let on = |feature: &str| {
+        let value = features
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix(feature)?.strip_prefix(": "))
+            .next();
+        value.map(|v| v.starts_with("on"))
+    };
+    let mut findings = Vec::new();
+    let slow: Vec<_> = [
+        ("generic-receive-offload", "gro"),
+        ("generic-segmentation-offload", "gso"),
+    ]
+    .into_iter()
+    .filter(|(feature, _)| on(feature) == Some(false))
+    .map(|(_, short)| short)
+    .collect();
+    if !slow.is_empty() {
+        let set: Vec<_> = slow.iter().map(|short| format!("{short} on")).collect();
+        let text = format!(
+            "{name}: {} off: each segment is translated by itself, which is slower",
+            slow.join(", ")
+        );
+        findings.push(Finding::notice("offloads", text).mend(format!("ethtool -K {name} {}", set.join(" "))));
+    }
+    for (feature, short) in [("large-receive-offload", "lro"), ("rx-gro-hw", "rx-gro-hw")] {
+        if on(feature) == Some(true) {
+            let text = format!(
+                "{name}: {short} is on: segments merged by the device may not be cut again as they were"
+            );
+            findings.push(Finding::notice("offloads", text).mend(format!("ethtool -K {name} {short} off")));
+        }
+    }
+    findings
+}

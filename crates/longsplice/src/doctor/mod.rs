@@ -1,0 +1,139 @@
+//! `longsplice doctor`: what this machine can do, what is missing, and the command that mends it.
+//!
+//! Each check is a function of an [`Env`], so that tests can show it any machine.
+
+mod env;
+mod interfaces;
+mod kernel;
+mod mounts;
+mod privileges;
+mod sysctls;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use serde::Serialize;
+
+pub use env::{Env, Interface, Machine};
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// It works, and there is something to know.
+    Notice,
+    /// Without it nothing can be spliced.
+    Missing,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was checked; stable, for programs.
+    pub check: &'static str,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// The same in words.
+    pub text: String,
+    /// The command that mends it, where one does.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn good(check: &'static str, text: impl Into<String>) -> Self {
+        Finding {
+            check,
+            verdict: Verdict::Good,
+            text: text.into(),
+            remedy: None,
+        }
+    }
+
+    fn notice(check: &'static str, text: impl Into<String>) -> Self {
+        Finding {
+            verdict: Verdict::Notice,
+            ..Finding::good(check, text)
+        }
+    }
+
+    fn missing(check: &'static str, text: impl Into<String>) -> Self {
+        Finding {
+            verdict: Verdict::Missing,
+            ..Finding::good(check, text)
+        }
+    }
+
+    fn mend(self, remedy: impl Into<String>) -> Self {
+        Finding {
+            remedy: Some(remedy.into()),
+            ..self
+        }
+    }
+}
+
+/// Everything that was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The version that looked.
+    pub version: &'static str,
+    /// Whether nothing is missing.
+    pub can_splice: bool,
+    /// One or more for each check.
+    pub findings: Vec<Finding>,
+}
+
+type Check = fn(&dyn Env) -> Vec<Finding>;
+
+const CHECKS: &[Check] = &[
+    kernel::release,
+    kernel::btf,
+    kernel::jit,
+    kernel::options,
+    mounts::bpffs,
+    mounts::namespace,
+    privileges::capabilities,
+    privileges::repair,
+    privileges::descriptors,
+    interfaces::usable,
+    interfaces::offloads,
+    sysctls::tcp_options,
+    sysctls::source_ports,
+    sysctls::source_validation,
+    sysctls::loopback_forwarding,
+    sysctls::conntrack,
+];
+
+/// Makes every check.
+pub fn examine(env: &dyn Env) -> Report {
+    let findings: Vec<_> = CHECKS.iter().flat_map(|check| check(env)).collect();
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        can_splice: findings.iter().all(|f| f.verdict != Verdict::Missing),
+        findings,
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            let sign = match finding.verdict {
+                Verdict::Good => '✔',
+                Verdict::Notice => '!',
+                Verdict::Missing => '✘',
+            };
+            writeln!(f, "{sign} {:<14} {}", finding.check, finding.text)?;
+            if let Some(remedy) = &finding.remedy {
+                writeln!(f, "{:17}→ {remedy}", "")?;
+            }
+        }
+        let verdict = if self.can_splice {
+            "Nothing that splicing needs was found missing here."
+        } else {
+            "Connections are forwarded here, but not spliced: what is marked ✘ is missing."
+        };
+        writeln!(f, "\n{verdict}")
+    }
+}

@@ -1,0 +1,70 @@
+//! Where pins are kept, and whether they will be found again.
+
+use super::{Env, Finding, privileges};
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// The device number and the type of what is mounted there, in the view of a process.
+fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
+    let mountinfo = env.read(&format!("/proc/{process}/mountinfo")).ok()?;
+    let mount = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut left = left.split(' ').skip(2);
+        let (device, point) = (left.next()?, left.nth(1)?);
+        (point == BPFFS).then(|| {
+            (
+                device.to_owned(),
+                right.split(' ').next().unwrap_or_default().to_owned(),
+            )
+        })
+    };
+    // The last one lies on top.
+    mountinfo.lines().filter_map(mount).next_back()
+}
+
+pub(super) fn bpffs(env: &dyn Env) -> Vec<Finding> {
+    let mend = format!("mount -t bpf bpf {BPFFS}");
+    vec![match mounted(env, "self") {
+        Some((_, fs)) if fs == "bpf" => Finding::good("bpffs", format!("mounted at {BPFFS}")),
+        Some((_, fs)) => {
+            Finding::missing("bpffs", format!("{BPFFS} is a {fs}: pins cannot be kept there")).mend(mend)
+        }
+        None if privileges::can_mount(env) => {
+            Finding::notice("bpffs", format!("not mounted at {BPFFS}; the daemon will try to")).mend(mend)
+        }
+        None => Finding::missing(
+            "bpffs",
+            format!("not mounted at {BPFFS}: spliced flows are kept there"),
+        )
+        .mend(mend),
+    }]
+}
+
+/// `ip netns exec` gives its command a mount namespace of its own, with a /sys of its own: what is pinned there is
+/// gone with the command, and the flows with it.
+pub(super) fn namespace(env: &dyn Env) -> Vec<Finding> {
+    let (ours, first) = (mounted(env, "self"), mounted(env, "1"));
+    if ours.is_some() && ours == first {
+        let text = format!("{BPFFS} is the machine's own: pins outlive this process");
+        return vec![Finding::good("mounts", text)];
+    }
+    // Where there is no bpffs yet, the namespaces themselves must be compared.
+    let same = match (env.link("/proc/self/ns/mnt"), env.link("/proc/1/ns/mnt")) {
+        (Ok(ours), Ok(first)) => Some(ours == first),
+        _ if first.is_some() => Some(false),
+        _ => None,
+    };
+    vec![match same {
+        Some(true) => Finding::good("mounts", "not private: pins will outlive this process"),
+        Some(false) => Finding::notice(
+            "mounts",
+            "private (`ip netns exec` makes them so): pins made here vanish with them, and spliced flows too",
+        )
+        .mend("enter the network namespace with: nsenter --net=/run/netns/NAME longsplice …"),
+        None => Finding::notice(
+            "mounts",
+            "whether pins outlive this process cannot be seen (/proc/1 is closed to it); \
+             they vanish with `ip netns exec`, and stay with `nsenter --net`",
+        ),
+    }]
+}

@@ -1,0 +1,122 @@
+//! Settings of the network stack.
+
+use super::{Env, Finding};
+
+fn ipv4(env: &dyn Env, name: &str) -> Option<String> {
+    env.value(&format!("/proc/sys/net/ipv4/{name}")).ok()
+}
+
+pub(super) fn tcp_options(env: &dyn Env) -> Vec<Finding> {
+    let off: Vec<_> = ["tcp_timestamps", "tcp_sack", "tcp_window_scaling"]
+        .into_iter()
+        .filter(|name| ipv4(env, name).as_deref() == Some("0"))
+        .collect();
+    if off.is_empty() {
+        return vec![Finding::good(
+            "tcp-options",
+            "timestamps, SACK and window scaling are offered",
+        )];
+    }
+    let set: Vec<_> = off.iter().map(|name| format!("net.ipv4.{name}=1")).collect();
+    let text = format!(
+        "{} switched off: long paths are slow, spliced or not",
+        off.join(", ")
+    );
+    vec![Finding::notice("tcp-options", text).mend(format!("sysctl -w {}", set.join(" ")))]
+}
+
+/// The kernel must not hand out the port of a spliced flow: it sees no socket there.
+pub(super) fn source_ports(env: &dyn Env) -> Vec<Finding> {
+    let local = ipv4(env, "ip_local_port_range").and_then(|range| {
+        let mut ends = range.split_whitespace().map(str::parse::<u16>);
+        Some((ends.next()?.ok()?, ends.next()?.ok()?))
+    });
+    let Some((lo, hi)) = local else {
+        return vec![Finding::notice(
+            "source-ports",
+            "net.ipv4.ip_local_port_range cannot be read",
+        )];
+    };
+    let reserved_text = ipv4(env, "ip_local_reserved_ports").unwrap_or_default();
+    let reserved = parse_ports(&reserved_text);
+    let Some(planned) = env.source_ports() else {
+        let also = if reserved_text.is_empty() {
+            String::new()
+        } else {
+            format!(", except {reserved_text}")
+        };
+        return vec![Finding::good(
+            "source-ports",
+            format!("the kernel hands out {lo} to {hi}{also}"),
+        )];
+    };
+    let kept_out =
+        |port: u16| port < lo || port > hi || reserved.iter().any(|(from, to)| (*from..=*to).contains(&port));
+    let range = std::ops::RangeInclusive::from(planned);
+    vec![if range.clone().all(kept_out) {
+        Finding::good(
+            "source-ports",
+            format!("{planned} is not handed out by the kernel"),
+        )
+    } else {
+        let also = if reserved_text.is_empty() {
+            String::new()
+        } else {
+            format!("{reserved_text},")
+        };
+        Finding::notice(
+            "source-ports",
+            format!("the kernel hands out ports of {planned} itself ({lo} to {hi})"),
+        )
+        .mend(format!(
+            "sysctl -w net.ipv4.ip_local_reserved_ports={also}{planned}"
+        ))
+    }]
+}
+
+/// Reads a list such as `80,20000-29999`; what is malformed is left out.
+fn parse_ports(list: &str) -> Vec<(u16, u16)> {
+    let one = |item: &str| {
+        let (from, to) = item.split_once('-').unwrap_or((item, item));
+        Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
+    };
+    list.split(',').filter_map(one).collect()
+}
+
+pub(super) fn source_validation(env: &dyn Env) -> Vec<Finding> {
+    let all = |name: &str| ipv4(env, &format!("conf/all/{name}"));
+    if all("rp_filter").as_deref() != Some("1") {
+        return vec![Finding::good("rp-filter", "sources are not validated strictly")];
+    }
+    let marks = match all("src_valid_mark").as_deref() {
+        Some("1") => ", marks included (src_valid_mark)",
+        _ => "",
+    };
+    let text = format!("strict{marks}: where routes are asymmetric, relayed connections fail");
+    vec![Finding::notice("rp-filter", text).mend("sysctl -w net.ipv4.conf.all.rp_filter=2")]
+}
+
+pub(super) fn loopback_forwarding(env: &dyn Env) -> Vec<Finding> {
+    vec![match ipv4(env, "conf/lo/forwarding").as_deref() {
+        Some("0") => Finding::good(
+            "lo-forwarding",
+            "off; the daemon switches it on for its look-ups of routes",
+        ),
+        _ => Finding::good("lo-forwarding", "on"),
+    }]
+}
+
+pub(super) fn conntrack(env: &dyn Env) -> Vec<Finding> {
+    vec![if env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
+        Finding::notice(
+            "netfilter",
+            "connection tracking is loaded; a spliced flow's segments pass beside it: firewall rules and NAT hold \
+             when a connection is set up, and do not see it afterwards",
+        )
+    } else {
+        Finding::good(
+            "netfilter",
+            "no connection tracking (spliced flows' segments would pass beside it)",
+        )
+    }]
+}

@@ -1,0 +1,257 @@
+use std::{collections::BTreeMap, io};
+
+use super::*;
+use crate::address::PortRange;
+
+/// A machine made of text; links and the output of commands are files, too.
+struct Fake {
+    files: BTreeMap<String, String>,
+    interfaces: Vec<Interface>,
+    repair: Result<(), String>,
+    source_ports: Option<PortRange>,
+}
+
+const CONFIG: &str =
+    "CONFIG_BPF_SYSCALL=y\nCONFIG_NET_CLS_ACT=y\nCONFIG_NET_SCH_INGRESS=m\nCONFIG_NET_CLS_BPF=m\n";
+const MOUNTS: &str =
+    "23 27 0:22 / /sys rw - sysfs sysfs rw\n42 23 0:39 / /sys/fs/bpf rw shared:1 - bpf bpf rw\n";
+const FEATURES: &str = "Features for eth0:\ngeneric-segmentation-offload: on\ngeneric-receive-offload: on\n\
+                        large-receive-offload: off [fixed]\nrx-gro-hw: off\n";
+
+fn interface(name: &str, kind: u16) -> Interface {
+    Interface {
+        name: name.into(),
+        kind,
+        up: true,
+    }
+}
+
+impl Fake {
+    /// A machine on which everything is as it should be.
+    fn good() -> Self {
+        let files = [
+            ("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n"),
+            ("/sys/kernel/btf/vmlinux", ""),
+            ("/proc/sys/net/core/bpf_jit_enable", "1\n"),
+            ("zcat /proc/config.gz", CONFIG),
+            ("/proc/self/mountinfo", MOUNTS),
+            ("/proc/1/mountinfo", MOUNTS),
+            ("/proc/self/ns/mnt", "mnt:[1]"),
+            ("/proc/1/ns/mnt", "mnt:[1]"),
+            ("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+            (
+                "/proc/self/limits",
+                "Max open files            1024                 524288               files     \n",
+            ),
+            ("ethtool -k eth0", FEATURES),
+            ("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
+            ("/proc/sys/net/ipv4/conf/all/rp_filter", "0\n"),
+            ("/proc/sys/net/ipv4/conf/lo/forwarding", "0\n"),
+        ];
+        Fake {
+            files: files
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .collect(),
+            interfaces: vec![interface("eth0", 1), interface("lo", 772)],
+            repair: Ok(()),
+            source_ports: None,
+        }
+    }
+
+    fn with(mut self, path: &str, text: &str) -> Self {
+        self.files.insert(path.to_owned(), text.to_owned());
+        self
+    }
+
+    fn without(mut self, path: &str) -> Self {
+        self.files.remove(path);
+        self
+    }
+}
+
+impl Env for Fake {
+    fn read(&self, path: &str) -> io::Result<String> {
+        self.files
+            .get(path)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+    fn exists(&self, path: &str) -> bool {
+        self.files.contains_key(path)
+    }
+    fn link(&self, path: &str) -> io::Result<String> {
+        self.read(path)
+    }
+    fn interfaces(&self) -> Vec<Interface> {
+        self.interfaces.clone()
+    }
+    fn run(&self, program: &str, args: &[&str]) -> io::Result<String> {
+        self.read(&format!("{program} {}", args.join(" ")))
+    }
+    fn probe_repair(&self) -> Result<(), String> {
+        self.repair.clone()
+    }
+    fn source_ports(&self) -> Option<PortRange> {
+        self.source_ports
+    }
+}
+
+/// What is not good, as `check verdict text → remedy`.
+fn complaints(fake: &Fake) -> Vec<String> {
+    let bad = examine(fake)
+        .findings
+        .into_iter()
+        .filter(|f| f.verdict != Verdict::Good);
+    bad.map(|f| {
+        format!(
+            "{} {:?} {} → {}",
+            f.check,
+            f.verdict,
+            f.text,
+            f.remedy.unwrap_or_default()
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_mend() {
+    let fake = Fake::good();
+    assert_eq!(complaints(&fake), Vec::<String>::new());
+    let report = examine(&fake);
+    assert!(report.can_splice);
+    assert!(
+        report
+            .to_string()
+            .contains("✔ kernel         Linux 6.1.0-18-amd64"),
+        "{report}"
+    );
+}
+
+#[test]
+fn each_fault_is_found_alone_and_its_remedy_named() {
+    let source_ports = Fake {
+        source_ports: "40000-40009".parse().ok(),
+        ..Fake::good()
+    };
+    for (fake, says) in [
+        (
+            Fake::good().with("/proc/sys/kernel/osrelease", "5.10.0"),
+            "kernel Missing Linux 5.10.0; 6.1",
+        ),
+        (
+            Fake::good().with("/proc/sys/kernel/osrelease", "?"),
+            "kernel Notice the version cannot",
+        ),
+        (Fake::good().without("/sys/kernel/btf/vmlinux"), "btf Missing"),
+        (
+            Fake::good().with("/proc/sys/net/core/bpf_jit_enable", "0"),
+            "→ sysctl -w net.core.bpf_jit_enable=1",
+        ),
+        (
+            Fake::good().with(
+                "zcat /proc/config.gz",
+                "CONFIG_BPF_SYSCALL=y\nCONFIG_NET_CLS_ACT=y\n",
+            ),
+            "kernel-config Missing built without CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF",
+        ),
+        (
+            Fake::good().without("zcat /proc/config.gz"),
+            "kernel-config Notice cannot be read",
+        ),
+        (Fake::good().with("/proc/self/mountinfo", ""), "bpffs Notice"),
+        (
+            Fake::good()
+                .with("/proc/self/ns/mnt", "mnt:[2]")
+                .with("/proc/1/mountinfo", ""),
+            "mounts Notice private (`ip netns exec` makes them so)",
+        ),
+        (
+            Fake::good()
+                .without("/proc/1/ns/mnt")
+                .without("/proc/1/mountinfo"),
+            "mounts Notice whether pins",
+        ),
+        (
+            Fake::good().with("/proc/self/status", "CapEff:\t0000000000001000\n"),
+            "capabilities Missing this process lacks CAP_BPF, CAP_PERFMON",
+        ),
+        (
+            Fake {
+                repair: Err("EPERM".into()),
+                ..Fake::good()
+            },
+            "tcp-repair Missing the kernel refuses it: EPERM",
+        ),
+        (
+            Fake::good().with("/proc/self/limits", "Max open files 1024 1024 files"),
+            "some 512 connections",
+        ),
+        (
+            Fake {
+                interfaces: vec![interface("lo", 772), interface("tun0", 65_534)],
+                ..Fake::good()
+            },
+            "`interface`): tun0",
+        ),
+        (
+            Fake::good().with("ethtool -k eth0", "generic-receive-offload: off\n"),
+            "→ ethtool -K eth0 gro on",
+        ),
+        (
+            Fake::good().with("ethtool -k eth0", "rx-gro-hw: on\n"),
+            "→ ethtool -K eth0 rx-gro-hw off",
+        ),
+        (Fake::good().without("ethtool -k eth0"), "→ apt install ethtool"),
+        (
+            Fake::good().with("/proc/sys/net/ipv4/tcp_sack", "0"),
+            "→ sysctl -w net.ipv4.tcp_sack=1",
+        ),
+        (
+            source_ports,
+            "→ sysctl -w net.ipv4.ip_local_reserved_ports=40000-40009",
+        ),
+        (
+            Fake::good().with("/proc/sys/net/ipv4/conf/all/rp_filter", "1"),
+            "rp-filter Notice strict:",
+        ),
+        (
+            Fake::good().with("/proc/sys/net/netfilter/nf_conntrack_max", "1"),
+            "netfilter Notice",
+        ),
+    ] {
+        let found = complaints(&fake);
+        assert_eq!(found.len(), 1, "{says}: {found:?}");
+        assert!(found[0].contains(says), "{says}: {found:?}");
+    }
+}
+
+#[test]
+fn planned_ports_that_are_reserved_are_good() {
+    let fake = Fake {
+        source_ports: "40000-40009".parse().ok(),
+        ..Fake::good()
+    };
+    let fake = fake.with("/proc/sys/net/ipv4/ip_local_reserved_ports", "80,40000-41000\n");
+    assert_eq!(complaints(&fake), Vec::<String>::new());
+}
+
+#[test]
+fn a_private_mount_namespace_with_the_machines_bpffs_is_good() {
+    let fake = Fake::good().with("/proc/self/ns/mnt", "mnt:[2]");
+    assert_eq!(complaints(&fake), Vec::<String>::new());
+}
+
+#[test]
+fn an_empty_machine_is_survived() {
+    let fake = Fake {
+        files: BTreeMap::new(),
+        interfaces: Vec::new(),
+        repair: Err(String::new()),
+        source_ports: None,
+    };
+    let report = examine(&fake);
+    assert!(!report.can_splice);
+    assert!(report.to_string().contains("what is marked ✘ is missing"));
+}

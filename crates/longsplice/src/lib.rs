@@ -1,0 +1,17 @@
+//! The daemon and the command line of Longsplice: listeners, targets, configuration, the admin socket, `doctor`.
+//!
+//! What splices is [`longsplice_engine`]; this crate decides who may talk to whom and hands the pairs over.
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod doctor;
+pub mod instance;
+pub mod listener;
+mod logging;
+mod notify;
+pub mod show;
+pub mod upstream;

@@ -1,0 +1,87 @@
+//! One connection, from accept to its end.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
+
+use longsplice_engine::{Ended, Pair, Summary};
+use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
+
+use super::Service;
+use crate::upstream;
+
+/// Counts the connection as open for as long as this process holds it.
+struct Held {
+    service: Arc<Service>,
+    _permits: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.service.open.fetch_sub(1, Ordering::Relaxed);
+        self.service.resources.freed.notify_one();
+    }
+}
+
+/// Serves the connection in a task of its own, which gives the permits back at its end.
+pub(super) fn spawn(
+    client: TcpStream,
+    peer: SocketAddr,
+    service: Arc<Service>,
+    permits: [Option<OwnedSemaphorePermit>; 2],
+) {
+    service.open.fetch_add(1, Ordering::Relaxed);
+    let held = Held {
+        service,
+        _permits: permits,
+    };
+    tokio::spawn(async move { serve(client, peer, &held.service).await });
+}
+
+/// Resets the connection: its client learns at once that nobody serves it.
+pub(super) fn refuse(client: TcpStream, peer: SocketAddr, service: &Service, reason: &str) {
+    service.refused.fetch_add(1, Ordering::Relaxed);
+    tracing::info!(listener = service.config.name, %peer, reason, "connection refused");
+    // If this fails, the client sees an orderly end instead, which still is one.
+    let _ = client.set_zero_linger();
+}
+
+async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
+    let config = &service.config;
+    let name = config.name.as_str();
+    if let Err(error) = service.splicer.prepare_client(&client) {
+        tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
+    }
+    let server = match upstream::connect(&service.splicer, &client, &config.to, config.connect_timeout).await
+    {
+        Ok(server) => server,
+        Err(refused) => return refuse(client, peer, service, &refused.to_string()),
+    };
+    let pair = Pair {
+        client,
+        server,
+        splice: config.splice,
+        detach: config.detach,
+    };
+    match service.splicer.splice(pair).await {
+        Ok(Ended::Closed(summary)) => log_end(name, peer, &summary),
+        Ok(Ended::Detached(id)) => {
+            tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
+        }
+        Err(error) => tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
+    }
+}
+
+fn log_end(listener: &str, peer: SocketAddr, summary: &Summary) {
+    tracing::debug!(
+        listener, %peer,
+        flow = %summary.id,
+        to_server = summary.bytes_to_server,
+        to_client = summary.bytes_to_client,
+        spliced = summary.spliced,
+        relay_reason = summary.relay_reason.map(|r| r.as_str()),
+        reset = summary.reset,
+        "connection ended"
+    );
+}

@@ -1,0 +1,111 @@
+//! Listeners: accept, find a target, hand the pair to the engine.
+
+mod accept;
+mod bind;
+mod connection;
+mod resources;
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use longsplice_engine::Splicer;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+pub use bind::{BindError, Bound};
+pub use resources::Resources;
+
+use crate::{
+    config::{ListenerConfig, Period},
+    upstream::same_family_first,
+};
+
+/// One listener at work: its configuration and what it counts. Its addresses share it.
+#[derive(Debug)]
+pub struct Service {
+    config: ListenerConfig,
+    splicer: Splicer,
+    /// One permit for each connection that this process may hold, where that is limited.
+    slots: Option<Arc<Semaphore>>,
+    resources: Arc<Resources>,
+    open: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// A listener as `status` shows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Its name.
+    pub name: String,
+    /// The addresses it is bound to.
+    pub listen: Vec<SocketAddr>,
+    /// Where its connections go, in order of preference.
+    pub to: Vec<String>,
+    /// When it splices.
+    pub splice: String,
+    /// When it detaches.
+    pub detach: String,
+    /// How long an address of a target may take to answer.
+    pub connect_timeout: String,
+    /// Connections that the process holds now.
+    pub open: u64,
+    /// The limit of these.
+    pub max_connections: Option<u32>,
+    /// Connections that were reset because no target answered or the limit was reached.
+    pub refused_total: u64,
+}
+
+impl Service {
+    /// A listener that is ready to serve; all listeners of the process share `resources`.
+    pub fn new(config: ListenerConfig, splicer: Splicer, resources: Arc<Resources>) -> Arc<Self> {
+        let slots = config
+            .max_connections
+            .map(|n| Arc::new(Semaphore::new((n as usize).min(Semaphore::MAX_PERMITS))));
+        Arc::new(Service {
+            config,
+            splicer,
+            slots,
+            resources,
+            open: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// What `status` shows, given the addresses it is bound to.
+    pub fn status(&self, listen: &[SocketAddr]) -> ListenerStatus {
+        let c = &self.config;
+        ListenerStatus {
+            name: c.name.clone(),
+            listen: listen.to_vec(),
+            to: c.to.iter().map(ToString::to_string).collect(),
+            splice: c.splice.to_string(),
+            detach: c.detach.to_string(),
+            connect_timeout: Period(c.connect_timeout).to_string(),
+            open: self.open.load(Ordering::Relaxed),
+            max_connections: c.max_connections,
+            refused_total: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The address that connections accepted at `local` will most likely go to: what the engine prepares for.
+    /// A name that cannot be resolved now is tried again at each connection, and reported here.
+    async fn likely_target(&self, local: SocketAddr) -> Option<SocketAddr> {
+        for target in &self.config.to {
+            match target.resolve().await {
+                Ok(addresses) => return same_family_first(addresses, local.is_ipv4()).first().copied(),
+                Err(error) => {
+                    tracing::warn!(
+                        listener = self.config.name, %target, %error,
+                        "the target has no address now; each connection will look again"
+                    );
+                }
+            }
+        }
+        None
+    }
+}

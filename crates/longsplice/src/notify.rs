@@ -1,0 +1,31 @@
+//! Tells systemd, where it asked for it (`Type=notify`), that the daemon is ready or stopping.
+
+use std::{
+    env, io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+};
+
+/// Sends one state, such as `READY=1`. Nobody may be listening: that is the usual case and no error.
+pub(crate) fn notify(state: &str) {
+    if let Err(error) = send(state) {
+        tracing::debug!(%error, state, "systemd was not told");
+    }
+}
+
+fn send(state: &str) -> io::Result<()> {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let address = match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(&path)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)?;
+    Ok(())
+}

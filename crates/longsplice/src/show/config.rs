@@ -1,0 +1,94 @@
+//! `longsplice check`: what was understood.
+
+use std::fmt::Write;
+
+use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period};
+
+/// The configuration in words, defaults included.
+pub fn config(c: &Config) -> String {
+    let mut out = String::new();
+    let s = &c.splicer;
+    line(&mut out, "instance", c.instance.to_string());
+    line(
+        &mut out,
+        "admin",
+        c.admin
+            .as_ref()
+            .map_or("at the usual place".into(), |p| p.display().to_string()),
+    );
+    line(
+        &mut out,
+        "interfaces",
+        s.interfaces
+            .as_ref()
+            .map_or("all that routes use".into(), |i| i.join(", ")),
+    );
+    let ports = s
+        .source_ports
+        .as_ref()
+        .map(|r| format!("{} to {}", r.start(), r.end()));
+    line(
+        &mut out,
+        "source ports",
+        ports.unwrap_or_else(|| "chosen outside the kernel's own range".into()),
+    );
+    line(
+        &mut out,
+        "flows",
+        format!("at most {}, of them {} not detached", s.max_flows, s.max_dormant),
+    );
+    line(
+        &mut out,
+        "timeouts",
+        format!("idle {}, linger {}", Period(s.idle_timeout), Period(s.linger)),
+    );
+    let spliced = match c.shutdown {
+        OnShutdown::Keep => "spliced flows run on",
+        OnShutdown::End => "spliced flows are reset",
+    };
+    line(
+        &mut out,
+        "at shutdown",
+        format!("{spliced}; others get {}", Period(c.grace)),
+    );
+    line(
+        &mut out,
+        "log",
+        format!("{:?}, {:?}", c.log.format, c.log.level).to_lowercase(),
+    );
+    for l in &c.listeners {
+        listener(&mut out, l);
+    }
+    out
+}
+
+fn listener(out: &mut String, l: &ListenerConfig) {
+    let listen: Vec<_> = l.listen.iter().map(ToString::to_string).collect();
+    let to: Vec<_> = l.to.iter().map(ToString::to_string).collect();
+    line(
+        out,
+        "listener",
+        format!("{}: {} -> {}", l.name, listen.join(", "), to.join(", else ")),
+    );
+    line(out, "", format!("splice {}, detach {}", l.splice, l.detach));
+    let then = match l.on_full {
+        OnFull::Wait => "others wait",
+        OnFull::Refuse => "others are refused",
+    };
+    let most = l
+        .max_connections
+        .map_or("no limit".into(), |n| format!("at most {n}, {then}"));
+    line(
+        out,
+        "",
+        format!(
+            "connect timeout {}, connections: {most}",
+            Period(l.connect_timeout)
+        ),
+    );
+}
+
+fn line(out: &mut String, name: &str, value: String) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "  {name:<13} {value}");
+}

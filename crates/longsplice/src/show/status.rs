@@ -1,0 +1,192 @@
+//! `longsplice status`.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use longsplice_engine::{SwitchTimes, reason::RelayReason};
+
+use super::{
+    age, bytes, nanoseconds,
+    table::{Align, Table},
+};
+use crate::admin::Status;
+
+/// What a person wants to see first, first: whether it can splice.
+pub fn status(s: &Status) -> String {
+    let c = &s.counters;
+    let mut out = String::new();
+    let stopping = if s.stopping { ", shutting down" } else { "" };
+    line(
+        &mut out,
+        "instance",
+        format!("{} (longsplice {}, pid {})", s.instance, s.version, s.pid),
+    );
+    line(&mut out, "up", format!("{}{stopping}", age(s.uptime_seconds)));
+    let why = s.health.why_not.as_deref().unwrap_or("no reason is known");
+    line(
+        &mut out,
+        "splicing",
+        if s.health.can_splice {
+            "yes".to_owned()
+        } else {
+            format!("no: {why}")
+        },
+    );
+    line(&mut out, "interfaces", or_none(s.health.interfaces.join(" ")));
+    line(&mut out, "source ports", or_none(s.health.source_ports.clone()));
+    line(
+        &mut out,
+        "flows",
+        format!("{} of at most {} spliced", s.health.flows, s.health.max_flows),
+    );
+    out.push('\n');
+    line(&mut out, "accepted", c.accepted_total);
+    line(
+        &mut out,
+        "spliced",
+        format!("{}{}", c.spliced_total, switch(&c.switch_to_dormant)),
+    );
+    line(
+        &mut out,
+        "detached",
+        format!("{}{}", c.detached_total, switch(&c.switch_to_detached)),
+    );
+    line(&mut out, "unspliced", c.unspliced_total);
+    line(&mut out, "adopted", c.adopted_total);
+    line(&mut out, "ended", counted(&c.ended_total));
+    line(
+        &mut out,
+        "relayed",
+        format!("{} ({})", c.relayed_total, bytes(c.relay_bytes_total)),
+    );
+    reasons(&mut out, &c.relayed_reasons);
+    line(&mut out, "segments", counted(&c.segments));
+    out.push('\n');
+    out.push_str(&listeners(s));
+    out
+}
+
+fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{name:<13} {value}");
+}
+
+fn or_none(s: String) -> String {
+    if s.is_empty() { "none".to_owned() } else { s }
+}
+
+fn switch(times: &SwitchTimes) -> String {
+    if times.samples == 0 {
+        return String::new();
+    }
+    format!(
+        " (switch: median {}, p99 {})",
+        nanoseconds(times.median_ns),
+        nanoseconds(times.p99_ns)
+    )
+}
+
+fn counted(map: &BTreeMap<String, u64>) -> String {
+    let shown: Vec<_> = map
+        .iter()
+        .filter(|(_, n)| **n > 0)
+        .map(|(name, n)| format!("{name} {n}"))
+        .collect();
+    if shown.is_empty() {
+        "0".to_owned()
+    } else {
+        shown.join(", ")
+    }
+}
+
+/// Most frequent first, each with what it means.
+fn reasons(out: &mut String, by_reason: &BTreeMap<String, u64>) {
+    let mut shown: Vec<_> = by_reason.iter().filter(|(_, n)| **n > 0).collect();
+    shown.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+    for (name, n) in shown {
+        let known = RelayReason::ALL.iter().find(|r| r.as_str() == name);
+        let meaning = known.map(|r| format!(": {}", r.explain())).unwrap_or_default();
+        let _ = writeln!(out, "  {n:>10} {name}{meaning}");
+    }
+}
+
+fn listeners(s: &Status) -> String {
+    use Align::{Left, Right};
+    let mut table = Table::new(vec![
+        ("LISTENER", Left),
+        ("ADDRESS", Left),
+        ("TO", Left),
+        ("SPLICE", Left),
+        ("DETACH", Left),
+        ("OPEN", Right),
+        ("REFUSED", Right),
+    ]);
+    for l in &s.listeners {
+        let open = l
+            .max_connections
+            .map_or_else(|| l.open.to_string(), |max| format!("{}/{max}", l.open));
+        let addresses: Vec<_> = l.listen.iter().map(ToString::to_string).collect();
+        table.row(vec![
+            l.name.clone(),
+            addresses.join(" "),
+            l.to.join(" "),
+            l.splice.clone(),
+            l.detach.clone(),
+            open,
+            l.refused_total.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use longsplice_engine::{Counters, Health};
+
+    use super::*;
+
+    #[test]
+    fn why_it_cannot_splice_and_why_it_did_not_are_told() {
+        let counted = |pairs: &[(&str, u64)]| pairs.iter().map(|(k, n)| ((*k).to_owned(), *n)).collect();
+        let text = status(&Status {
+            version: "0.1.0".into(),
+            instance: "edge".into(),
+            pid: 7,
+            started_at: 0,
+            uptime_seconds: 3700.0,
+            stopping: true,
+            counters: Counters {
+                relayed_total: 5,
+                relayed_reasons: counted(&[("ecn", 1), ("ipv6", 4), ("mss", 0), ("of_a_later_version", 2)]),
+                switch_to_dormant: SwitchTimes {
+                    samples: 3,
+                    median_ns: 300,
+                    p99_ns: 1_500,
+                },
+                ..Counters::default()
+            },
+            health: Health {
+                can_splice: false,
+                why_not: Some("CAP_BPF is missing".into()),
+                interfaces: Vec::new(),
+                flows: 0,
+                max_flows: 9,
+                source_ports: String::new(),
+            },
+            listeners: Vec::new(),
+        });
+        for line in [
+            "instance      edge (longsplice 0.1.0, pid 7)\n",
+            "up            1h01m, shutting down\n",
+            "splicing      no: CAP_BPF is missing\n",
+            "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
+            "           4 ipv6: One of the legs is IPv6: only IPv4 pairs are spliced in this version.\n",
+            "           2 of_a_later_version\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+        assert!(
+            text.find("ipv6").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! Leg B: the first address of the first target that answers.
+
+use std::{fmt, io, net::SocketAddr, time::Duration};
+
+use longsplice_engine::Splicer;
+use tokio::{net::TcpStream, time};
+
+use crate::address::Target;
+
+/// No target answered: what was tried, and what became of each.
+#[derive(Debug, thiserror::Error)]
+pub struct Refused {
+    attempts: Vec<(String, io::Error)>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (to, why)) in self.attempts.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "; " };
+            write!(f, "{separator}{to}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Connects to the first address that answers within `timeout`; names are looked up anew.
+pub async fn connect(
+    splicer: &Splicer,
+    client: &TcpStream,
+    targets: &[Target],
+    timeout: Duration,
+) -> Result<TcpStream, Refused> {
+    let ipv4 = client.peer_addr().is_ok_and(|peer| peer.is_ipv4());
+    let mut attempts = Vec::new();
+    for target in targets {
+        let addresses = match time::timeout(timeout, target.resolve()).await {
+            Ok(Ok(addresses)) => same_family_first(addresses, ipv4),
+            Ok(Err(error)) => {
+                attempts.push((target.to_string(), error));
+                continue;
+            }
+            Err(late) => {
+                attempts.push((target.to_string(), late.into()));
+                continue;
+            }
+        };
+        for address in addresses {
+            match splicer.connect(address, client, timeout).await {
+                Ok(server) => return Ok(server),
+                Err(error) => attempts.push((name_attempt(target, address), error)),
+            }
+        }
+    }
+    Err(Refused { attempts })
+}
+
+/// Only legs of one family can be spliced; among themselves the addresses keep the resolver's order.
+pub fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<SocketAddr> {
+    addresses.sort_by_key(|a| a.is_ipv4() != ipv4);
+    addresses
+}
+
+fn name_attempt(target: &Target, address: SocketAddr) -> String {
+    match target.literal() {
+        Some(_) => address.to_string(),
+        None => format!("{target} ({address})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_clients_family_come_first_in_their_order() {
+        let all: Vec<SocketAddr> = ["[::1]:1", "127.0.0.1:1", "[::2]:1", "127.0.0.2:1"]
+            .iter()
+            .map(|a| a.parse().unwrap())
+            .collect();
+        let order = |ipv4| {
+            same_family_first(all.clone(), ipv4)
+                .iter()
+                .map(|a| a.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(order(true), ["127.0.0.1:1", "127.0.0.2:1", "[::1]:1", "[::2]:1"]);
+        assert_eq!(order(false), ["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1"]);
+    }
+
+    #[tokio::test]
+    async fn every_refusal_is_named() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (closed, name) = {
+            let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            (gone.local_addr().unwrap(), "no-such-host.invalid:80")
+        };
+        let splicer = Splicer::relay_only(Default::default(), "a test".into());
+        let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
+        let e = connect(&splicer, &client, &targets, Duration::from_secs(2))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains(&format!("{closed}: Connection refused")), "{e}");
+        assert!(e.contains("no-such-host.invalid:80: "), "{e}");
+    }
+}

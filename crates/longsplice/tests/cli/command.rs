@@ -1,0 +1,105 @@
+//! The command line without a daemon: help, versions, files, exit codes, errors in words.
+
+use crate::common::{ask, examples, instance};
+
+#[test]
+fn the_version_and_the_help_are_shown() {
+    let (code, out, _) = ask(&["--version"]);
+    assert_eq!(
+        (code, out.trim()),
+        (0, concat!("longsplice ", env!("CARGO_PKG_VERSION")))
+    );
+    for command in ["run", "forward", "check", "flows", "status", "doctor", "splice"] {
+        let (code, out, _) = ask(&[command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(
+            out.contains("Example: longsplice ") && out.contains("--instance"),
+            "{out}"
+        );
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_the_remedy() {
+    for (args, says) in [
+        (&["forward", "--listen", ":80"][..], "--to <HOST:PORT>"),
+        (
+            &["forward", "--listen", "localhost:80", "--to", "a:1"],
+            "a listener takes an address",
+        ),
+        (
+            &["forward", "--listen", ":80", "--to", "a:1", "--detach", "after=5"],
+            "after=DURATION",
+        ),
+        (&["status", "--instance", "No"], "cannot name an instance"),
+        (
+            &["run", "--config", "/nonexistent.toml"],
+            "cannot read /nonexistent.toml",
+        ),
+        (&["splice", "x"], "invalid digit"),
+        (&["flow"], "flows"),
+    ] {
+        let (code, _, err) = ask(args);
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(says), "{err}");
+    }
+}
+
+#[test]
+fn the_examples_are_good() {
+    let files = examples();
+    assert!(!files.is_empty());
+    for file in files {
+        let (code, out, err) = ask(&["check", file.to_str().unwrap()]);
+        assert_eq!(code, 0, "{err}");
+        assert!(out.contains(": good\n"), "{out}");
+    }
+}
+
+#[test]
+fn check_points_at_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.toml");
+    std::fs::write(&file, "[[listener]]\nlisten = \":80\"\nto = \"127.0.0.1\"\n").unwrap();
+    let path = file.to_str().unwrap();
+    let expected = format!(
+        "{path}:3:6: `127.0.0.1` has no port: write 127.0.0.1:PORT\n   3 | to = \"127.0.0.1\"\n     |      ^^^^^^^^^^^\n"
+    );
+    assert_eq!(ask(&["check", path]), (2, String::new(), expected));
+    let (code, _, err) = ask(&["run", "--config", path]);
+    assert_eq!(code, 2);
+    assert!(err.contains(":3:6: "), "{err}");
+}
+
+#[test]
+fn where_no_daemon_runs_it_is_said_and_that_its_flows_run_on() {
+    let name = instance("nobody");
+    for args in [
+        &["status"][..],
+        &["status", "--json"],
+        &["flows"],
+        &["splice", "1"],
+    ] {
+        let (code, out, err) = ask(&[args, &["--instance", &name]].concat());
+        assert_eq!((code, out.as_str()), (1, ""));
+        assert!(
+            err.contains(&format!("no daemon of instance `{name}` is running")),
+            "{err}"
+        );
+        assert!(
+            err.contains("run on in the kernel") && err.contains("longsplice run"),
+            "{err}"
+        );
+    }
+}
+
+#[test]
+fn doctor_says_in_words_and_in_json_what_is_there() {
+    let (code, out, err) = ask(&["doctor"]);
+    assert!(code == 0 || code == 1, "{err}");
+    assert!(out.contains("kernel ") && out.contains("capabilities "), "{out}");
+    let (_, out, _) = ask(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(report["can_splice"].is_boolean());
+    assert!(report["findings"].as_array().unwrap().len() >= 10);
+}

@@ -1,0 +1,237 @@
+//! Runs the real binary, each test with an instance of its own.
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, geteuid},
+};
+
+/// Longer than anything takes that does not hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The command, with nothing of the environment that could lead it elsewhere, and no capabilities: a test must not
+/// touch the network of the machine it runs on.
+pub(crate) fn longsplice(args: &[&str]) -> Command {
+    longsplice_with(&[], args)
+}
+
+/// The same, by way of another program that runs it.
+pub(crate) fn longsplice_with(by: &[&str], args: &[&str]) -> Command {
+    let drop_capabilities = [
+        "setpriv",
+        "--inh-caps=-all",
+        "--ambient-caps=-all",
+        "--bounding-set=-all",
+    ];
+    let prefix: &[&str] = if geteuid().is_root() {
+        &drop_capabilities
+    } else {
+        &[]
+    };
+    let words = [by, prefix, &[env!("CARGO_BIN_EXE_longsplice")], args].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    for variable in ["LONGSPLICE_LOG", "NOTIFY_SOCKET", "JOURNAL_STREAM"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Runs it to its end; what it printed, and its exit code.
+pub(crate) fn ask(args: &[&str]) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = longsplice(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// A name that no other test of this run or another has.
+pub(crate) fn instance(test: &str) -> String {
+    format!("t{}-{test}", std::process::id())
+}
+
+/// A daemon that is killed when the test ends, however it ends.
+pub(crate) struct Daemon {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    /// What it has logged and was read so far.
+    pub(crate) log: Vec<String>,
+    /// Its instance.
+    pub(crate) instance: String,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+}
+
+impl Daemon {
+    /// `forward` from a free port to the target.
+    pub(crate) fn forward(instance: &str, to: &str, more: &[&str]) -> Daemon {
+        let mut args = vec![
+            "forward",
+            "--listen",
+            "127.0.0.1:0",
+            "--to",
+            to,
+            "--instance",
+            instance,
+        ];
+        args.extend(more);
+        Daemon::start(instance, &args)
+    }
+
+    /// Any daemon; returns once it listens.
+    pub(crate) fn start(instance: &str, args: &[&str]) -> Daemon {
+        Daemon::start_command(instance, &mut longsplice(args))
+    }
+
+    /// The same, however it is to be started.
+    pub(crate) fn start_command(instance: &str, command: &mut Command) -> Daemon {
+        let mut child = command
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = read_lines(child.stderr.take().unwrap());
+        let address = "0.0.0.0:0".parse().unwrap();
+        let mut daemon = Daemon {
+            child,
+            lines,
+            log: Vec::new(),
+            instance: instance.to_owned(),
+            address,
+        };
+        let line = daemon.wait_for_line("listening on ");
+        let shown = line.split("listening on ").nth(1).unwrap();
+        let end = shown.find([' ', '"', '\x1b']).unwrap_or(shown.len());
+        daemon.address = shown[..end].parse().unwrap();
+        daemon
+    }
+
+    /// The next line of its log that holds the text.
+    pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.log.push(line.clone());
+                    if line.contains(text) {
+                        return line;
+                    }
+                }
+                Err(e) => panic!("no line with `{text}` ({e}) in {:#?}", self.log),
+            }
+        }
+    }
+
+    /// Asks it by another process of the command line.
+    pub(crate) fn ask(&self, args: &[&str]) -> (i32, String, String) {
+        ask(&[args, &["--instance", &self.instance]].concat())
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Waits for its end, and reads the rest of its log.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                self.log.extend(self.lines.iter());
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end: {:#?}", self.log);
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A connection to it.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.address, PATIENCE).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// How a connection to it ends of which nothing is asked. A reset may come before connect(2) has returned.
+    pub(crate) fn outcome(&self) -> Result<usize, ErrorKind> {
+        let mut stream = TcpStream::connect_timeout(&self.address, PATIENCE).map_err(|e| e.kind())?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(|e| e.kind())?;
+        stream.read(&mut [0]).map_err(|e| e.kind())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended; a wait that fails leaves nothing to do. An orderly end takes its files away.
+        if let Ok(None) = self.child.try_wait() {
+            self.signal(Signal::SIGINT);
+            self.signal(Signal::SIGINT);
+            let deadline = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lines(stderr: ChildStderr) -> mpsc::Receiver<String> {
+    let (send, receive) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+/// A server that sends back what it gets, until it gets no more.
+pub(crate) fn echo_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || echo(stream));
+        }
+    });
+    address
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut buffer = [0; 65_536];
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..n]).is_err() {
+            return;
+        }
+    }
+}
+
+/// A port on which nobody listens.
+pub(crate) fn closed_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The examples of the repository.
+pub(crate) fn examples() -> Vec<PathBuf> {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let files = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());
+    files
+        .filter(|p| p.extension().is_some_and(|e| e == "toml"))
+        .collect()
+}

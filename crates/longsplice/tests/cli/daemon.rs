@@ -1,0 +1,326 @@
+//! The daemon over loopback: it forwards with and without privileges, answers, refuses, and ends as it is told.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener},
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use crate::common::{Daemon, PATIENCE, ask, closed_port, echo_server, instance, longsplice, longsplice_with};
+use nix::sys::signal::Signal;
+
+fn status(daemon: &Daemon) -> serde_json::Value {
+    let (code, out, err) = daemon.ask(&["status", "--json"]);
+    assert_eq!(code, 0, "{err}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn bytes_pass_both_ways_and_are_counted() {
+    let daemon = Daemon::forward(&instance("echo"), &echo_server().to_string(), &[]);
+    let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let mut stream = daemon.connect();
+    let mut writer = stream.try_clone().unwrap();
+    let writing = {
+        let sent = sent.clone();
+        thread::spawn(move || {
+            writer.write_all(&sent).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        })
+    };
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    writing.join().unwrap();
+    assert!(
+        received == sent,
+        "{} of {} bytes came back",
+        received.len(),
+        sent.len()
+    );
+    assert_eq!(status(&daemon)["accepted_total"], 1);
+}
+
+#[test]
+fn an_open_connection_is_listed() {
+    let daemon = Daemon::forward(
+        &instance("list"),
+        &echo_server().to_string(),
+        &["--splice", "never"],
+    );
+    let mut stream = daemon.connect();
+    stream.write_all(b"hello").unwrap();
+    stream.read_exact(&mut [0; 5]).unwrap();
+    let (_, out, _) = daemon.ask(&["flows", "--json"]);
+    let flows: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let flow = &flows[0];
+    assert_eq!(flow["client"]["peer"], stream.local_addr().unwrap().to_string());
+    assert_eq!(flow["client"]["local"], daemon.address.to_string());
+    assert_eq!(flow["to_server"]["bytes"], 5);
+    let (_, table, _) = daemon.ask(&["flows"]);
+    assert!(table.contains("CLIENT") && table.contains("relay"), "{table}");
+}
+
+#[test]
+fn status_bears_the_counters_at_the_top() {
+    let name = instance("status");
+    let daemon = Daemon::forward(&name, "127.0.0.1:9", &["--splice", "after=1MiB"]);
+    let status = status(&daemon);
+    for counter in [
+        "accepted_total",
+        "spliced_total",
+        "detached_total",
+        "unspliced_total",
+        "relayed_total",
+    ] {
+        assert!(status[counter].is_u64(), "{counter}: {status}");
+    }
+    assert!(status["relayed_reasons"].is_object() && status["health"]["can_splice"].is_boolean());
+    assert_eq!(status["instance"], name);
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["listeners"][0]["listen"][0], daemon.address.to_string());
+    let (code, text, _) = daemon.ask(&["status"]);
+    assert_eq!(code, 0);
+    assert!(text.contains(&name) && text.contains("after=1048576"), "{text}");
+}
+
+#[test]
+fn a_client_sees_that_every_target_refused() {
+    let target = closed_port().to_string();
+    let mut daemon = Daemon::forward(&instance("refused"), &target, &[]);
+    assert_eq!(daemon.outcome(), Err(ErrorKind::ConnectionReset));
+    let line = daemon.wait_for_line("connection refused");
+    assert!(
+        line.contains(&target) && line.contains("Connection refused"),
+        "{line}"
+    );
+    assert_eq!(status(&daemon)["listeners"][0]["refused_total"], 1);
+}
+
+#[test]
+fn the_next_target_is_tried() {
+    let more = ["--to", &echo_server().to_string()];
+    let daemon = Daemon::forward(&instance("next"), &closed_port().to_string(), &more);
+    let mut stream = daemon.connect();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn a_name_is_resolved() {
+    let server = echo_server();
+    let daemon = Daemon::forward(&instance("name"), &format!("localhost:{}", server.port()), &[]);
+    let mut stream = daemon.connect();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn a_second_daemon_of_the_instance_is_refused() {
+    let daemon = Daemon::forward(&instance("twice"), "127.0.0.1:9", &[]);
+    let (code, _, err) = daemon.ask(&["forward", "--listen", "127.0.0.1:0", "--to", "127.0.0.1:9"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("is running already"), "{err}");
+}
+
+#[test]
+fn a_port_in_use_is_named_with_who_to_ask() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = TcpListener::bind(taken).unwrap();
+    let (code, _, err) = ask(&[
+        "forward",
+        "--listen",
+        &taken.to_string(),
+        "--to",
+        "127.0.0.1:9",
+        "--instance",
+        &instance("taken"),
+    ]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains(&format!("cannot listen on {taken}")) && err.contains("ss -ltnp"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_flow_that_is_not_there_cannot_be_spliced() {
+    let daemon = Daemon::forward(&instance("splice"), "127.0.0.1:9", &[]);
+    let (code, _, err) = daemon.ask(&["splice", "4000000000"]);
+    assert_eq!(code, 1, "{err}");
+}
+
+#[test]
+fn at_sigterm_new_connections_are_refused_and_nothing_stays_behind() {
+    let mut daemon = Daemon::forward(&instance("term"), &echo_server().to_string(), &[]);
+    daemon.signal(Signal::SIGHUP);
+    daemon.wait_for_line("SIGHUP");
+    daemon.signal(Signal::SIGTERM);
+    daemon.wait_for_line("shutting down");
+    assert_eq!(daemon.wait().code(), Some(0), "{:#?}", daemon.log);
+    assert!(std::net::TcpStream::connect(daemon.address).is_err());
+    let (code, _, err) = daemon.ask(&["status"]);
+    assert_eq!(code, 1, "{err}");
+    for kind in ["sock", "lock"] {
+        let path = format!("/run/longsplice/{}.{kind}", daemon.instance);
+        assert!(!std::path::Path::new(&path).exists(), "{path}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let more = ["--splice", "never", "--grace", "1h"];
+    let mut daemon = Daemon::forward(&instance("hurry"), &echo_server().to_string(), &more);
+    let mut stream = daemon.connect();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    daemon.signal(Signal::SIGTERM);
+    daemon.wait_for_line("shutting down");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait().code(), Some(1), "{:#?}", daemon.log);
+}
+
+#[test]
+fn a_stale_socket_is_no_obstacle() {
+    let name = instance("stale");
+    let mut daemon = Daemon::forward(&name, "127.0.0.1:9", &[]);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let next = Daemon::forward(&name, "127.0.0.1:9", &[]);
+    assert_eq!(status(&next)["instance"], name);
+}
+
+/// A file with one listener of at most one connection.
+fn file_with_limit(dir: &Path, name: &str, on_full: &str) -> PathBuf {
+    let (file, port, to) = (dir.join("x.toml"), closed_port().port(), echo_server());
+    let admin = dir.join("a.sock");
+    let text = format!(
+        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"few\"\nlisten = \"127.0.0.1:{port}\"\n\
+         to = \"{to}\"\nsplice = \"never\"\nmax_connections = 1\non_full = \"{on_full}\"\n",
+        admin.display(),
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+#[test]
+fn the_limit_of_connections_holds_and_the_others_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = instance("limit");
+    let file = file_with_limit(dir.path(), &name, "refuse");
+    let mut daemon = Daemon::start(
+        &name,
+        &["run", "--config", file.to_str().unwrap(), "--log-format", "json"],
+    );
+    let mut first = daemon.connect();
+    first.write_all(b"x").unwrap();
+    first.read_exact(&mut [0]).unwrap();
+    assert_eq!(daemon.outcome(), Err(ErrorKind::ConnectionReset));
+    let line = daemon.wait_for_line("the listener is full");
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(line["listener"], "few");
+    let (code, out, err) = daemon.ask(&["status", "--admin", dir.path().join("a.sock").to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("1/1"), "{out}");
+}
+
+#[test]
+fn the_limit_of_connections_holds_and_the_others_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = instance("wait");
+    let file = file_with_limit(dir.path(), &name, "wait");
+    let mut daemon = Daemon::start(&name, &["run", "--config", file.to_str().unwrap()]);
+    let mut first = daemon.connect();
+    first.write_all(b"x").unwrap();
+    first.read_exact(&mut [0]).unwrap();
+    let mut second = daemon.connect();
+    second.write_all(b"y").unwrap();
+    daemon.wait_for_line("the listener is full");
+    drop(first);
+    let mut answer = [0];
+    second.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"y");
+}
+
+/// `Type=notify` of systemd.
+#[test]
+fn readiness_and_the_end_are_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let received = || {
+        let mut buffer = [0; 64];
+        let n = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    let name = instance("notify");
+    let args = [
+        "forward",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        "127.0.0.1:9",
+        "--instance",
+        &name,
+    ];
+    let daemon = Daemon::start_command(&name, longsplice(&args).env("NOTIFY_SOCKET", &path));
+    assert_eq!(received(), "READY=1");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(received(), "STOPPING=1");
+}
+
+/// Descriptors run out: connections wait, one line is logged, and service goes on when others end.
+#[test]
+fn without_descriptors_connections_wait() {
+    let name = instance("emfile");
+    let target = echo_server().to_string();
+    let args = [
+        "forward",
+        "--listen",
+        "127.0.0.1:0",
+        "--to",
+        &target,
+        "--splice",
+        "never",
+        "--instance",
+        &name,
+    ];
+    let mut daemon = Daemon::start_command(&name, &mut longsplice_with(&["prlimit", "--nofile=24"], &args));
+    let mut held: Vec<_> = (0..30).map(|_| daemon.connect()).collect();
+    daemon.wait_for_line("cannot accept");
+    let mut last = held.pop().unwrap();
+    drop(held);
+    last.write_all(b"x").unwrap();
+    last.read_exact(&mut [0]).unwrap();
+    assert_eq!(
+        daemon.log.iter().filter(|l| l.contains("cannot accept")).count(),
+        1
+    );
+}
+
+/// Without any capability it forwards all the same, and says once what it would need.
+#[test]
+fn without_privileges_it_relays_and_says_so_once() {
+    let daemon = Daemon::forward(
+        &instance("relay"),
+        &echo_server().to_string(),
+        &["--splice", "now"],
+    );
+    for _ in 0..2 {
+        let mut stream = daemon.connect();
+        stream.write_all(b"x").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    }
+    let warned: Vec<_> = daemon
+        .log
+        .iter()
+        .filter(|l| l.contains("every connection is relayed"))
+        .collect();
+    assert_eq!(warned.len(), 1, "{:#?}", daemon.log);
+    assert!(warned[0].contains("longsplice doctor"), "{warned:?}");
+    let status = status(&daemon);
+    assert_eq!(status["health"]["can_splice"], false);
+    assert_eq!(status["spliced_total"], 0);
+}
