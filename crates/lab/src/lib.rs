@@ -1,2 +1,49 @@
-//! placeholder
+//! Topologies of network namespaces, emulated links and verified traffic, for tests and benchmarks.
+//!
+//! A test asks for a topology, runs the product in the middle of it, sends traffic whose every byte is
+//! checked, and drops everything again:
+//!
+//! ```no_run
+//! use longsplice_lab::{ConnectionSpec, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec};
+//!
+//! # fn main() -> Result<(), longsplice_lab::Error> {
+//! let net = Three::new("my-test", ThreeOptions { router: true, ..ThreeOptions::default() })?;
+//! let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into())?;
+//! let spec = TrafficSpec::same(10, ConnectionSpec::both_ways(1 << 20));
+//! let outcome = Traffic::run(&net.client, server.addr(), &spec)?;
+//! assert!(outcome.all_ok(), "{outcome:#?}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything here needs root, except [`pattern`], [`link`], [`emulator::schedule`] and [`Traffic::drive`].
+//! What was created is removed when its guard is dropped, when the process panics, and, after
+//! [`cleanup::install`], when it is interrupted. What a SIGKILL left behind, [`cleanup::sweep`] removes.
+
 #![forbid(unsafe_code)]
+
+pub mod cleanup;
+mod clock;
+mod command;
+pub mod emulator;
+mod error;
+pub mod link;
+mod netns;
+pub mod pattern;
+mod process;
+mod random;
+mod snmp;
+mod tool;
+pub mod topology;
+pub mod traffic;
+
+pub use clock::monotonic_ns;
+pub use command::NsCommand;
+pub use emulator::{Emulator, Report};
+pub use error::Error;
+pub use link::{Direction, LinkSpec, Queue};
+pub use netns::Namespace;
+pub use process::Process;
+pub use snmp::Counters;
+pub use topology::{Emulated, Three, ThreeOptions};
+pub use traffic::{ConnectionSpec, Outcome, Traffic, TrafficServer, TrafficSpec};

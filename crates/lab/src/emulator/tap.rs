@@ -1,0 +1,45 @@
+//! TAP devices: the ends of an emulated link.
+
+use tun_rs::{DeviceBuilder, Layer, SyncDevice};
+
+use crate::{Error, Namespace, tool};
+
+/// The length of the device's own queue in packets: what a TCP may send in a burst must wait in the emulated
+/// queue, where it is seen, and not be dropped before.
+const TX_QUEUE_LEN: u32 = 4000;
+
+/// Makes the TAP `device` in `namespace`, without offloads: the emulator must see the packets that a real wire
+/// would carry, not the kernel's super-packets. The device lives as long as the answer, and is still down.
+pub(crate) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<SyncDevice, Error> {
+    let tap = namespace
+        .run(|| {
+            let builder = DeviceBuilder::new()
+                .name(device)
+                .layer(Layer::L2)
+                .mtu(mtu)
+                .enable(false);
+            let tap = builder.with(|options| {
+                options.tx_queue_len(TX_QUEUE_LEN);
+            });
+            let tap = tap.build_sync()?;
+            tap.set_nonblocking(true)?;
+            Ok(tap)
+        })?
+        .map_err(Error::io(format!("make the TAP {device}")))?;
+    let line = [
+        "netns",
+        "exec",
+        namespace.name(),
+        "ethtool",
+        "-K",
+        device,
+        "gro",
+        "off",
+        "gso",
+        "off",
+        "tso",
+        "off",
+    ];
+    tool::run("ip", &line)?;
+    Ok(tap)
+}

@@ -1,0 +1,223 @@
+//! A network namespace as a guard.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use std::{io, panic, thread};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::cleanup::{self, Remove, Ticket};
+use crate::process::wait_readable;
+use crate::{Counters, Error, NsCommand, tool};
+
+/// Where `ip netns` keeps its namespaces.
+pub(crate) const NETNS_DIR: &str = "/run/netns";
+
+/// How long a killed process may take to end: it may be deep in the kernel, writing out a core or a socket.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// A named network namespace, with `lo` up; `ip netns` shows it.
+///
+/// Dropping it kills the processes that are still inside and removes the name. Sockets that this process
+/// opened in it keep the kernel's half of it alive until they are closed.
+#[derive(Debug)]
+pub struct Namespace {
+    inner: Arc<Inner>,
+    ticket: Ticket,
+}
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    /// Whether the name exists. Held while it is created and removed, so that an interruption waits for a
+    /// creation under way, and then removes it.
+    exists: Mutex<bool>,
+}
+
+impl Remove for Inner {
+    fn remove(&self) {
+        let mut exists = self.exists.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *exists)
+            && let Err(error) = destroy(&self.name)
+        {
+            // There is nobody to answer to in a drop; a leftover must not pass in silence.
+            eprintln!("longsplice-lab: {}: {error}", self.name);
+        }
+    }
+}
+
+impl Namespace {
+    /// Makes a namespace named `PREFIX-PID-N`, so that it belongs to this process and to no other guard.
+    ///
+    /// # Errors
+    /// [`Error::NeedsRoot`] for an ordinary user, [`Error::Tool`] when `ip` refuses, [`Error::Closing`]
+    /// during an interruption.
+    pub fn new(prefix: &str) -> Result<Self, Error> {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        if !geteuid().is_root() {
+            return Err(Error::NeedsRoot);
+        }
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{}-{count}", std::process::id());
+        let inner = Arc::new(Inner {
+            name,
+            exists: Mutex::new(false),
+        });
+        let weak = Arc::downgrade(&inner);
+        let ticket = cleanup::remember(weak)?;
+        let namespace = Namespace { inner, ticket };
+        {
+            let mut exists = namespace
+                .inner
+                .exists
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            tool::ip(&format!("netns add {}", namespace.name()))?;
+            *exists = true;
+        }
+        tool::ip(&format!("-n {} link set lo up", namespace.name()))?;
+        Ok(namespace)
+    }
+
+    /// The name under which `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Runs `work` on a thread inside the namespace, and answers its value. A socket that `work` opens stays
+    /// in the namespace wherever it is used later.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the namespace cannot be entered.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        let file = open(self.name())?;
+        thread::scope(|scope| {
+            // A thread of its own, because a thread that has entered a namespace stays there.
+            let inside = thread::Builder::new()
+                .name(format!("in {}", self.name()))
+                .spawn_scoped(scope, || {
+                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+                    Ok::<T, Errno>(work())
+                })
+                .map_err(Error::io("start a thread"))?;
+            match inside.join() {
+                Ok(Ok(value)) => Ok(value),
+                Ok(Err(errno)) => Err(Error::io(format!("enter {}", self.name()))(io::Error::from(
+                    errno,
+                ))),
+                Err(payload) => panic::resume_unwind(payload),
+            }
+        })
+    }
+
+    /// A command that will run inside the namespace.
+    pub fn command(&self, prog: impl AsRef<std::ffi::OsStr>) -> NsCommand<'_> {
+        NsCommand::new(self, prog.as_ref())
+    }
+
+    /// Sets a sysctl of the namespace: `path` with slashes or dots, as `net.ipv4.ip_forward`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the kernel has no such sysctl in a namespace, or refuses the value.
+    pub fn sysctl(&self, path: &str, value: &str) -> Result<(), Error> {
+        let file = Path::new("/proc/sys").join(path.replace('.', "/"));
+        self.run(|| fs::write(&file, value))?
+            .map_err(Error::io(format!("set {path} to {value:?}")))
+    }
+
+    /// The TCP and IP counters of the namespace, now.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Parse`] when `/proc/net` cannot be read.
+    pub fn snmp(&self) -> Result<Counters, Error> {
+        self.run(Counters::read)?
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.inner.remove();
+        cleanup::forget(self.ticket);
+    }
+}
+
+fn open(name: &str) -> Result<File, Error> {
+    File::open(Path::new(NETNS_DIR).join(name)).map_err(Error::io(format!("open namespace {name}")))
+}
+
+/// The process that made the namespace `name`, if the name has the form that [`Namespace::new`] gives.
+pub(crate) fn owner(name: &str) -> Option<u32> {
+    let (rest, count) = name.rsplit_once('-')?;
+    let (_, pid) = rest.rsplit_once('-')?;
+    count.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+/// Kills what runs in the namespace and removes its name.
+pub(crate) fn destroy(name: &str) -> Result<(), Error> {
+    kill_inside(name)?;
+    tool::ip(&format!("netns delete {name}"))
+}
+
+/// Kills every process in the namespace, until none is left: one may fork while another is killed.
+fn kill_inside(name: &str) -> Result<(), Error> {
+    let inside = open(name)?
+        .metadata()
+        .map_err(Error::io(format!("look at namespace {name}")))?;
+    loop {
+        let mut killed = 0;
+        for pid in pids_in(inside.ino()) {
+            // The handle names this very process: its number cannot be given to another one between the two
+            // calls. A process that is gone already is what was wanted.
+            let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
+                continue;
+            };
+            if pids_in(inside.ino()).contains(&pid) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+                // Readable means dead; reaping is for its parent, which is a `Process` guard or init.
+                killed += usize::from(wait_readable(&handle, Some(DEATH)).unwrap_or(false));
+            }
+        }
+        if killed == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// The processes, except this one, whose network namespace has this inode number (unique in the machine).
+fn pids_in(inode: u64) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|&pid| pid.unsigned_abs() != std::process::id())
+        // The link of a zombie cannot be followed any more, so what was killed does not count.
+        .filter(|pid| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|meta| meta.ino() == inode))
+        .filter_map(Pid::from_raw)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner;
+
+    #[test]
+    fn the_owner_is_read_from_the_name() {
+        assert_eq!(owner("my-test-client-4711-2"), Some(4711));
+        assert_eq!(owner("t-1-0"), Some(1));
+        for foreign in ["default", "a-b", "a-1-b", "1-2"] {
+            assert_eq!(owner(foreign), None, "{foreign}");
+        }
+    }
+}

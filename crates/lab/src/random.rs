@@ -1,0 +1,31 @@
+//! Random numbers that repeat with their seed (SplitMix64): small, fast, and good for any seed, zero included.
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A bijection of 64 bits whose values look random.
+pub(crate) fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(STEP);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A sequence of independent numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Luck(u64);
+
+impl Luck {
+    pub(crate) fn new(seed: u64) -> Self {
+        Luck(seed)
+    }
+
+    /// Numbers evenly distributed from 0 up to but not including 1.
+    pub(crate) fn draw<const N: usize>(&mut self) -> [f64; N] {
+        std::array::from_fn(|_| {
+            let number = mix(self.0);
+            self.0 = self.0.wrapping_add(STEP);
+            // The upper 53 bits: as many as an f64 holds exactly.
+            (number >> 11) as f64 / (1u64 << 53) as f64
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! The kernel's counters of a namespace: `/proc/net/snmp` and `/proc/net/netstat`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::Error;
+
+/// Counters by their kernel names, the group in front: `Tcp.RetransSegs`, `TcpExt.TCPTimeouts`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counters(BTreeMap<String, i64>);
+
+impl Counters {
+    /// Reads them for the namespace of the calling thread. (`/proc/net` would be that of the main thread.)
+    pub(crate) fn read() -> Result<Self, Error> {
+        let mut counters = Counters::default();
+        for file in ["/proc/thread-self/net/snmp", "/proc/thread-self/net/netstat"] {
+            let text = fs::read_to_string(file).map_err(Error::io(format!("read {file}")))?;
+            counters.parse(&text).ok_or(Error::Parse {
+                what: "/proc/net/{snmp,netstat}",
+                text,
+            })?;
+        }
+        Ok(counters)
+    }
+
+    /// Takes in pairs of lines: `Group: Name Name …` and `Group: 1 2 …`.
+    fn parse(&mut self, text: &str) -> Option<()> {
+        let mut lines = text.lines();
+        while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
+            let (group, names) = names.split_once(':')?;
+            let (_, values) = values.split_once(':')?;
+            for (name, value) in names.split_whitespace().zip(values.split_whitespace()) {
+                self.0.insert(format!("{group}.{name}"), value.parse().ok()?);
+            }
+        }
+        Some(())
+    }
+
+    /// The counter `name`, with or without its group; 0 for one that this kernel does not have. A name without
+    /// a group that several groups have means the first group in alphabetical order: say `Tcp.InErrs`.
+    pub fn get(&self, name: &str) -> i64 {
+        if name.contains('.') {
+            return self.0.get(name).copied().unwrap_or(0);
+        }
+        let found = self
+            .0
+            .iter()
+            .find(|(key, _)| key.split_once('.').is_some_and(|(_, bare)| bare == name));
+        found.map_or(0, |(_, value)| *value)
+    }
+
+    /// What has changed since `before`; counters that did not change are left out.
+    pub fn diff(&self, before: &Counters) -> Counters {
+        let changed = self
+            .0
+            .iter()
+            .map(|(name, value)| (name.clone(), value - before.get(name)));
+        Counters(changed.filter(|(_, change)| *change != 0).collect())
+    }
+
+    /// All of them, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counters(text: &str) -> Counters {
+        let mut counters = Counters::default();
+        counters.parse(text).unwrap();
+        counters
+    }
+
+    #[test]
+    fn values_are_found_by_name_and_compared() {
+        let before = counters("Tcp: MaxConn RetransSegs InErrs\nTcp: -1 5 0\n");
+        let after =
+            counters("Tcp: MaxConn RetransSegs InErrs\nTcp: -1 12 0\nTcpExt: TCPTimeouts\nTcpExt: 3\n");
+        assert_eq!(after.get("RetransSegs"), 12);
+        assert_eq!(after.get("Tcp.MaxConn"), -1);
+        assert_eq!(after.get("NoSuchThing"), 0);
+        let diff = after.diff(&before);
+        assert_eq!(
+            diff.iter().collect::<Vec<_>>(),
+            [("Tcp.RetransSegs", 7), ("TcpExt.TCPTimeouts", 3)]
+        );
+    }
+
+    #[test]
+    fn this_kernel_has_the_counters_that_tests_ask_for() {
+        let now = Counters::read().unwrap();
+        for name in [
+            "Tcp.RetransSegs",
+            "Tcp.OutRsts",
+            "Tcp.InCsumErrors",
+            "TcpExt.TCPTimeouts",
+        ] {
+            assert!(now.0.contains_key(name), "{name}");
+        }
+        for name in ["TcpExt.PAWSEstab", "TcpExt.TCPLostRetransmit"] {
+            assert!(now.0.contains_key(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Verified traffic: connections that send a pattern of their own in both directions at once, and whose every
+//! byte is checked where it arrives.
+//!
+//! A client says at the beginning of each stream, in a small header, what the connection shall do; the server
+//! does its part. When both are in this process, as in tests, the outcome holds what both saw.
+
+mod board;
+mod end;
+mod gaps;
+mod header;
+mod outcome;
+mod pace;
+mod server;
+mod spec;
+mod tcp_info;
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+pub use gaps::LONG_GAP;
+pub use outcome::{ConnectionOutcome, EndReport, Failure, Gap, Outcome};
+pub use server::TrafficServer;
+pub use spec::{Close, ConnectionSpec, Pause, TrafficSpec, Transfer};
+
+use crate::random::mix;
+use crate::{Error, Namespace};
+use end::STACK;
+use spec::{Job, Side};
+
+/// How long to wait for the server's word about a connection that no server has heard of.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The client's end of verified traffic.
+#[derive(Debug)]
+pub struct Traffic;
+
+impl Traffic {
+    /// Runs the connections from `namespace` to `to`, and waits for all to end. They must arrive, through
+    /// whatever is between, at a [`TrafficServer`] of this process.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the namespace cannot be entered. A connection that fails is not an error of this
+    /// function: see [`Outcome::failures`].
+    pub fn run(namespace: &Namespace, to: SocketAddr, spec: &TrafficSpec) -> Result<Outcome, Error> {
+        let jobs = jobs(spec);
+        let mut outcome = namespace.run(|| drive(to, &jobs, spec.parallel))?;
+        let ended = Instant::now();
+        for (job, connection) in jobs.iter().zip(&mut outcome.connections) {
+            let silent = || EndReport {
+                failure: Some(Failure::Silent),
+                ..EndReport::default()
+            };
+            // The server notices a connection that got lost only after a stall of its own.
+            let patience = job.spec.stall * 2;
+            connection.server = Some(board::take(job.id, ended, patience, GRACE).unwrap_or_else(silent));
+        }
+        Ok(outcome)
+    }
+
+    /// Runs the connections from the namespace of the calling thread to a server in any process.
+    pub fn drive(to: SocketAddr, spec: &TrafficSpec) -> Outcome {
+        drive(to, &jobs(spec), spec.parallel)
+    }
+}
+
+fn jobs(spec: &TrafficSpec) -> Vec<Job> {
+    let job = |(number, spec_of_one): (usize, &ConnectionSpec)| Job {
+        id: board::new_id(),
+        seed: mix(spec.seed ^ mix(number as u64)),
+        spec: spec_of_one.clone(),
+    };
+    spec.connections.iter().enumerate().map(job).collect()
+}
+
+/// Runs the clients' ends of `jobs`, `parallel` at a time.
+fn drive(to: SocketAddr, jobs: &[Job], parallel: usize) -> Outcome {
+    raise_file_limit();
+    let start = Instant::now();
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(vec![ConnectionOutcome::default(); jobs.len()]);
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(number) else { return };
+            let outcome = connect_and_run(to, job);
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner)[number] = outcome;
+        }
+    };
+    thread::scope(|scope| {
+        // This thread is one of them.
+        for _ in 1..parallel.min(jobs.len()) {
+            let thread = thread::Builder::new().name("lab-client".into()).stack_size(STACK);
+            if thread.spawn_scoped(scope, work).is_err() {
+                // Fewer at a time, then.
+                break;
+            }
+        }
+        work();
+    });
+    Outcome {
+        connections: outcomes.into_inner().unwrap_or_else(PoisonError::into_inner),
+        duration_us: start.elapsed().as_micros() as u64,
+    }
+}
+
+fn connect_and_run(to: SocketAddr, job: &Job) -> ConnectionOutcome {
+    let start = Instant::now();
+    let connected = connect(to, job);
+    let connect_us = start.elapsed().as_micros() as u64;
+    let client = match connected {
+        Ok(stream) => end::run(&stream, Side::Client, job),
+        Err(error) => EndReport {
+            failure: Some(Failure::Connect(error.to_string())),
+            ..EndReport::default()
+        },
+    };
+    ConnectionOutcome {
+        connect_us,
+        client,
+        server: None,
+    }
+}
+
+fn connect(to: SocketAddr, job: &Job) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&to, job.spec.stall)?;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(job.spec.stall))?;
+    stream.write_all(&header::encode(job)?)?;
+    Ok(stream)
+}
+
+/// Lets this process open as many files as it may: the usual limit of 1,024 is that of select(2).
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Raising the soft limit up to the hard one is always permitted.
+    let _ = setrlimit(Resource::Nofile, limit);
+}

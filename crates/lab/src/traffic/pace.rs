@@ -1,0 +1,43 @@
+//! Keeping to a rate.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Lets the time pass that a number of bytes takes at a rate.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    start: Instant,
+    /// In byte/s.
+    rate: Option<u64>,
+}
+
+impl Pacer {
+    pub(super) fn new(rate: Option<u64>) -> Self {
+        Pacer {
+            start: Instant::now(),
+            rate: rate.filter(|rate| *rate > 0),
+        }
+    }
+
+    /// How many bytes may be moved in one go: `most`, or what makes 10 ms at the rate.
+    pub(super) fn piece(&self, most: usize) -> usize {
+        let smooth = self
+            .rate
+            .map_or(most, |rate| usize::try_from(rate / 100).unwrap_or(most));
+        smooth.clamp(1, most.max(1))
+    }
+
+    /// Sleeps until `done` bytes are due; answers whether it slept.
+    pub(super) fn keep(&self, done: u64) -> bool {
+        let Some(rate) = self.rate else { return false };
+        let due = self.start + Duration::from_secs_f64(done as f64 / rate as f64);
+        let wait = due.saturating_duration_since(Instant::now());
+        thread::sleep(wait);
+        !wait.is_zero()
+    }
+
+    /// Takes a pause out of the account, or what was not sent in it would be sent in one burst after it.
+    pub(super) fn forgive(&mut self, pause: Duration) {
+        self.start += pause;
+    }
+}

@@ -1,0 +1,172 @@
+//! The server's end of verified traffic.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, Scope};
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, Type};
+
+use super::end::{self, STACK};
+use super::outcome::EndReport;
+use super::spec::Side;
+use super::{board, header};
+use crate::{Error, Namespace};
+
+/// How long a client may take to say what it wants.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// As many connections as may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// A server that does what the header of each connection asks. Dropping it ends all of them.
+#[derive(Debug)]
+pub struct TrafficServer {
+    listener: Arc<TcpListener>,
+    addr: SocketAddr,
+    open: Open,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The connections that are open, so that they can be ended.
+#[derive(Debug, Clone, Default)]
+struct Open(Arc<Mutex<HashMap<u64, Arc<TcpStream>>>>);
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TrafficServer {
+    /// Listens at `addr` in `namespace`; port 0 lets the kernel choose.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot listen there.
+    pub fn start(namespace: &Namespace, addr: SocketAddr) -> Result<Self, Error> {
+        namespace.run(|| Self::start_here(addr))?
+    }
+
+    /// Listens at `addr` in the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot listen there.
+    pub fn start_here(addr: SocketAddr) -> Result<Self, Error> {
+        super::raise_file_limit();
+        let listener = listen(addr).map_err(Error::io(format!("listen at {addr}")))?;
+        let addr = listener.local_addr().map_err(Error::io("read an address"))?;
+        let listener = Arc::new(listener);
+        let open = Open::default();
+        let (accepting, known) = (Arc::clone(&listener), open.clone());
+        let thread = thread::Builder::new()
+            .name("lab-accept".into())
+            .spawn(move || accept_all(&accepting, &known))
+            .map_err(Error::io("start a thread"))?;
+        Ok(TrafficServer {
+            listener,
+            addr,
+            open,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// How many connections are open.
+    pub fn open_connections(&self) -> usize {
+        self.open.lock().len()
+    }
+
+    /// Waits until it is dropped by another thread or the listener fails: for a program that only serves.
+    pub fn wait(mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for TrafficServer {
+    fn drop(&mut self) {
+        // On Linux this wakes a thread in accept(2), which then fails with EINVAL.
+        let _ = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
+        let Some(thread) = self.thread.take() else { return };
+        // A panic was printed when it happened.
+        let _ = thread.join();
+    }
+}
+
+fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Serves until the listener is shut down, then ends all connections and waits for their threads.
+fn accept_all(listener: &TcpListener, open: &Open) {
+    thread::scope(|scope| {
+        serve_until_shut_down(listener, open, scope);
+        // All of them: only this thread adds any.
+        for stream in open.lock().values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
+}
+
+fn serve_until_shut_down<'scope>(
+    listener: &TcpListener,
+    open: &'scope Open,
+    scope: &'scope Scope<'scope, '_>,
+) {
+    for number in 0.. {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => Arc::new(stream),
+            Err(error) => match error.kind() {
+                ErrorKind::ConnectionAborted | ErrorKind::Interrupted => continue,
+                // The listener was shut down.
+                ErrorKind::InvalidInput => return,
+                _ => return eprintln!("longsplice-lab: the server stops accepting: {error}"),
+            },
+        };
+        open.lock().insert(number, Arc::clone(&stream));
+        let serve = thread::Builder::new().name("lab-serve".into()).stack_size(STACK);
+        let spawned = serve.spawn_scoped(scope, move || {
+            let ended = serve_one(&stream);
+            open.lock().remove(&number);
+            drop(stream);
+            // Last: who has read the report finds the connection closed.
+            if let Some((id, report)) = ended {
+                board::end(id, report);
+            }
+        });
+        if let Err(error) = spawned {
+            open.lock().remove(&number);
+            eprintln!("longsplice-lab: the server refuses a connection: {error}");
+        }
+    }
+}
+
+/// Does what the header asks; answers which connection this was, and what became of it.
+fn serve_one(stream: &TcpStream) -> Option<(u64, EndReport)> {
+    let header = stream
+        .set_read_timeout(Some(HEADER_TIMEOUT))
+        .and_then(|()| header::read(stream));
+    match header {
+        Ok(job) => {
+            board::begin(job.id);
+            Some((job.id, end::run(stream, Side::Server, &job)))
+        }
+        // Whose connection this is, is not known. Its client will notice.
+        Err(error) => {
+            eprintln!("longsplice-lab: no header from {:?}: {error}", stream.peer_addr());
+            None
+        }
+    }
+}

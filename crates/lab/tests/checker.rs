@@ -1,0 +1,173 @@
+//! The checker is seen to fail: a relay between client and server damages what passes. Needs root, for the
+//! namespace that keeps the ports to itself.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+use std::{io, thread};
+
+use common::namespace;
+use longsplice_lab::traffic::Failure;
+use longsplice_lab::{ConnectionSpec, Outcome, Traffic, TrafficServer, TrafficSpec};
+
+const BYTES: u64 = 500_000;
+
+/// What the relay does to the bytes that go to the client, from a certain one on.
+#[derive(Clone, Copy)]
+enum Damage {
+    None,
+    Flip,
+    Remove,
+    Insert,
+    End,
+    Reset,
+}
+
+/// Runs one connection through a relay that damages the byte at `offset` of the stream to the client.
+fn through_relay(damage: Damage, offset: u64) -> Outcome {
+    let ns = namespace("lab-relay");
+    let server = TrafficServer::start(&ns, SocketAddr::from(([127, 0, 0, 1], 7000))).unwrap();
+    let listener = ns.run(|| TcpListener::bind("127.0.0.1:7001")).unwrap().unwrap();
+    let mut each = ConnectionSpec::both_ways(BYTES);
+    each.stall = Duration::from_secs(2);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (client, _) = listener.accept().unwrap();
+            let server = ns.run(|| TcpStream::connect(server.addr())).unwrap().unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| copy(&client, &server, Damage::None, 0));
+                scope.spawn(|| copy(&server, &client, damage, offset));
+            });
+        });
+        Traffic::run(&ns, listener.local_addr().unwrap(), &TrafficSpec::same(1, each)).unwrap()
+    })
+}
+
+/// Copies until either end is closed, and closes both as a relay does.
+fn copy(mut from: &TcpStream, mut to: &TcpStream, damage: Damage, offset: u64) {
+    let mut buffer = vec![0; 10_000];
+    let mut done = 0;
+    let result: io::Result<()> = loop {
+        let mut bytes = match from.read(&mut buffer) {
+            Ok(0) => break Ok(()),
+            Ok(len) => buffer[..len].to_vec(),
+            Err(error) => break Err(error),
+        };
+        let here = (done..done + bytes.len() as u64).contains(&offset);
+        done += bytes.len() as u64;
+        if here {
+            let at = (offset + bytes.len() as u64 - done) as usize;
+            match damage {
+                Damage::None => {}
+                Damage::Flip => bytes[at] ^= 0x10,
+                Damage::Remove => drop(bytes.remove(at)),
+                Damage::Insert => bytes.insert(at, 0),
+                Damage::End => {
+                    let _ = to.write_all(&bytes[..at]);
+                    break Ok(());
+                }
+                Damage::Reset => {
+                    socket2::SockRef::from(to)
+                        .set_linger(Some(Duration::ZERO))
+                        .unwrap();
+                    break Err(io::ErrorKind::Other.into());
+                }
+            }
+        }
+        if let Err(error) = to.write_all(&bytes) {
+            break Err(error);
+        }
+    };
+    let how = if result.is_ok() {
+        Shutdown::Write
+    } else {
+        Shutdown::Both
+    };
+    let _ = to.shutdown(how);
+    if result.is_err() {
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}
+
+fn client_failure(outcome: &Outcome) -> Option<&Failure> {
+    outcome.connections[0].client.failure.as_ref()
+}
+
+#[test]
+fn a_faithful_relay_passes() {
+    let outcome = through_relay(Damage::None, 0);
+    assert!(outcome.all_ok(), "{outcome:?}");
+}
+
+#[test]
+fn a_flipped_bit_is_found_where_it_is() {
+    for offset in [0, 123_456, BYTES - 1] {
+        let outcome = through_relay(Damage::Flip, offset);
+        assert_eq!(client_failure(&outcome), Some(&Failure::Mismatch { offset }));
+    }
+}
+
+#[test]
+fn a_missing_byte_is_found() {
+    let outcome = through_relay(Damage::Remove, 123_456);
+    // The byte behind it may happen to be the same, and the next ones too, but hardly ten.
+    let found = client_failure(&outcome);
+    assert!(
+        matches!(
+            found,
+            Some(Failure::Mismatch {
+                offset: 123_456..123_466
+            })
+        ),
+        "{found:?}"
+    );
+    let outcome = through_relay(Damage::Remove, BYTES - 1);
+    assert_eq!(
+        client_failure(&outcome),
+        Some(&Failure::Short {
+            received: BYTES - 1,
+            expected: BYTES
+        })
+    );
+}
+
+#[test]
+fn an_added_byte_is_found() {
+    let outcome = through_relay(Damage::Insert, 123_456);
+    let found = client_failure(&outcome);
+    assert!(
+        matches!(
+            found,
+            Some(Failure::Mismatch {
+                offset: 123_456..123_466
+            })
+        ),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn an_early_end_is_found() {
+    let outcome = through_relay(Damage::End, 123_456);
+    assert_eq!(
+        client_failure(&outcome),
+        Some(&Failure::Short {
+            received: 123_456,
+            expected: BYTES
+        })
+    );
+}
+
+#[test]
+fn a_lost_connection_is_found() {
+    let outcome = through_relay(Damage::Reset, 123_456);
+    let found = client_failure(&outcome);
+    assert!(
+        matches!(found, Some(Failure::Reset { .. } | Failure::Short { .. })),
+        "{found:?}"
+    );
+}
