@@ -4,6 +4,7 @@
  * there to the verdict. Two programs: `ingress` sees what the peers send, `egress` what our own sockets send.
  */
 #include <linux/bpf.h>
+#include <linux/if_packet.h>
 #include <linux/pkt_cls.h>
 #include <stddef.h>
 #include "checksum.h"
@@ -37,6 +38,11 @@ static __always_inline struct ls_record *find(const struct ls_tuple *tuple, stru
 	w->slot = bpf_map_lookup_elem(&slots, &index);
 	if (!w->slot)
 		return NULL;
+	/* release() has put an interface into `where` between our two looks: the record has the truth now. */
+	if (w->slot->serial != rec->serial) {
+		w->slot = NULL;
+		return *(volatile __u8 *)&rec->placement == LS_DETACHED ? rec : NULL;
+	}
 	w->rec = &w->slot->leg[w->side & 1].rec;
 	return rec;
 }
@@ -90,9 +96,21 @@ static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple
 	return 1;
 }
 
+/* Whether what a segment says is to be noted. The next one in order is nobody's guess, and needs no look at
+ * the direction back. */
+static __always_inline void judge(const struct walk *w, struct segment *s)
+{
+	struct ls_record *back;
+
+	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN))
+		return;
+	back = find_back(w);
+	s->in_place = back && !(s->flags & TCP_SYN) && in_window(back, s);
+}
+
 /* FINAL: constant translation, and away. */
 static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct scratch *b,
-				   const struct segment *s)
+				   struct segment *s)
 {
 	struct headers *h = &b->in, *new = &b->out;
 	struct ls_record *rec = w->rec;
@@ -102,7 +120,9 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
-	note_ack(rec, s);
+	judge(w, s);
+	if (s->in_place)
+		note_ack(rec, s);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s, skb->gso_segs);
 	*new = *h;
@@ -235,6 +255,9 @@ int ingress(struct __sk_buff *skb)
 	}
 	if (skb->tc_index == TAG_SEND)
 		return send_translated(skb, b);
+	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return TC_ACT_OK;
 	kind = parse_tuple(skb, &tuple);
 	if (kind == NOT_OURS || !find(&tuple, &w))
 		return TC_ACT_OK;
@@ -254,16 +277,20 @@ int ingress(struct __sk_buff *skb)
 			return pass(LS_V_SYN_REPLACED);
 	}
 	if (w.slot && mode != LS_FINAL) {
-		struct ls_leg *x = &w.slot->leg[w.side & 1];
+		struct ls_leg *x = &w.slot->leg[w.side & 1], *o = &w.slot->leg[!(w.side & 1)];
+		int unsent = acks_unsent(x, o, &s);
 
 		if (!fits_window(x, &s))
 			return pass(LS_V_DELIVERED);
+		s.in_place = !unsent && !before(s.end, x->tx_ack);
 		note_peer(x, &s);
 		if (mode == LS_TRACK) {
+			if (s.in_place)
+				x->loc_acked = seq_max(x->loc_acked, s.ack);
 			x->rec.rx_end = seq_max(x->rec.rx_end, s.end);
-			x->loc_acked = seq_max(x->loc_acked, s.ack);
 			mode = raise_cut(w.slot, x, s.end);
 		} else if (before(s.seq, x->cut) && s.end != s.seq) {
+			x->rec.rx_end = seq_max(x->rec.rx_end, s.end);
 			mode = raise_cut(w.slot, x, s.end);
 		}
 		if (mode == LS_TRACK) {
@@ -271,7 +298,7 @@ int ingress(struct __sk_buff *skb)
 			return pass(LS_V_DELIVERED);
 		}
 		if (mode == LS_DRAIN)
-			return drain(skb, &w, b, &s);
+			return unsent ? pass(LS_V_DELIVERED) : drain(skb, &w, b, &s);
 		if (mode != LS_FINAL)
 			return TC_ACT_OK;
 	}

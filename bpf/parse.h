@@ -79,6 +79,7 @@ struct segment {
 	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
 	__u32 tsval;
 	__u8 flags;
+	__u8 in_place; /* it can be x's own: what it says of x is noted */
 };
 
 enum parsed {
@@ -199,7 +200,7 @@ static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *
 		return -1;
 	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
 	total = bpf_ntohs(h->ip.tot_len);
-	if (!total)
+	if (!total && skb->gso_size)
 		total = skb->len - L3_OFFSET;
 	if (total < sizeof(struct iphdr) + header || total > skb->len - L3_OFFSET)
 		return -1;
@@ -209,6 +210,7 @@ static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *
 	s->window = bpf_ntohs(h->tcp.window);
 	s->len = total - sizeof(struct iphdr) - header;
 	s->end = s->seq + s->len + !!(s->flags & TCP_FIN) + !!(s->flags & TCP_SYN);
+	s->in_place = 1;
 	s->ts_at = 0;
 	s->tsval = 0;
 	if (s->opt_len >= 12) {

@@ -17,6 +17,7 @@
 /* The kernel's, as far as we read it; the loader relocates the offsets. */
 struct tcp_options_received {
 	__u32 ts_recent;
+	__u16 mss_clamp;
 } __attribute__((preserve_access_index));
 
 struct tcp_sock {
@@ -76,6 +77,7 @@ int peek(struct __sk_buff *skb)
 			p.snd_wnd = tp->snd_wnd;
 			p.write_seq = tp->write_seq;
 			p.ts_recent = tp->rx_opt.ts_recent;
+			p.mss_clamp = tp->rx_opt.mss_clamp;
 		}
 		bpf_sk_release(sk);
 	}

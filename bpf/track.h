@@ -34,9 +34,20 @@ static __always_inline void note_ack(struct ls_record *rec, const struct segment
 	rec->rx_edge = seq_max(rec->rx_edge, edge);
 }
 
+/* Whether a segment of x acknowledges what nobody sent to it: the local socket, or the far end o past it. */
+static __always_inline int acks_unsent(const struct ls_leg *x, const struct ls_leg *o,
+				       const struct segment *s)
+{
+	__u32 sent = seq_max(o->rec.rx_end, o->cut) + o->rec.seq_off;
+
+	return s->flags & TCP_ACK && after(s->ack, seq_max(x->loc_end, sent));
+}
+
 /* What a segment of x tells in any mode that has a slot. */
 static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
 {
+	if (!s->in_place)
+		return;
 	note_ack(&x->rec, s);
 	if (s->ts_at)
 		x->rx_ts = seq_max(x->rx_ts, s->tsval);
@@ -64,6 +75,19 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
 }
 
 /*
+ * Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2). One that is
+ * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two of
+ * them could do what one cannot: make a reset count, or turn TSval back.
+ */
+static __always_inline int in_window(const struct ls_record *back, const struct segment *s)
+{
+	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+
+	return !before(s->end, acked) && !after(s->end, edge + 1) &&
+	       !(s->flags & TCP_ACK && after(s->ack, back->rx_end + back->seq_off));
+}
+
+/*
  * The end of x's stream. A FIN or RST counts only where it can be in place (RFC 5961 sections 3.2 and 4.2):
  * what is forged elsewhere is left to the far end, which knows better, and marks nothing. `back` is the
  * direction back.
@@ -87,7 +111,7 @@ static __always_inline void note_translated(struct ls_record *rec, const struct 
 	rec->last_seen = ticks();
 	rec->bytes += s->len;
 	rec->segments += segments ?: 1;
-	if (!(s->flags & (TCP_SYN | TCP_RST)))
+	if (s->in_place && !(s->flags & (TCP_SYN | TCP_RST)))
 		rec->rx_end = seq_max(rec->rx_end, s->end);
 }
 

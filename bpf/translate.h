@@ -105,7 +105,7 @@ static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct
 
 	if (before(tsval, rec->ts_high))
 		tsval = rec->ts_high;
-	else
+	else if (s->in_place)
 		rec->ts_high = tsval;
 	return tsval - s->tsval;
 }

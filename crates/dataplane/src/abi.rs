@@ -63,7 +63,7 @@ macro_rules! pod {
 pod!(ls_meta, ls_peek, ls_record, ls_release, ls_tuple);
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 272 && size_of::<ls_peek>() == 60);
+    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 272 && size_of::<ls_peek>() == 64);
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -28,6 +28,8 @@ pub struct Peek {
     pub peer_edge: u32,
     /// The peer's timestamp to be echoed (RFC 7323 section 4.3).
     pub ts_recent: u32,
+    /// The MSS that the peer offered (RFC 9293 section 3.7.1), or less where the socket was told so.
+    pub mss_clamp: u32,
     /// Interface of the route to the peer; 1, the loopback, where the peer is local; 0 where there is none.
     pub ifindex: u32,
 }
@@ -55,6 +57,7 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
         offered_edge: p.rcv_wup.wrapping_add(p.rcv_wnd),
         peer_edge: p.snd_una.wrapping_add(p.snd_wnd),
         ts_recent: p.ts_recent,
+        mss_clamp: p.mss_clamp,
         ifindex: p.ifindex,
     })
 }

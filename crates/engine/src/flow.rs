@@ -126,8 +126,14 @@ impl Flow {
         for side in Side::BOTH {
             let (x, o) = (side, side.other());
             let (from, to) = (&states[x.index()], &states[o.index()]);
+            // An end that has said its last byte uses no window, and its socket does not speak of one any more.
+            let offered = if pump.passed_eof(x) {
+                from.rx_end
+            } else {
+                from.tx_edge
+            };
             directions.push(DirectionProgress {
-                offered: Seq::new(from.tx_edge),
+                offered: Seq::new(offered),
                 sent: Seq::new(from.rx_end),
                 far_edge: Seq::new(to.rx_edge),
                 offset: Offset::new(from.seq_off),

@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 
 use crate::pump::Pump;
 
-/// Bytes that the timestamp option takes from each segment, with its padding (RFC 7323 appendix A).
-const TIMESTAMP_BYTES: u32 = 12;
+/// IPv4 and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
+const HEADERS: u32 = 40;
 
 /// Why a pair cannot be spliced now.
 #[derive(Debug)]
@@ -68,12 +68,19 @@ fn leg(socket: &TcpStream) -> Result<Leg, Refusal> {
     })
 }
 
-/// The longest segment that can be sent to the peer, as its MSS option had it.
-pub(crate) fn peer_max_segment(info: &TcpInfo) -> u32 {
-    info.snd_mss() + if info.timestamps() { TIMESTAMP_BYTES } else { 0 }
+/// The longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the kernel
+/// keeps it below half of the peer's window.)
+fn peer_max_segment(info: &TcpInfo, peek: &Peek) -> u32 {
+    peek.mss_clamp.min(info.pmtu().saturating_sub(HEADERS))
 }
 
-fn leg_options(info: &TcpInfo) -> LegOptions {
+/// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told.
+pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
+    let peek = plane.peek(leg(client).ok()?).ok()?;
+    Some(peer_max_segment(&tcp_info(client).ok()?, &peek))
+}
+
+fn leg_options(info: &TcpInfo, peek: &Peek) -> LegOptions {
     let scale = |n| if info.window_scaling() { n } else { 0 };
     LegOptions {
         timestamps: info.timestamps(),
@@ -82,7 +89,7 @@ fn leg_options(info: &TcpInfo) -> LegOptions {
         peer_scale: scale(info.snd_wscale()),
         our_scale: scale(info.rcv_wscale()),
         offered_mss: info.advmss(),
-        peer_mss: peer_max_segment(info),
+        peer_mss: peer_max_segment(info, peek),
     }
 }
 
@@ -151,7 +158,7 @@ pub(crate) fn assess(
         peeks.push(peek);
         infos.push(info);
     }
-    let plan = match_legs(&leg_options(&infos[0]), &leg_options(&infos[1])).map_err(Refusal::for_good)?;
+    let plan = match_legs(&leg_options(&infos[0], &peeks[0]), &leg_options(&infos[1], &peeks[1])).map_err(Refusal::for_good)?;
     Ok(Assessment {
         legs,
         plan,

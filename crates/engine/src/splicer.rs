@@ -13,7 +13,7 @@ use std::{
 
 use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
 use longsplice_dataplane::{Dataplane, Error as PlaneError, Options};
-use longsplice_repair::{options, tcp_info};
+use longsplice_repair::options;
 use tokio::{net::TcpStream, sync::watch, time::Instant};
 
 use crate::{
@@ -208,9 +208,8 @@ impl Splicer {
         else {
             return tokio::time::timeout(timeout, TcpStream::connect(target)).await?;
         };
-        let fits = legs::peer_max_segment(&tcp_info(client)?);
         // Longer ones cannot be asked for, and are none but the loopback's.
-        let max_segment = (fits <= 32_767).then_some(fits);
+        let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
         ports.connect(plane, v4, max_segment, timeout).await
     }
 
