@@ -159,8 +159,8 @@ struct ls_peek {
 	__u32 rcv_wup, rcv_wnd, snd_wnd;
 	__u32 ts_recent;
 	__u32 mss_clamp; /* the MSS that the peer offered, or less if the socket was told so */
-	__u32 ifindex; /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
-	__u32 fib;     /* what the route look-up said */
+	__u32 ifindex;	 /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
+	__u32 fib;	 /* what the route look-up said */
 };
 
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */

@@ -14,6 +14,10 @@ static __always_inline void count(enum ls_verdict verdict)
 		*n += 1;
 }
 
+/* Not TC_ACT_OK, which would end the chain: other programs on the hook, ours of another instance among them,
+ * have their turn after us. */
+#define NEXT TC_ACT_UNSPEC
+
 static __always_inline int drop(enum ls_verdict verdict)
 {
 	count(verdict);
@@ -23,7 +27,7 @@ static __always_inline int drop(enum ls_verdict verdict)
 static __always_inline int pass(enum ls_verdict verdict)
 {
 	count(verdict);
-	return TC_ACT_OK;
+	return NEXT;
 }
 
 #endif

@@ -248,22 +248,20 @@ int ingress(struct __sk_buff *skb)
 	__u32 mode;
 
 	if (!b)
-		return TC_ACT_OK;
-	if (skb->tc_index == TAG_DELIVER) {
-		skb->tc_index = 0;
-		return TC_ACT_OK;
-	}
+		return NEXT;
+	if (skb->tc_index == TAG_DELIVER)
+		return NEXT;
 	if (skb->tc_index == TAG_SEND)
 		return send_translated(skb, b);
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
-		return TC_ACT_OK;
+		return NEXT;
 	kind = parse_tuple(skb, &tuple);
 	if (kind == NOT_OURS || !find(&tuple, &w))
-		return TC_ACT_OK;
+		return NEXT;
 	mode = w.slot ? mode_of(w.slot) : LS_FINAL;
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_FINAL)
-		return TC_ACT_OK;
+		return NEXT;
 	if (kind != SEGMENT)
 		return mode == LS_TRACK	  ? pass(LS_V_DELIVERED)
 		       : kind == FRAGMENT ? drop(LS_V_DROP_FRAGMENT)
@@ -300,7 +298,7 @@ int ingress(struct __sk_buff *skb)
 		if (mode == LS_DRAIN)
 			return unsent ? pass(LS_V_DELIVERED) : drain(skb, &w, b, &s);
 		if (mode != LS_FINAL)
-			return TC_ACT_OK;
+			return NEXT;
 	}
 	return forward(skb, &w, b, &s);
 }
@@ -331,16 +329,22 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 
 /*
  * A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket
- * meanwhile. (Its next segment would be answered by the kernel, too, but an idle peer sends none.)
+ * meanwhile. Its next segment would be answered by the kernel, too, but an idle peer sends none. A reset
+ * below what the peer has is not even challenged, so this one goes to the end of all that was sent to it:
+ * where something is still missing, the peer challenges, and the kernel's answer to that is in place by
+ * itself.
  */
 static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				      const struct segment *s)
 {
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *h = &b->in, *new = &b->out;
 
 	w->slot->mode = LS_ABORTED;
+	if (!(s->flags & TCP_ACK))
+		return pass(LS_V_ABORTED);
 	*new = *h;
-	new->tcp.seq = bpf_htonl(w->slot->leg[w->side & 1].rec.rx_ack);
+	new->tcp.seq = bpf_htonl(after(o->rec.rx_end, o->cut) ? o->rec.rx_end + o->rec.seq_off : x->loc_end);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 
@@ -411,19 +415,19 @@ int egress(struct __sk_buff *skb)
 	__u32 mode;
 
 	if (skb->tc_index == TAG_FORWARDED || !b)
-		return TC_ACT_OK;
+		return NEXT;
 	kind = parse_tuple(skb, &out);
 	if (kind == NOT_OURS)
-		return TC_ACT_OK;
+		return NEXT;
 	tuple.saddr = out.daddr;
 	tuple.daddr = out.saddr;
 	tuple.sport = out.dport;
 	tuple.dport = out.sport;
 	if (!find(&tuple, &w))
-		return TC_ACT_OK;
+		return NEXT;
 	mode = w.slot ? mode_of(w.slot) : LS_FINAL;
 	if (mode == LS_FREE || mode == LS_REPLACED)
-		return TC_ACT_OK;
+		return NEXT;
 	if (kind != SEGMENT || parse_segment(skb, &b->in, &s))
 		return mode == LS_FINAL ? drop(LS_V_DROP_PARKED) : pass(LS_V_EMITTED);
 	if (mode == LS_FINAL)
@@ -431,7 +435,7 @@ int egress(struct __sk_buff *skb)
 								  : drop(LS_V_DROP_PARKED);
 	if (mode != LS_TRACK && s.flags & TCP_RST)
 		return abort_flow(skb, &w, b, &s);
-	return mode == LS_ABORTED ? TC_ACT_OK : emit(skb, &w, b, &s, mode);
+	return mode == LS_ABORTED ? NEXT : emit(skb, &w, b, &s, mode);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -76,8 +76,8 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
 
 /*
  * Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2). One that is
- * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two of
- * them could do what one cannot: make a reset count, or turn TSval back.
+ * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two
+ * of them could do what one cannot: make a reset count, or turn TSval back.
  */
 static __always_inline int in_window(const struct ls_record *back, const struct segment *s)
 {

@@ -142,12 +142,13 @@ pub(crate) async fn park(driver: Driver<'_>, flow: Flow, detach: DetachPolicy) -
         let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
         return Ok(driver.conclude(Over::Broken(reset), Some(flow)));
     }
+    let switched = started.elapsed();
     driver.splicer.stats.spliced.add(1);
     flow.add_relayed(&driver.pump);
     if !parkable || detach == DetachPolicy::Now || driver.splicer.under_pressure() {
         return finish_detaching(driver, flow, Some(started));
     }
-    driver.splicer.stats.to_dormant.add(started.elapsed());
+    driver.splicer.stats.to_dormant.add(switched);
     driver.entry.set_state(FlowState::Dormant);
     for side in Side::BOTH {
         // Its probes are not the flow's.

@@ -1,0 +1,170 @@
+//! A restarted daemon finds everything; one that must not, changes nothing.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Mode, Options, Side};
+
+use crate::support::{
+    flow::{Flow, Plan, legs, options},
+    net::Net,
+    packet::*,
+};
+
+/// A flow in FINAL with a slot, whose daemon has been killed: nothing was dropped in good order.
+fn killed() -> (Flow, String, u32) {
+    let mut flow = Flow::dormant(Plan::default());
+    let packet = Packet {
+        payload: pattern(42),
+        ..flow.from_peer(Side::Client)
+    };
+    flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
+    let slot = flow.slot.take().expect("it has a slot");
+    let index = slot.index();
+    std::mem::forget(slot);
+    let instance = flow.plane.instance.clone();
+    (flow, instance, index)
+}
+
+#[test]
+fn records_and_slots_are_found() {
+    let (mut flow, instance, index) = killed();
+    let serial = flow.plane.next_serial();
+    let (plane, mut orphans) = Dataplane::open(&Options {
+        max_flows: 3,
+        max_slots: 2,
+        ..options(&instance)
+    })
+    .expect("adopted");
+    flow.plane.plane = plane;
+
+    assert_eq!(orphans.len(), 1);
+    let slot = orphans.remove(0);
+    assert_eq!((slot.index(), slot.mode()), (index, Mode::Final));
+    assert_eq!(flow.plane.legs(&slot), legs());
+    // The pins keep their sizes.
+    assert_eq!(flow.plane.max_flows(), options("").max_flows);
+    assert_eq!(flow.plane.flow_count(), 1);
+    assert!(legs().iter().all(|&leg| flow.plane.in_use(leg)));
+    let directions = flow.plane.directions(&slot, legs());
+    assert_eq!((directions[0].bytes, directions[0].segments), (42, 1));
+    assert!(directions.iter().all(|d| d.serial == slot.serial()));
+    assert_ne!(flow.plane.next_serial(), serial);
+    assert!(flow.plane.next_serial() > serial);
+
+    flow.slot = Some(slot);
+    flow.forwards(
+        Side::Server,
+        &flow.from_peer(Side::Server),
+        &mut flow.reference(Side::Server),
+    );
+    // No other flow gets that slot, and the adopted one can be released.
+    let other = flow.plane.take_slot().expect("a free one");
+    assert_ne!(other.index(), index);
+    flow.release().expect("released");
+}
+
+#[test]
+fn detached_records_are_found_without_slots() {
+    let flow = Flow::detached(Plan::default());
+    let (plane, orphans) = Dataplane::open(&options(&flow.plane.instance)).expect("adopted");
+    assert!(orphans.is_empty());
+    assert_eq!(plane.flow_count(), 1);
+    let ran = plane
+        .run(
+            longsplice_dataplane::Hook::Ingress,
+            &Packet {
+                dst_mac: [0; 6], // the loopback's
+                ..flow.from_peer(Side::Client)
+            }
+            .bytes(),
+            1,
+        )
+        .expect("it runs");
+    assert_eq!(ran.verdict, 7);
+}
+
+/// Everything that is pinned, by content.
+fn pins(instance: &str) -> Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> {
+    ["flows", "slots", "meta"]
+        .map(|name| {
+            let map = MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/{name}"))
+                .expect("a pinned map");
+            let mut all: Vec<_> = map
+                .keys()
+                .map(|k| {
+                    let value = map
+                        .lookup(&k, MapFlags::ANY)
+                        .expect("the map")
+                        .expect("the value");
+                    (k, value)
+                })
+                .collect();
+            all.sort();
+            (name.to_owned(), all)
+        })
+        .into()
+}
+
+#[test]
+fn pins_of_another_version_are_refused_without_a_change() {
+    let (_flow, instance, _) = killed();
+    let meta =
+        MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/meta")).expect("a pinned map");
+    let mut value = meta
+        .lookup(&[0; 4], MapFlags::ANY)
+        .expect("the map")
+        .expect("the element");
+    assert_eq!(value[..4], ABI_VERSION.to_ne_bytes());
+    let other = ABI_VERSION + 1;
+    value[..4].copy_from_slice(&other.to_ne_bytes());
+    meta.update(&[0; 4], &value, MapFlags::ANY).expect("written");
+    let before = pins(&instance);
+    match Dataplane::open(&options(&instance)) {
+        Err(Error::Version { found, ours, .. }) => assert_eq!((found, ours), (other, ABI_VERSION)),
+        result => panic!("{result:?}"),
+    }
+    assert!(before == pins(&instance));
+}
+
+#[test]
+fn pins_of_another_namespace_are_refused_without_a_change() {
+    let (_flow, instance, _) = killed();
+    let before = pins(&instance);
+    {
+        let _other = Net::new();
+        let refused = Dataplane::open(&options(&instance)).map(drop);
+        assert!(matches!(refused, Err(Error::Namespace { .. })), "{refused:?}");
+    }
+    assert!(before == pins(&instance));
+}
+
+#[test]
+fn removing_leaves_nothing() {
+    let flow = Flow::track(Plan::default());
+    let slot = no_half_flow(&flow);
+    flow.plane.attach(flow.ifindex(Side::Client)).expect("attached");
+    assert_eq!(flow.plane.linked_interfaces(), [flow.ifindex(Side::Client)]);
+    flow.plane.remove();
+    assert!(!std::path::Path::new(&format!("/sys/fs/bpf/longsplice-{}", flow.plane.instance)).exists());
+    assert_eq!(
+        std::fs::read_to_string("/proc/sys/net/ipv4/conf/lo/forwarding")
+            .expect("a sysctl")
+            .trim(),
+        "0"
+    );
+    drop(slot);
+}
+
+/// Both directions or none: where one tuple is taken, the other one stays free.
+fn no_half_flow(flow: &Flow) -> longsplice_dataplane::Slot {
+    let slot = flow.plane.take_slot().expect("a free slot");
+    let plan = Plan::default();
+    let mut start = plan.starts();
+    start[0].leg.peer.set_port(1);
+    let error = flow
+        .plane
+        .register(&slot, 99, true, &start)
+        .expect_err("the server's tuple is taken");
+    assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
+    assert!(!flow.plane.in_use(start[0].leg));
+    slot
+}

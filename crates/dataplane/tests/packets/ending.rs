@@ -1,0 +1,260 @@
+//! The end of life: who may close a spliced flow, and when a new connection takes its place.
+
+use longsplice_dataplane::{Direction, Mode, Side};
+
+use crate::support::{
+    flow::{Flow, OK, Plan, REDIRECT, legs},
+    options::usual,
+    packet::*,
+};
+
+fn direction(flow: &Flow, side: Side) -> Direction {
+    if let Some(slot) = &flow.slot {
+        return flow.plane.directions(slot, legs())[side.index()];
+    }
+    let mut found = None;
+    flow.plane
+        .scan(|d| {
+            if d.side == side {
+                found = Some(d);
+            }
+        })
+        .expect("a scan");
+    found.expect("the record is there")
+}
+
+/// Runs a test on fresh flows: dormant and detached, from either side, with each of these values.
+fn each_of<T>(values: &[T], test: impl Fn(&mut Flow, Side, &T)) {
+    for make in [Flow::dormant, Flow::detached] {
+        let mut flow = make(Plan::default());
+        for side in Side::BOTH {
+            for value in values {
+                flow.again(Plan::default());
+                test(&mut flow, side, value);
+            }
+        }
+    }
+}
+
+fn each(test: impl Fn(&mut Flow, Side)) {
+    each_of(&[()], |flow, side, ()| test(flow, side));
+}
+
+/// Forwards a segment with these flags, at `offset` from the peer's next sequence number.
+#[track_caller]
+fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
+    let next = flow.from_peer(side);
+    let packet = Packet {
+        seq: next.seq.wrapping_add(offset),
+        flags,
+        payload: pattern(len),
+        ..next
+    };
+    flow.forwards(side, &packet, &mut flow.reference(side));
+}
+
+#[test]
+fn a_fin_counts_where_it_can_be_in_place() {
+    let window = Plan::default().granted[1];
+    let rows = [
+        (0, 0, true),
+        (0, 100, true),
+        (500, 0, true), // something before it was lost
+        (window, 0, true),
+        (window + 1, 0, false),
+        (window - 9, 11, false),
+        (1 << 30, 0, false),
+        (u32::MAX - 1, 0, false), // before what is acknowledged
+        (1 << 31, 0, false),
+    ];
+    each_of(&rows, |flow, side, &(offset, len, counts)| {
+        pass(flow, side, ACK | FIN, offset, len);
+        let d = direction(flow, side);
+        assert_eq!((d.fin, d.reset), (counts, false), "{offset} {len}");
+        assert!(!direction(flow, side.other()).fin);
+    });
+}
+
+#[test]
+fn a_reset_counts_only_at_the_next_byte() {
+    let rows = [
+        (0, true),
+        (1, false),
+        (u32::MAX, false),
+        (1000, false),
+        (1 << 31, false),
+    ];
+    each_of(&rows, |flow, side, &(offset, counts)| {
+        pass(flow, side, RST, offset, 0);
+        let d = direction(flow, side);
+        assert_eq!((d.fin, d.reset), (false, counts), "{offset}");
+    });
+}
+
+#[test]
+fn a_reset_after_data_counts_before_and_after_them() {
+    each_of(
+        &[(0, true), (300, true), (150, false)],
+        |flow, side, &(offset, counts)| {
+            pass(flow, side, ACK, 0, 300); // not acknowledged by the far end
+            pass(flow, side, RST | ACK, offset, 0);
+            assert_eq!(direction(flow, side).reset, counts, "{offset}");
+        },
+    );
+}
+
+#[test]
+fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
+    each(|flow, side| {
+        pass(flow, side, ACK, 1 << 30, 10);
+        pass(flow, side, RST, (1 << 30) + 10, 0);
+        assert!(!direction(flow, side).reset);
+        // Nor for one of the other end, by an acknowledgement of what was never sent.
+        let next = flow.from_peer(side);
+        let forged = Packet {
+            seq: next.seq.wrapping_add(1 << 30),
+            ack: next.ack.wrapping_add(1 << 30),
+            ..next
+        };
+        flow.forwards(side, &forged, &mut flow.reference(side));
+        pass(flow, side.other(), RST, 1 << 30, 0);
+        assert!(!direction(flow, side.other()).reset);
+        // The real ends still close it.
+        for s in Side::BOTH {
+            pass(flow, s, ACK | FIN, 0, 0);
+            assert!(direction(flow, s).fin);
+        }
+    });
+}
+
+#[test]
+fn a_forged_segment_does_not_move_the_clock() {
+    each(|flow, side| {
+        let next = flow.from_peer(side);
+        let now = flow.plan.clock[side.index()];
+        let forge = |ahead: u32| Packet {
+            seq: next.seq.wrapping_add(1 << 30),
+            options: usual(now.wrapping_add(ahead), 1),
+            ..next.clone()
+        };
+        let mut reference = flow.reference(side);
+        for (later, ahead) in (1..).zip([1000, 1 << 30, i32::MAX as u32, (1 << 31) + 1000]) {
+            // It is forwarded, and the far end discards it.
+            assert_eq!(flow.ingress(side, &forge(ahead).bytes()).verdict, REDIRECT);
+            let honest = Packet {
+                options: usual(now + later, 1),
+                ..next.clone()
+            };
+            flow.forwards(side, &honest, &mut reference);
+        }
+    });
+}
+
+fn syn(flow: &Flow, side: Side, seq: u32, options: Vec<u8>) -> Packet {
+    Packet {
+        seq,
+        ack: 0,
+        flags: SYN,
+        window: 64_240,
+        options,
+        ..flow.from_peer(side)
+    }
+}
+
+fn close(flow: &Flow) {
+    for side in Side::BOTH {
+        pass(flow, side, ACK | FIN, 0, 0);
+    }
+}
+
+#[track_caller]
+fn replaces(flow: &Flow, side: Side, syn: &Packet) {
+    let frame = syn.bytes();
+    flow.ingress_gives(side, &frame, (OK, "syn_replaced", &frame));
+    assert!(legs().iter().all(|&leg| !flow.plane.in_use(leg)));
+    if let Some(slot) = &flow.slot {
+        assert_eq!(slot.mode(), Mode::Replaced);
+    }
+    // The rest of the new connection's handshake goes up, too, and what the old sockets say is no longer held back.
+    flow.ignores(side, &flow.from_peer(side).bytes());
+    let local = flow.from_local(side).bytes();
+    flow.egress_gives(side, &local, (OK, "", &local));
+}
+
+#[track_caller]
+fn does_not_replace(flow: &Flow, side: Side, syn: &Packet) {
+    flow.forwards(side, syn, &mut flow.reference(side));
+    assert!(legs().iter().all(|&leg| flow.plane.in_use(leg)));
+}
+
+#[test]
+fn a_syn_replaces_a_flow_that_both_ends_have_closed() {
+    each(|flow, side| {
+        close(flow);
+        let next = flow.plan.peer[side.index()] + 64_000;
+        replaces(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn a_syn_replaces_a_flow_that_was_reset() {
+    each(|flow, side| {
+        pass(flow, side.other(), RST, 0, 0);
+        let next = flow.plan.peer[side.index()] + 64_000;
+        replaces(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn a_syn_with_a_later_timestamp_replaces_whatever_its_sequence_number() {
+    each(|flow, side| {
+        close(flow);
+        let (before, now) = (
+            flow.plan.peer[side.index()] - 64_000,
+            flow.plan.clock[side.index()],
+        );
+        does_not_replace(flow, side, &syn(flow, side, before, usual(now, 0)));
+        replaces(flow, side, &syn(flow, side, before, usual(now + 1, 0)));
+    });
+}
+
+#[test]
+fn a_syn_on_a_live_flow_is_asked_at_the_far_end() {
+    each(|flow, side| {
+        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        does_not_replace(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn a_syn_on_a_half_closed_flow_is_asked_at_the_far_end() {
+    each(|flow, side| {
+        pass(flow, side, ACK | FIN, 0, 0);
+        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        does_not_replace(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn an_old_duplicate_of_a_syn_replaces_nothing() {
+    each(|flow, side| {
+        close(flow);
+        let old = flow.plan.peer[side.index()].wrapping_sub(5000);
+        does_not_replace(flow, side, &syn(flow, side, old, vec![]));
+        let old = syn(flow, side, old, usual(flow.plan.clock[side.index()] - 9, 0));
+        flow.forwards(side, &old, &mut flow.reference(side));
+    });
+}
+
+#[test]
+fn a_syn_with_an_acknowledgement_replaces_nothing() {
+    each(|flow, side| {
+        close(flow);
+        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        let packet = Packet {
+            flags: SYN | ACK,
+            ..syn(flow, side, next, vec![])
+        };
+        does_not_replace(flow, side, &packet);
+    });
+}

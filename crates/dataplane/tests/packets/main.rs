@@ -1,0 +1,23 @@
+//! Tables of packets: what the tc programs make of each, every byte of it. One file for each behaviour. Needs root; each
+//! test is in a network namespace of its own and leaves no pin behind.
+
+// `pub` is how the modules of one test binary share things.
+#![allow(unreachable_pub)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod adoption;
+mod bad_input;
+mod checksums;
+mod drain;
+mod ending;
+mod limits;
+mod options;
+mod parked;
+mod release;
+mod routes;
+mod super_packets;
+mod track;
+mod translation;
+mod wire;

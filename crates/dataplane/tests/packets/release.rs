@@ -1,0 +1,171 @@
+//! From dormant to detached, while segments pass.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use longsplice_dataplane::{Direction, Mode, Side};
+
+use crate::support::{
+    flow::{Flow, Plan, legs, register},
+    options::usual,
+    packet::*,
+};
+
+/// Offset of `leg[0].rec.seen` in a slot.
+const SEEN: usize = 16 + 32;
+
+fn records(flow: &Flow) -> Vec<Direction> {
+    let mut all = Vec::new();
+    flow.plane.scan(|d| all.push(d)).expect("a scan");
+    all.sort_by_key(|d| d.side.index());
+    all
+}
+
+/// What a direction has counted and seen.
+fn soft(d: &Direction) -> (u64, u64, u32, u32, bool, bool) {
+    (d.bytes, d.segments, d.end, d.ack, d.fin, d.reset)
+}
+
+#[test]
+fn counters_and_ends_are_kept() {
+    let flow = Flow::dormant(Plan::default());
+    for side in Side::BOTH {
+        let packet = Packet {
+            payload: pattern(100),
+            ack: flow.plan.local[side.index()].wrapping_add(7),
+            ..flow.from_peer(side)
+        };
+        // The far end has sent seven bytes, so that they can be acknowledged.
+        let far = Packet {
+            payload: pattern(7),
+            ..flow.from_peer(side.other())
+        };
+        flow.forwards(side.other(), &far, &mut flow.reference(side.other()));
+        flow.forwards(side, &packet, &mut flow.reference(side));
+    }
+    let fin = Packet {
+        seq: flow.plan.peer[0] + 100,
+        flags: FIN | ACK,
+        ..flow.from_peer(Side::Client)
+    };
+    flow.forwards(Side::Client, &fin, &mut flow.reference(Side::Client));
+    let before = flow.plane.directions(flow.slot(), legs());
+    assert!(records(&flow).iter().all(|d| d.slot == Some(flow.slot().index())));
+    assert_eq!(
+        soft(&before[0]),
+        (
+            107,
+            3,
+            flow.plan.peer[0] + 101,
+            flow.plan.local[0] + 7,
+            true,
+            false
+        )
+    );
+
+    flow.release().expect("released");
+    let after = records(&flow);
+    assert_eq!(after.len(), 2);
+    for side in Side::BOTH {
+        let (b, a) = (&before[side.index()], &after[side.index()]);
+        assert_eq!(soft(a), soft(b));
+        assert_eq!((a.slot, a.serial, a.leg, a.far), (None, b.serial, b.leg, b.far));
+    }
+    // From here on the record has the truth.
+    let more = Packet {
+        seq: flow.plan.peer[1] + 100,
+        payload: pattern(11),
+        ..flow.from_peer(Side::Server)
+    };
+    flow.forwards(Side::Server, &more, &mut flow.reference(Side::Server));
+    assert_eq!(records(&flow)[1].bytes, after[1].bytes + 11);
+    assert_eq!(
+        flow.plane.directions(flow.slot(), legs())[1].bytes,
+        before[1].bytes
+    );
+}
+
+#[test]
+fn the_timestamp_offsets_that_were_set_in_the_slot_are_kept() {
+    let mut flow = Flow::dormant(Plan::default());
+    flow.plan.ts = [777, 0x1234_5678];
+    flow.slot().set_timestamp_offsets(flow.plan.ts);
+    flow.release().expect("released");
+    for side in Side::BOTH {
+        let packet = Packet {
+            options: usual(0x7000_0000, 5_000),
+            ..flow.from_peer(side)
+        };
+        let mut reference = flow.reference(side);
+        // What was sent to the far end before the offsets were set is still a floor.
+        reference.ts_high =
+            Plan::default().clock[side.index()].wrapping_add(Plan::default().ts[side.index()]);
+        flow.forwards(side, &packet, &mut reference);
+    }
+}
+
+#[test]
+fn the_second_call_merges_what_was_under_way() {
+    let flow = Flow::dormant(Plan::default());
+    flow.release().expect("released");
+    // A segment that had found the slot before the first call notes a FIN in it after that.
+    let slots = pinned(&flow, "slots");
+    let key = flow.slot().index().to_ne_bytes();
+    let mut value = slots
+        .lookup(&key, MapFlags::ANY)
+        .expect("the map")
+        .expect("the slot");
+    value[SEEN] = 1;
+    slots.update(&key, &value, MapFlags::ANY).expect("written");
+    assert!(!records(&flow)[0].fin);
+    // And the record is not taken back to the slot's counters.
+    let packet = Packet {
+        payload: pattern(9),
+        ..flow.from_peer(Side::Client)
+    };
+    flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
+
+    flow.release().expect("released again");
+    let all = records(&flow);
+    assert_eq!(
+        soft(&all[0]),
+        (9, 1, flow.plan.peer[0] + 9, flow.plan.local[0], true, false)
+    );
+    assert!(!all[1].fin);
+}
+
+#[test]
+fn a_flow_that_was_replaced_is_not_found() {
+    let flow = Flow::dormant(Plan::default());
+    flow.plane.unregister(legs());
+    let error = flow.release().expect_err("nothing is there");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+
+    // Another flow with the same addresses is not touched.
+    let other = register(&flow.plane, &Plan::default());
+    let error = flow.release().expect_err("it is another one");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert!(records(&flow).iter().all(|d| d.slot == Some(other.index())));
+    assert_eq!(other.mode(), Mode::Track);
+    drop(other);
+}
+
+#[test]
+fn a_record_that_points_to_another_flows_slot_uses_it_not() {
+    // What a packet on another CPU may see for an instant while release() runs: `where` is an interface already.
+    let flow = Flow::dormant(Plan::default());
+    let slots = pinned(&flow, "slots");
+    let key = flow.slot().index().to_ne_bytes();
+    let mut value = slots
+        .lookup(&key, MapFlags::ANY)
+        .expect("the map")
+        .expect("the slot");
+    value[8..12].copy_from_slice(&0xdead_beef_u32.to_ne_bytes()); // its serial number
+    slots.update(&key, &value, MapFlags::ANY).expect("written");
+    for side in Side::BOTH {
+        flow.ignores(side, &flow.from_peer(side).bytes());
+    }
+}
+
+fn pinned(flow: &Flow, name: &str) -> MapHandle {
+    let path = format!("/sys/fs/bpf/longsplice-{}/{name}", flow.plane.instance);
+    MapHandle::from_pinned_path(path).expect("a pinned map")
+}

@@ -1,0 +1,93 @@
+//! Where a translated segment goes, and why it does not.
+
+use longsplice_dataplane::Side;
+
+use crate::support::{
+    flow::{Flow, Plan, REDIRECT, SHOT},
+    packet::*,
+};
+
+use Side::Client;
+
+fn each(test: impl Fn(&Flow)) {
+    for make in [Flow::dormant, Flow::detached] {
+        test(&make(Plan::default()));
+    }
+}
+
+/// What the neighbour look-up will complete: translated, with the MAC addresses it came with.
+fn without_macs(flow: &Flow, packet: &Packet) -> Vec<u8> {
+    Packet {
+        dst_mac: packet.dst_mac,
+        src_mac: packet.src_mac,
+        ..flow.reference(Client).translate(packet)
+    }
+    .bytes()
+}
+
+#[test]
+fn an_unknown_neighbour_is_found_by_the_kernel() {
+    each(|flow| {
+        flow.net.ip("neighbour del 198.18.2.2 dev b0");
+        let packet = flow.from_peer(Client);
+        let expected = without_macs(flow, &packet);
+        flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    });
+}
+
+#[test]
+fn a_far_end_on_this_host_is_reached() {
+    each(|flow| {
+        flow.net.ip("address add 198.18.2.2/32 dev lo");
+        let packet = flow.from_peer(Client);
+        let expected = without_macs(flow, &packet);
+        flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    });
+}
+
+#[test]
+fn a_route_that_forbids_it_is_obeyed() {
+    for kind in ["unreachable", "blackhole", "prohibit"] {
+        each(|flow| {
+            flow.net.ip(&format!("route add {kind} 198.18.2.2/32"));
+            let frame = flow.from_peer(Client).bytes();
+            flow.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
+        });
+    }
+}
+
+#[test]
+fn a_segment_longer_than_the_mtu_is_dropped_by_name() {
+    each(|flow| {
+        flow.net.ip("link set b0 mtu 1000");
+        let fits = Packet {
+            payload: pattern(960),
+            ..flow.from_peer(Client)
+        };
+        flow.forwards(Client, &fits, &mut flow.reference(Client));
+        let frame = Packet {
+            payload: pattern(1000),
+            ..flow.from_peer(Client)
+        }
+        .bytes();
+        flow.ingress_gives(Client, &frame, (SHOT, "drop_too_big", &frame));
+    });
+}
+
+#[test]
+fn without_forwarding_on_the_loopback_only_a_hint_helps() {
+    let forbid = |flow: &Flow| flow.net.sysctl("ipv4/conf/lo/forwarding", "0");
+    let dormant = Flow::dormant(Plan::default());
+    forbid(&dormant);
+    let frame = dormant.from_peer(Client).bytes();
+    dormant.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
+    dormant.plane.keep_lo_forwarding().expect("set again");
+    dormant.forwards(Client, &dormant.from_peer(Client), &mut dormant.reference(Client));
+    drop(dormant);
+
+    let detached = Flow::detached(Plan::default());
+    forbid(&detached);
+    let packet = detached.from_peer(Client);
+    let expected = without_macs(&detached, &packet);
+    detached.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+}

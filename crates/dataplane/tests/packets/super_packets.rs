@@ -1,0 +1,106 @@
+//! What GRO has made of many segments.
+
+use longsplice_dataplane::{Context, Hook, Mode, Side};
+
+use crate::support::{
+    flow::{Flow, OK, Plan, REDIRECT, SHOT, legs},
+    options::usual,
+    packet::*,
+};
+
+const SIZE: u32 = 500;
+
+/// Runs ingress over a super-packet of the client.
+fn run(flow: &Flow, frame: &[u8], segments: u32) -> (u32, Vec<u8>) {
+    let context = Context {
+        ifindex: flow.ifindex(Side::Client),
+        gso_size: SIZE,
+        gso_segs: segments,
+        ..Context::default()
+    };
+    let ran = flow
+        .plane
+        .run_in(Hook::Ingress, frame, context, 1)
+        .expect("the program runs");
+    (ran.verdict, ran.packet)
+}
+
+fn packet(flow: &Flow, segments: u32) -> Packet {
+    Packet {
+        payload: pattern((segments * SIZE - 100) as usize),
+        options: usual(flow.plan.clock[0] + 1, 2),
+        flags: ACK | PSH,
+        ..flow.from_peer(Side::Client)
+    }
+}
+
+#[test]
+fn it_is_forwarded_as_one_and_counted_as_many() {
+    for make in [Flow::dormant, Flow::detached] {
+        let flow = make(Plan::default());
+        let packet = packet(&flow, 6);
+        let expected = flow.reference(Side::Client).translate(&packet);
+        let (verdict, bytes) = run(&flow, &packet.bytes(), 6);
+        assert_eq!(verdict, REDIRECT);
+        assert_frame(&bytes, &expected.bytes(), "a super-packet");
+        let mut found = vec![];
+        match &flow.slot {
+            Some(slot) => found.push(flow.plane.directions(slot, legs())[0]),
+            None => flow.plane.scan(|d| found.push(d)).expect("a scan"),
+        }
+        found.retain(|d| d.side == Side::Client);
+        assert_eq!(
+            (found[0].segments, found[0].bytes),
+            (6, u64::from(6 * SIZE - 100))
+        );
+    }
+}
+
+#[test]
+fn it_is_not_too_big_for_the_mtu_of_its_segments() {
+    let flow = Flow::detached(Plan::default());
+    let packet = packet(&flow, 6);
+    assert!(packet.payload.len() > 1500);
+    assert_eq!(run(&flow, &packet.bytes(), 6).0, REDIRECT);
+    let frame = packet.bytes();
+    flow.ingress_gives(Side::Client, &frame, (SHOT, "drop_too_big", &frame));
+}
+
+#[test]
+fn one_of_over_64_kb_has_no_length_field() {
+    let flow = Flow::detached(Plan::default());
+    let packet = packet(&flow, 4);
+    // The checksum of its IP header is that of a header without a length.
+    let without_length = |p: &Packet| {
+        let mut frame = p.bytes();
+        frame[16..18].fill(0);
+        frame[24..26].fill(0);
+        let check = internet_checksum(&[&frame[14..34]]);
+        frame[24..26].copy_from_slice(&check.to_be_bytes());
+        frame
+    };
+    let expected = flow.reference(Side::Client).translate(&packet);
+    let (verdict, bytes) = run(&flow, &without_length(&packet), 4);
+    assert_eq!(verdict, REDIRECT);
+    assert_frame(&bytes, &without_length(&expected), "no length");
+}
+
+#[test]
+fn in_the_drain_the_local_copy_is_trimmed_to_one_header() {
+    let flow = Flow::track(Plan::default());
+    let old = Packet {
+        payload: pattern(50),
+        ..flow.from_peer(Side::Server)
+    };
+    flow.ingress(Side::Server, &old.bytes());
+    flow.switch(Mode::Track, Mode::Drain);
+    let packet = packet(&flow, 6);
+    let local = Packet {
+        payload: vec![],
+        flags: ACK,
+        ..packet.clone()
+    };
+    let (verdict, bytes) = run(&flow, &packet.bytes(), 6);
+    assert_eq!(verdict, OK);
+    assert_frame(&bytes, &local.bytes(), "the local copy");
+}

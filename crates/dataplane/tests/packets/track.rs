@@ -1,0 +1,390 @@
+//! TRACK: segments pass as they are, and what they say is noted. With COUPLE, a socket offers no window that the far end
+//! does not have.
+
+use longsplice_dataplane::{LegState, Side};
+
+use crate::support::{
+    flow::{Flow, OK, Plan},
+    options::{Opt, usual, write},
+    packet::*,
+};
+
+fn state(flow: &Flow, side: Side) -> LegState {
+    flow.plane.leg(flow.slot(), side)
+}
+
+/// A peer's segment is delivered as it is.
+#[track_caller]
+fn delivered(flow: &Flow, side: Side, packet: &Packet) {
+    flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &packet.bytes()));
+}
+
+/// A local segment passes as it is.
+#[track_caller]
+fn emitted(flow: &Flow, side: Side, packet: &Packet) {
+    flow.egress_gives(side, &packet.bytes(), (OK, "emitted", &packet.bytes()));
+}
+
+/// A local segment leaves as another one.
+#[track_caller]
+fn clamped(flow: &Flow, side: Side, packet: &Packet, expected: &Packet) {
+    assert_ne!(packet, expected);
+    flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
+}
+
+#[test]
+fn what_a_peer_says_is_noted() {
+    for plan in [
+        Plan::default(),
+        Plan {
+            peer: [u32::MAX - 10, 0x7fff_fff0],
+            local: [u32::MAX - 3, 0x7fff_ffff],
+            clock: [u32::MAX, 0x7fff_ffff],
+            ..Plan::default()
+        },
+    ] {
+        let flow = Flow::track(plan);
+        for side in Side::BOTH {
+            let i = side.index();
+            let (peer, local, clock) = (flow.plan.peer[i], flow.plan.local[i], flow.plan.clock[i]);
+            // The local socket has sent twenty bytes, so that they can be acknowledged.
+            let sent = Packet {
+                payload: pattern(20),
+                ..flow.from_local(side)
+            };
+            emitted(&flow, side, &sent);
+            assert_eq!(state(&flow, side).loc_end, local.wrapping_add(20));
+
+            let packet = Packet {
+                payload: pattern(100),
+                ack: local.wrapping_add(15),
+                window: 40_000,
+                options: usual(clock.wrapping_add(3), 1),
+                ..flow.from_peer(side)
+            };
+            delivered(&flow, side, &packet);
+            let noted = state(&flow, side);
+            let edge = local
+                .wrapping_add(15)
+                .wrapping_add(40_000 << flow.plan.scale_in[i]);
+            let values = |s: &LegState| [s.cut, s.rx_end, s.rx_ack, s.rx_edge, s.peer_ts];
+            let end = peer.wrapping_add(100);
+            let expected = [end, end, local.wrapping_add(15), edge, clock.wrapping_add(3)];
+            assert_eq!(values(&noted), expected);
+
+            // Nothing goes back.
+            let old = Packet {
+                ack: local,
+                window: 3,
+                options: write(&[Opt::Timestamps(clock, 1)]),
+                payload: pattern(10),
+                ..packet.clone()
+            };
+            delivered(&flow, side, &old);
+            let shrunk = Packet {
+                seq: end,
+                ack: local.wrapping_add(16),
+                window: 1,
+                payload: vec![],
+                ..packet.clone()
+            };
+            delivered(&flow, side, &shrunk);
+            let expected = [end, end, local.wrapping_add(16), edge, clock.wrapping_add(3)];
+            assert_eq!(values(&state(&flow, side)), expected);
+            // A FIN is one more, and so is one beyond a hole.
+            let fin = Packet {
+                seq: end.wrapping_add(50),
+                flags: FIN | ACK,
+                ..shrunk
+            };
+            delivered(&flow, side, &fin);
+            assert_eq!(state(&flow, side).cut, end.wrapping_add(51));
+        }
+    }
+}
+
+#[test]
+fn what_a_socket_could_not_take_is_delivered_and_not_noted() {
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        let before = state(&flow, side);
+        let next = flow.from_peer(side);
+        let window = flow.plan.offered[side.index()];
+        for offset in [window - 3, window + 1, 1 << 30, (1 << 31) - 100] {
+            let packet = Packet {
+                seq: next.seq.wrapping_add(offset),
+                payload: pattern(5),
+                options: usual(90_000, 1),
+                ..next.clone()
+            };
+            delivered(&flow, side, &packet);
+        }
+        assert_eq!(format!("{:?}", state(&flow, side)), format!("{before:?}"));
+        // Up to the edge, with a FIN behind it, it can.
+        let packet = Packet {
+            seq: next.seq.wrapping_add(window - 5),
+            payload: pattern(5),
+            flags: ACK | FIN,
+            ..next.clone()
+        };
+        delivered(&flow, side, &packet);
+        assert_eq!(state(&flow, side).cut, packet.end());
+    }
+}
+
+#[test]
+fn a_forged_segment_tells_nothing() {
+    // An acknowledgement of what was never sent would end a drain too early; a false TSval would give the flow an offset
+    // that stalls it for good.
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        let before = state(&flow, side);
+        let next = flow.from_peer(side);
+        for (seq, ack, clock) in [
+            (0u32, 1u32, 0u32),
+            (0, 1 << 30, 1 << 30),
+            (0u32.wrapping_sub(1 << 30), 0, 1 << 30),
+            (0u32.wrapping_sub(1), 0, 1 << 30),
+            (0u32.wrapping_sub(1 << 30), 1 << 20, 1 << 30),
+        ] {
+            let packet = Packet {
+                seq: next.seq.wrapping_add(seq),
+                ack: next.ack.wrapping_add(ack),
+                options: usual(flow.plan.clock[side.index()].wrapping_add(clock), 1),
+                window: 60_000,
+                ..next.clone()
+            };
+            delivered(&flow, side, &packet);
+            assert_eq!(
+                format!("{:?}", state(&flow, side)),
+                format!("{before:?}"),
+                "{seq} {ack} {clock}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_emission_passes_as_it_is_and_is_noted() {
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        let i = side.index();
+        let packet = Packet {
+            payload: pattern(77),
+            flags: ACK | PSH,
+            ack: flow.plan.peer[i],
+            window: 9,
+            options: usual(0x9fff_ffff, 3),
+            ..flow.from_local(side)
+        };
+        let packet = Packet {
+            options: usual(flow.reference(side.other()).ts_high, 3),
+            ..packet
+        };
+        emitted(&flow, side, &packet);
+        let noted = state(&flow, side);
+        assert_eq!(noted.loc_end, flow.plan.local[i] + 77);
+        let scale = flow.plan.scale_out[side.other().index()];
+        assert_eq!(noted.tx_edge, flow.plan.peer[i] + (9 << scale));
+        // What never reaches the wire as a whole, or is no segment at all, passes.
+        let odd = packet.broken(46, &[0x10]);
+        flow.egress_gives(side, &odd, (OK, "emitted", &odd));
+    }
+}
+
+#[test]
+fn a_timestamp_of_a_socket_never_goes_back() {
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        // Toward this peer, the far end's translated TSval was the highest.
+        let high = flow.reference(side.other()).ts_high;
+        let with = |value: u32, packet: &Packet| Packet {
+            options: write(&[Opt::Timestamps(value, 5), Opt::Nop, Opt::Nop]),
+            ..packet.clone()
+        };
+        let base = Packet {
+            payload: pattern(9),
+            ..flow.from_local(side)
+        };
+        clamped(&flow, side, &with(high - 1, &base), &with(high, &base));
+        clamped(
+            &flow,
+            side,
+            &with(high.wrapping_sub(1_000_000), &base),
+            &with(high, &base),
+        );
+        emitted(&flow, side, &with(high, &base));
+        emitted(&flow, side, &with(high + 5, &base));
+        clamped(&flow, side, &with(high + 4, &base), &with(high + 5, &base));
+    }
+}
+
+#[test]
+fn a_coupled_window_ends_where_the_far_ends_does() {
+    for (granted, fields) in [
+        // What the far end grants, and windows of the socket with what they become.
+        (1 << 15, [1 << 15, 65_535, 1 << 15]),
+        (1000, [1000, 65_535, 63_999]),
+        (63, [63, 64, 65_535]),
+        (0, [0, 1, 65_535]),
+        (1 << 21, [1 << 21, 60_000, 65_535]),
+    ] {
+        let plan = Plan {
+            granted: [granted; 2],
+            ..Plan::default()
+        };
+        let flow = Flow::track(plan);
+        for side in Side::BOTH {
+            let scale = flow.plan.scale_out[side.other().index()];
+            for window in fields.map(|w: u32| w.min(65_535) as u16) {
+                let packet = Packet {
+                    window,
+                    payload: pattern(3),
+                    ..flow.from_local(side)
+                };
+                flow.slot().set_coupling(false);
+                emitted(&flow, side, &packet);
+                flow.slot().set_coupling(true);
+                if u32::from(window) << scale <= granted {
+                    emitted(&flow, side, &packet);
+                    continue;
+                }
+                let expected = Packet {
+                    window: (granted >> scale) as u16,
+                    ..packet.clone()
+                };
+                assert!(u32::from(expected.window) << scale <= granted);
+                clamped(&flow, side, &packet, &expected);
+                assert_eq!(
+                    state(&flow, side).tx_edge,
+                    packet.ack.wrapping_add(u32::from(expected.window) << scale)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_coupled_window_counts_from_the_acknowledgement() {
+    let plan = Plan {
+        granted: [1 << 15; 2],
+        ..Plan::default()
+    };
+    let flow = Flow::track(plan);
+    flow.slot().set_coupling(true);
+    for side in Side::BOTH {
+        let scale = flow.plan.scale_out[side.other().index()];
+        for (acked, left) in [(0, 1 << 15), (1 << 14, 1 << 14), (1 << 15, 0), (40_000, 0)] {
+            let mut packet = flow.from_local(side);
+            packet.ack = packet.ack.wrapping_add(acked);
+            packet.window = 65_535;
+            let expected = Packet {
+                window: (left >> scale) as u16,
+                ..packet.clone()
+            };
+            clamped(&flow, side, &packet, &expected);
+        }
+    }
+}
+
+#[test]
+fn a_coupled_window_grows_with_the_far_ends() {
+    let plan = Plan {
+        granted: [1 << 15; 2],
+        ..Plan::default()
+    };
+    let mut flow = Flow::track(plan.clone());
+    for side in Side::BOTH {
+        flow.again(plan.clone());
+        flow.slot().set_coupling(true);
+        let far = side.other();
+        let scale = flow.plan.scale_out[far.index()];
+        let packet = Packet {
+            window: 65_535,
+            ..flow.from_local(side)
+        };
+        let at = |field: u16| Packet {
+            window: field,
+            ..packet.clone()
+        };
+        clamped(&flow, side, &packet, &at(((1u32 << 15) >> scale) as u16));
+        // The far end opens its window.
+        let mut update = flow.from_peer(far);
+        update.window = 300;
+        delivered(&flow, far, &update);
+        let edge = 300u32 << flow.plan.scale_in[far.index()];
+        clamped(&flow, side, &packet, &at((edge >> scale) as u16));
+        // It acknowledges what the local socket sent it, and the edge moves on.
+        let sent = Packet {
+            payload: pattern(1000),
+            window: 0,
+            ..flow.from_local(far)
+        };
+        emitted(&flow, far, &sent);
+        update.ack = update.ack.wrapping_add(1000);
+        delivered(&flow, far, &update);
+        clamped(&flow, side, &packet, &at(((edge + 1000) >> scale) as u16));
+    }
+}
+
+#[test]
+fn a_coupled_window_leaves_only_so_much_room() {
+    let flow = Flow::track(Plan::default());
+    flow.slot().set_coupling(true);
+    for side in Side::BOTH {
+        let scale = flow.plan.scale_out[side.other().index()];
+        let packet = Packet {
+            window: 65_535,
+            ..flow.from_local(side)
+        };
+        for room in [1, 10_000, 1 << 17, 1 << 18, 1 << 19] {
+            flow.slot().set_room(side, room);
+            let expected = Packet {
+                window: (room.min(1 << 18) >> scale) as u16,
+                ..packet.clone()
+            };
+            clamped(&flow, side, &packet, &expected);
+        }
+        flow.slot().set_room(side, 0);
+    }
+}
+
+#[test]
+fn the_probe_that_announces_a_window_is_made_acceptable() {
+    let flow = Flow::track(Plan::default());
+    for side in Side::BOTH {
+        let sent = Packet {
+            payload: pattern(10),
+            ..flow.from_local(side)
+        };
+        emitted(&flow, side, &sent);
+        let acked = Packet {
+            ack: sent.end(),
+            ..flow.from_peer(side)
+        };
+        delivered(&flow, side, &acked);
+        let probe = Packet {
+            seq: sent.end() - 1,
+            window: 5,
+            options: usual(flow.reference(side.other()).ts_high, 1),
+            ..flow.from_local(side)
+        };
+        emitted(&flow, side, &probe);
+        flow.slot().set_coupling(true);
+        let expected = Packet {
+            seq: sent.end(),
+            ..probe.clone()
+        };
+        clamped(&flow, side, &probe, &expected);
+        // A retransmission is none.
+        for (flags, len) in [(ACK, 1), (ACK | PSH, 5), (ACK | FIN, 0)] {
+            let retransmission = Packet {
+                flags,
+                payload: pattern(len),
+                ..probe.clone()
+            };
+            emitted(&flow, side, &retransmission);
+        }
+        flow.slot().set_coupling(false);
+    }
+}

@@ -1,0 +1,396 @@
+//! A flow that is registered in a data plane of its own.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddrV4,
+    ops::Deref,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use longsplice_dataplane::{Context, Dataplane, Hook, Leg, LegStart, Mode, Options, Peek, Ran, Side, Slot};
+
+use super::{
+    net::{Net, OUR_MAC, PEER_MAC},
+    packet::{ACK, Packet, assert_frame},
+    reference::Reference,
+};
+
+pub const OK: u32 = u32::MAX; // TC_ACT_UNSPEC: the next program on the hook has its turn
+pub const SHOT: u32 = 2;
+pub const REDIRECT: u32 = 7;
+
+/// A name for pins that no other test has.
+pub fn unique_instance() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!(
+        "packets-{}-{}",
+        std::process::id(),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+/// A data plane whose pins go with it.
+pub struct Plane {
+    pub plane: Dataplane,
+    pub instance: String,
+}
+
+impl Plane {
+    pub fn open() -> Plane {
+        let instance = unique_instance();
+        let (plane, orphans) = Dataplane::open(&options(&instance)).expect("these tests need root");
+        let plane = Plane { plane, instance };
+        assert!(orphans.is_empty());
+        plane
+    }
+}
+
+pub fn options(instance: &str) -> Options {
+    Options {
+        instance: instance.to_owned(),
+        max_flows: 16,
+        max_slots: 512,
+    }
+}
+
+impl Deref for Plane {
+    type Target = Dataplane;
+
+    fn deref(&self) -> &Dataplane {
+        &self.plane
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.plane.remove();
+    }
+}
+
+/// Where two connections stand when their flow is registered; arrays are indexed by side.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Next sequence number of each peer.
+    pub peer: [u32; 2],
+    /// Next sequence number of the local socket toward each peer.
+    pub local: [u32; 2],
+    /// Bytes that each peer may send, and each local socket.
+    pub offered: [u32; 2],
+    pub granted: [u32; 2],
+    pub ts: [u32; 2],
+    pub scale_in: [u8; 2],
+    pub scale_out: [u8; 2],
+    pub blank_sack: [bool; 2],
+    /// TSval of each peer at this moment.
+    pub clock: [u32; 2],
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            peer: [1_000_000, 3_000_000_000],
+            local: [2_000_000_000, 700_000],
+            offered: [1 << 18, 1 << 18],
+            granted: [1 << 18, 1 << 18],
+            ts: [123_456, 0x9000_0000],
+            scale_in: [7, 9],
+            scale_out: [8, 6],
+            blank_sack: [false; 2],
+            clock: [10_000, 50_000],
+        }
+    }
+}
+
+impl Plan {
+    pub fn seq_off(&self, side: Side) -> u32 {
+        self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
+    }
+
+    pub fn starts(&self) -> [LegStart; 2] {
+        Side::BOTH.map(|side| self.start(side))
+    }
+
+    fn start(&self, side: Side) -> LegStart {
+        let x = side.index();
+        LegStart {
+            leg: leg(side),
+            seq_off: self.seq_off(side),
+            tsval_off: self.ts[x],
+            wscale_in: self.scale_in[x],
+            wscale_out: self.scale_out[x],
+            blank_sack: self.blank_sack[x],
+            ended: false,
+            peek: Peek {
+                rcv_nxt: self.peer[x],
+                copied_seq: self.peer[x],
+                snd_nxt: self.local[x],
+                snd_una: self.local[x],
+                write_seq: self.local[x],
+                offered_edge: self.peer[x].wrapping_add(self.offered[x]),
+                peer_edge: self.local[x].wrapping_add(self.granted[x]),
+                ts_recent: self.clock[x],
+                ifindex: 0,
+                mss_clamp: 1460,
+            },
+            ts_high: self.clock[x].wrapping_add(self.ts[x]),
+        }
+    }
+}
+
+pub fn leg(side: Side) -> Leg {
+    let (peer, local) = match side {
+        Side::Client => ("198.18.1.2:40000", "198.18.1.1:80"),
+        Side::Server => ("198.18.2.2:8080", "198.18.2.1:50000"),
+    };
+    Leg {
+        peer: peer.parse().expect("an address"),
+        local: local.parse().expect("an address"),
+    }
+}
+
+/// Both legs of the flow.
+pub fn legs() -> [Leg; 2] {
+    Side::BOTH.map(leg)
+}
+
+/// A registered flow. Fields are dropped in this order: the slot before its table, the pins while still in the namespace.
+pub struct Flow {
+    pub slot: Option<Slot>,
+    pub plane: Plane,
+    pub net: Net,
+    pub plan: Plan,
+    ifindex: [u32; 2],
+    /// How many transitions it has made, and whether it is detached then.
+    modes: usize,
+    detached: bool,
+}
+
+impl Flow {
+    /// In mode Track.
+    pub fn track(plan: Plan) -> Flow {
+        let net = Net::new();
+        let plane = Plane::open();
+        let slot = register(&plane, &plan);
+        let ifindex = ["a0", "b0"].map(|name| net.ifindex(name));
+        Flow {
+            slot: Some(slot),
+            plane,
+            net,
+            plan,
+            ifindex,
+            modes: 0,
+            detached: false,
+        }
+    }
+
+    pub fn drain(plan: Plan) -> Flow {
+        let mut flow = Flow::track(plan);
+        flow.modes = 1;
+        flow.advance();
+        flow
+    }
+
+    /// Final, with its sockets parked: dormant.
+    pub fn dormant(plan: Plan) -> Flow {
+        let mut flow = Flow::track(plan);
+        flow.modes = 2;
+        flow.advance();
+        flow
+    }
+
+    /// Final, without sockets and without a slot.
+    pub fn detached(plan: Plan) -> Flow {
+        let mut flow = Flow::track(plan);
+        flow.modes = 2;
+        flow.detached = true;
+        flow.advance();
+        flow
+    }
+
+    /// From Track to where it is made for.
+    fn advance(&mut self) {
+        for pair in [Mode::Track, Mode::Drain, Mode::Final][..=self.modes].windows(2) {
+            self.switch(pair[0], pair[1]);
+        }
+        if self.detached {
+            self.release().expect("the records are there");
+            self.slot = None;
+        }
+    }
+
+    /// A fresh flow with the same addresses in its place, in the same mode.
+    pub fn again(&mut self, plan: Plan) {
+        self.plane.unregister(legs());
+        self.slot = Some(register(&self.plane, &plan));
+        self.plan = plan;
+        self.advance();
+    }
+
+    pub fn slot(&self) -> &Slot {
+        self.slot.as_ref().expect("it has a slot")
+    }
+
+    #[track_caller]
+    pub fn switch(&self, from: Mode, to: Mode) {
+        assert!(self.slot().switch(from, to));
+    }
+
+    pub fn release(&self) -> std::io::Result<()> {
+        self.plane
+            .release(self.slot(), legs(), [self.ifindex[1], self.ifindex[0]])
+    }
+
+    pub fn ifindex(&self, side: Side) -> u32 {
+        self.ifindex[side.index()]
+    }
+
+    /// The next segment of a peer, a pure acknowledgement of all that it got.
+    pub fn from_peer(&self, side: Side) -> Packet {
+        let i = side.index();
+        Packet {
+            dst_mac: OUR_MAC[i],
+            src_mac: PEER_MAC[i],
+            src: leg(side).peer,
+            dst: leg(side).local,
+            seq: self.plan.peer[i],
+            ack: self.plan.local[i],
+            window: 500,
+            ..blank()
+        }
+    }
+
+    /// The next segment of the local socket toward a peer.
+    pub fn from_local(&self, side: Side) -> Packet {
+        let i = side.index();
+        Packet {
+            dst_mac: PEER_MAC[i],
+            src_mac: OUR_MAC[i],
+            src: leg(side).local,
+            dst: leg(side).peer,
+            seq: self.plan.local[i],
+            ack: self.plan.peer[i],
+            window: 500,
+            ..blank()
+        }
+    }
+
+    /// What independent arithmetic makes of a peer's segments.
+    pub fn reference(&self, side: Side) -> Reference {
+        let (x, o) = (side.index(), side.other().index());
+        let far = leg(side.other());
+        Reference {
+            src: far.local,
+            dst: far.peer,
+            src_mac: OUR_MAC[o],
+            dst_mac: PEER_MAC[o],
+            seq: self.plan.seq_off(side),
+            far_seq: self.plan.seq_off(side.other()),
+            ts: self.plan.ts[x],
+            far_ts: self.plan.ts[o],
+            scale_in: self.plan.scale_in[x],
+            scale_out: self.plan.scale_out[x],
+            blank_sack: self.plan.blank_sack[x],
+            ts_high: self.plan.clock[x].wrapping_add(self.plan.ts[x]),
+        }
+    }
+
+    /// Runs ingress over a frame on the interface toward `side`. Its sum is verified by the kernel afterwards, too.
+    pub fn ingress(&self, side: Side, frame: &[u8]) -> Ran {
+        self.run(Hook::Ingress, side, frame)
+    }
+
+    /// Runs egress over a frame on the interface toward `side`.
+    pub fn egress(&self, side: Side, frame: &[u8]) -> Ran {
+        self.run(Hook::Egress, side, frame)
+    }
+
+    fn run(&self, hook: Hook, side: Side, frame: &[u8]) -> Ran {
+        let context = Context {
+            ifindex: self.ifindex(side),
+            ..Context::default()
+        };
+        self.plane
+            .run_in(hook, frame, context, 1)
+            .expect("the program runs")
+    }
+
+    /// Runs `work` and gives its value and the counters that moved.
+    pub fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, BTreeMap<String, u64>) {
+        let before = self.plane.verdicts();
+        let value = work();
+        let mut after = self.plane.verdicts();
+        after.retain(|name, n| {
+            *n -= before[name];
+            *n != 0
+        });
+        (value, after)
+    }
+
+    /// Asserts what becomes of a frame on ingress: the program's value, the one counter that moves (or none, ""), and
+    /// every byte afterwards.
+    #[track_caller]
+    pub fn ingress_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
+        self.gives(Hook::Ingress, side, frame, expected);
+    }
+
+    #[track_caller]
+    pub fn egress_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
+        self.gives(Hook::Egress, side, frame, expected);
+    }
+
+    #[track_caller]
+    fn gives(&self, hook: Hook, side: Side, frame: &[u8], (verdict, counter, after): (u32, &str, &[u8])) {
+        let (ran, counted) = self.counted(|| self.run(hook, side, frame));
+        let expected: BTreeMap<_, _> = [(counter.to_owned(), 1)]
+            .into_iter()
+            .filter(|(name, _)| !name.is_empty())
+            .collect();
+        assert_eq!((ran.verdict, counted), (verdict, expected), "{hook:?} {side:?}");
+        assert_frame(&ran.packet, after, &format!("{hook:?} {side:?}"));
+    }
+
+    /// Asserts that a peer's segment is forwarded as the reference says.
+    #[track_caller]
+    pub fn forwards(&self, side: Side, packet: &Packet, reference: &mut Reference) {
+        let expected = reference.translate(packet).bytes();
+        self.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    }
+
+    /// Asserts that a frame stays as it is, and is neither dropped nor counted.
+    #[track_caller]
+    pub fn ignores(&self, side: Side, frame: &[u8]) {
+        self.ingress_gives(side, frame, (OK, "", frame));
+    }
+}
+
+/// Registers the flow of a plan in mode Track.
+pub fn register(plane: &Dataplane, plan: &Plan) -> Slot {
+    let slot = plane.take_slot().expect("a free slot");
+    plane
+        .register(&slot, plane.next_serial(), true, &plan.starts())
+        .expect("the flow is new");
+    slot
+}
+
+fn blank() -> Packet {
+    let nowhere = SocketAddrV4::new([0; 4].into(), 0);
+    Packet {
+        dst_mac: [0; 6],
+        src_mac: [0; 6],
+        tos: 0,
+        id: 0x1234,
+        fragment: 0x4000,
+        ttl: 64,
+        src: nowhere,
+        dst: nowhere,
+        seq: 0,
+        ack: 0,
+        reserved: 0,
+        flags: ACK,
+        window: 0,
+        urgent: 0,
+        options: Vec::new(),
+        payload: Vec::new(),
+        padding: Vec::new(),
+    }
+}

@@ -1,0 +1,9 @@
+//! What the tests of the kernel half stand on: packets built and translated independently of it, and a flow in a network
+//! namespace of its own. Needs root.
+
+pub mod flow;
+pub mod net;
+pub mod options;
+pub mod packet;
+pub mod reference;
+pub mod tap;

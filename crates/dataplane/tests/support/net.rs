@@ -1,0 +1,74 @@
+//! A network namespace as a guard: the forwarder's, with a link to each end.
+
+use std::{
+    fs::File,
+    marker::PhantomData,
+    process::{Command, Stdio},
+};
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// The forwarder's MAC address toward the client and the server, and theirs.
+pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
+pub const PEER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 2, 2]];
+
+/// The thread is in a namespace of its own, which vanishes with this value: nothing has to be named or removed. Two
+/// veth pairs: `a0` and `b0` are the forwarder's interfaces toward client and server, frames to the ends arrive at `a1`
+/// and `b1`. Neighbours are known, as nobody answers there.
+pub struct Net {
+    home: File,
+    /// A guard of this thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Net {
+    pub fn new() -> Net {
+        let home = File::open("/proc/thread-self/ns/net").expect("a network namespace");
+        unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
+        let net = Net {
+            home,
+            not_send: PhantomData,
+        };
+        net.ip("link set lo up
+             link add a0 address 02:00:00:00:01:01 type veth peer name a1 address 02:00:00:00:01:02
+             link add b0 address 02:00:00:00:02:01 type veth peer name b1 address 02:00:00:00:02:02
+             address add 198.18.1.1/24 dev a0
+             address add 198.18.2.1/24 dev b0
+             link set a0 up
+             link set a1 up
+             link set b0 up
+             link set b1 up
+             neighbour replace 198.18.1.2 lladdr 02:00:00:00:01:02 dev a0
+             neighbour replace 198.18.2.2 lladdr 02:00:00:00:02:02 dev b0");
+        net
+    }
+
+    /// Runs lines of `ip`.
+    pub fn ip(&self, lines: &str) {
+        use std::io::Write;
+        let mut ip = Command::new("ip")
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("ip");
+        let mut stdin = ip.stdin.take().expect("piped");
+        stdin.write_all(lines.as_bytes()).expect("ip reads");
+        drop(stdin);
+        assert!(ip.wait().expect("ip").success(), "{lines}");
+    }
+
+    /// Sets a sysctl of the namespace.
+    pub fn sysctl(&self, path: &str, value: &str) {
+        std::fs::write(format!("/proc/sys/net/{path}"), value).expect(path);
+    }
+
+    pub fn ifindex(&self, name: &str) -> u32 {
+        nix::net::if_::if_nametoindex(name).expect(name)
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        setns(&self.home, CloneFlags::CLONE_NEWNET).expect("back home");
+    }
+}

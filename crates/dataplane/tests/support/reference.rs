@@ -1,0 +1,79 @@
+//! The translation once more, from the papers and the RFCs and not from the program under test: on fields, in wide
+//! arithmetic, with the checksums computed from scratch afterwards.
+
+use std::net::SocketAddrV4;
+
+use super::{
+    options::{self, Opt},
+    packet::Packet,
+};
+
+/// The constants of a direction.
+#[derive(Debug, Clone)]
+pub struct Reference {
+    pub src: SocketAddrV4,
+    pub dst: SocketAddrV4,
+    pub src_mac: [u8; 6],
+    pub dst_mac: [u8; 6],
+    /// What x's sequence numbers are lifted by.
+    pub seq: u32,
+    /// What the far end's are lifted by.
+    pub far_seq: u32,
+    pub ts: u32,
+    pub far_ts: u32,
+    pub scale_in: u8,
+    pub scale_out: u8,
+    pub blank_sack: bool,
+    /// Highest TSval that the far end was shown.
+    pub ts_high: u32,
+}
+
+impl Reference {
+    /// What the far end is to see of a segment of x.
+    pub fn translate(&mut self, p: &Packet) -> Packet {
+        let window = (u64::from(p.window) << self.scale_in) >> self.scale_out;
+        Packet {
+            dst_mac: self.dst_mac,
+            src_mac: self.src_mac,
+            ttl: p.ttl - 1,
+            src: self.src,
+            dst: self.dst,
+            seq: p.seq.wrapping_add(self.seq),
+            ack: p.ack.wrapping_sub(self.far_seq),
+            window: window.min(65535) as u16,
+            options: self.options(&p.options),
+            ..p.clone()
+        }
+    }
+
+    fn options(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let shift = |edge: u32| edge.wrapping_sub(self.far_seq);
+        let mut ts_high = self.ts_high;
+        let translated: Vec<Opt> = options::read(bytes)
+            .into_iter()
+            .flat_map(|option| match option {
+                Opt::Timestamps(value, echo) => {
+                    let value = value.wrapping_add(self.ts);
+                    if (value.wrapping_sub(ts_high) as i32) >= 0 {
+                        ts_high = value;
+                    }
+                    let echo = if echo == 0 {
+                        0
+                    } else {
+                        echo.wrapping_sub(self.far_ts)
+                    };
+                    vec![Opt::Timestamps(ts_high, echo)]
+                }
+                Opt::Sack(blocks) if self.blank_sack => vec![Opt::Nop; 2 + 8 * blocks.len()],
+                Opt::Sack(blocks) => {
+                    vec![Opt::Sack(
+                        blocks.into_iter().map(|(l, r)| (shift(l), shift(r))).collect(),
+                    )]
+                }
+                other => vec![other],
+            })
+            .collect();
+        self.ts_high = ts_high;
+        options::write(&translated)
+    }
+}
