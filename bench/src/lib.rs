@@ -1,1 +1,27 @@
-//! placeholder
+//! The demonstration (`make demo`) and the benchmark (`make bench`): real programs in the namespaces of
+//! [`longsplice_lab`], Longsplice beside the kernel's router, HAProxy and nginx.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `supervise` | runs the work in a child, and removes what is left however that ended |
+//! | `daemon`, `peers`, `contender` | start what stands in the middle, and stop it |
+//! | `iperf`, `holder`, `memory` | measure |
+//! | `stats`, `report`, `machine` | sum up |
+//! | [`demo`] | `make demo` |
+//! | [`rows`] | `make bench`: one module for each experiment |
+
+#![forbid(unsafe_code)]
+
+mod contender;
+mod daemon;
+pub mod demo;
+mod holder;
+mod iperf;
+mod machine;
+mod memory;
+mod peers;
+mod report;
+pub mod rows;
+mod stats;
+mod supervise;
+mod wait;

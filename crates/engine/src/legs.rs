@@ -158,7 +158,11 @@ pub(crate) fn assess(
         peeks.push(peek);
         infos.push(info);
     }
-    let plan = match_legs(&leg_options(&infos[0], &peeks[0]), &leg_options(&infos[1], &peeks[1])).map_err(Refusal::for_good)?;
+    let plan = match_legs(
+        &leg_options(&infos[0], &peeks[0]),
+        &leg_options(&infos[1], &peeks[1]),
+    )
+    .map_err(Refusal::for_good)?;
     Ok(Assessment {
         legs,
         plan,

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs, io,
-    sync::{Arc, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -29,28 +29,29 @@ const LOW_MEMORY_PERCENT: u64 = 5;
 pub(crate) fn start(splicer: &Arc<Inner>) {
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
-        let mut period = PERIOD;
+        let mut next_round = Instant::now() + PERIOD;
         loop {
-            sleep(period).await;
-            let Some(took) = round(&weak) else { return };
-            period = PERIOD.max(took * SHARE);
+            sleep(SETTLE).await;
+            let Some(splicer) = weak.upgrade() else { return };
+            let Some(plane) = &splicer.plane else { return };
+            settle(&splicer, plane, SETTLE);
+            let now = Instant::now();
+            if now >= next_round {
+                round(&splicer, plane);
+                next_round = now + PERIOD.max(now.elapsed() * SHARE);
+            }
         }
     });
 }
 
-fn round(weak: &Weak<Inner>) -> Option<Duration> {
-    let splicer = weak.upgrade()?;
-    let plane = splicer.plane.as_ref()?;
-    let started = Instant::now();
-    settle(&splicer, plane, SETTLE);
+fn round(splicer: &Inner, plane: &Dataplane) {
     if let Err(error) = plane.keep_lo_forwarding() {
         tracing::warn!(%error, "route look-ups may fail");
     }
     splicer.memory_low.store(memory_is_low(), Ordering::Relaxed);
-    if let Err(error) = reap(&splicer, plane) {
+    if let Err(error) = reap(splicer, plane) {
         tracing::warn!(%error, "cannot look at the flows");
     }
-    Some(started.elapsed())
 }
 
 /// Frees the slots of flows that were detached at least `age` ago.
