@@ -29,6 +29,7 @@ enum ls_trait {
 	LS_SIDE_SERVER = 1 << 0, /* the direction server to client */
 	LS_TIMESTAMPS = 1 << 1,	 /* both legs use timestamps, RFC 7323 */
 	LS_BLANK_SACK = 1 << 2,	 /* the far end did not permit SACK, RFC 2018 */
+	LS_FAR_LOCAL = 1 << 3,	 /* the far end is on this host */
 };
 
 /* ls_record.seen: what passed. */

@@ -128,7 +128,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	*new = *h;
 	translate(new, s, rec, &edits);
 	apply_edits(new, s, &edits);
-	verdict = find_route(skb, new, w->slot ? 0 : rec->where, &route);
+	verdict = find_route(skb, new, rec->traits & LS_FAR_LOCAL, w->slot ? 0 : rec->where, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, h, new, s->opt_len))
@@ -158,7 +158,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, struct ls_leg *
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(edge, ack, x->rec.wscale_out));
 	apply_edits(new, s, &edits);
-	return find_route(skb, new, 0, route);
+	return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
 }
 
 /* DRAIN, the local socket's copy: payload below the cut, and acknowledgements of what it sent itself. */
@@ -173,7 +173,7 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 	if (!old) {
 		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
 		if (!(s->flags & TCP_RST))
-			h->tcp.flags &= ~(TCP_FIN | TCP_PSH);
+			h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
 	}
 	apply_edits(h, s, &edits);
 	if (write_headers(skb, written, h, s->opt_len))
@@ -229,7 +229,7 @@ static __always_inline int send_translated(struct __sk_buff *skb, struct scratch
 
 	if (bpf_skb_load_bytes(skb, 0, &h->eth, OPT_OFFSET))
 		return drop(LS_V_DROP_MALFORMED);
-	verdict = find_route(skb, h, 0, &route);
+	verdict = find_route(skb, h, 1, 0, &route);
 	if (verdict)
 		return drop(verdict);
 	if (!route.resolve && bpf_skb_store_bytes(skb, 0, &h->eth, 2 * ETH_ALEN, 0))

@@ -17,6 +17,7 @@
 #define TCP_RST 0x04
 #define TCP_PSH 0x08
 #define TCP_ACK 0x10
+#define TCP_URG 0x20
 
 #define OPT_EOL	 0
 #define OPT_NOP	 1

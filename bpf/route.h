@@ -25,7 +25,8 @@ struct route {
  * look-up is made as if from the loopback: that is what output routing does, `ip rule`s included; it needs
  * lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
  */
-static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, __u32 hint, struct route *r)
+static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
+				      struct route *r)
 {
 	struct bpf_fib_lookup fib = {
 	    .family = AF_INET,
@@ -50,7 +51,10 @@ static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, 
 		r->resolve = 1;
 		return 0;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		/* Ours: only a packet that brings its route along is accepted from a local address. */
+		/* Ours, or no route at all: the look-up does not tell the two apart. Only a packet that
+		 * brings its route along is accepted from a local address. */
+		if (!far_local)
+			return LS_V_DROP_NO_ROUTE;
 		r->ifindex = LOOPBACK;
 		r->resolve = 1;
 		return 0;

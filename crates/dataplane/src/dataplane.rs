@@ -34,6 +34,8 @@ use crate::{
 };
 
 const LO_FORWARDING: &str = "/proc/sys/net/ipv4/conf/lo/forwarding";
+/// The loopback's interface index, in every namespace: where routes to our own addresses lead.
+const LOOPBACK: u32 = 1;
 const META_KEY: [u8; 4] = [0; 4];
 /// Serial numbers are reserved in the pinned map by the block: a successor begins after the last block.
 const SERIAL_BLOCK: u32 = 4096;
@@ -353,6 +355,7 @@ fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts:
         (side == Side::Server, ls_trait::LS_SIDE_SERVER),
         (ts, ls_trait::LS_TIMESTAMPS),
         (x.blank_sack, ls_trait::LS_BLANK_SACK),
+        (o.peek.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
     ] {
         traits |= if on { flag.0 as u8 } else { 0 };
     }

@@ -14,7 +14,7 @@ fn killed() -> (Flow, String, u32) {
     let mut flow = Flow::dormant(Plan::default());
     let packet = Packet {
         payload: pattern(42),
-        ..flow.from_peer(Side::Client)
+        ..flow.peer_segment(Side::Client)
     };
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
     let slot = flow.slot.take().expect("it has a slot");
@@ -53,7 +53,7 @@ fn records_and_slots_are_found() {
     flow.slot = Some(slot);
     flow.forwards(
         Side::Server,
-        &flow.from_peer(Side::Server),
+        &flow.peer_segment(Side::Server),
         &mut flow.reference(Side::Server),
     );
     // No other flow gets that slot, and the adopted one can be released.
@@ -73,7 +73,7 @@ fn detached_records_are_found_without_slots() {
             longsplice_dataplane::Hook::Ingress,
             &Packet {
                 dst_mac: [0; 6], // the loopback's
-                ..flow.from_peer(Side::Client)
+                ..flow.peer_segment(Side::Client)
             }
             .bytes(),
             1,
@@ -82,26 +82,27 @@ fn detached_records_are_found_without_slots() {
     assert_eq!(ran.verdict, 7);
 }
 
+/// Keys and values of a map.
+type Contents = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Everything that is pinned, by content.
-fn pins(instance: &str) -> Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> {
-    ["flows", "slots", "meta"]
-        .map(|name| {
-            let map = MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/{name}"))
-                .expect("a pinned map");
-            let mut all: Vec<_> = map
-                .keys()
-                .map(|k| {
-                    let value = map
-                        .lookup(&k, MapFlags::ANY)
-                        .expect("the map")
-                        .expect("the value");
-                    (k, value)
-                })
-                .collect();
-            all.sort();
-            (name.to_owned(), all)
-        })
-        .into()
+fn pins(instance: &str) -> [Contents; 3] {
+    ["flows", "slots", "meta"].map(|name| {
+        let map = MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/{name}"))
+            .expect("a pinned map");
+        let mut all: Vec<_> = map
+            .keys()
+            .map(|k| {
+                let value = map
+                    .lookup(&k, MapFlags::ANY)
+                    .expect("the map")
+                    .expect("the value");
+                (k, value)
+            })
+            .collect();
+        all.sort();
+        all
+    })
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::support::{
 fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let ours = Packet {
         payload: pattern(30),
-        ..flow.from_peer(side)
+        ..flow.peer_segment(side)
     };
     let frame = ours.bytes();
     let mut vlan = frame.clone();
@@ -26,7 +26,7 @@ fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
         ..ours.clone()
     };
     let other_address = Packet {
-        dst: flow.from_peer(side.other()).dst,
+        dst: flow.peer_segment(side.other()).dst,
         ..ours.clone()
     };
     let backwards = Packet {
@@ -95,9 +95,9 @@ fn malformed(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let plain = Packet {
         payload: pattern(30),
         options: usual(20_000, 3),
-        ..flow.from_peer(side)
+        ..flow.peer_segment(side)
     };
-    let bare = flow.from_peer(side);
+    let bare = flow.peer_segment(side);
     let mut truncated = plain.bytes();
     truncated.truncate(60);
     vec![
@@ -133,7 +133,7 @@ fn a_first_fragment_is_dropped_by_name() {
         let frame = Packet {
             fragment: 0x2000,
             payload: pattern(64),
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         }
         .bytes();
         flow.ingress_gives(side, &frame, (SHOT, "drop_fragment", &frame));
@@ -142,7 +142,7 @@ fn a_first_fragment_is_dropped_by_name() {
 
 /// A segment of the flow with four bytes of IP options.
 fn with_ip_options(flow: &Flow, side: Side) -> Vec<u8> {
-    let mut frame = flow.from_peer(side).bytes();
+    let mut frame = flow.peer_segment(side).bytes();
     frame[14] = 0x46;
     frame.splice(34..34, [1, 1, 1, 0]);
     frame
@@ -162,7 +162,7 @@ fn in_control_mode_the_kernel_judges() {
     for side in Side::BOTH {
         let fragment = Packet {
             fragment: 0x2000,
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         }
         .bytes();
         let all = malformed(&flow, side).into_iter().map(|(_, frame)| frame);
@@ -183,7 +183,7 @@ fn a_frame_for_another_station_is_not_ours() {
         let frame = Packet {
             dst_mac: [2, 0, 0, 0, 9, 9],
             payload: pattern(10),
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         }
         .bytes();
         flow.ignores(side, &frame);

@@ -24,7 +24,7 @@ fn summed(flow: &Flow, hook: Hook, side: Side, frame: &[u8]) -> (u32, Vec<u8>) {
 }
 
 fn segments(flow: &Flow, side: Side) -> Vec<Packet> {
-    let base = flow.from_peer(side);
+    let base = flow.peer_segment(side);
     [0, 1, 2, 77, 1000]
         .into_iter()
         .flat_map(|len| {
@@ -63,7 +63,7 @@ fn of_the_whole_copy_in_the_drain_that_the_device_summed_up() {
     let flow = Flow::track(Plan::default());
     let packet = Packet {
         payload: pattern(50),
-        ..flow.from_peer(Side::Client)
+        ..flow.peer_segment(Side::Client)
     };
     flow.ingress(Side::Client, &packet.bytes());
     flow.switch(Mode::Track, Mode::Drain);
@@ -83,7 +83,7 @@ fn of_an_emission_with_another_window() {
     let packet = Packet {
         window: 65_535,
         payload: pattern(50),
-        ..flow.from_local(Side::Client)
+        ..flow.local_segment(Side::Client)
     };
     let expected = Packet {
         window: 1000 >> flow.plan.scale_out[1],
@@ -102,7 +102,7 @@ fn a_wrong_one_stays_wrong() {
             let packet = Packet {
                 payload: pattern(100),
                 options: usual(90_000, 4),
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             let mut expected = flow.reference(side).translate(&packet).bytes();
             expected[90] ^= 0x40;

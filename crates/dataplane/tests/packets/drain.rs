@@ -30,17 +30,17 @@ fn waiting() -> Flow {
 fn old_bytes_of_the_server(flow: &Flow) {
     let data = Packet {
         payload: pattern(OLD as usize),
-        ..flow.from_peer(Server)
+        ..flow.peer_segment(Server)
     };
     assert_eq!(flow.ingress(Server, &data.bytes()).verdict, OK);
     let ack = Packet {
         ack: data.end(),
-        ..flow.from_local(Server)
+        ..flow.local_segment(Server)
     };
     assert_eq!(flow.egress(Server, &ack.bytes()).verdict, OK);
     let sent = Packet {
         payload: pattern(OLD as usize),
-        ..flow.from_local(Client)
+        ..flow.local_segment(Client)
     };
     assert_eq!(flow.egress(Client, &sent.bytes()).verdict, OK);
 }
@@ -129,7 +129,7 @@ fn data(flow: &Flow, len: usize) -> Packet {
         payload: pattern(len),
         flags: ACK | PSH,
         options: usual(flow.plan.clock[0] + 5, flow.plan.clock[1]),
-        ..flow.from_peer(Client)
+        ..flow.peer_segment(Client)
     }
 }
 
@@ -197,6 +197,24 @@ fn of_new_payload_a_waiting_socket_gets_the_acknowledgement() {
 }
 
 #[test]
+fn a_socket_is_not_shown_an_acknowledgement_of_what_it_did_not_send() {
+    let mut d = Drained::waiting();
+    let new = Packet {
+        payload: pattern(30),
+        seq: d.flow.plan.peer[1] + OLD,
+        ..d.flow.peer_segment(Server)
+    };
+    assert_eq!(d.flow.ingress(Server, &new.bytes()).verdict, REDIRECT);
+    let mut packet = data(&d.flow, 10);
+    packet.ack += OLD + 30;
+    let local = Packet {
+        ack: d.flow.plan.local[0] + OLD,
+        ..trimmed(&packet)
+    };
+    d.shared(&packet, &local);
+}
+
+#[test]
 fn a_far_end_that_has_the_acknowledgement_is_not_told_less() {
     for (acked, window) in [(0, 500), (49, 500), (50, 500), (0, 0), (20, 65_535), (0, 1)] {
         let mut d = Drained::waiting();
@@ -247,7 +265,7 @@ impl Drained {
         let flow = Flow::track(Plan::default());
         let early = Packet {
             payload: pattern(len),
-            ..flow.from_peer(Client)
+            ..flow.peer_segment(Client)
         };
         assert_eq!(flow.ingress(Client, &early.bytes()).verdict, OK);
         old_bytes_of_the_server(&flow);
@@ -300,7 +318,7 @@ fn an_acknowledgement_goes_to_whom_it_tells_something() {
         payload: pattern(30),
         ack: d.flow.plan.local[1],
         seq: d.flow.plan.peer[1] + OLD,
-        ..d.flow.from_peer(Server)
+        ..d.flow.peer_segment(Server)
     };
     assert_eq!(d.flow.ingress(Server, &more.bytes()).verdict, REDIRECT);
     ack.ack += 30;
@@ -352,7 +370,7 @@ fn selective_acknowledgements_are_translated_for_a_server_that_knows_no_more() {
     let mut d = Drained::idle();
     let more = Packet {
         payload: pattern(200),
-        ..d.flow.from_peer(Server)
+        ..d.flow.peer_segment(Server)
     };
     assert_eq!(d.flow.ingress(Server, &more.bytes()).verdict, REDIRECT);
     let local = d.flow.plan.local[0];
@@ -404,7 +422,7 @@ fn an_emission_acknowledges_what_the_far_end_has() {
         ack: d.flow.plan.local[1] + 100,
         window: 400,
         options: usual(d.flow.plan.clock[1] + 9, 3),
-        ..d.flow.from_peer(Server)
+        ..d.flow.peer_segment(Server)
     };
     let mut back = d.flow.reference(Server);
     d.flow.forwards(Server, &ack, &mut back);
@@ -415,7 +433,7 @@ fn an_emission_acknowledges_what_the_far_end_has() {
         flags: ACK | PSH,
         window: 3,
         options: usual_with_sack(back.ts_high - 40, 77, &[(peer + 10, peer + 20)]),
-        ..d.flow.from_local(Client)
+        ..d.flow.local_segment(Client)
     };
     let edge = 400u32 << d.flow.plan.scale_in[1];
     let granted = d.flow.plan.granted[1].max(100 + edge) - 100;
@@ -436,7 +454,7 @@ fn an_emission_that_needs_no_change_passes() {
     let packet = Packet {
         window: window as u16,
         payload: pattern(3),
-        ..d.flow.from_local(Client)
+        ..d.flow.local_segment(Client)
     };
     d.flow
         .egress_gives(Client, &packet.bytes(), (OK, "emitted", &packet.bytes()));
@@ -448,8 +466,8 @@ fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
     flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
     assert_eq!(flow.slot().mode(), Mode::Aborted);
     for s in Side::BOTH {
-        flow.ignores(s, &flow.from_peer(s).bytes());
-        let local = flow.from_local(s).bytes();
+        flow.ignores(s, &flow.peer_segment(s).bytes());
+        let local = flow.local_segment(s).bytes();
         flow.egress_gives(s, &local, (OK, "", &local));
     }
 }
@@ -459,10 +477,10 @@ fn the_reset_of_a_socket_aborts_the_flow_at_the_end_of_what_its_peer_was_sent() 
     // By its socket.
     let flow = waiting();
     let reset = Packet {
-        seq: flow.from_local(Client).seq + 7,
+        seq: flow.local_segment(Client).seq + 7,
         flags: RST | ACK,
         options: usual(1, 2),
-        ..flow.from_local(Client)
+        ..flow.local_segment(Client)
     };
     let at = |seq: u32| Packet { seq, ..reset.clone() };
     aborts(&flow, Client, &reset, &at(flow.plan.local[0] + OLD));
@@ -471,7 +489,7 @@ fn the_reset_of_a_socket_aborts_the_flow_at_the_end_of_what_its_peer_was_sent() 
     let new = Packet {
         payload: pattern(30),
         seq: flow.plan.peer[1] + OLD,
-        ..flow.from_peer(Server)
+        ..flow.peer_segment(Server)
     };
     assert_eq!(flow.ingress(Server, &new.bytes()).verdict, REDIRECT);
     aborts(&flow, Client, &reset, &at(flow.plan.local[0] + OLD + 30));
@@ -484,7 +502,7 @@ fn a_reset_without_acknowledgement_answers_a_segment_and_is_in_place() {
         seq: 77,
         ack: 0,
         flags: RST,
-        ..flow.from_local(Server)
+        ..flow.local_segment(Server)
     };
     aborts(&flow, Server, &reset, &reset);
 }
@@ -494,7 +512,7 @@ fn a_socket_that_is_reset_before_the_drain_says_so_itself() {
     let flow = Flow::track(Plan::default());
     let reset = Packet {
         flags: RST,
-        ..flow.from_local(Client)
+        ..flow.local_segment(Client)
     };
     flow.egress_gives(Client, &reset.bytes(), (OK, "emitted", &reset.bytes()));
     assert_eq!(flow.slot().mode(), Mode::Track);

@@ -43,7 +43,7 @@ fn each(test: impl Fn(&mut Flow, Side)) {
 /// Forwards a segment with these flags, at `offset` from the peer's next sequence number.
 #[track_caller]
 fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
-    let next = flow.from_peer(side);
+    let next = flow.peer_segment(side);
     let packet = Packet {
         seq: next.seq.wrapping_add(offset),
         flags,
@@ -110,7 +110,7 @@ fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
         pass(flow, side, RST, (1 << 30) + 10, 0);
         assert!(!direction(flow, side).reset);
         // Nor for one of the other end, by an acknowledgement of what was never sent.
-        let next = flow.from_peer(side);
+        let next = flow.peer_segment(side);
         let forged = Packet {
             seq: next.seq.wrapping_add(1 << 30),
             ack: next.ack.wrapping_add(1 << 30),
@@ -130,7 +130,7 @@ fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
 #[test]
 fn a_forged_segment_does_not_move_the_clock() {
     each(|flow, side| {
-        let next = flow.from_peer(side);
+        let next = flow.peer_segment(side);
         let now = flow.plan.clock[side.index()];
         let forge = |ahead: u32| Packet {
             seq: next.seq.wrapping_add(1 << 30),
@@ -157,7 +157,7 @@ fn syn(flow: &Flow, side: Side, seq: u32, options: Vec<u8>) -> Packet {
         flags: SYN,
         window: 64_240,
         options,
-        ..flow.from_peer(side)
+        ..flow.peer_segment(side)
     }
 }
 
@@ -176,8 +176,8 @@ fn replaces(flow: &Flow, side: Side, syn: &Packet) {
         assert_eq!(slot.mode(), Mode::Replaced);
     }
     // The rest of the new connection's handshake goes up, too, and what the old sockets say is no longer held back.
-    flow.ignores(side, &flow.from_peer(side).bytes());
-    let local = flow.from_local(side).bytes();
+    flow.ignores(side, &flow.peer_segment(side).bytes());
+    let local = flow.local_segment(side).bytes();
     flow.egress_gives(side, &local, (OK, "", &local));
 }
 

@@ -29,7 +29,7 @@ fn layouts(value: u32, echo: u32) -> Vec<Vec<u8>> {
     let mut all = vec![
         usual(value, echo),
         write(&[ts.clone(), Nop, Nop]),
-        write(&[ts.clone()]),
+        write(std::slice::from_ref(&ts)),
         write(&[Nop, ts.clone(), Nop]),
         write(&[Other(2, vec![5, 0xb4]), ts.clone(), Nop, Nop]),
         write(&[ts.clone(), Other(2, vec![5, 0xb4]), Nop, Nop]),
@@ -102,7 +102,7 @@ fn with(flow: &Flow, side: Side, options: Vec<u8>) -> Packet {
     Packet {
         options,
         payload: pattern(5),
-        ..flow.from_peer(side)
+        ..flow.peer_segment(side)
     }
 }
 

@@ -26,7 +26,7 @@ fn what_a_parked_socket_emits_is_dropped() {
                     flags,
                     payload: pattern(len),
                     options: usual(1, 2),
-                    ..flow.from_local(side)
+                    ..flow.local_segment(side)
                 }
                 .bytes();
                 flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
@@ -35,10 +35,10 @@ fn what_a_parked_socket_emits_is_dropped() {
         for frame in [
             Packet {
                 fragment: 0x2000,
-                ..flow.from_local(side)
+                ..flow.local_segment(side)
             }
             .bytes(),
-            flow.from_local(side).broken(46, &[0x10]),
+            flow.local_segment(side).broken(46, &[0x10]),
         ] {
             flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
         }
@@ -66,7 +66,7 @@ fn a_local_syn_is_answered_with_a_reset() {
                         Opt::Other(4, vec![]),
                         Opt::Timestamps(7, 0),
                     ]),
-                    ..flow.from_local(side)
+                    ..flow.local_segment(side)
                 };
                 let reset = Packet {
                     dst_mac: syn.src_mac,
@@ -100,7 +100,7 @@ fn connecting_onto_a_live_flow_is_refused_at_once() {
     // And the flow did not notice.
     flow.forwards(
         Side::Client,
-        &flow.from_peer(Side::Client),
+        &flow.peer_segment(Side::Client),
         &mut flow.reference(Side::Client),
     );
 }

@@ -31,12 +31,12 @@ fn counters_and_ends_are_kept() {
         let packet = Packet {
             payload: pattern(100),
             ack: flow.plan.local[side.index()].wrapping_add(7),
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         };
         // The far end has sent seven bytes, so that they can be acknowledged.
         let far = Packet {
             payload: pattern(7),
-            ..flow.from_peer(side.other())
+            ..flow.peer_segment(side.other())
         };
         flow.forwards(side.other(), &far, &mut flow.reference(side.other()));
         flow.forwards(side, &packet, &mut flow.reference(side));
@@ -44,7 +44,7 @@ fn counters_and_ends_are_kept() {
     let fin = Packet {
         seq: flow.plan.peer[0] + 100,
         flags: FIN | ACK,
-        ..flow.from_peer(Side::Client)
+        ..flow.peer_segment(Side::Client)
     };
     flow.forwards(Side::Client, &fin, &mut flow.reference(Side::Client));
     let before = flow.plane.directions(flow.slot(), legs());
@@ -73,7 +73,7 @@ fn counters_and_ends_are_kept() {
     let more = Packet {
         seq: flow.plan.peer[1] + 100,
         payload: pattern(11),
-        ..flow.from_peer(Side::Server)
+        ..flow.peer_segment(Side::Server)
     };
     flow.forwards(Side::Server, &more, &mut flow.reference(Side::Server));
     assert_eq!(records(&flow)[1].bytes, after[1].bytes + 11);
@@ -92,7 +92,7 @@ fn the_timestamp_offsets_that_were_set_in_the_slot_are_kept() {
     for side in Side::BOTH {
         let packet = Packet {
             options: usual(0x7000_0000, 5_000),
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         };
         let mut reference = flow.reference(side);
         // What was sent to the far end before the offsets were set is still a floor.
@@ -119,7 +119,7 @@ fn the_second_call_merges_what_was_under_way() {
     // And the record is not taken back to the slot's counters.
     let packet = Packet {
         payload: pattern(9),
-        ..flow.from_peer(Side::Client)
+        ..flow.peer_segment(Side::Client)
     };
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
 
@@ -161,7 +161,7 @@ fn a_record_that_points_to_another_flows_slot_uses_it_not() {
     value[8..12].copy_from_slice(&0xdead_beef_u32.to_ne_bytes()); // its serial number
     slots.update(&key, &value, MapFlags::ANY).expect("written");
     for side in Side::BOTH {
-        flow.ignores(side, &flow.from_peer(side).bytes());
+        flow.ignores(side, &flow.peer_segment(side).bytes());
     }
 }
 

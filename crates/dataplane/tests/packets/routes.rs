@@ -29,7 +29,7 @@ fn without_macs(flow: &Flow, packet: &Packet) -> Vec<u8> {
 fn an_unknown_neighbour_is_found_by_the_kernel() {
     each(|flow| {
         flow.net.ip("neighbour del 198.18.2.2 dev b0");
-        let packet = flow.from_peer(Client);
+        let packet = flow.peer_segment(Client);
         let expected = without_macs(flow, &packet);
         flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
     });
@@ -37,11 +37,24 @@ fn an_unknown_neighbour_is_found_by_the_kernel() {
 
 #[test]
 fn a_far_end_on_this_host_is_reached() {
-    each(|flow| {
+    for make in [Flow::dormant, Flow::detached] {
+        let flow = make(Plan {
+            on_this_host: [false, true],
+            ..Plan::default()
+        });
         flow.net.ip("address add 198.18.2.2/32 dev lo");
-        let packet = flow.from_peer(Client);
-        let expected = without_macs(flow, &packet);
+        let packet = flow.peer_segment(Client);
+        let expected = without_macs(&flow, &packet);
         flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    }
+}
+
+#[test]
+fn without_any_route_it_is_dropped_by_name() {
+    each(|flow| {
+        flow.net.ip("route flush table main");
+        let frame = flow.peer_segment(Client).bytes();
+        flow.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
     });
 }
 
@@ -50,7 +63,7 @@ fn a_route_that_forbids_it_is_obeyed() {
     for kind in ["unreachable", "blackhole", "prohibit"] {
         each(|flow| {
             flow.net.ip(&format!("route add {kind} 198.18.2.2/32"));
-            let frame = flow.from_peer(Client).bytes();
+            let frame = flow.peer_segment(Client).bytes();
             flow.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
         });
     }
@@ -62,12 +75,12 @@ fn a_segment_longer_than_the_mtu_is_dropped_by_name() {
         flow.net.ip("link set b0 mtu 1000");
         let fits = Packet {
             payload: pattern(960),
-            ..flow.from_peer(Client)
+            ..flow.peer_segment(Client)
         };
         flow.forwards(Client, &fits, &mut flow.reference(Client));
         let frame = Packet {
             payload: pattern(1000),
-            ..flow.from_peer(Client)
+            ..flow.peer_segment(Client)
         }
         .bytes();
         flow.ingress_gives(Client, &frame, (SHOT, "drop_too_big", &frame));
@@ -79,15 +92,19 @@ fn without_forwarding_on_the_loopback_only_a_hint_helps() {
     let forbid = |flow: &Flow| flow.net.sysctl("ipv4/conf/lo/forwarding", "0");
     let dormant = Flow::dormant(Plan::default());
     forbid(&dormant);
-    let frame = dormant.from_peer(Client).bytes();
+    let frame = dormant.peer_segment(Client).bytes();
     dormant.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
     dormant.plane.keep_lo_forwarding().expect("set again");
-    dormant.forwards(Client, &dormant.from_peer(Client), &mut dormant.reference(Client));
+    dormant.forwards(
+        Client,
+        &dormant.peer_segment(Client),
+        &mut dormant.reference(Client),
+    );
     drop(dormant);
 
     let detached = Flow::detached(Plan::default());
     forbid(&detached);
-    let packet = detached.from_peer(Client);
+    let packet = detached.peer_segment(Client);
     let expected = without_macs(&detached, &packet);
     detached.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
 }

@@ -30,7 +30,7 @@ fn packet(flow: &Flow, segments: u32) -> Packet {
         payload: pattern((segments * SIZE - 100) as usize),
         options: usual(flow.plan.clock[0] + 1, 2),
         flags: ACK | PSH,
-        ..flow.from_peer(Side::Client)
+        ..flow.peer_segment(Side::Client)
     }
 }
 
@@ -90,7 +90,7 @@ fn in_the_drain_the_local_copy_is_trimmed_to_one_header() {
     let flow = Flow::track(Plan::default());
     let old = Packet {
         payload: pattern(50),
-        ..flow.from_peer(Side::Server)
+        ..flow.peer_segment(Side::Server)
     };
     flow.ingress(Side::Server, &old.bytes());
     flow.switch(Mode::Track, Mode::Drain);

@@ -50,7 +50,7 @@ fn what_a_peer_says_is_noted() {
             // The local socket has sent twenty bytes, so that they can be acknowledged.
             let sent = Packet {
                 payload: pattern(20),
-                ..flow.from_local(side)
+                ..flow.local_segment(side)
             };
             emitted(&flow, side, &sent);
             assert_eq!(state(&flow, side).loc_end, local.wrapping_add(20));
@@ -60,7 +60,7 @@ fn what_a_peer_says_is_noted() {
                 ack: local.wrapping_add(15),
                 window: 40_000,
                 options: usual(clock.wrapping_add(3), 1),
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             delivered(&flow, side, &packet);
             let noted = state(&flow, side);
@@ -108,7 +108,7 @@ fn what_a_socket_could_not_take_is_delivered_and_not_noted() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
         let before = state(&flow, side);
-        let next = flow.from_peer(side);
+        let next = flow.peer_segment(side);
         let window = flow.plan.offered[side.index()];
         for offset in [window - 3, window + 1, 1 << 30, (1 << 31) - 100] {
             let packet = Packet {
@@ -139,7 +139,7 @@ fn a_forged_segment_tells_nothing() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
         let before = state(&flow, side);
-        let next = flow.from_peer(side);
+        let next = flow.peer_segment(side);
         for (seq, ack, clock) in [
             (0u32, 1u32, 0u32),
             (0, 1 << 30, 1 << 30),
@@ -175,7 +175,7 @@ fn an_emission_passes_as_it_is_and_is_noted() {
             ack: flow.plan.peer[i],
             window: 9,
             options: usual(0x9fff_ffff, 3),
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         let packet = Packet {
             options: usual(flow.reference(side.other()).ts_high, 3),
@@ -204,7 +204,7 @@ fn a_timestamp_of_a_socket_never_goes_back() {
         };
         let base = Packet {
             payload: pattern(9),
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         clamped(&flow, side, &with(high - 1, &base), &with(high, &base));
         clamped(
@@ -240,7 +240,7 @@ fn a_coupled_window_ends_where_the_far_ends_does() {
                 let packet = Packet {
                     window,
                     payload: pattern(3),
-                    ..flow.from_local(side)
+                    ..flow.local_segment(side)
                 };
                 flow.slot().set_coupling(false);
                 emitted(&flow, side, &packet);
@@ -275,7 +275,7 @@ fn a_coupled_window_counts_from_the_acknowledgement() {
     for side in Side::BOTH {
         let scale = flow.plan.scale_out[side.other().index()];
         for (acked, left) in [(0, 1 << 15), (1 << 14, 1 << 14), (1 << 15, 0), (40_000, 0)] {
-            let mut packet = flow.from_local(side);
+            let mut packet = flow.local_segment(side);
             packet.ack = packet.ack.wrapping_add(acked);
             packet.window = 65_535;
             let expected = Packet {
@@ -301,7 +301,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         let scale = flow.plan.scale_out[far.index()];
         let packet = Packet {
             window: 65_535,
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         let at = |field: u16| Packet {
             window: field,
@@ -309,7 +309,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         };
         clamped(&flow, side, &packet, &at(((1u32 << 15) >> scale) as u16));
         // The far end opens its window.
-        let mut update = flow.from_peer(far);
+        let mut update = flow.peer_segment(far);
         update.window = 300;
         delivered(&flow, far, &update);
         let edge = 300u32 << flow.plan.scale_in[far.index()];
@@ -318,7 +318,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         let sent = Packet {
             payload: pattern(1000),
             window: 0,
-            ..flow.from_local(far)
+            ..flow.local_segment(far)
         };
         emitted(&flow, far, &sent);
         update.ack = update.ack.wrapping_add(1000);
@@ -335,7 +335,7 @@ fn a_coupled_window_leaves_only_so_much_room() {
         let scale = flow.plan.scale_out[side.other().index()];
         let packet = Packet {
             window: 65_535,
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         for room in [1, 10_000, 1 << 17, 1 << 18, 1 << 19] {
             flow.slot().set_room(side, room);
@@ -355,19 +355,19 @@ fn the_probe_that_announces_a_window_is_made_acceptable() {
     for side in Side::BOTH {
         let sent = Packet {
             payload: pattern(10),
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         emitted(&flow, side, &sent);
         let acked = Packet {
             ack: sent.end(),
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         };
         delivered(&flow, side, &acked);
         let probe = Packet {
             seq: sent.end() - 1,
             window: 5,
             options: usual(flow.reference(side.other()).ts_high, 1),
-            ..flow.from_local(side)
+            ..flow.local_segment(side)
         };
         emitted(&flow, side, &probe);
         flow.slot().set_coupling(true);

@@ -7,7 +7,7 @@ use proptest::{
 };
 
 use crate::support::{
-    flow::{Flow, Plan, SHOT},
+    flow::{Flow, Plan, SHOT, legs},
     options::{Opt, write},
     packet::*,
 };
@@ -28,7 +28,7 @@ fn a_segment_without_options() {
         let packet = Packet {
             payload: pattern(100),
             flags: ACK | PSH,
-            ..flow.from_peer(side)
+            ..flow.peer_segment(side)
         };
         flow.forwards(side, &packet, &mut flow.reference(side));
     });
@@ -40,7 +40,7 @@ fn payload_of_any_length_is_unchanged() {
         for len in [0, 1, 2, 3, 5, 536, 1447, 1448, 1460] {
             let packet = Packet {
                 payload: pattern(len),
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             flow.forwards(side, &packet, &mut flow.reference(side));
         }
@@ -56,7 +56,7 @@ fn control_flags_and_the_urgent_pointer_are_kept() {
                 urgent: 0x0123,
                 reserved: flags & 1,
                 payload: pattern(7),
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             flow.forwards(side, &packet, &mut flow.reference(side));
         }
@@ -76,7 +76,7 @@ fn dscp_ecn_id_and_dont_fragment_are_kept() {
                 tos,
                 id,
                 fragment,
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             flow.forwards(side, &packet, &mut flow.reference(side));
         }
@@ -89,14 +89,14 @@ fn time_to_live_is_decremented_and_1_is_the_end() {
         for ttl in [2, 3, 64, 255] {
             let packet = Packet {
                 ttl,
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             flow.forwards(side, &packet, &mut flow.reference(side));
         }
         for ttl in [0, 1] {
             let frame = Packet {
                 ttl,
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             }
             .bytes();
             flow.ingress_gives(side, &frame, (SHOT, "drop_ttl", &frame));
@@ -107,13 +107,23 @@ fn time_to_live_is_decremented_and_1_is_the_end() {
 #[test]
 fn the_padding_of_a_short_frame_is_no_payload() {
     each(Plan::default(), |flow, side| {
+        let mut payload = 0;
         for (len, padding) in [(0, 6), (1, 5), (5, 1), (0, 20)] {
             let packet = Packet {
                 payload: pattern(len),
                 padding: vec![0xa5; padding],
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             flow.forwards(side, &packet, &mut flow.reference(side));
+            payload += len as u64;
+            let mut counted = 0;
+            flow.plane
+                .scan(|d| counted += if d.side == side { d.bytes } else { 0 })
+                .expect("a scan");
+            if let Some(slot) = &flow.slot {
+                counted = flow.plane.directions(slot, legs())[side.index()].bytes;
+            }
+            assert_eq!(counted, payload);
         }
     });
 }
@@ -132,7 +142,7 @@ fn windows_are_rescaled_for_every_pair_of_scales() {
             for window in [0, 1, 3, 255, 256, 500, 4095, 32_768, 65_535] {
                 let packet = Packet {
                     window,
-                    ..flow.from_peer(side)
+                    ..flow.peer_segment(side)
                 };
                 flow.forwards(side, &packet, &mut flow.reference(side));
             }
@@ -153,7 +163,7 @@ fn sequence_numbers_wrap_around() {
         };
         each(plan, |flow, side| {
             let mut reference = flow.reference(side);
-            let mut packet = flow.from_peer(side);
+            let mut packet = flow.peer_segment(side);
             for len in [3, 1, 100, 1] {
                 packet.payload = pattern(len);
                 flow.forwards(side, &packet, &mut reference);
@@ -248,7 +258,7 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                 &(any_segment(), any::<bool>(), 0..1000u32, any::<bool>()),
                 |(mut segment, client, offset, honest)| {
                     let side = Side::BOTH[usize::from(client)];
-                    let ends = flow.from_peer(side);
+                    let ends = flow.peer_segment(side);
                     if honest {
                         segment.seq = ends.seq + offset;
                         segment.ack = ends.ack;

@@ -22,7 +22,7 @@ fn wired(make: fn(Plan) -> Flow) -> (Flow, [Tap; 2]) {
 }
 
 fn segments(flow: &Flow, side: Side) -> Vec<Packet> {
-    let base = flow.from_peer(side);
+    let base = flow.peer_segment(side);
     let now = flow.plan.clock[side.index()];
     [0, 1, 999, 1400]
         .into_iter()
@@ -87,7 +87,7 @@ fn a_super_packet_crosses() {
             let packet = Packet {
                 payload: pattern(30_000),
                 options: usual(flow.plan.clock[side.index()] + 1, 4),
-                ..flow.from_peer(side)
+                ..flow.peer_segment(side)
             };
             let offload = Offload {
                 needs_checksum: true,
@@ -111,7 +111,7 @@ fn a_segment_waits_for_a_neighbour() {
     flow.net.ip("neighbour del 198.18.2.2 dev b0");
     let packet = Packet {
         payload: pattern(10),
-        ..flow.from_peer(Client)
+        ..flow.peer_segment(Client)
     };
     taps[0].send(&packet.bytes(), Offload::default());
     taps[1].nothing();
@@ -127,14 +127,14 @@ fn the_far_copy_of_the_drain_waits_for_a_neighbour() {
     flow.plane.attach(flow.ifindex(Client)).expect("attached");
     let old = Packet {
         payload: pattern(50),
-        ..flow.from_peer(Server)
+        ..flow.peer_segment(Server)
     };
     flow.ingress(Server, &old.bytes());
     flow.switch(Mode::Track, Mode::Drain);
     flow.net.ip("neighbour del 198.18.2.2 dev b0");
     let packet = Packet {
         payload: pattern(10),
-        ..flow.from_peer(Client)
+        ..flow.peer_segment(Client)
     };
     let ((), counted) = flow.counted(|| {
         taps[0].send(&packet.bytes(), Offload::default());
@@ -152,14 +152,14 @@ fn the_far_copy_of_the_drain_is_a_whole_super_packet() {
     let (flow, taps) = wired(Flow::track);
     let old = Packet {
         payload: pattern(50),
-        ..flow.from_peer(Server)
+        ..flow.peer_segment(Server)
     };
     flow.ingress(Server, &old.bytes());
     flow.switch(Mode::Track, Mode::Drain);
     let packet = Packet {
         payload: pattern(10_000),
         options: usual(flow.plan.clock[0] + 1, 4),
-        ..flow.from_peer(Client)
+        ..flow.peer_segment(Client)
     };
     let offload = Offload {
         needs_checksum: true,
@@ -179,11 +179,11 @@ fn nothing_of_a_parked_socket_gets_out() {
     // No socket has this tuple: the kernel answers what it would not know with a reset, if it got there.
     let stranger = Packet {
         src: "198.18.1.2:41000".parse().expect("an address"),
-        ..flow.from_peer(Client)
+        ..flow.peer_segment(Client)
     };
     taps[0].send(&stranger.bytes(), Offload::default());
     let reset = taps[0].only();
     assert_eq!(reset[47] & RST, RST, "a stranger is told");
-    taps[0].send(&flow.from_peer(Client).bytes(), Offload::default());
+    taps[0].send(&flow.peer_segment(Client).bytes(), Offload::default());
     taps[0].nothing();
 }

@@ -83,6 +83,8 @@ pub struct Plan {
     pub blank_sack: [bool; 2],
     /// TSval of each peer at this moment.
     pub clock: [u32; 2],
+    /// The peers that are on this host.
+    pub on_this_host: [bool; 2],
 }
 
 impl Default for Plan {
@@ -97,6 +99,7 @@ impl Default for Plan {
             scale_out: [8, 6],
             blank_sack: [false; 2],
             clock: [10_000, 50_000],
+            on_this_host: [false; 2],
         }
     }
 }
@@ -129,7 +132,7 @@ impl Plan {
                 offered_edge: self.peer[x].wrapping_add(self.offered[x]),
                 peer_edge: self.local[x].wrapping_add(self.granted[x]),
                 ts_recent: self.clock[x],
-                ifindex: 0,
+                ifindex: u32::from(self.on_this_host[x]),
                 mss_clamp: 1460,
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
@@ -245,7 +248,7 @@ impl Flow {
     }
 
     /// The next segment of a peer, a pure acknowledgement of all that it got.
-    pub fn from_peer(&self, side: Side) -> Packet {
+    pub fn peer_segment(&self, side: Side) -> Packet {
         let i = side.index();
         Packet {
             dst_mac: OUR_MAC[i],
@@ -260,7 +263,7 @@ impl Flow {
     }
 
     /// The next segment of the local socket toward a peer.
-    pub fn from_local(&self, side: Side) -> Packet {
+    pub fn local_segment(&self, side: Side) -> Packet {
         let i = side.index();
         Packet {
             dst_mac: PEER_MAC[i],
