@@ -20,33 +20,61 @@ static __always_inline __u16 adjust(__u16 check, __s64 diff)
 	return ~fold((__u64)(__u16)~check + (__u32)diff);
 }
 
+/* What a change of n words of a header does to its sum, in 32 bits. Inline: cheaper than a helper for a few
+ * words. */
+static __always_inline __u32 sum_diff(const void *old, const void *new, __u32 n)
+{
+	const __u32 *a = old, *b = new;
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < n; i++)
+		sum += (__u64)(__u32)~a[i] + b[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+static __always_inline __u32 add_sums(__u32 a, __u32 b)
+{
+	__u64 sum = (__u64)a + b;
+
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
 /*
  * Writes `new` over the headers of the packet, which are `old`, and mends both checksums, whatever the state
  * of the TCP checksum is (left to the device, verified by it, or complete): the helper knows, we do not. Both
- * have options of the same length. `new` has the right checksums afterwards. 0, or -1 if the packet could not
- * be written.
+ * have options of the same length. 0, or -1 if the packet could not be written.
  */
 static __always_inline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new,
 					 __u32 opt_len)
 {
-	__u32 tcp_len = sizeof(struct tcp) + (opt_len & 63);
-	__s64 addresses, tcp, ip;
+	__u32 addresses, tcp;
 
 	if (opt_len > 40)
 		return -1;
 	new->ip.check = old->ip.check;
 	new->tcp.check = old->tcp.check;
-	ip = bpf_csum_diff((void *)&old->ip, sizeof(old->ip), (void *)&new->ip, sizeof(new->ip), 0);
-	addresses = bpf_csum_diff((void *)&old->ip.saddr, 8, (void *)&new->ip.saddr, 8, 0);
-	tcp = bpf_csum_diff((void *)&old->tcp, tcp_len, (void *)&new->tcp, tcp_len, 0);
-	new->ip.check = adjust(old->ip.check, ip);
-	if (bpf_skb_store_bytes(skb, 0, &new->eth, L4_OFFSET + tcp_len, 0))
+	new->ip.check = adjust(old->ip.check, sum_diff(&old->ip, &new->ip, sizeof(old->ip) / 4));
+	addresses = sum_diff(&old->ip.saddr, &new->ip.saddr, 2);
+	tcp = sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4);
+	if (opt_len == TS_LAYOUT_LEN) {
+		tcp = add_sums(tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
+	} else if (opt_len) {
+		tcp = bpf_csum_diff((void *)old->opt, opt_len & 63, (void *)new->opt, opt_len & 63, tcp);
+	}
+	if (bpf_skb_store_bytes(skb, 0, &new->eth, OPT_OFFSET + (opt_len & 63), 0))
 		return -1;
 	if (addresses && bpf_l4_csum_replace(skb, TCP_CHECK, 0, addresses, BPF_F_PSEUDO_HDR))
 		return -1;
 	if (tcp && bpf_l4_csum_replace(skb, TCP_CHECK, 0, tcp, 0))
 		return -1;
-	return bpf_skb_load_bytes(skb, TCP_CHECK, &new->tcp.check, sizeof(new->tcp.check)) ? -1 : 0;
+	return 0;
+}
+
+/* The TCP checksum as it stands in the packet now, for headers that are to be written over. 0, or -1. */
+static __always_inline int read_check(struct __sk_buff *skb, struct headers *h)
+{
+	return bpf_skb_load_bytes(skb, TCP_CHECK, &h->tcp.check, sizeof(h->tcp.check)) ? -1 : 0;
 }
 
 /*

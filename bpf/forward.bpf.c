@@ -125,7 +125,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		note_ack(rec, s);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s, skb->gso_segs);
-	*new = *h;
+	copy_headers(new, h, s->opt_len);
 	translate(new, s, rec, &edits);
 	apply_edits(new, s, &edits);
 	verdict = find_route(skb, new, rec->traits & LS_FAR_LOCAL, w->slot ? 0 : rec->where, &route);
@@ -193,7 +193,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	struct route route;
 	int verdict;
 
-	*new = *h;
+	copy_headers(new, h, s->opt_len);
 	old = has_data && before(s->seq, cut);
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
 	wanted = has_data || !before(ack, o->tx_ack) ||
@@ -216,6 +216,8 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		count(LS_V_FORWARDED);
 		return send_by(skb, &route);
 	}
+	if (read_check(skb, new))
+		return drop(LS_V_DROP_REWRITE);
 	send_copy_by(skb, &route);
 	return drain_local_copy(skb, x, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_SHARED);
 }
@@ -309,7 +311,7 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 {
 	struct headers *h = &b->in, *new = &b->out;
 
-	*new = *h;
+	copy_headers(new, h, s->opt_len);
 	__builtin_memcpy(new->eth.h_dest, h->eth.h_source, ETH_ALEN);
 	__builtin_memcpy(new->eth.h_source, h->eth.h_dest, ETH_ALEN);
 	new->ip.saddr = h->ip.daddr;
@@ -343,7 +345,7 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	w->slot->mode = LS_ABORTED;
 	if (!(s->flags & TCP_ACK))
 		return pass(LS_V_ABORTED);
-	*new = *h;
+	copy_headers(new, h, s->opt_len);
 	new->tcp.seq = bpf_htonl(after(o->rec.rx_end, o->cut) ? o->rec.rx_end + o->rec.seq_off : x->loc_end);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
@@ -369,7 +371,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	struct edits edits = {};
 	struct headers *h = &b->in, *new = &b->out;
 
-	*new = *h;
+	copy_headers(new, h, s->opt_len);
 	x->loc_end = seq_max(x->loc_end, s->end);
 	if (s->ts_at) {
 		if (before(s->tsval, o->rec.ts_high))

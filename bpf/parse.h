@@ -25,7 +25,8 @@
 #define OPT_TS	 8
 
 /* How nearly every sender lays out a lone timestamp option (RFC 7323 appendix A): NOP NOP TS 10. */
-#define TS_LAYOUT bpf_htonl(0x0101080a)
+#define TS_LAYOUT     bpf_htonl(0x0101080a)
+#define TS_LAYOUT_LEN 12
 
 struct tcp {
 	__be16 sport, dport;
@@ -56,6 +57,15 @@ struct headers {
 struct scratch {
 	struct headers in, out;
 };
+
+/* Options beyond the usual dozen bytes are rare. */
+static __always_inline void copy_headers(struct headers *to, const struct headers *from, __u32 opt_len)
+{
+	if (opt_len <= 12)
+		__builtin_memcpy(to, from, offsetof(struct headers, opt) + 12);
+	else
+		*to = *from;
+}
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -189,15 +199,20 @@ static __always_inline __u32 find_timestamp(struct headers *h, __u32 len)
  * other. */
 static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
 {
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 total, header;
 
-	if (bpf_skb_load_bytes(skb, 0, &h->eth, OPT_OFFSET))
+	/* parse_tuple() has made these linear; copying them costs less than a helper. */
+	if (data + OPT_OFFSET > end)
 		return -1;
+	__builtin_memcpy(&h->eth, data, OPT_OFFSET);
 	header = (h->tcp.offset >> 4) * 4;
 	if (header < sizeof(struct tcp))
 		return -1;
 	s->opt_len = header - sizeof(struct tcp);
-	if (s->opt_len && bpf_skb_load_bytes(skb, OPT_OFFSET, h->opt, s->opt_len & 63))
+	if (s->opt_len == TS_LAYOUT_LEN && data + OPT_OFFSET + TS_LAYOUT_LEN <= end)
+		__builtin_memcpy(h->opt, data + OPT_OFFSET, TS_LAYOUT_LEN);
+	else if (s->opt_len && bpf_skb_load_bytes(skb, OPT_OFFSET, h->opt, s->opt_len & 63))
 		return -1;
 	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
 	total = bpf_ntohs(h->ip.tot_len);

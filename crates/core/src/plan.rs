@@ -64,7 +64,10 @@ pub fn match_legs(a: &LegOptions, b: &LegOptions) -> Result<Plan, RelayReason> {
         scale_out: o.our_scale,
         blank_sack: x.sack && !o.sack,
     };
-    Ok(Plan { timestamps: a.timestamps, directions: [direction(a, b), direction(b, a)] })
+    Ok(Plan {
+        timestamps: a.timestamps,
+        directions: [direction(a, b), direction(b, a)],
+    })
 }
 
 #[cfg(test)]
@@ -83,26 +86,66 @@ mod tests {
 
     #[test]
     fn scales_are_taken_from_the_leg_on_which_they_were_agreed() {
-        let other = LegOptions { peer_scale: 2, our_scale: 3, sack: false, ..LINUX };
+        let other = LegOptions {
+            peer_scale: 2,
+            our_scale: 3,
+            sack: false,
+            ..LINUX
+        };
         let plan = match_legs(&LINUX, &other).unwrap();
-        assert_eq!(plan.directions[0], DirectionPlan { scale_in: 7, scale_out: 3, blank_sack: true });
-        assert_eq!(plan.directions[1], DirectionPlan { scale_in: 2, scale_out: 9, blank_sack: false });
+        assert_eq!(
+            plan.directions[0],
+            DirectionPlan {
+                scale_in: 7,
+                scale_out: 3,
+                blank_sack: true
+            }
+        );
+        assert_eq!(
+            plan.directions[1],
+            DirectionPlan {
+                scale_in: 2,
+                scale_out: 9,
+                blank_sack: false
+            }
+        );
     }
 
     #[test]
     fn what_cannot_be_translated_is_relayed_and_says_why() {
         let cases = [
-            (LegOptions { timestamps: false, ..LINUX }, RelayReason::Timestamps),
+            (
+                LegOptions {
+                    timestamps: false,
+                    ..LINUX
+                },
+                RelayReason::Timestamps,
+            ),
             (LegOptions { ecn: true, ..LINUX }, RelayReason::Ecn),
-            (LegOptions { peer_mss: 1400, ..LINUX }, RelayReason::Mss),
-            (LegOptions { offered_mss: 8960, ..LINUX }, RelayReason::Mss),
+            (
+                LegOptions {
+                    peer_mss: 1400,
+                    ..LINUX
+                },
+                RelayReason::Mss,
+            ),
+            (
+                LegOptions {
+                    offered_mss: 8960,
+                    ..LINUX
+                },
+                RelayReason::Mss,
+            ),
         ];
         for (other, reason) in cases {
             assert_eq!(match_legs(&LINUX, &other), Err(reason));
             assert_eq!(match_legs(&other, &LINUX), Err(reason));
         }
         // Segments that are shorter than they might be fit.
-        let small = LegOptions { offered_mss: 536, ..LINUX };
+        let small = LegOptions {
+            offered_mss: 536,
+            ..LINUX
+        };
         assert!(match_legs(&LINUX, &small).is_ok());
     }
 }
