@@ -147,14 +147,14 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, struct ls_leg *
 
 	translate(new, s, &x->rec, &edits);
 	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
-	if (raised) {
+	if (raised)
 		ack = o->tx_ack;
+	else
+		raise(&o->tx_ack, ack);
+	/* What is missing below the cut is on its way through the sockets: o must not take it for lost. */
+	if (raised || before(ack, o->cut))
 		edits.sack = SACK_BLANK;
-	} else {
-		o->tx_ack = ack;
-	}
-	if (after(edge, o->tx_edge))
-		o->tx_edge = edge;
+	raise(&o->tx_edge, edge);
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(edge, ack, x->rec.wscale_out));
 	apply_edits(new, s, &edits);
@@ -196,7 +196,8 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	copy_headers(new, h, s->opt_len);
 	old = has_data && before(s->seq, cut);
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
-	wanted = has_data || !before(ack, o->tx_ack) ||
+	/* A probe of an end that waits for its window must be answered. */
+	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, x->rec.rx_end) ||
 		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
 	if (!wanted)
 		return waits ? (drain_local_copy(skb, x, h, new, s, old) ? drop(LS_V_DROP_REWRITE)
@@ -287,10 +288,10 @@ int ingress(struct __sk_buff *skb)
 		if (mode == LS_TRACK) {
 			if (s.in_place)
 				x->loc_acked = seq_max(x->loc_acked, s.ack);
-			x->rec.rx_end = seq_max(x->rec.rx_end, s.end);
+			raise(&x->rec.rx_end, s.end);
 			mode = raise_cut(w.slot, x, s.end);
 		} else if (before(s.seq, x->cut) && s.end != s.seq) {
-			x->rec.rx_end = seq_max(x->rec.rx_end, s.end);
+			raise(&x->rec.rx_end, s.end);
 			mode = raise_cut(w.slot, x, s.end);
 		}
 		if (mode == LS_TRACK) {
@@ -372,7 +373,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	struct headers *h = &b->in, *new = &b->out;
 
 	copy_headers(new, h, s->opt_len);
-	x->loc_end = seq_max(x->loc_end, s->end);
+	raise(&x->loc_end, s->end);
 	if (s->ts_at) {
 		if (before(s->tsval, o->rec.ts_high))
 			edits.tsval_off = o->rec.ts_high - s->tsval;
@@ -380,7 +381,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			o->rec.ts_high = s->tsval;
 	}
 	if (s->flags & TCP_ACK) {
-		x->loc_edge = seq_max(x->loc_edge, edge);
+		raise(&x->loc_edge, edge);
 		if (mode == LS_DRAIN) {
 			ack = seq_max(ack, x->tx_ack);
 			edge = o->rec.rx_edge + o->rec.ack_off;
@@ -389,8 +390,11 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			window = window_field(coupled_edge(x, o), ack, scale);
 			edge = ack + (window << (scale & 15));
 		}
-		x->tx_ack = seq_max(x->tx_ack, ack);
-		x->tx_edge = mode == LS_DRAIN ? seq_max(x->tx_edge, edge) : edge;
+		raise(&x->tx_ack, ack);
+		if (mode == LS_DRAIN)
+			raise(&x->tx_edge, edge);
+		else
+			x->tx_edge = edge;
 	}
 	/* The probe by which user space makes a socket announce its window is one below what the peer
 	 * accepts. */

@@ -18,6 +18,21 @@ static __always_inline __u32 seq_min(__u32 a, __u32 b)
 	return before(a, b) ? a : b;
 }
 
+/*
+ * Raises a shared sequence number. Two CPUs may have a segment of the same flow: a store that goes back would
+ * make us take what an end really sent for a forgery. A full barrier, where it stores. Four tries: each that
+ * fails means that another one raised it.
+ */
+static __always_inline void raise(__u32 *field, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 now = *(volatile __u32 *)field;
+
+		if (!after(to, now) || __sync_val_compare_and_swap(field, now, to) == now)
+			return;
+	}
+}
+
 /* The window field that reaches from ack to edge at a scale: never more than the edge, at most 65,535. */
 static __always_inline __u32 window_field(__u32 edge, __u32 ack, __u8 scale)
 {

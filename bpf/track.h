@@ -61,10 +61,7 @@ static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
  */
 static __always_inline __u32 raise_cut(struct ls_slot *slot, struct ls_leg *x, __u32 end)
 {
-	if (!after(end, x->cut))
-		return mode_of(slot);
-	*(volatile __u32 *)&x->cut = end;
-	__sync_lock_test_and_set(&slot->barrier, 0);
+	raise(&x->cut, end);
 	return mode_of(slot);
 }
 
@@ -112,7 +109,7 @@ static __always_inline void note_translated(struct ls_record *rec, const struct 
 	rec->bytes += s->len;
 	rec->segments += segments ?: 1;
 	if (s->in_place && !(s->flags & (TCP_SYN | TCP_RST)))
-		rec->rx_end = seq_max(rec->rx_end, s->end);
+		raise(&rec->rx_end, s->end);
 }
 
 #endif

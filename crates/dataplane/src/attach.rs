@@ -57,7 +57,9 @@ impl Programs {
     /// Takes both programs off; an interface that is gone has lost them already.
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
         for (name, _, program) in self.hooks() {
-            if std::fs::remove_file(pins.link(ifindex, name)).is_err() {
+            let pin = pins.link(ifindex, name);
+            detach_link(&pin);
+            if std::fs::remove_file(&pin).is_err() {
                 let _ = clsact(program, ifindex, name).detach();
             }
         }
@@ -86,6 +88,18 @@ fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
     match unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), c.as_ptr()) } {
         0 => Ok(()),
         e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+/// Takes the program of a pinned link off now: a link whose pin is removed lets go of it some time later only.
+fn detach_link(path: &Path) {
+    let Ok(c) = CString::new(path.as_os_str().as_bytes()) else {
+        return;
+    };
+    // SAFETY: a string that ends in NUL.
+    if let Ok(link) = owned(unsafe { libbpf_sys::bpf_obj_get(c.as_ptr()) }) {
+        // SAFETY: a valid descriptor. That the interface is gone, and the program with it, is no error.
+        unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
     }
 }
 

@@ -267,7 +267,7 @@ impl Dataplane {
 
     /// What the kernel half has noted of a leg.
     pub fn leg(&self, slot: &Slot, side: Side) -> LegState {
-        let l = slot.leg(side);
+        let (l, back) = (slot.leg(side), slot.leg(side.other()).rec);
         LegState {
             cut: l.cut,
             peer_ts: l.rx_ts,
@@ -276,6 +276,10 @@ impl Dataplane {
             rx_edge: l.rec.rx_edge,
             tx_edge: l.tx_edge,
             loc_end: l.loc_end,
+            loc_edge: l.loc_edge,
+            tx_ack: l.tx_ack,
+            ts_sent: back.ts_high,
+            scale_out: back.wscale_out,
             seq_off: l.rec.seq_off,
             ack_off: l.rec.ack_off,
         }
@@ -326,7 +330,7 @@ impl Dataplane {
 
 /// What the kernel half has noted of a leg: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of
 /// the stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct LegState {
     /// End of what was shown to the local socket.
     pub cut: u32,
@@ -342,6 +346,14 @@ pub struct LegState {
     pub tx_edge: u32,
     /// End of what the local socket sent.
     pub loc_end: u32,
+    /// Right edge of the window that the local socket itself offers to the peer.
+    pub loc_edge: u32,
+    /// Highest acknowledgement sent to the peer.
+    pub tx_ack: u32,
+    /// Highest TSval sent to the peer.
+    pub ts_sent: u32,
+    /// Scale of the window field in what is sent to the peer.
+    pub scale_out: u8,
     /// Translation of the peer's sequence numbers.
     pub seq_off: u32,
     /// Translation of its acknowledgements.

@@ -9,13 +9,17 @@ use longsplice_core::{
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{Dataplane, Direction, Leg, LegState, Mode, Side, Slot};
-use longsplice_repair::{TcpInfo, close_silently, options, poke, tcp_info, unacknowledged, unread, unsent};
+use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
+    announce::Announcer,
     legs::{Assessment, Refusal},
     pump::Pump,
 };
+
+/// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
+const NEARLY_CLOSED: i32 = 128 << 10;
 
 /// A flow in the kernel half's table, with a slot.
 #[derive(Debug)]
@@ -113,6 +117,7 @@ impl Flow {
     pub(crate) fn coupling_obstacle(
         &self,
         pump: &Pump,
+        announcer: &Announcer,
         since: Instant,
         rates: [u64; 2],
     ) -> io::Result<Option<coupling::Obstacle>> {
@@ -126,12 +131,10 @@ impl Flow {
         for side in Side::BOTH {
             let (x, o) = (side, side.other());
             let (from, to) = (&states[x.index()], &states[o.index()]);
-            // An end that has said its last byte uses no window, and its socket does not speak of one any more.
-            let offered = if pump.passed_eof(x) {
-                from.rx_end
-            } else {
-                from.tx_edge
-            };
+            // An end that has said its last byte uses no window. And a socket that has said its own last byte does not
+            // speak of windows any more, except to acknowledge: an idle end cannot be told.
+            let mute = pump.passed_eof(x) || (pump.passed_eof(o) && rates[x.index()] == 0);
+            let offered = if mute { from.rx_end } else { from.tx_edge };
             directions.push(DirectionProgress {
                 offered: Seq::new(offered),
                 sent: Seq::new(from.rx_end),
@@ -156,22 +159,21 @@ impl Flow {
         };
         let obstacle = coupling::obstacle(&coupling);
         if obstacle == Some(coupling::Obstacle::Window) {
-            self.announce_windows(pump, &states);
+            self.announce_windows(announcer, &states, NEARLY_CLOSED);
         }
         Ok(obstacle)
     }
 
-    /// A socket that has nothing to acknowledge says nothing. An end that waits for its window, or that was offered more
-    /// than the far end takes now, must be told.
-    fn announce_windows(&self, pump: &Pump, states: &[LegState; 2]) {
-        const NEARLY_CLOSED: i32 = 16 << 10;
+    /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
+    /// `worth`, while its window is nearly closed.
+    fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
         for side in Side::BOTH {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             let behind = allowed.wrapping_sub(x.tx_edge) as i32;
             let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
-            if (behind < 0 || (behind > NEARLY_CLOSED && open < NEARLY_CLOSED))
-                && let Err(error) = poke(pump.socket(side))
+            if (behind < 0 || (behind > worth && open < NEARLY_CLOSED))
+                && let Err(error) = announcer.announce(self.legs[side.index()], x, self.timestamps)
             {
                 tracing::debug!(%error, "cannot announce a window");
             }
@@ -179,7 +181,7 @@ impl Flow {
     }
 
     /// Goes from Track to Drain: new segments pass from now on. False if something else happened to the slot.
-    pub(crate) fn start_drain(&self, pump: &Pump) -> io::Result<bool> {
+    pub(crate) fn start_drain(&self, pump: &Pump, announcer: &Announcer) -> io::Result<bool> {
         if self.timestamps {
             let mut offsets = [0; 2];
             for side in Side::BOTH {
@@ -188,7 +190,11 @@ impl Flow {
             }
             self.slot().set_timestamp_offsets(offsets);
         }
-        Ok(self.slot().switch(Mode::Track, Mode::Drain))
+        let started = self.slot().switch(Mode::Track, Mode::Drain);
+        // Whoever waits for a window that the coupling kept back hears of it now: the far end, which has granted it
+        // already, may have nothing more to say.
+        self.announce_windows(announcer, &Side::BOTH.map(|side| self.leg(side)), 0);
+        Ok(started)
     }
 
     /// How far the drain is.

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod announce;
 mod api;
 mod flow;
 mod gate;

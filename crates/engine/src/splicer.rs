@@ -18,6 +18,7 @@ use tokio::{net::TcpStream, sync::watch, time::Instant};
 
 use crate::{
     adopt,
+    announce::Announcer,
     api::{
         Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Shutdown,
         SplicerConfig,
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
+    pub(crate) announcer: Option<Announcer>,
     ports: Option<SourcePorts>,
     why_not: Option<(String, RelayReason)>,
     relay_ids: AtomicU32,
@@ -140,6 +142,12 @@ impl Splicer {
             Some(1 | 13) => OpenError::Privileges(format!("splicing needs CAP_NET_ADMIN: {e}")),
             _ => OpenError::Unsupported(format!("this kernel has no TCP_REPAIR: {e}")),
         })?;
+        let announcer = Announcer::open().map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => {
+                OpenError::Privileges(format!("splicing needs CAP_NET_RAW: {e}"))
+            }
+            _ => OpenError::System(format!("cannot open a raw socket: {e}")),
+        })?;
         let options = Options {
             instance: config.instance.clone(),
             max_flows: config.max_flows,
@@ -148,8 +156,10 @@ impl Splicer {
         let (plane, orphans) = Dataplane::open(&options)?;
         let ports = SourcePorts::reserve(config.source_ports.clone())
             .map_err(|e| OpenError::System(format!("cannot set up source ports: {e}")))?;
+        let mut inner = Inner::new(config, Some(plane), Some(ports), None);
+        inner.announcer = Some(announcer);
         let splicer = Splicer {
-            inner: Arc::new(Inner::new(config, Some(plane), Some(ports), None)),
+            inner: Arc::new(inner),
         };
         adopt::adopt(&splicer.inner, orphans);
         interfaces::watch(&splicer.inner)
@@ -349,6 +359,7 @@ impl Inner {
             interfaces: RwLock::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),
+            announcer: None,
             ports,
             why_not,
             relay_ids: AtomicU32::new(1),

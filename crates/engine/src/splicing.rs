@@ -70,6 +70,11 @@ async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
     let rtts = infos.map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
     let give_up = started + coupling::give_up_after(rtts[0], rtts[1]);
+    let splicer = driver.splicer.clone();
+    let announcer = splicer
+        .announcer
+        .as_ref()
+        .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
     flow.start_coupling(&infos);
     loop {
@@ -80,11 +85,11 @@ async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
         let now = Instant::now();
         driver.meter.sample(now, &driver.pump, Duration::ZERO);
         let obstacle = flow
-            .coupling_obstacle(&driver.pump, started, driver.meter.rates())
+            .coupling_obstacle(&driver.pump, announcer, started, driver.meter.rates())
             .map_err(over)?;
         match obstacle {
             None => {
-                return match flow.start_drain(&driver.pump).map_err(over)? {
+                return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
                     true => Ok(()),
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
                 };

@@ -1,0 +1,46 @@
+# Everything that is done with this repository. `make` alone says what there is.
+
+SHELL := /bin/bash
+BPF_SOURCES := $(wildcard bpf/*.[ch])
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test bench bench-quick audit fmt clean
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+deps: ## Install what is missing, from Debian's packages
+	@scripts/deps.sh
+
+build: deps ## Build the release: target/release/longsplice
+	cargo build --release --package longsplice --bin longsplice
+
+demo: build ## Show the main job on real traffic (root, two minutes)
+	cargo build --release --package longsplice-bench --bin demo
+	@target/release/demo
+
+test: deps ## Run all checks and tests (root)
+	@scripts/test.sh
+
+bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a quiet machine); ROWS=1,2 for some
+	cargo build --release --package longsplice-bench --bin bench
+	@target/release/bench $(if $(ROWS),--rows $(ROWS))
+
+bench-quick: build ## The same, shortened: shows that the harness works
+	cargo build --release --package longsplice-bench --bin bench
+	@target/release/bench --quick $(if $(ROWS),--rows $(ROWS))
+
+audit: ## Check what is depended upon: bans, licences, sources (needs cargo-deny)
+	@if cargo deny --version >/dev/null 2>&1; then \
+		cargo deny check bans licenses sources; \
+	else \
+		echo "audit: cargo-deny is missing; \`cargo install --locked cargo-deny\` installs it"; \
+		exit 1; \
+	fi
+
+fmt: deps ## Format Rust and C
+	cargo fmt --all
+	clang-format-16 -i $(BPF_SOURCES)
+
+clean: ## Remove what was built
+	cargo clean

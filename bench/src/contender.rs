@@ -1,0 +1,201 @@
+//! What can stand between client and server, and how fast one stream passes it.
+
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use longsplice_lab::topology::Nodes;
+use serde::Serialize;
+
+use crate::daemon::{Daemon, Instance, Policy};
+use crate::iperf::{self, Bulk};
+use crate::peers::{self, Peer};
+use crate::stats::Spread;
+use crate::supervise::Room;
+
+/// One way from client to server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Contender {
+    /// The kernel forwards packets; no program is attached.
+    Router,
+    /// Longsplice, every connection spliced at once and detached.
+    Spliced,
+    /// Longsplice, no connection spliced.
+    Relay,
+    /// HAProxy with splice(2).
+    HaProxy,
+    /// HAProxy without it, with large buffers.
+    HaProxyCopy,
+    /// nginx's stream module, with large buffers.
+    Nginx,
+    /// The same with the buffers that it has by itself: slower, and smaller.
+    NginxDefault,
+}
+
+impl Contender {
+    /// Its name in a table.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Contender::Router => "kernel router",
+            Contender::Spliced => "longsplice, spliced",
+            Contender::Relay => "longsplice, relay",
+            Contender::HaProxy => "HAProxy, splice-auto",
+            Contender::HaProxyCopy => "HAProxy, copying",
+            Contender::Nginx => "nginx stream",
+            Contender::NginxDefault => "nginx stream, 16 KiB",
+        }
+    }
+}
+
+/// Where contenders meet: the same namespaces and ports for each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rig<'a> {
+    /// Where files are.
+    pub(crate) room: &'a Room,
+    /// The namespaces.
+    pub(crate) nodes: &'a Nodes,
+}
+
+/// A contender that stands ready. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// Where the client is to connect.
+    pub(crate) at: SocketAddr,
+    /// The daemon, if it is Longsplice.
+    pub(crate) daemon: Option<Daemon>,
+    /// The peer, if it is one.
+    pub(crate) peer: Option<Peer>,
+}
+
+impl Standing {
+    /// The process in the middle, if there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let daemon = self.daemon.as_ref().map(Daemon::pid);
+        daemon.or(self.peer.as_ref().map(Peer::pid))
+    }
+}
+
+impl Rig<'_> {
+    /// Where the server listens.
+    pub(crate) fn server(&self) -> SocketAddr {
+        (self.nodes.server_addr, 5201).into()
+    }
+
+    /// Where forwarders listen.
+    pub(crate) fn front(&self) -> SocketAddr {
+        (self.nodes.forwarder_client_addr, 5200).into()
+    }
+
+    /// Starts one.
+    pub(crate) fn start(&self, contender: Contender) -> Result<Standing> {
+        let (room, at, to) = (self.room, self.front(), self.server());
+        let middle = &self.nodes.forwarder;
+        let longsplice = |splice| -> Result<_> {
+            let policy = Policy {
+                splice,
+                detach: "now",
+            };
+            let daemon = Daemon::forward(&Instance::new(room)?, middle, at, to, policy)?;
+            Ok((Some(daemon), None))
+        };
+        let (daemon, peer) = match contender {
+            Contender::Router => {
+                return Ok(Standing {
+                    at: to,
+                    daemon: None,
+                    peer: None,
+                });
+            }
+            Contender::Spliced => longsplice("now")?,
+            Contender::Relay => longsplice("never")?,
+            Contender::HaProxy | Contender::HaProxyCopy => {
+                let splice = contender == Contender::HaProxy;
+                (None, Some(peers::haproxy(room, middle, at, to, splice)?))
+            }
+            Contender::Nginx => (
+                None,
+                Some(peers::nginx_stream(room, middle, at, to, peers::FAST)?),
+            ),
+            Contender::NginxDefault => (
+                None,
+                Some(peers::nginx_stream(room, middle, at, to, peers::SMALL)?),
+            ),
+        };
+        Ok(Standing { at, daemon, peer })
+    }
+
+    /// Measures one stream through one of them, which has the machine for itself.
+    pub(crate) fn bulk(&self, contender: Contender, seconds: u32) -> Result<Bulk> {
+        let standing = self.start(contender)?;
+        let (client, server) = (&self.nodes.client, &self.nodes.server);
+        let measured = iperf::bulk(client, server, self.server(), standing.at, seconds)?;
+        if let (Contender::Spliced, Some(daemon)) = (contender, &standing.daemon) {
+            let detached = daemon.status()?.counters.detached_total;
+            ensure!(
+                detached >= 2,
+                "only {detached} of iperf3's two connections were spliced"
+            );
+        }
+        Ok(measured)
+    }
+
+    /// Measures each in turn, for so many rounds.
+    pub(crate) fn in_turn(
+        &self,
+        contenders: &[Contender],
+        rounds: u32,
+        seconds: u32,
+        mut tell: impl FnMut(Contender, &Bulk),
+    ) -> Result<Vec<Series>> {
+        let mut series: Vec<_> = contenders
+            .iter()
+            .map(|&contender| Series::new(contender))
+            .collect();
+        for _ in 0..rounds {
+            for one in &mut series {
+                let measured = self.bulk(one.contender, seconds)?;
+                tell(one.contender, &measured);
+                one.rounds.push(measured);
+            }
+        }
+        Ok(series)
+    }
+}
+
+/// The rounds of one contender.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Series {
+    /// Which.
+    pub(crate) contender: Contender,
+    /// What it reached in each round.
+    pub(crate) rounds: Vec<Bulk>,
+}
+
+impl Series {
+    fn new(contender: Contender) -> Self {
+        Series {
+            contender,
+            rounds: Vec::new(),
+        }
+    }
+
+    /// Its throughput.
+    pub(crate) fn gbps(&self) -> Option<Spread> {
+        Spread::of(self.rounds.iter().map(|round| round.gbps))
+    }
+
+    /// Its cost.
+    pub(crate) fn cpu(&self) -> Option<Spread> {
+        Spread::of(self.rounds.iter().map(|round| round.cpu_s_per_gb))
+    }
+
+    /// The ratio of the medians of this throughput and another one, and the spread of the ratios by rounds.
+    pub(crate) fn beside(&self, other: &Series) -> Option<(f64, Spread)> {
+        let medians = self.gbps()?.median / other.gbps()?.median;
+        let rounds = self.rounds.iter().zip(&other.rounds);
+        Some((
+            medians,
+            Spread::of(rounds.map(|(this, other)| this.gbps / other.gbps))?,
+        ))
+    }
+}

@@ -1,0 +1,216 @@
+//! The daemon of Longsplice, as a user starts and asks it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use longsplice::admin::client::Client;
+use longsplice::admin::{Places, Status};
+use longsplice_engine::{FlowId, FlowInfo};
+use longsplice_lab::{Namespace, NsCommand, Process};
+use rustix::process::Signal;
+use serde::de::DeserializeOwned;
+
+use crate::supervise::{self, Room};
+
+/// How long the daemon may take to load its programs, on a busy machine.
+const START: Duration = Duration::from_secs(30);
+/// How long it may take to end, its grace included.
+const STOP: Duration = Duration::from_secs(15);
+
+/// The name of an instance. Dropping it removes what its daemon pinned.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    name: String,
+    files: PathBuf,
+    program: PathBuf,
+}
+
+impl Instance {
+    /// A name that no daemon had before.
+    pub(crate) fn new(room: &Room) -> Result<Rc<Self>> {
+        let name = room.instance();
+        Ok(Rc::new(Instance {
+            files: room.file(&name),
+            program: room.program("longsplice")?,
+            name,
+        }))
+    }
+
+    /// As `--instance` takes it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The program.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    fn file(&self, extension: &str) -> PathBuf {
+        self.files.with_extension(extension)
+    }
+
+    /// The last lines that the daemon wrote.
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.file("log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(5)..].join("\n")
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        for (dir, name) in [
+            ("/sys/fs/bpf", format!("longsplice-{}", self.name)),
+            ("/run/longsplice", format!("{}.", self.name)),
+        ] {
+            // The supervisor tries again, and tells what it could not remove.
+            let _ = supervise::remove_all(Path::new(dir), &name);
+        }
+    }
+}
+
+/// A running daemon. Dropping it kills it, and leaves its pins to the [`Instance`].
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    process: Process,
+    instance: Rc<Instance>,
+}
+
+/// What a listener does with its connections: the values of `--splice` and `--detach`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy<'a> {
+    /// `--splice`.
+    pub(crate) splice: &'a str,
+    /// `--detach`.
+    pub(crate) detach: &'a str,
+}
+
+impl Daemon {
+    /// `longsplice forward`, ready.
+    pub(crate) fn forward(
+        instance: &Rc<Instance>,
+        namespace: &Namespace,
+        listen: SocketAddr,
+        to: SocketAddr,
+        policy: Policy<'_>,
+    ) -> Result<Self> {
+        let command = namespace
+            .command(instance.program())
+            .args([
+                "forward",
+                "--listen",
+                &listen.to_string(),
+                "--to",
+                &to.to_string(),
+            ])
+            .args(["--splice", policy.splice, "--detach", policy.detach])
+            .args(["--instance", instance.name()]);
+        Self::start(command, instance)
+    }
+
+    /// `longsplice run` with a listener for each policy, ready; answers where they listen too.
+    pub(crate) fn listeners(
+        instance: &Rc<Instance>,
+        namespace: &Namespace,
+        first: SocketAddr,
+        to: SocketAddr,
+        policies: &[Policy<'_>],
+    ) -> Result<(Self, Vec<SocketAddr>)> {
+        let mut config = format!("instance = \"{}\"\n", instance.name());
+        let mut at = Vec::new();
+        for (port, Policy { splice, detach }) in (first.port()..).zip(policies) {
+            let listen = SocketAddr::new(first.ip(), port);
+            config += &format!(
+                "[[listener]]\nname = \"l{port}\"\nlisten = \"{listen}\"\nto = \"{to}\"\n\
+                 splice = \"{splice}\"\ndetach = \"{detach}\"\n"
+            );
+            at.push(listen);
+        }
+        let file = instance.file("toml");
+        fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
+        let command = namespace
+            .command(instance.program())
+            .arg("run")
+            .arg("--config")
+            .arg(&file);
+        Ok((Self::start(command, instance)?, at))
+    }
+
+    /// Starts it, and waits for the word that services give to systemd.
+    fn start(command: NsCommand<'_>, instance: &Rc<Instance>) -> Result<Self> {
+        let path = instance.file("notify");
+        // There is one where a daemon of this instance ran before.
+        let _ = fs::remove_file(&path);
+        let ready = UnixDatagram::bind(&path).with_context(|| format!("bind {}", path.display()))?;
+        ready.set_read_timeout(Some(Duration::from_millis(100)))?;
+        let process = command
+            .env("NOTIFY_SOCKET", &path)
+            .log_to(instance.file("log"))?
+            .spawn()?;
+        let daemon = Daemon {
+            process,
+            instance: Rc::clone(instance),
+        };
+        let deadline = Instant::now() + START;
+        let mut word = [0; 256];
+        loop {
+            // What is no word is the timeout: time to see whether it still runs.
+            let said = ready.recv(&mut word).map_or(&[][..], |len| &word[..len]);
+            if said.starts_with(b"READY=1") {
+                return Ok(daemon);
+            }
+            if !daemon.process.is_running() || Instant::now() > deadline {
+                bail!("longsplice did not start:\n{}", instance.last_words());
+            }
+        }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has counted.
+    pub(crate) fn status(&self) -> Result<Status> {
+        self.ask("GET", "/status")
+    }
+
+    /// The connections that it knows.
+    pub(crate) fn flows(&self) -> Result<Vec<FlowInfo>> {
+        self.ask("GET", "/flows")
+    }
+
+    fn ask<T: DeserializeOwned>(&self, method: &str, path: &str) -> Result<T> {
+        let instance = self.instance.name().parse()?;
+        let client = Client::connect(&Places::of_this_user(), &instance, None);
+        let answer = client.and_then(|client| client.request(method, path));
+        let answer = answer.with_context(|| format!("{method} {path}:\n{}", self.instance.last_words()))?;
+        serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
+    }
+
+    /// One of the connections that it knows.
+    pub(crate) fn flow(&self, id: FlowId) -> Result<Option<FlowInfo>> {
+        Ok(self.flows()?.into_iter().find(|flow| flow.id == id))
+    }
+
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill(self) -> Result<()> {
+        self.process.kill(Signal::KILL)?;
+        self.process.wait(STOP)?.context("it survived SIGKILL")?;
+        Ok(())
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub(crate) fn stop(self) -> Result<()> {
+        self.process.kill(Signal::TERM)?;
+        let ended = self.process.wait(STOP)?;
+        ended.with_context(|| format!("longsplice did not end:\n{}", self.instance.last_words()))?;
+        Ok(())
+    }
+}

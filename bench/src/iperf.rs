@@ -1,0 +1,80 @@
+//! One bulk stream by iperf3, and what it cost the machine.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use longsplice_lab::{Namespace, Process};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::machine;
+
+/// How long the server may take to end after its one test.
+const STOP: Duration = Duration::from_secs(5);
+
+/// What one stream reached.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Bulk {
+    /// Bytes that arrived, by the time of the transfer, in Gbit/s.
+    pub(crate) gbps: f64,
+    /// Busy time of all processors, whatever for, by bytes that arrived, in seconds for 10^9.
+    pub(crate) cpu_s_per_gb: f64,
+    /// Segments that the sender sent again.
+    pub(crate) retransmits: u64,
+}
+
+/// Sends for `seconds` from `client` to `to`, behind which is `at` in `server`.
+pub(crate) fn bulk(
+    client: &Namespace,
+    server: &Namespace,
+    at: SocketAddr,
+    to: SocketAddr,
+    seconds: u32,
+) -> Result<Bulk> {
+    let serving = serve_once(server, at)?;
+    let busy = machine::busy_seconds()?;
+    let output = client
+        .command("iperf3")
+        .args(["-c", &to.ip().to_string(), "-p", &to.port().to_string()])
+        .args(["-t", &seconds.to_string(), "--connect-timeout", "5000", "-J"])
+        .output()?;
+    let busy = machine::busy_seconds()? - busy;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("iperf3: {}", String::from_utf8_lossy(&output.stderr)))?;
+    if let Some(error) = report.get("error") {
+        bail!("iperf3 to {to}: {error}");
+    }
+    serving.wait(STOP)?.context("the server of iperf3 did not end")?;
+    let number = |path: &str| {
+        let found = report.pointer(path).and_then(Value::as_f64);
+        found.with_context(|| format!("iperf3 does not tell {path}"))
+    };
+    Ok(Bulk {
+        gbps: number("/end/sum_received/bits_per_second")? / 1e9,
+        cpu_s_per_gb: busy * 1e9 / number("/end/sum_received/bytes")?.max(1.0),
+        retransmits: number("/end/sum_sent/retransmits")? as u64,
+    })
+}
+
+/// A server for one test, listening.
+fn serve_once(namespace: &Namespace, at: SocketAddr) -> Result<Process> {
+    let serving = namespace
+        .command("iperf3")
+        .args(["-s", "-1", "--forceflush"])
+        .args(["-B", &at.ip().to_string(), "-p", &at.port().to_string()])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let stdout = serving.take_stdout().context("iperf3 has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    while let Some(line) = lines.next() {
+        if line?.contains("Server listening") {
+            // It must be able to write on until it ends.
+            std::thread::spawn(move || lines.for_each(drop));
+            return Ok(serving);
+        }
+    }
+    bail!("the server of iperf3 did not start")
+}

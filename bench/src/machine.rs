@@ -1,0 +1,126 @@
+//! The machine that is measured on: what it is, what time it is there, and how busy it is.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use rustix::param::clock_ticks_per_second;
+use serde::Serialize;
+
+/// What a figure means nothing without.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    /// Its name.
+    pub(crate) host: String,
+    /// The kernel's release.
+    pub(crate) kernel: String,
+    /// The processor's model.
+    pub(crate) cpu: String,
+    /// How many processors are online.
+    pub(crate) cpus: usize,
+    /// All memory, in KiB.
+    pub(crate) memory_kib: u64,
+}
+
+impl Machine {
+    /// This one.
+    pub(crate) fn here() -> Result<Machine> {
+        let uname = rustix::system::uname();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
+        Ok(Machine {
+            host: uname.nodename().to_string_lossy().into_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            cpu: cpu_model(&cpuinfo).unwrap_or("unknown").to_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_kib: meminfo("MemTotal")?,
+        })
+    }
+
+    /// In one line.
+    pub(crate) fn show(&self) -> String {
+        let Machine {
+            kernel, cpu, cpus, ..
+        } = self;
+        format!("Linux {kernel}, {cpus} × {cpu}")
+    }
+}
+
+fn cpu_model(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+/// A line of `/proc/meminfo`, in KiB; 0 where this kernel does not have it.
+pub(crate) fn meminfo(name: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    Ok(value.unwrap_or(0))
+}
+
+/// The seconds that all processors together have been busy since the start: everything but idling, waiting for
+/// a disk, and what the hypervisor took.
+pub(crate) fn busy_seconds() -> Result<f64> {
+    let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
+    let ticks = busy_ticks(&stat).context("/proc/stat has no line of all processors")?;
+    Ok(ticks as f64 / clock_ticks_per_second() as f64)
+}
+
+/// user, nice, system, irq and softirq of the first line of proc_stat(5).
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields: Vec<u64> = stat
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    [0, 1, 2, 5, 6].iter().map(|&n| fields.get(n)).sum()
+}
+
+/// The day in UTC, as `2026-11-20`.
+pub(crate) fn today() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day) = civil(since.as_secs() / 86_400);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+/// The date of a day counted from 1970-01-01, by years that begin in March: their leap day is the last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_counted_as_the_calendar_does() {
+        assert_eq!(civil(0), (1970, 1, 1));
+        assert_eq!(civil(11_016), (2000, 2, 29));
+        assert_eq!(civil(20_777), (2026, 11, 20));
+    }
+
+    #[test]
+    fn idling_is_not_work() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0"), Some(31));
+        assert_eq!(busy_ticks("intr 1"), None);
+    }
+
+    #[test]
+    fn the_model_is_found() {
+        assert_eq!(
+            cpu_model("processor\t: 0\nmodel name\t: Fast 1\n"),
+            Some("Fast 1")
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! How much memory the kernel and a process use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::machine::meminfo;
+
+/// The kernel's caches of objects that a connection can be made of, by how their names begin. The others only bring
+/// the noise of whatever else the machine does.
+const CACHES: [&str; 12] = [
+    "TCP ",
+    "request_sock_TCP ",
+    "tw_sock_TCP ",
+    "tcp_bind",
+    "sock_inode_cache",
+    "dentry",
+    "filp",
+    "lsm_inode_cache",
+    "eventpoll",
+    "ep_head",
+    "skbuff_",
+    // Epoll's, pipes', tables of descriptors, and the records of BPF maps.
+    "kmalloc-",
+];
+/// Freed objects go back to the kernel's lists only after a while (RCU).
+const SETTLE: Duration = Duration::from_secs(8);
+const LOOK: Duration = Duration::from_millis(250);
+/// So many looks in a row must agree within so many bytes.
+const STEADY: usize = 4;
+const TOLERANCE: u64 = 64 << 10;
+
+/// The name under which the pages of sockets are counted, beside those of the caches.
+const PAGES: &str = "pages of sockets";
+
+/// What is used at a moment, in bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct Usage {
+    /// By the kernel: objects in use of each of the caches above, and the pages of sockets.
+    kernel: BTreeMap<String, u64>,
+    /// By the process in the middle and its children, what is shared counted in proportion.
+    process: u64,
+    /// What the kernel says that could still be had: a check of the others, with the noise of the machine.
+    available: u64,
+}
+
+/// By how much usage grew, in bytes.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Growth {
+    /// The kernel's, by cache.
+    pub(crate) kernel: BTreeMap<String, f64>,
+    /// The process's.
+    pub(crate) process: f64,
+    /// By how much less is available.
+    pub(crate) unavailable: f64,
+}
+
+impl Usage {
+    /// Now, with the process `pid` and its children.
+    pub(crate) fn now(pid: Option<u32>) -> Result<Self> {
+        let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
+        let mut kernel: BTreeMap<_, _> = slabs.lines().filter_map(objects).collect();
+        kernel.insert(PAGES.to_owned(), socket_pages()? * 4096);
+        let process: u64 = match pid {
+            Some(pid) => family(pid)?.iter().map(|&pid| pss(pid)).sum(),
+            None => 0,
+        };
+        Ok(Usage {
+            kernel,
+            process: process * 1024,
+            available: meminfo("MemAvailable")? * 1024,
+        })
+    }
+
+    fn kernel_total(&self) -> u64 {
+        self.kernel.values().sum()
+    }
+
+    /// Once the kernel's part has stood still for a while, or has not for long.
+    pub(crate) fn settled(pid: Option<u32>) -> Result<Self> {
+        let start = Instant::now();
+        let mut totals = Vec::new();
+        loop {
+            // Nothing tells when lists were emptied.
+            std::thread::sleep(LOOK);
+            let now = Usage::now(pid)?;
+            totals.push(now.kernel_total());
+            let last = &totals[totals.len().saturating_sub(STEADY)..];
+            let range = last.iter().max().zip(last.iter().min());
+            let steady = last.len() == STEADY && range.is_some_and(|(max, min)| max - min <= TOLERANCE);
+            if steady || start.elapsed() > SETTLE {
+                return Ok(now);
+            }
+        }
+    }
+
+    /// What has come since `before`.
+    pub(crate) fn since(&self, before: &Usage) -> Growth {
+        let bytes = |now: u64, then: u64| now as f64 - then as f64;
+        let cache = |(name, &now): (&String, &u64)| {
+            let then = before.kernel.get(name).copied().unwrap_or(0);
+            (name.clone(), bytes(now, then))
+        };
+        Growth {
+            kernel: self.kernel.iter().map(cache).collect(),
+            process: bytes(self.process, before.process),
+            unavailable: bytes(before.available, self.available),
+        }
+    }
+}
+
+/// The name of a cache and the bytes of its objects in use, from a line of slabinfo(5), if it is one of those that
+/// count. (Pages would count the holes too that sockets leave between those of the ends.)
+fn objects(line: &str) -> Option<(String, u64)> {
+    CACHES.iter().find(|name| line.starts_with(**name))?;
+    let mut fields = line.split_whitespace();
+    let name = fields.next()?.to_owned();
+    let active: u64 = fields.next()?.parse().ok()?;
+    let size: u64 = fields.nth(1)?.parse().ok()?;
+    Some((name, active * size))
+}
+
+/// The pages that all TCP sockets of the machine hold.
+fn socket_pages() -> Result<u64> {
+    let text = fs::read_to_string("/proc/net/sockstat").context("read /proc/net/sockstat")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
+    let pages = line.and_then(|line| {
+        line.split_once(" mem ")?
+            .1
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
+    pages.context("/proc/net/sockstat does not tell the memory of TCP")
+}
+
+/// A process and its children.
+fn family(pid: u32) -> Result<Vec<u32>> {
+    let mut family = vec![pid];
+    for entry in fs::read_dir("/proc").context("list processes")?.flatten() {
+        let Some(other) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        if parent(&stat) == Some(pid) {
+            family.push(other);
+        }
+    }
+    Ok(family)
+}
+
+/// The fourth field of proc_pid_stat(5); the second may hold blanks.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// In KiB; 0 of a process that has ended.
+fn pss(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_know_their_parent() {
+        assert_eq!(parent("7 (a b) c) S 42 7 7"), Some(42));
+    }
+
+    #[test]
+    fn objects_of_connections_are_counted_and_no_others() {
+        let line = |name: &str| format!("{name:<17}    118    169   2368   13    8 : tunables    0    0");
+        assert_eq!(objects(&line("TCP")), Some(("TCP".to_owned(), 118 * 2368)));
+        assert_eq!(objects(&line("TCPv6")), None);
+        assert!(objects(&line("kmalloc-512")).is_some());
+        assert_eq!(objects(&line("ext4_inode_cache")), None);
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        let pid = std::process::id();
+        let usage = Usage::now(Some(pid)).unwrap();
+        assert!(usage.kernel_total() > 0 && usage.process > 0 && usage.available > 0);
+    }
+}

@@ -1,0 +1,126 @@
+//! The programs beside which Longsplice is measured, configured by the files in `bench/peers`.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Namespace, NsCommand, Process};
+use rustix::process::Signal;
+
+use crate::supervise::Room;
+use crate::wait;
+
+const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
+const HAPROXY_COPY: &str = include_str!("../peers/haproxy-copy.cfg");
+const NGINX_STREAM: &str = include_str!("../peers/nginx-stream.conf");
+const NGINX_WEB: &str = include_str!("../peers/nginx-web.conf");
+
+/// How long a peer may take to end.
+const STOP: Duration = Duration::from_secs(5);
+
+/// What nginx holds of each direction in user space when it is to be fast, and when it is to be small (its own
+/// default).
+pub(crate) const FAST: &str = "256k";
+pub(crate) const SMALL: &str = "16k";
+
+/// A running peer. Dropping it ends it and its workers, which would survive their master's SIGKILL and keep its port.
+#[derive(Debug)]
+pub(crate) struct Peer(Process);
+
+impl Peer {
+    /// Its process, the parent of all others.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // For both of them this means at once. What does not obey, the guard kills next, and the namespace's the rest.
+        if self.0.kill(Signal::TERM).is_ok() {
+            let _ = self.0.wait(STOP);
+        }
+    }
+}
+
+/// HAProxy in TCP mode, splicing in the kernel or copying through large buffers, listening.
+pub(crate) fn haproxy(
+    room: &Room,
+    at: &Namespace,
+    listen: SocketAddr,
+    to: SocketAddr,
+    splice: bool,
+) -> Result<Peer> {
+    let template = if splice { HAPROXY } else { HAPROXY_COPY };
+    let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
+    let file = configuration(room, "haproxy.cfg", template, &values)?;
+    // Debug mode only means that it stays in the foreground.
+    let command = at.command("haproxy").args(["-q", "-db", "-f"]).arg(&file);
+    start(room, at, command, "haproxy", listen)
+}
+
+/// nginx as a forwarder of streams, listening.
+pub(crate) fn nginx_stream(
+    room: &Room,
+    at: &Namespace,
+    listen: SocketAddr,
+    to: SocketAddr,
+    buffer: &str,
+) -> Result<Peer> {
+    let file = configuration(
+        room,
+        "nginx-stream.conf",
+        NGINX_STREAM,
+        &[
+            ("LISTEN", listen.to_string()),
+            ("TO", to.to_string()),
+            ("BUFFER", buffer.to_owned()),
+        ],
+    )?;
+    start(room, at, nginx(at, &file), "nginx-stream", listen)
+}
+
+/// nginx as a web server with the files of `root`, listening.
+pub(crate) fn nginx_web(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
+    let root = root.display().to_string();
+    let file = configuration(
+        room,
+        "nginx-web.conf",
+        NGINX_WEB,
+        &[("LISTEN", listen.to_string()), ("ROOT", root)],
+    )?;
+    start(room, at, nginx(at, &file), "nginx-web", listen)
+}
+
+fn nginx<'ns>(at: &'ns Namespace, file: &Path) -> NsCommand<'ns> {
+    at.command("nginx").args(["-e", "stderr", "-c"]).arg(file)
+}
+
+/// Writes a configuration, its `@NAMES@` replaced by values.
+fn configuration(room: &Room, name: &str, template: &str, values: &[(&str, String)]) -> Result<PathBuf> {
+    let mut text = template.replace("@DIR@", &room.dir().display().to_string());
+    for (name, value) in values {
+        text = text.replace(&format!("@{name}@"), value);
+    }
+    let file = room.file(name);
+    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
+}
+
+fn start(
+    room: &Room,
+    at: &Namespace,
+    command: NsCommand<'_>,
+    name: &str,
+    listen: SocketAddr,
+) -> Result<Peer> {
+    let log = room.file(&format!("{name}.log"));
+    let process = command.log_to(&log)?.spawn()?;
+    wait::listening(at, &process, listen).with_context(|| {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        format!("start {name}:\n{}", said.trim())
+    })?;
+    Ok(Peer(process))
+}

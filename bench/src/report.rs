@@ -1,0 +1,246 @@
+//! What was found, beside what was to be reached: a table for people, JSON for later.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::machine::{self, Machine};
+
+/// What a measure must reach, and what it should.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) enum Target {
+    /// At least so much.
+    AtLeast {
+        /// What it must reach.
+        must: f64,
+        /// What it should.
+        aim: f64,
+    },
+    /// At most so much.
+    AtMost {
+        /// What it must reach.
+        must: f64,
+        /// What it should.
+        aim: f64,
+    },
+}
+
+/// How a measure stands to its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// What was aimed at.
+    Aim,
+    /// What it must be, and less than was aimed at.
+    Must,
+    /// Less than it must be.
+    Missed,
+    /// It could not be measured.
+    Failed,
+}
+
+impl Target {
+    fn verdict(self, value: f64) -> Verdict {
+        let (must, aim) = match self {
+            Target::AtLeast { must, aim } => (value >= must, value >= aim),
+            Target::AtMost { must, aim } => (value <= must, value <= aim),
+        };
+        match (must, aim) {
+            (true, true) => Verdict::Aim,
+            (true, false) => Verdict::Must,
+            _ => Verdict::Missed,
+        }
+    }
+
+    fn show(self) -> (String, String) {
+        let (sign, must, aim) = match self {
+            Target::AtLeast { must, aim } => ("≥", must, aim),
+            Target::AtMost { must, aim } => ("≤", must, aim),
+        };
+        (
+            format!("{sign} {}", number(must)),
+            format!("{sign} {}", number(aim)),
+        )
+    }
+}
+
+impl Verdict {
+    fn show(self) -> &'static str {
+        match self {
+            Verdict::Aim => "aim reached",
+            Verdict::Must => "reached",
+            Verdict::Missed => "MISSED",
+            Verdict::Failed => "NOT MEASURED",
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Finding {
+    /// The row of the table, from 1 on.
+    pub(crate) row: u8,
+    /// What was measured, with its unit.
+    pub(crate) measure: String,
+    /// What was to be reached.
+    pub(crate) target: Target,
+    /// What was.
+    pub(crate) value: Option<f64>,
+    /// How it stands to the target.
+    pub(crate) verdict: Verdict,
+    /// What else a reader should see: medians, spreads, what it is a ratio of.
+    pub(crate) detail: String,
+    /// All samples.
+    pub(crate) data: Value,
+}
+
+impl Finding {
+    /// A measured row.
+    pub(crate) fn new(
+        row: u8,
+        measure: impl Into<String>,
+        target: Target,
+        value: f64,
+        detail: impl Into<String>,
+        data: &impl Serialize,
+    ) -> Result<Self> {
+        let data = serde_json::to_value(data).context("write samples as JSON")?;
+        Ok(Finding {
+            row,
+            measure: measure.into(),
+            target,
+            value: Some(value),
+            verdict: target.verdict(value),
+            detail: detail.into(),
+            data,
+        })
+    }
+
+    /// A row that could not be measured.
+    pub(crate) fn failed(row: u8, measure: &str, error: &anyhow::Error) -> Self {
+        Finding {
+            row,
+            measure: measure.to_owned(),
+            target: Target::AtLeast { must: 0.0, aim: 0.0 },
+            value: None,
+            verdict: Verdict::Failed,
+            detail: format!("{error:#}"),
+            data: Value::Null,
+        }
+    }
+}
+
+/// The results of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Book {
+    /// The day, in UTC.
+    date: String,
+    machine: Machine,
+    /// Whether everything was shortened: such figures only show that the harness works.
+    quick: bool,
+    findings: Vec<Finding>,
+    #[serde(skip)]
+    file: PathBuf,
+}
+
+impl Book {
+    /// An empty one; `part` names a run that does not measure everything.
+    pub(crate) fn new(dir: &Path, quick: bool, part: &str) -> Result<Self> {
+        let (machine, date) = (Machine::here()?, machine::today());
+        let quick_mark = if quick { "-quick" } else { "" };
+        let file = dir.join(format!("{date}-{}{quick_mark}{part}.json", machine.host));
+        Ok(Book {
+            date,
+            machine,
+            quick,
+            findings: Vec::new(),
+            file,
+        })
+    }
+
+    /// Takes in what an experiment found, and saves everything so far.
+    pub(crate) fn enter(&mut self, findings: Vec<Finding>) -> Result<()> {
+        self.findings.extend(findings);
+        self.findings.sort_by_key(|finding| finding.row);
+        let dir = self.file.parent().context("results need a directory")?;
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        let json = serde_json::to_string_pretty(self).context("write results as JSON")?;
+        let tmp = self.file.with_extension("json.tmp");
+        fs::write(&tmp, json + "\n").with_context(|| format!("write {}", tmp.display()))?;
+        fs::rename(&tmp, &self.file).with_context(|| format!("write {}", self.file.display()))
+    }
+
+    /// Whether everything that was tried could be measured.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.findings
+            .iter()
+            .all(|finding| finding.verdict != Verdict::Failed)
+    }
+
+    /// The table, in Markdown.
+    pub(crate) fn show(&self) -> String {
+        let mut out = format!("{}, {}", self.machine.show(), self.date);
+        if self.quick {
+            out += " (shortened: the figures only show that the harness works)";
+        }
+        out += "\n\n| # | measure | must | aim | here | verdict | detail |\n|--:|---|---|---|---|---|---|\n";
+        for finding in &self.findings {
+            let (must, aim) = finding.target.show();
+            let value = finding.value.map_or_else(|| "–".to_owned(), number);
+            out += &format!(
+                "| {} | {} | {must} | {aim} | **{value}** | {} | {} |\n",
+                finding.row,
+                finding.measure,
+                finding.verdict.show(),
+                finding.detail.replace('\n', " ")
+            );
+        }
+        out + &format!("\nAll samples: {}\n", self.file.display())
+    }
+}
+
+/// A number with as many digits as it needs.
+fn number(value: f64) -> String {
+    let text = match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 0.1 || middle == 0.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    };
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_follow_the_direction_of_the_target() {
+        let more = Target::AtLeast { must: 1.0, aim: 1.05 };
+        assert_eq!(more.verdict(0.99), Verdict::Missed);
+        assert_eq!(more.verdict(1.0), Verdict::Must);
+        assert_eq!(more.verdict(1.1), Verdict::Aim);
+        let less = Target::AtMost { must: 2.0, aim: 1.0 };
+        assert_eq!(less.verdict(2.1), Verdict::Missed);
+        assert_eq!(less.verdict(0.5), Verdict::Aim);
+        assert_eq!(less.verdict(f64::NAN), Verdict::Missed);
+    }
+
+    #[test]
+    fn numbers_have_no_useless_digits() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (1.05, "1.05"),
+            (0.05, "0.05"),
+            (40_000.0, "40000"),
+        ] {
+            assert_eq!(number(value), text);
+        }
+    }
+}

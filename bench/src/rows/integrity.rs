@@ -1,0 +1,173 @@
+//! Row 3: splices of connections at full rate in both directions, every byte compared where it arrives.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use longsplice_engine::{FlowInfo, FlowState};
+use longsplice_lab::traffic::{ConnectionOutcome, Failure};
+use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
+use serde::Serialize;
+
+use super::Scope;
+use super::middle::Middle;
+use crate::daemon::{Daemon, Policy};
+use crate::report::{Finding, Target};
+use crate::stats::Spread;
+use crate::wait;
+
+/// When the splice comes and how deep it goes: each is asked for in turn.
+const POLICIES: [Policy<'_>; 9] = [
+    policy("after=64KiB", "now"),
+    policy("after=256KiB", "never"),
+    policy("after=1MiB", "now"),
+    policy("after=1MiB", "never"),
+    policy("after=4MiB", "now"),
+    policy("after=3ms", "now"),
+    policy("after=7ms", "never"),
+    policy("after=10ms", "after=5ms"),
+    // To see their pauses beside those of streams that are not spliced.
+    policy("never", "now"),
+];
+/// Sent by each end of each connection.
+const BYTES: u64 = 8 << 20;
+const PARALLEL: usize = 4;
+/// How long connections that have ended may still be seen.
+const SETTLE: Duration = Duration::from_secs(20);
+/// A connection may end before it could be spliced; so often all policies are asked for, at most.
+const MOST_TURNS: u32 = 4;
+
+const fn policy(splice: &'static str, detach: &'static str) -> Policy<'static> {
+    Policy { splice, detach }
+}
+
+/// What the connections of one policy were like.
+#[derive(Debug, Serialize)]
+struct Batch {
+    splice: String,
+    detach: String,
+    connections: usize,
+    spliced: u64,
+    gigabytes: f64,
+    gbps: f64,
+    /// The longest pause of each connection.
+    longest_ms: Option<Spread>,
+    retransmissions: u64,
+    failures: Vec<String>,
+}
+
+/// Row 3.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let wanted: u64 = scope.count(1000, 40);
+    let each = (wanted as usize).div_ceil(POLICIES.len() - 1);
+    let net = Three::new("bench", ThreeOptions::default())?;
+    let middle = Middle::start(scope, &net, &POLICIES)?;
+    let mut batches: Vec<Batch> = Vec::new();
+    for _ in 0..MOST_TURNS {
+        for (policy, &at) in POLICIES.iter().zip(&middle.at) {
+            let before = splices(&middle.daemon)?;
+            let spec = TrafficSpec::same(each, ConnectionSpec::both_ways(BYTES)).parallel(PARALLEL);
+            let outcome = Traffic::run(&net.client, at, &spec)?;
+            let spliced = splices(&middle.daemon)? - before;
+            let batch = Batch::new(policy, &outcome, spliced, &middle.daemon.flows()?);
+            eprintln!("   {}", batch.show());
+            batches.push(batch);
+        }
+        if total(&batches) >= wanted {
+            break;
+        }
+    }
+    let spliced = total(&batches);
+    let failures: usize = batches.iter().map(|batch| batch.failures.len()).sum();
+    let gigabytes: f64 = batches.iter().map(|batch| batch.gigabytes).sum();
+    ensure!(
+        failures > 0 || spliced >= wanted,
+        "only {spliced} of {wanted} splices came about"
+    );
+    let pause = |spliced: bool| {
+        let kind = batches
+            .iter()
+            .filter(|batch| (batch.splice != "never") == spliced);
+        let longest = kind.filter_map(|batch| Some(batch.longest_ms?.max));
+        longest.fold(0.0, f64::max)
+    };
+    let first = batches.iter().find_map(|batch| batch.failures.first());
+    let detail = format!(
+        "{spliced} splices, {gigabytes:.1} GB compared byte by byte at both ends; longest pause {:.0} ms, \
+         unspliced {:.0} ms{}",
+        pause(true),
+        pause(false),
+        first.map_or_else(String::new, |first| format!("; the first failure: {first}"))
+    );
+    let finding = Finding::new(
+        3,
+        "splices at full rate, both ways: connections with bytes lost, wrong or reordered",
+        Target::AtMost { must: 0.0, aim: 0.0 },
+        failures as f64,
+        detail,
+        &batches,
+    )?;
+    Ok(vec![finding])
+}
+
+impl Batch {
+    fn new(policy: &Policy<'_>, outcome: &Outcome, spliced: u64, flows: &[FlowInfo]) -> Self {
+        // What the daemon knows of it helps whoever looks for the reason.
+        let failure = |(number, why): (usize, &Failure)| {
+            let port = outcome.connections[number].client_port();
+            let flow = flows.iter().find(|flow| Some(flow.client.peer.port()) == port);
+            format!("connection {number} from port {port:?}: {why}; {flow:?}")
+        };
+        Batch {
+            splice: policy.splice.to_owned(),
+            detach: policy.detach.to_owned(),
+            connections: outcome.connections.len(),
+            spliced,
+            gigabytes: outcome.bytes() as f64 / 1e9,
+            gbps: outcome.bits_per_second() / 1e9,
+            longest_ms: Spread::of(outcome.connections.iter().map(longest_ms)),
+            retransmissions: outcome.total_retrans(),
+            failures: outcome.failures().map(failure).collect(),
+        }
+    }
+
+    fn show(&self) -> String {
+        let pause = self.longest_ms.map_or(0.0, |longest| longest.max);
+        format!(
+            "--splice {:<12} --detach {:<9} {:>4} of {} spliced, {:.2} GB compared at {:.1} Gbit/s, longest pause \
+             {pause:.0} ms, {} sent again, {} failed",
+            self.splice,
+            self.detach,
+            self.spliced,
+            self.connections,
+            self.gigabytes,
+            self.gbps,
+            self.retransmissions,
+            self.failures.len()
+        )
+    }
+}
+
+/// The splices so far, once no connection is on its way to one.
+fn splices(daemon: &Daemon) -> Result<u64> {
+    wait::until("connections to end", SETTLE, || {
+        let moving = |flow: &FlowInfo| {
+            matches!(
+                flow.state,
+                FlowState::Relay | FlowState::Coupling | FlowState::Draining
+            )
+        };
+        Ok((!daemon.flows()?.iter().any(moving)).then_some(()))
+    })?;
+    Ok(daemon.status()?.counters.spliced_total)
+}
+
+/// The longest silence that either end of a connection saw.
+fn longest_ms(connection: &ConnectionOutcome) -> f64 {
+    let ends = [Some(&connection.client), connection.server.as_ref()];
+    let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);
+    gaps.max().unwrap_or(0) as f64 / 1e3
+}
+
+fn total(batches: &[Batch]) -> u64 {
+    batches.iter().map(|batch| batch.spliced).sum()
+}

@@ -1,0 +1,167 @@
+//! Rows 6 and 7: what splices under load do to the streams they are made in, beside streams of the same run that
+//! are never spliced.
+
+use std::net::SocketAddr;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use longsplice_lab::traffic::{ConnectionOutcome, Transfer};
+use longsplice_lab::{ConnectionSpec, Namespace, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
+use serde::Serialize;
+
+use super::Scope;
+use super::middle::{Middle, all_ok};
+use crate::daemon::Policy;
+use crate::report::{Finding, Target};
+use crate::stats::Spread;
+
+/// By each end of each stream, in byte/s. Two streams at a time make 2 Gbit/s each way.
+const RATE: u64 = 125_000_000;
+/// Sent by each end: half a second of it.
+const BYTES: u64 = RATE / 2;
+/// Small pieces: large ones would be silences of their own between them.
+const CHUNK: usize = 64 << 10;
+
+const POLICIES: [Policy<'_>; 2] = [
+    Policy {
+        splice: "after=48MiB",
+        detach: "now",
+    },
+    Policy {
+        splice: "never",
+        detach: "now",
+    },
+];
+
+/// The streams of one kind.
+#[derive(Debug, Serialize)]
+struct Streams {
+    /// The longest pause of each, at either end, in milliseconds.
+    longest_ms: Vec<f64>,
+    /// Segments that the TCPs of both ends sent again.
+    retransmissions: u64,
+    /// The rate that was reached each way, in Gbit/s.
+    gbps_each_way: f64,
+}
+
+/// All streams.
+#[derive(Debug, Serialize)]
+struct Run {
+    spliced: Streams,
+    unspliced: Streams,
+    /// Segments sent again in the namespaces of client, forwarder and server, whatever the stream.
+    namespaces: [i64; 3],
+    splices: u64,
+}
+
+/// Rows 6 and 7.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let run = measure(scope)?;
+    let of = |streams: &Streams| Spread::of(streams.longest_ms.iter().copied()).context("no streams");
+    let (spliced, unspliced) = (of(&run.spliced)?, of(&run.unspliced)?);
+    let pause = Finding::new(
+        6,
+        "longest pause of a stream around a splice under load, p99 / that of unspliced streams",
+        Target::AtMost { must: 2.0, aim: 1.0 },
+        spliced.p99 / unspliced.p99,
+        format!(
+            "spliced p99 {:.2} ms, median {} ms, max {:.2}; unspliced p99 {:.2} ms, median {} ms, max {:.2}; \
+             {} splices at {:.2} Gbit/s each way",
+            spliced.p99,
+            spliced.show(),
+            spliced.max,
+            unspliced.p99,
+            unspliced.show(),
+            unspliced.max,
+            run.splices,
+            run.spliced.gbps_each_way + run.unspliced.gbps_each_way,
+        ),
+        &run,
+    )?;
+    let caused = run
+        .spliced
+        .retransmissions
+        .saturating_sub(run.unspliced.retransmissions);
+    let per_hundred = caused as f64 * 100.0 / run.splices.max(1) as f64;
+    let [client, forwarder, server] = run.namespaces;
+    let retransmissions = Finding::new(
+        7,
+        "segments sent again because of 100 splices under load",
+        Target::AtMost { must: 10.0, aim: 0.0 },
+        per_hundred,
+        format!(
+            "both ends of spliced streams {}, of unspliced {}; whole namespaces: client {client}, \
+             forwarder {forwarder}, server {server}",
+            run.spliced.retransmissions, run.unspliced.retransmissions
+        ),
+        &(),
+    )?;
+    Ok(vec![pause, retransmissions])
+}
+
+fn measure(scope: &Scope<'_>) -> Result<Run> {
+    let count = scope.count(120, 10);
+    let net = Three::new("bench", ThreeOptions::default())?;
+    let middle = Middle::start(scope, &net, &POLICIES)?;
+    let [splicing, plain] = middle.at[..] else {
+        anyhow::bail!("not every listener was started");
+    };
+    let spaces = [&net.client, &net.forwarder, &net.server];
+    let retransmitted = |space: &Namespace| Ok(space.snmp()?.get("Tcp.RetransSegs"));
+    let before = spaces.map(retransmitted);
+    let [spliced, unspliced] = side_by_side(&net.client, [splicing, plain], count)?;
+    let mut namespaces = [0; 3];
+    for ((space, before), sum) in spaces.iter().zip(before).zip(&mut namespaces) {
+        let before: Result<i64> = before;
+        *sum = retransmitted(space)? - before?;
+    }
+    let splices = middle.daemon.status()?.counters.spliced_total;
+    ensure!(
+        splices as usize * 10 >= count * 9,
+        "only {splices} of {count} streams were spliced"
+    );
+    Ok(Run {
+        spliced: Streams::of(&spliced),
+        unspliced: Streams::of(&unspliced),
+        namespaces,
+        splices,
+    })
+}
+
+/// Runs `count` streams to each listener, one after the other, both listeners at the same time.
+fn side_by_side(client: &Namespace, at: [SocketAddr; 2], count: usize) -> Result<[Outcome; 2]> {
+    let transfer = Transfer {
+        send_rate: Some(RATE),
+        chunk: CHUNK,
+        ..Transfer::of(BYTES)
+    };
+    let spec = TrafficSpec::same(count, ConnectionSpec::new(transfer.clone(), transfer)).parallel(1);
+    let spec = &spec;
+    let outcomes = thread::scope(|scope| {
+        let threads = at.map(|at| scope.spawn(move || Traffic::run(client, at, spec)));
+        threads.map(|thread| thread.join())
+    });
+    let mut both = Vec::new();
+    for outcome in outcomes {
+        let outcome = outcome.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        all_ok(&outcome)?;
+        both.push(outcome);
+    }
+    both.try_into()
+        .map_err(|_| anyhow::anyhow!("not every listener was used"))
+}
+
+impl Streams {
+    fn of(outcome: &Outcome) -> Self {
+        let longest = |stream: &ConnectionOutcome| {
+            let ends = [Some(&stream.client), stream.server.as_ref()];
+            let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);
+            gaps.max().unwrap_or(0) as f64 / 1e3
+        };
+        Streams {
+            longest_ms: outcome.connections.iter().map(longest).collect(),
+            retransmissions: outcome.total_retrans(),
+            gbps_each_way: outcome.bits_per_second() / 2e9,
+        }
+    }
+}

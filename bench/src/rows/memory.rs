@@ -1,0 +1,155 @@
+//! Row 10: the memory of a detached connection, beside HAProxy's and nginx's.
+//!
+//! Both ends of every connection are on this machine and cost it memory too. So the same connections are first made
+//! through the kernel's router, which keeps nothing of them, and what they took is subtracted.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use longsplice_lab::{Three, ThreeOptions};
+use serde::Serialize;
+
+use super::Scope;
+use crate::contender::{Contender, Rig, Standing};
+use crate::holder::Held;
+use crate::memory::{Growth, Usage};
+use crate::report::{Finding, Target};
+use crate::stats::Spread;
+use crate::wait;
+
+const CONTENDERS: [Contender; 4] = [
+    Contender::Router,
+    Contender::Spliced,
+    Contender::HaProxy,
+    Contender::NginxDefault,
+];
+/// How long 8,000 connections may take to be detached once they are open.
+const DETACH: Duration = Duration::from_secs(60);
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+struct Sample {
+    contender: Contender,
+    connections: usize,
+    growth: Growth,
+}
+
+/// Row 10.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let (connections, rounds) = scope.count((8000, 5), (1000, 1));
+    // What the first connections leave in the kernel's caches is nobody's.
+    measure(scope, Contender::Router, connections)?;
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        for contender in CONTENDERS {
+            let one = measure(scope, contender, connections)?;
+            eprintln!(
+                "   {:<22} {:>7.0} bytes of kernel and {:>6.0} of process for each connection, ends included",
+                contender.title(),
+                one.growth.kernel.values().sum::<f64>() / connections as f64,
+                one.growth.process / connections as f64
+            );
+            all.push(one);
+        }
+    }
+    Ok(vec![judge(&all)?])
+}
+
+fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample> {
+    let options = ThreeOptions {
+        router: true,
+        ..ThreeOptions::default()
+    };
+    // New namespaces: nothing of the one before is left in them.
+    let net = Three::new("bench", options)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let standing = rig.start(contender)?;
+    let before = Usage::settled(standing.pid())?;
+    let held = Held::open(&net, rig.server(), standing.at, connections)?;
+    detached(&standing, connections)?;
+    let after = Usage::settled(standing.pid())?;
+    drop(held);
+    Ok(Sample {
+        contender,
+        connections,
+        growth: after.since(&before),
+    })
+}
+
+/// Waits until Longsplice, if it is what stands in the middle, holds no socket any more.
+fn detached(standing: &Standing, connections: usize) -> Result<()> {
+    let Some(daemon) = &standing.daemon else {
+        return Ok(());
+    };
+    let wanted = connections as u64;
+    wait::until("all connections to be detached", DETACH, || {
+        let counters = daemon.status()?.counters;
+        ensure!(
+            counters.relayed_total == 0,
+            "some connections ended: {:?}",
+            counters.relayed_reasons
+        );
+        Ok((counters.detached_total >= wanted).then_some(()))
+    })
+}
+
+/// The median of something of one contender, for each connection, in bytes.
+fn median(all: &[Sample], contender: Contender, of: impl Fn(&Growth) -> f64) -> Result<f64> {
+    let mine = all.iter().filter(|one| one.contender == contender);
+    let spread = Spread::of(mine.map(|one| of(&one.growth) / one.connections as f64));
+    Ok(spread
+        .with_context(|| format!("{contender:?} was not measured"))?
+        .median)
+}
+
+/// What the kernel holds for each connection. The medians are of each cache by itself: whatever else the machine does
+/// touches one of them for a moment, and seldom the same in most rounds.
+fn kernel(all: &[Sample], contender: Contender) -> Result<f64> {
+    let names = all.iter().flat_map(|one| one.growth.kernel.keys());
+    let names: BTreeSet<_> = names.collect();
+    let of = |name: &String| {
+        median(all, contender, |growth| {
+            growth.kernel.get(name).copied().unwrap_or(0.0)
+        })
+    };
+    names.into_iter().map(of).sum()
+}
+
+fn judge(all: &[Sample]) -> Result<Finding> {
+    let direct = kernel(all, Contender::Router)?;
+    let unavailable = |contender| median(all, contender, |growth| growth.unavailable);
+    let direct_unavailable = unavailable(Contender::Router)?;
+    let mut detail = Vec::new();
+    let mut totals = Vec::new();
+    for &contender in &CONTENDERS[1..] {
+        let kernel = kernel(all, contender)? - direct;
+        let process = median(all, contender, |growth| growth.process)?;
+        let unavailable = unavailable(contender)? - direct_unavailable;
+        totals.push(kernel + process);
+        detail.push(format!(
+            "{} {:.0} bytes (kernel {kernel:.0}, process {process:.0}; by MemAvailable {unavailable:.0})",
+            contender.title(),
+            kernel + process
+        ));
+    }
+    let [longsplice, haproxy, nginx] = totals[..] else {
+        anyhow::bail!("not every contender was measured");
+    };
+    let connections = all.first().map_or(0, |one| one.connections);
+    detail.push(format!("both ends together {direct:.0}, subtracted"));
+    Finding::new(
+        10,
+        format!("memory of a detached connection, {connections} held / the smaller of HAProxy's and nginx's"),
+        Target::AtMost {
+            must: 0.05,
+            aim: 0.01,
+        },
+        longsplice / haproxy.min(nginx),
+        detail.join("; "),
+        &all,
+    )
+}

@@ -1,0 +1,67 @@
+//! Medians and spreads.
+
+use serde::Serialize;
+
+/// What a number of samples look like.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    /// How many there were.
+    pub(crate) n: usize,
+    /// The least.
+    pub(crate) min: f64,
+    /// The 10th percentile.
+    pub(crate) p10: f64,
+    /// The median.
+    pub(crate) median: f64,
+    /// The 90th percentile.
+    pub(crate) p90: f64,
+    /// The 99th percentile.
+    pub(crate) p99: f64,
+    /// The greatest.
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// The spread of `samples`; `None` of nothing.
+    pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
+        let mut sorted: Vec<f64> = samples.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        Some(Spread {
+            n: sorted.len(),
+            min,
+            p10: quantile(&sorted, 0.1),
+            median: quantile(&sorted, 0.5),
+            p90: quantile(&sorted, 0.9),
+            p99: quantile(&sorted, 0.99),
+            max,
+        })
+    }
+
+    /// The middle and its surroundings, for people.
+    pub(crate) fn show(&self) -> String {
+        format!("{:.2} ({:.2}–{:.2})", self.median, self.p10, self.p90)
+    }
+}
+
+/// The value below which a `fraction` of the sorted samples lies, between neighbours in proportion.
+fn quantile(sorted: &[f64], fraction: f64) -> f64 {
+    let at = fraction * (sorted.len() - 1) as f64;
+    // Indices are small and not negative: `as` is exact.
+    let (low, high) = (at.floor() as usize, at.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * (at - at.floor())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spread;
+
+    #[test]
+    fn quantiles_are_between_the_samples() {
+        let spread = Spread::of([3.0, 1.0, 2.0, 5.0, 4.0]).unwrap();
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 3.0, 5.0));
+        assert!((spread.p10 - 1.4).abs() < 1e-9 && (spread.p90 - 4.6).abs() < 1e-9);
+        assert_eq!(Spread::of([7.0]).unwrap().p99, 7.0);
+        assert_eq!(Spread::of([]), None);
+    }
+}

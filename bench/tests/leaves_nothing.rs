@@ -1,0 +1,81 @@
+//! The demonstration leaves nothing behind when it is interrupted, or killed, in mid-transfer.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Said when a transfer is running over a spliced flow.
+const SPLICED: &str = "its two sockets are gone";
+
+#[test]
+fn an_interrupted_demonstration_leaves_nothing() {
+    let (mut demo, mut lines) = start();
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    lines.by_ref().for_each(drop);
+    assert_eq!(demo.wait().unwrap().code(), Some(130));
+    assert_eq!(left_by(demo.id()), Vec::<String>::new());
+}
+
+#[test]
+fn a_demonstration_whose_worker_is_killed_leaves_nothing() {
+    let (mut demo, mut lines) = start();
+    let worker = child_of(demo.id()).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+    lines.by_ref().for_each(drop);
+    assert!(!demo.wait().unwrap().success());
+    assert_eq!(left_by(demo.id()), Vec::<String>::new());
+}
+
+/// Starts it, and waits until its transfer is spliced.
+fn start() -> (Child, impl Iterator<Item = String>) {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_demo"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stdout = BufReader::new(demo.stdout.take().unwrap());
+    let mut lines = stdout.lines().map_while(Result::ok);
+    let said: Vec<_> = lines
+        .by_ref()
+        .take_while(|line| !line.contains(SPLICED))
+        .collect();
+    if demo.try_wait().unwrap().is_some() {
+        panic!("it ended too early (`cargo build -p longsplice` first): {said:#?}");
+    }
+    (demo, lines)
+}
+
+/// The worker: the only child.
+fn child_of(parent: u32) -> Option<Pid> {
+    let stat_of = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let is_child = |pid: &i32| {
+        let stat = stat_of(*pid).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map(|(_, fields)| fields.to_owned());
+        fields.and_then(|fields| fields.split_whitespace().nth(1)?.parse().ok()) == Some(parent)
+    };
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(is_child).and_then(Pid::from_raw)
+}
+
+/// Whatever bears the number of the demonstration, or of nobody alive.
+fn left_by(pid: u32) -> Vec<String> {
+    let mark = format!("demo-{pid}-");
+    let places = ["/sys/fs/bpf", "/run/longsplice"];
+    let entries = places.into_iter().filter_map(|place| fs::read_dir(place).ok());
+    let names = entries
+        .flat_map(|dir| dir.flatten())
+        .map(|entry| entry.path().display().to_string());
+    let marked = names.filter(|name| name.contains(&mark));
+    let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let namespaces = namespaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // The name of a namespace of the demonstration: demo-NODE-PID-N.
+    let dead = |name: &String| {
+        let pid = name.strip_prefix("demo-").and_then(|rest| rest.split('-').nth(1));
+        pid.is_some_and(|pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true))
+    };
+    marked.chain(namespaces.filter(dead)).collect()
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# All checks and tests, one after the other, whatever fails; in the end what failed, what could not be run, and a count.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+passed=0
+failed=0
+failures=()
+not_run=()
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# check NAME COMMAND...: counts as one test.
+check() {
+    local name=$1
+    shift
+    echo "── $name"
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        failures+=("$name: $*")
+    fi
+}
+
+# Runs `cargo test` with the given arguments, and adds up its summaries.
+tests() {
+    echo "── cargo test $*"
+    cargo test "$@" --no-fail-fast 2>&1 | tee "$log"
+    local status=${PIPESTATUS[0]} p f
+    read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+    # Broken off before it could say anything: a build that failed, or a test that died.
+    if ((status != 0 && f == 0)); then
+        f=1
+        failures+=("cargo test $*: $(grep -m 1 -E '^error' "$log" || echo "status $status")")
+        not_run+=("tests that could not be built, or came after one that died: see above")
+    fi
+    passed=$((passed + p))
+    failed=$((failed + f))
+    while read -r name; do failures+=("$name"); done < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
+    while read -r name; do not_run+=("$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
+}
+
+check "format of Rust" cargo fmt --all --check
+if command -v clang-format-16 >/dev/null; then
+    check "format of C" clang-format-16 --dry-run -Werror bpf/*.[ch]
+else
+    not_run+=("format of C: clang-format-16 is missing")
+fi
+check "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+if ((EUID == 0)); then
+    tests --workspace
+else
+    tests --package longsplice-core --package longsplice-engine
+    not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
+fi
+
+echo
+((${#failures[@]})) && printf 'failed: %s\n' "${failures[@]}"
+if ((${#not_run[@]})); then
+    printf 'not run: %s\n' "${not_run[@]}"
+else
+    echo "everything was run"
+fi
+echo "$passed passed, $failed failed"
+((failed == 0))

@@ -1,0 +1,143 @@
+//! A laboratory with a daemon in its middle.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use longsplice_lab::{Emulated, Error, LinkSpec, Three, ThreeOptions, cleanup};
+
+use crate::{Config, Daemon, Pair};
+
+/// When a listener splices and detaches.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy<'a> {
+    /// `splice`.
+    pub splice: &'a str,
+    /// `detach`.
+    pub detach: &'a str,
+}
+
+/// Spliced at once, to both depths.
+impl Policy<'static> {
+    /// Spliced as soon as connected; no sockets are left.
+    pub const DETACHED: Policy<'static> = Policy {
+        splice: "now",
+        detach: "now",
+    };
+    /// Spliced as soon as connected; the sockets are parked.
+    pub const DORMANT: Policy<'static> = Policy {
+        splice: "now",
+        detach: "never",
+    };
+    /// Relayed until asked for; then detached.
+    pub const ON_DEMAND: Policy<'static> = Policy {
+        splice: "never",
+        detach: "now",
+    };
+    /// Relayed until asked for; then dormant.
+    pub const ON_DEMAND_DORMANT: Policy<'static> = Policy {
+        splice: "never",
+        detach: "never",
+    };
+}
+
+/// Three nodes on veth pairs, a daemon in the middle one with a listener, and a plain listening socket at the server.
+#[derive(Debug)]
+pub struct Bed {
+    // In this order: the daemon ends before its namespace.
+    /// The daemon; it listens at [`Bed::front`].
+    pub daemon: Daemon,
+    /// The server's socket, at [`Bed::target`].
+    pub listener: TcpListener,
+    /// The nodes.
+    pub net: Three,
+}
+
+/// The port that daemons listen on.
+const FRONT_PORT: u16 = 8080;
+/// The port of servers.
+const TARGET_PORT: u16 = 7000;
+
+impl Bed {
+    /// Starts one whose listener has this policy.
+    pub fn new(name: &str, policy: Policy<'_>) -> Bed {
+        Bed::with(name, ThreeOptions::default(), policy, |c| c)
+    }
+
+    /// The same, with other nodes and further settings.
+    pub fn with(
+        name: &str,
+        options: ThreeOptions,
+        policy: Policy<'_>,
+        more: impl FnOnce(Config) -> Config,
+    ) -> Bed {
+        Bed::on(three(name, options), policy, more)
+    }
+
+    /// The same, on nodes that have been changed already.
+    pub fn on(net: Three, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
+        let target = SocketAddr::from((net.server_addr, TARGET_PORT));
+        let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let front = SocketAddr::from((Ipv4Addr::UNSPECIFIED, FRONT_PORT));
+        let config = Config::new().listener(front, target, policy.splice, policy.detach);
+        let mut daemon = Daemon::of(&more(config));
+        daemon.start(&net.forwarder);
+        Bed {
+            daemon,
+            listener,
+            net,
+        }
+    }
+
+    /// Where the client finds the daemon.
+    pub fn front(&self) -> SocketAddr {
+        (self.net.forwarder_client_addr, FRONT_PORT).into()
+    }
+
+    /// Where the daemon finds the server.
+    pub fn target(&self) -> SocketAddr {
+        (self.net.server_addr, TARGET_PORT).into()
+    }
+
+    /// A connection from the client through the daemon to the server.
+    pub fn connect(&self) -> Pair {
+        Pair::connect(&self.net.client, self.front(), &self.listener)
+    }
+
+    /// The same, and waits until it is spliced (and detached, where that is the policy).
+    pub fn connect_spliced(&self, state: &str) -> Pair {
+        let pair = self.connect();
+        self.daemon.wait_state(pair.client_port(), &[state]);
+        pair
+    }
+
+    /// Has a connection spliced by command, and waits until it is.
+    pub fn splice(&self, pair: &Pair, state: &str) {
+        let flow = self.daemon.wait_state(pair.client_port(), &["relay"]);
+        self.daemon.splice(flow.id).unwrap();
+        self.daemon.wait_state(pair.client_port(), &[state]);
+    }
+}
+
+/// Nodes on veth pairs; a test without root fails, and says why.
+pub fn three(name: &str, options: ThreeOptions) -> Three {
+    prepare();
+    or_needs_root(Three::new(name, options))
+}
+
+/// Nodes on emulated links.
+pub fn emulated(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Emulated {
+    prepare();
+    or_needs_root(Emulated::new(name, client_link, server_link))
+}
+
+/// A topology of an interrupted test goes, too.
+fn prepare() {
+    cleanup::install().expect("signals can be caught");
+}
+
+fn or_needs_root<T>(result: Result<T, Error>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(Error::NeedsRoot) => panic!("this test needs root"),
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,44 @@
+//! The program under test.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+/// The path of `longsplice`: what `LONGSPLICE_BIN` says, or what cargo builds, with the profile and into the folder of
+/// the test that runs.
+pub(crate) fn path() -> &'static Path {
+    static PATH: LazyLock<PathBuf> = LazyLock::new(|| match env::var_os("LONGSPLICE_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build(),
+    });
+    &PATH
+}
+
+fn build() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    // TARGET/PROFILE/deps/TEST
+    let profile = test.ancestors().nth(2).unwrap();
+    let target = profile.parent().unwrap();
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args([
+        "build",
+        "--quiet",
+        "--package",
+        "longsplice",
+        "--bin",
+        "longsplice",
+    ]);
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    command
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .env("CARGO_TARGET_DIR", target);
+    let status = command.status().unwrap();
+    assert!(status.success(), "cargo cannot build longsplice");
+    profile.join("longsplice")
+}

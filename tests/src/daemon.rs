@@ -1,0 +1,375 @@
+//! The daemon under test: started in a namespace, asked, killed, restarted, and removed without a trace.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{Read, Write},
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+};
+
+use longsplice_lab::{Namespace, Process};
+use rustix::process::Signal;
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+
+use crate::{Flow, SOON, Status, binary, eventually, soon};
+
+/// How much of the log a failed test shows, in lines.
+const LOG_LINES: usize = 60;
+
+/// A configuration file in the making.
+#[derive(Debug, Clone)]
+pub struct Config {
+    linger: &'static str,
+    head: String,
+    listeners: String,
+}
+
+impl Config {
+    /// One whose records linger for one second only, and with no listener yet.
+    pub fn new() -> Config {
+        Config {
+            linger: "1s",
+            head: String::new(),
+            listeners: String::new(),
+        }
+    }
+
+    /// Has records outlive the close of their flow for so long.
+    #[must_use]
+    pub fn linger(mut self, period: &'static str) -> Config {
+        self.linger = period;
+        self
+    }
+
+    /// Adds a line of TOML to the settings of the whole.
+    #[must_use]
+    pub fn set(mut self, line: &str) -> Config {
+        self.head += line;
+        self.head += "\n";
+        self
+    }
+
+    /// Adds a listener.
+    #[must_use]
+    pub fn listener(mut self, listen: SocketAddr, to: SocketAddr, splice: &str, detach: &str) -> Config {
+        write!(
+            self.listeners,
+            "[[listener]]\nlisten = \"{listen}\"\nto = \"{to}\"\nsplice = \"{splice}\"\ndetach = \"{detach}\"\n"
+        )
+        .unwrap();
+        self
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config::new()
+    }
+}
+
+/// How a program ended that was to fail.
+#[derive(Debug)]
+pub struct Exit {
+    /// Its exit code; `None` after a signal.
+    pub code: Option<i32>,
+    /// What it wrote to standard error.
+    pub says: String,
+}
+
+/// A daemon with an instance name of its own. Dropping it kills it and removes its pins; in a test that fails it shows
+/// what the daemon said.
+#[derive(Debug)]
+pub struct Daemon {
+    instance: String,
+    dir: TempDir,
+    /// What to run: a program before the daemon, if any, and the daemon's own words.
+    prefix: Vec<String>,
+    args: Vec<String>,
+    process: Option<Process>,
+    starts: u32,
+    guest: bool,
+}
+
+impl Daemon {
+    /// A daemon that is not started yet, with the words of its command line but for `--instance` and `--admin`.
+    pub fn new(args: &[&str]) -> Daemon {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        Daemon {
+            instance: format!("test-{}-{count}", std::process::id()),
+            dir: tempfile::Builder::new()
+                .prefix("longsplice-test-")
+                .tempdir()
+                .unwrap(),
+            prefix: Vec::new(),
+            args: args.iter().map(|s| (*s).to_owned()).collect(),
+            process: None,
+            starts: 0,
+            guest: false,
+        }
+    }
+
+    /// A daemon of this configuration, not started yet.
+    pub fn of(config: &Config) -> Daemon {
+        let mut daemon = Daemon::new(&[]);
+        let file = daemon.dir.path().join("longsplice.toml");
+        let Config {
+            linger,
+            head,
+            listeners,
+        } = config;
+        fs::write(&file, format!("linger = \"{linger}\"\n{head}{listeners}")).unwrap();
+        daemon.args = vec!["run".into(), "--config".into(), file.display().to_string()];
+        daemon
+    }
+
+    /// Has it started by another program, such as `setpriv`.
+    #[must_use]
+    pub fn under(mut self, prefix: &[&str]) -> Daemon {
+        self.prefix = prefix.iter().map(|s| (*s).to_owned()).collect();
+        self
+    }
+
+    /// Gives it the name of another one. That one's pins are not this one's to remove.
+    pub fn call_itself(&mut self, instance: &str) {
+        self.instance = instance.to_owned();
+        self.guest = true;
+    }
+
+    /// Adds words to its command line, from its next start on.
+    pub fn add_args(&mut self, args: &[&str]) {
+        self.args.extend(args.iter().map(|s| (*s).to_owned()));
+    }
+
+    /// The folder of its configuration, log and admin socket.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The name of the instance.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// Where its pins are, if it has any.
+    pub fn pins(&self) -> PathBuf {
+        Path::new("/sys/fs/bpf").join(format!("longsplice-{}", self.instance))
+    }
+
+    /// Starts it in `namespace` and waits until it serves.
+    pub fn start(&mut self, namespace: &Namespace) {
+        self.spawn(namespace);
+        eventually("the daemon to serve", SOON, || {
+            let running = self.process().is_running();
+            assert!(running, "the daemon ended at once:\n{}", self.log());
+            self.get("/status").is_some().then_some(())
+        });
+    }
+
+    /// Starts it where it cannot serve, and waits for its end.
+    pub fn start_in_vain(&mut self, namespace: &Namespace) -> Exit {
+        self.spawn(namespace);
+        let status = self.process().wait(SOON).unwrap().expect("it ends");
+        let says = self.log();
+        self.process = None;
+        Exit {
+            code: status.code(),
+            says,
+        }
+    }
+
+    fn spawn(&mut self, namespace: &Namespace) {
+        assert!(self.process.is_none(), "it runs already");
+        self.starts += 1;
+        let mut words = self.prefix.clone();
+        words.push(binary::path().display().to_string());
+        words.extend(self.args.clone());
+        let command = namespace
+            .command(&words[0])
+            .args(&words[1..])
+            .args(["--instance", &self.instance, "-v", "--admin"])
+            .arg(self.admin())
+            .log_to(self.log_path(self.starts))
+            .unwrap();
+        self.process = Some(command.spawn().unwrap());
+    }
+
+    fn admin(&self) -> PathBuf {
+        self.dir().join("admin.sock")
+    }
+
+    fn log_path(&self, start: u32) -> PathBuf {
+        self.dir().join(format!("log-{start}"))
+    }
+
+    fn log_of(&self, start: u32) -> String {
+        fs::read_to_string(self.log_path(start)).unwrap_or_default()
+    }
+
+    /// What it logged since its last start.
+    pub fn log(&self) -> String {
+        self.log_of(self.starts)
+    }
+
+    fn process(&self) -> &Process {
+        self.process.as_ref().expect("it was started")
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process().pid()
+    }
+
+    /// Ends it at once, with SIGKILL.
+    pub fn kill(&mut self) {
+        // The guard kills and waits.
+        drop(self.process.take());
+    }
+
+    /// Tells it to end, with SIGTERM, and does not wait.
+    pub fn terminate(&self) {
+        self.process().kill(Signal::TERM).unwrap();
+    }
+
+    /// Waits for its end after [`Daemon::terminate`], and answers its exit code.
+    pub fn join(&mut self) -> Option<i32> {
+        let status = self.process().wait(SOON).unwrap().expect("it ends");
+        self.process = None;
+        status.code()
+    }
+
+    /// What its admin socket answers to a GET; `None` where nobody does.
+    fn get(&self, path: &str) -> Option<String> {
+        let (status, body) = self.http("GET", path)?;
+        (status == 200).then_some(body)
+    }
+
+    fn http(&self, method: &str, path: &str) -> Option<(u16, String)> {
+        let mut socket = UnixStream::connect(self.admin()).ok()?;
+        socket.set_read_timeout(Some(SOON)).ok()?;
+        write!(
+            socket,
+            "{method} {path} HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n"
+        )
+        .ok()?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+
+    fn ask<T: DeserializeOwned>(&self, path: &str) -> T {
+        let body = self.get(path).expect("the daemon answers");
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
+    }
+
+    /// `status --json`. (Over the admin socket, which gives the very same text without a process for each question.)
+    pub fn status(&self) -> Status {
+        self.ask("/status")
+    }
+
+    /// `flows --json`.
+    pub fn flows(&self) -> Vec<Flow> {
+        self.ask("/flows")
+    }
+
+    /// Runs a subcommand of the command line that asks this daemon.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        Command::new(binary::path())
+            .args(args)
+            .args(["--instance", &self.instance, "--admin"])
+            .arg(self.admin())
+            .output()
+            .unwrap()
+    }
+
+    /// `longsplice splice ID`.
+    pub fn splice(&self, id: u32) -> Result<(), String> {
+        let output = self.cli(&["splice", &id.to_string()]);
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// The same without a process of its own, for those who are in a hurry.
+    pub fn request_splice(&self, id: u32) -> Result<(), String> {
+        match self.http("POST", &format!("/flows/{id}/splice")) {
+            Some((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Waits for a flow of which `condition` holds.
+    pub fn wait_flow(&self, what: &str, condition: impl Fn(&Flow) -> bool) -> Flow {
+        eventually(what, SOON, || self.flows().into_iter().find(&condition))
+    }
+
+    /// Waits until the flow of the client at this port is in one of these states.
+    pub fn wait_state(&self, client_port: u16, states: &[&str]) -> Flow {
+        self.wait_flow(&format!("{states:?} of the client at port {client_port}"), |f| {
+            f.client.peer.port() == client_port && states.contains(&f.state.as_str())
+        })
+    }
+
+    /// Waits until `condition` holds of its status.
+    pub fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
+        eventually(what, SOON, || Some(self.status()).filter(&condition))
+    }
+
+    /// Waits until it knows no flow any more: all records are reaped. (Linger is one second, and both it and the
+    /// reaper's clock are coarse.)
+    pub fn wait_reaped(&self) {
+        soon("all records to be reaped", || self.flows().is_empty());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.show();
+        }
+        drop(self.process.take());
+        if !self.guest {
+            remove_pins(&self.pins());
+        }
+    }
+}
+
+impl Daemon {
+    fn show(&self) {
+        for start in 1..=self.starts {
+            let log = self.log_of(start);
+            // The loader tells much, none of which is about connections.
+            let lines: Vec<&str> = log.lines().filter(|l| !l.contains(" libbpf: ")).collect();
+            eprintln!(
+                "--- start {start} of the daemon logged {} lines, at last:",
+                lines.len()
+            );
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                eprintln!("{line}");
+            }
+        }
+        for path in ["/status", "/flows"] {
+            let answer = self.get(path).unwrap_or_else(|| "no answer".into());
+            eprintln!("--- {path}: {answer}");
+        }
+    }
+}
+
+/// Links first, then maps, as the daemon itself does.
+fn remove_pins(root: &Path) {
+    for dir in [root.join("links"), root.to_owned()] {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let _ = fs::remove_file(entry.path());
+        }
+        let _ = fs::remove_dir(&dir);
+    }
+}

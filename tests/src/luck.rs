@@ -1,0 +1,40 @@
+//! Random numbers that repeat with their seed (SplitMix64).
+
+use std::{env, ops::Range, time::SystemTime};
+
+/// A sequence of random numbers.
+#[derive(Debug, Clone)]
+pub struct Luck(u64);
+
+impl Luck {
+    /// A new sequence for each run. Its seed is printed, which the harness shows of a test that fails, and
+    /// `LONGSPLICE_SEED` sets it.
+    pub fn new() -> Luck {
+        let given = env::var("LONGSPLICE_SEED").ok().map(|s| s.parse().unwrap());
+        let seed = given.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            since.unwrap().as_nanos() as u64
+        });
+        eprintln!("LONGSPLICE_SEED={seed} repeats this");
+        Luck(seed)
+    }
+
+    /// The next number.
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number of this range.
+    pub fn of(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.number() % (range.end - range.start)
+    }
+}
+
+impl Default for Luck {
+    fn default() -> Self {
+        Luck::new()
+    }
+}

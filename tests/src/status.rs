@@ -1,0 +1,98 @@
+//! What a daemon says of itself, by the names that the command line promises.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use serde::Deserialize;
+
+/// `status --json`.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Status {
+    pub pid: u32,
+    pub stopping: bool,
+    pub accepted_total: u64,
+    pub spliced_total: u64,
+    pub detached_total: u64,
+    pub unspliced_total: u64,
+    pub adopted_total: u64,
+    pub ended_total: BTreeMap<String, u64>,
+    pub relayed_total: u64,
+    pub relayed_reasons: BTreeMap<String, u64>,
+    pub segments: BTreeMap<String, u64>,
+    pub health: Health,
+    pub listeners: Vec<Listener>,
+}
+
+/// What it can do.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Health {
+    pub can_splice: bool,
+    pub why_not: Option<String>,
+    pub interfaces: Vec<String>,
+    pub flows: u64,
+}
+
+/// A listener.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Listener {
+    pub open: u64,
+    pub refused_total: u64,
+}
+
+/// An element of `flows --json`.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Flow {
+    pub id: u32,
+    pub client: Leg,
+    pub server: Leg,
+    pub state: String,
+    pub reason: Option<String>,
+    pub to_server: Direction,
+    pub to_client: Direction,
+    pub age_seconds: f64,
+    pub idle_seconds: Option<f64>,
+}
+
+/// The addresses of a leg.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Leg {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+}
+
+/// One direction of a flow.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Direction {
+    pub bytes: u64,
+    pub segments: u64,
+    pub fin: bool,
+}
+
+impl Status {
+    /// How many pairs were relayed to their end for this reason.
+    pub fn relayed(&self, reason: &str) -> u64 {
+        self.relayed_reasons.get(reason).copied().unwrap_or(0)
+    }
+
+    /// How many spliced flows ended like this, and were removed.
+    pub fn ended(&self, how: &str) -> u64 {
+        self.ended_total.get(how).copied().unwrap_or(0)
+    }
+
+    /// How many segments had this verdict of the kernel half.
+    pub fn segments(&self, verdict: &str) -> u64 {
+        self.segments.get(verdict).copied().unwrap_or(0)
+    }
+}
+
+impl Flow {
+    /// Whether segments pass without sockets, or past parked ones.
+    pub fn is_spliced(&self) -> bool {
+        matches!(self.state.as_str(), "dormant" | "detached" | "closing")
+    }
+}

@@ -1,0 +1,29 @@
+//! Waiting for what must come, without knowing when.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long something may take that takes moments on an idle machine. Only a test that fails waits so long.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// How often one looks where no event tells.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until `probe` answers something, at most for `limit`.
+pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        thread::sleep(LOOK);
+    }
+}
+
+/// Waits until `condition` holds, for [`SOON`].
+pub fn soon(what: &str, mut condition: impl FnMut() -> bool) {
+    eventually(what, SOON, || condition().then_some(()));
+}

@@ -1,0 +1,159 @@
+//! A port that carries a spliced flow is given to no other connection to the same target: not by the daemon, which has
+//! few ports here, and not to another program.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::{
+    collections::BTreeSet,
+    io::{ErrorKind, Read},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use longsplice_tests::{Bed, Config, Pair, Policy, SOON};
+use socket2::{Domain, Socket, Type};
+
+const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
+const SOME: u64 = 200_000;
+
+fn few_ports(config: Config) -> Config {
+    config.set(&format!("source_ports = \"{}-{}\"", PORTS.start(), PORTS.end()))
+}
+
+fn bed(name: &str, policy: Policy<'_>) -> Bed {
+    Bed::with(name, Default::default(), policy, few_ports)
+}
+
+/// A client that the daemon accepts, and resets.
+fn expect_refusal(bed: &Bed, front: SocketAddr) {
+    let mut client = bed.net.client.run(|| TcpStream::connect(front)).unwrap().unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    let answer = client.read(&mut [0]);
+    assert!(
+        answer
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+        "{answer:?}"
+    );
+}
+
+fn exhaustion(name: &str, policy: Policy<'_>, state: &str) {
+    let other_target = |bed: &Bed| SocketAddr::from((bed.net.server_addr, 7001));
+    let bed = Bed::with(name, Default::default(), policy, |config| {
+        few_ports(config).listener(
+            "0.0.0.0:8081".parse().unwrap(),
+            "198.18.2.1:7001".parse().unwrap(),
+            policy.splice,
+            policy.detach,
+        )
+    });
+    let mut pairs: Vec<Pair> = PORTS.map(|_| bed.connect_spliced(state)).collect();
+    let used: BTreeSet<u16> = pairs.iter().map(Pair::source_port).collect();
+    assert_eq!(used, PORTS.collect(), "each of them once");
+
+    // One more is refused, in words that say what to do.
+    expect_refusal(&bed, bed.front());
+    let status = bed.daemon.status();
+    assert_eq!(status.listeners[0].refused_total, 1, "{status:?}");
+    let log = bed.daemon.log();
+    let says = "all source ports 20000-20007 toward 198.18.2.1:7000 are in use: widen source_ports";
+    assert!(log.contains(says), "{log}");
+
+    // Toward another target the same ports are good.
+    let listener = bed
+        .net
+        .server
+        .run(|| TcpListener::bind(other_target(&bed)))
+        .unwrap()
+        .unwrap();
+    let other_front = SocketAddr::from((bed.net.forwarder_client_addr, 8081));
+    let mut other = Pair::connect(&bed.net.client, other_front, &listener);
+    bed.daemon.wait_state(other.client_port(), &[state]);
+    assert!(used.contains(&other.source_port()));
+    other.exchange(SOME);
+
+    // None of the first took any harm.
+    for pair in &mut pairs {
+        pair.exchange(SOME);
+    }
+
+    // After the end of one of them, and the time that its record lingers, its port is good again.
+    let mut ended = pairs.pop().unwrap();
+    let port = ended.source_port();
+    // The server last: no TIME-WAIT keeps the tuple at its end.
+    ended.close();
+    let ended_at = ended.client_port();
+    drop(ended);
+    longsplice_tests::soon("the record to be reaped", || {
+        bed.daemon
+            .flows()
+            .iter()
+            .all(|f| f.client.peer.port() != ended_at)
+    });
+    let mut again = bed.connect_spliced(state);
+    assert_eq!(again.source_port(), port);
+    again.exchange(SOME);
+    for pair in &mut pairs {
+        pair.exchange(SOME);
+    }
+}
+
+#[test]
+fn a_small_range_is_used_up_by_detached_flows() {
+    exhaustion("ports-detached", Policy::DETACHED, "detached");
+}
+
+#[test]
+fn a_small_range_is_used_up_by_dormant_flows() {
+    exhaustion("ports-dormant", Policy::DORMANT, "dormant");
+}
+
+/// Flows come and go beside some that stay.
+#[test]
+fn ports_of_living_flows_are_never_reused() {
+    let bed = bed("ports-churn", Policy::DETACHED);
+    let mut living: Vec<Pair> = (0..5).map(|_| bed.connect_spliced("detached")).collect();
+    let taken: BTreeSet<u16> = living.iter().map(Pair::source_port).collect();
+    for _ in 0..3 {
+        for _ in 0..PORTS.len() - living.len() {
+            let mut pair = bed.connect_spliced("detached");
+            assert!(!taken.contains(&pair.source_port()));
+            pair.exchange(SOME);
+            pair.close();
+        }
+        expect_refusal(&bed, bed.front());
+        longsplice_tests::soon("the closed ones to be reaped", || {
+            bed.daemon.flows().len() == living.len()
+        });
+    }
+    for pair in &mut living {
+        pair.exchange(SOME);
+    }
+}
+
+/// Another program on the forwarder's host takes the port, which the kernel thinks is free, and connects to the same
+/// target.
+#[test]
+fn another_programs_connect_onto_a_live_tuple_is_refused() {
+    let bed = bed("ports-other", Policy::DETACHED);
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(SOME);
+    let source = SocketAddr::from((bed.net.forwarder_server_addr, pair.source_port()));
+    let connect = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&source.into())?;
+        socket.connect_timeout(&bed.target().into(), SOON)
+    };
+    for n in 1..=3 {
+        let start = Instant::now();
+        let refused = bed.net.forwarder.run(connect).unwrap().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
+        assert!(start.elapsed() < Duration::from_secs(1), "at once");
+        assert_eq!(bed.daemon.status().segments("syn_refused"), n);
+        pair.exchange(SOME);
+    }
+    pair.close();
+    bed.daemon.wait_reaped();
+    // With the record gone it is a port like any other.
+    bed.net.forwarder.run(connect).unwrap().unwrap();
+}

@@ -1,0 +1,117 @@
+//! The world changes around a spliced flow: neighbours, routes, interfaces. The flow follows.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use longsplice_lab::{Namespace, Three};
+use longsplice_tests::{Bed, Pair, Policy, soon, three};
+use std::net::TcpListener;
+
+/// Little enough to fit into the buffers of the sockets.
+const BYTES: u64 = 100_000;
+const BOTH: [(Policy<'static>, &str); 2] = [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")];
+
+fn ip(namespace: &Namespace, line: &str) {
+    let done = namespace
+        .command("ip")
+        .args(line.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "ip {line}: {done:?}");
+}
+
+#[test]
+fn a_neighbour_has_another_hardware_address() {
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-mac", policy);
+        let mut pair = bed.connect_spliced(state);
+        pair.exchange(BYTES);
+        ip(&bed.net.server, "link set s0 address 02:00:00:00:00:51");
+        ip(&bed.net.forwarder, "neigh flush dev f1");
+        // Only the forwarder can find the server now: nobody there has anything to send.
+        pair.client.send(BYTES);
+        pair.server.receive(BYTES);
+        ip(&bed.net.client, "link set c0 address 02:00:00:00:00:52");
+        ip(&bed.net.forwarder, "neigh flush dev f0");
+        pair.server.send(BYTES);
+        pair.client.receive(BYTES);
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+/// A second way between forwarder and server, with addresses of its own.
+fn second_way(net: &Three) {
+    let [_, forwarder, server] = net.names();
+    ip(
+        &net.forwarder,
+        &format!("link add f2 type veth peer name s2 netns {server}"),
+    );
+    let _ = forwarder;
+    ip(&net.forwarder, "addr add 198.18.3.2/24 dev f2");
+    ip(&net.server, "addr add 198.18.3.1/24 dev s2");
+    ip(&net.forwarder, "link set f2 up");
+    ip(&net.server, "link set s2 up");
+}
+
+fn wait_watched(bed: &Bed, interface: &str) {
+    soon("the new interface to be watched", || {
+        bed.daemon
+            .status()
+            .health
+            .interfaces
+            .iter()
+            .any(|i| i == interface)
+    });
+}
+
+#[test]
+fn a_route_moves_to_another_interface() {
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-move", policy);
+        let mut pair = bed.connect_spliced(state);
+        pair.exchange(BYTES);
+        second_way(&bed.net);
+        wait_watched(&bed, "f2");
+        ip(
+            &bed.net.forwarder,
+            "route replace 198.18.2.1/32 via 198.18.3.1 dev f2",
+        );
+        ip(
+            &bed.net.server,
+            "route replace 198.18.2.2/32 via 198.18.3.2 dev s2",
+        );
+        // The old way cannot be it any more.
+        ip(&bed.net.forwarder, "link set f1 down");
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+#[test]
+fn an_interface_that_comes_later_is_watched() {
+    let net = three("route-new", Default::default());
+    let new_target = "198.18.3.1:7000".parse().unwrap();
+    let front = "0.0.0.0:8081".parse().unwrap();
+    let bed = Bed::on(net, Policy::DETACHED, |config| {
+        config.listener(front, new_target, "now", "now")
+    });
+    assert!(!bed.daemon.status().health.interfaces.contains(&"f2".to_owned()));
+    second_way(&bed.net);
+    wait_watched(&bed, "f2");
+    let listener = bed
+        .net
+        .server
+        .run(|| TcpListener::bind(new_target))
+        .unwrap()
+        .unwrap();
+    let front = (bed.net.forwarder_client_addr, 8081).into();
+    let mut pair = Pair::connect(&bed.net.client, front, &listener);
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+    // And an interface that goes is no longer listed.
+    pair.close();
+    ip(&bed.net.forwarder, "link del f2");
+    soon("the old interface to be let go of", || {
+        bed.daemon.status().health.interfaces.iter().all(|i| i != "f2")
+    });
+}

@@ -1,0 +1,183 @@
+//! The daemon dies by SIGKILL: what was spliced runs on, and is in the care of the next daemon; what was in its hands is
+//! reset at both ends, and never looks finished.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec, traffic::Failure};
+use longsplice_tests::{Bed, Config, Daemon, Flow, Luck, Pair, Policy, SOON, assert_all_ok, soon, three};
+
+const CONNECTIONS: u64 = 8;
+
+struct Lab {
+    daemon: Daemon,
+    _server: TrafficServer,
+    net: Three,
+}
+
+impl Lab {
+    fn new(name: &str, splice: &str, detach: &str) -> Lab {
+        let net = three(name, Default::default());
+        let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
+        let config = Config::new().listener(front(&net), server.addr(), splice, detach);
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&net.forwarder);
+        Lab { daemon, server, net }
+    }
+
+    fn run(&self, spec: &TrafficSpec) -> Outcome {
+        Traffic::run(&self.net.client, front(&self.net), spec).unwrap()
+    }
+}
+
+fn front(net: &Three) -> SocketAddr {
+    (net.forwarder_client_addr, 8080).into()
+}
+
+/// Kills the daemon in mid-transfer, restarts it in mid-transfer, and lets it see the end.
+fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
+    let mut luck = Luck::new();
+    let mut bed = Bed::new("kill-spliced", policy);
+    let mut pairs: Vec<Pair> = (0..CONNECTIONS).map(|_| bed.connect_spliced(state)).collect();
+    let before = bed.daemon.flows();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for pair in &mut pairs {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    pair.exchange(1 << 20);
+                }
+            });
+        }
+        // However this ends, the transfers end, too.
+        let _end = Raise(&over);
+        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        bed.daemon.kill();
+        assert!(bed.daemon.pins().exists());
+        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        bed.daemon.start(&bed.net.forwarder);
+        let status = bed.daemon.status();
+        assert_eq!(status.adopted_total, CONNECTIONS, "{status:?}");
+        let flows = bed.daemon.flows();
+        assert!(flows.iter().all(|f| f.state == "detached"), "{flows:?}");
+        assert_eq!(identities(&flows), identities(&before));
+    });
+    for pair in &mut pairs {
+        assert!(pair.client.received() > 1 << 20, "in mid-transfer");
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+    bed.daemon.wait_reaped();
+    let status = bed.daemon.status();
+    assert_eq!(status.ended("closed"), CONNECTIONS, "{status:?}");
+    // The successor does its own work, too.
+    let mut new = bed.connect_spliced(state);
+    new.exchange(4 << 20);
+    new.close();
+    assert_eq!(bed.daemon.status().spliced_total, 1);
+}
+
+/// Sets the flag when it is dropped.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What a restart must not change.
+fn identities(flows: &[Flow]) -> Vec<(u32, SocketAddr, SocketAddr)> {
+    let mut all: Vec<_> = flows
+        .iter()
+        .map(|f| (f.id, f.client.peer, f.server.local))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn detached_flows_survive_and_are_adopted() {
+    spliced_flows_survive(Policy::DETACHED, "detached");
+}
+
+#[test]
+fn dormant_flows_survive_and_are_adopted() {
+    spliced_flows_survive(Policy::DORMANT, "dormant");
+}
+
+/// An end is content, or it saw a reset; it never saw an end in order before all had come, and never waits for ever.
+fn assert_whole_or_reset(outcome: &Outcome, round: u64) -> usize {
+    let mut lost = 0;
+    for (n, connection) in outcome.connections.iter().enumerate() {
+        let server = connection.server.as_ref().unwrap();
+        let what = format!(
+            "round {round}, connection {n} from {:?}: client {:?}, server {:?}",
+            connection.client.local, connection.client.failure, server.failure
+        );
+        match (&connection.client.failure, &server.failure) {
+            (None, None) => continue,
+            // The daemon died before it had connected, or before the server was told of anything.
+            (
+                Some(Failure::Reset { .. } | Failure::Connect(_) | Failure::Other(_)),
+                Some(Failure::Silent),
+            ) => {}
+            (Some(Failure::Reset { .. }), Some(Failure::Reset { .. })) => {}
+            _ => panic!("{what}"),
+        }
+        lost += 1;
+    }
+    lost
+}
+
+/// Relayed flows, and those that are being spliced, at any moment.
+#[test]
+fn at_any_moment_of_the_splice_both_ends_are_served_or_reset() {
+    const ROUNDS: u64 = 16;
+    let mut luck = Luck::new();
+    let mut lab = Lab::new("kill-any", "now", "after=20ms");
+    let mut lost = 0;
+    for round in 0..ROUNDS {
+        let mut spec = TrafficSpec::same(CONNECTIONS as usize, ConnectionSpec::both_ways(16 << 20));
+        for connection in &mut spec.connections {
+            connection.stall = SOON / 2;
+        }
+        let (net, front) = (&lab.net, front(&lab.net));
+        thread::scope(|scope| {
+            let traffic = scope.spawn(move || Traffic::run(&net.client, front, &spec).unwrap());
+            soon("a connection", || {
+                lab.daemon.status().accepted_total > 0 || traffic.is_finished()
+            });
+            thread::sleep(Duration::from_micros(luck.of(0..40_000)));
+            lab.daemon.kill();
+            // Who is spliced is served with nobody there; the others know soon.
+            lost += assert_whole_or_reset(&traffic.join().unwrap(), round);
+            lab.daemon.start(&net.forwarder);
+        });
+    }
+    lab.daemon.wait_reaped();
+    eprintln!("{lost} of {} connections were reset", ROUNDS * CONNECTIONS);
+    let spec = TrafficSpec::same(3, ConnectionSpec::both_ways(4 << 20));
+    assert_all_ok(&lab.run(&spec));
+}
+
+#[test]
+fn a_relayed_flow_is_reset_at_both_ends() {
+    let mut bed = Bed::new("kill-relay", Policy::ON_DEMAND);
+    let mut pair = bed.connect();
+    pair.exchange(1 << 20);
+    let start = Instant::now();
+    bed.daemon.kill();
+    pair.client.expect_reset(Duration::from_secs(5));
+    pair.server.expect_reset(Duration::from_secs(5));
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "promptly, though nobody sent anything"
+    );
+}

@@ -1,0 +1,103 @@
+//! A client comes back on the port of a spliced flow: after its end the new connection takes the flow's place, and while
+//! it lives (the client crashed and was restarted) the dead flow is reset and the client is served.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    os::fd::OwnedFd,
+    time::Duration,
+};
+
+use longsplice_repair::close_silently;
+use longsplice_tests::{Bed, Pair, Policy, SOON};
+use socket2::{Domain, Socket, Type};
+
+const PORT: u16 = 40_000;
+const BYTES: u64 = 1 << 20;
+
+/// Connects from always the same port.
+fn connect(bed: &Bed) -> Pair {
+    let connect = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&SocketAddr::from((bed.net.client_addr, PORT)).into())?;
+        socket.connect_timeout(&bed.front().into(), SOON)?;
+        Ok::<_, std::io::Error>(TcpStream::from(socket))
+    };
+    Pair::accept(bed.net.client.run(connect).unwrap().unwrap(), &bed.listener)
+}
+
+fn after_the_end(policy: Policy<'_>, state: &str) {
+    let bed = Bed::with("syn-after", Default::default(), policy, |c| c.linger("60s"));
+    for round in 0..3 {
+        let mut pair = connect(&bed);
+        bed.daemon.wait_flow("the splice", |f| {
+            f.client.peer.port() == PORT && f.state == state && !(f.to_server.fin && f.to_client.fin)
+        });
+        pair.exchange(BYTES);
+        // The server first: the client's port is in TIME-WAIT nowhere at the client.
+        pair.server.finish();
+        pair.client.expect_end();
+        pair.client.finish();
+        pair.server.expect_end();
+        bed.daemon.wait_flow("the end", |f| {
+            f.state == "closing" && f.client.peer.port() == PORT
+        });
+        assert_eq!(bed.daemon.status().segments("syn_replaced"), round);
+    }
+    let status = bed.daemon.status();
+    assert_eq!(
+        (status.spliced_total, status.accepted_total),
+        (3, 3),
+        "{status:?}"
+    );
+    assert_eq!(
+        bed.daemon.flows().len(),
+        1,
+        "the others were replaced: {:?}",
+        bed.daemon.flows()
+    );
+}
+
+#[test]
+fn after_the_end_of_a_detached_flow() {
+    after_the_end(Policy::DETACHED, "detached");
+}
+
+#[test]
+fn after_the_end_of_a_dormant_flow() {
+    after_the_end(Policy::DORMANT, "dormant");
+}
+
+fn while_it_lives(policy: Policy<'_>, state: &str) {
+    let bed = Bed::with("syn-live", Default::default(), policy, |c| c.linger("60s"));
+    let mut pair = connect(&bed);
+    bed.daemon.wait_state(PORT, &[state]);
+    pair.exchange(BYTES);
+    let old = bed.daemon.wait_state(PORT, &[state]);
+    // The client's host forgets the connection, as by a crash: nothing is said on the wire.
+    let Pair { client, mut server } = pair;
+    close_silently(OwnedFd::from(client.stream)).unwrap();
+    let mut again = connect(&bed);
+    server.expect_reset(Duration::from_secs(5));
+    again.exchange(BYTES);
+    let new = bed.daemon.wait_flow("the new flow to be spliced", |f| {
+        f.client.peer.port() == PORT && f.state == state && f.id != old.id
+    });
+    again.exchange(BYTES);
+    again.close();
+    let status = bed.daemon.status();
+    assert_eq!(status.spliced_total, 2, "{status:?}, {new:?}");
+    assert_eq!(status.segments("syn_replaced"), 1, "{status:?}");
+}
+
+#[test]
+fn while_a_detached_flow_lives() {
+    while_it_lives(Policy::DETACHED, "detached");
+}
+
+#[test]
+fn while_a_dormant_flow_lives() {
+    while_it_lives(Policy::DORMANT, "dormant");
+}
