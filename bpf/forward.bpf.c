@@ -396,15 +396,11 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		else
 			x->tx_edge = edge;
 	}
-	/* The probe by which user space makes a socket announce its window is one below what the peer
-	 * accepts. */
-	if (w->slot->flags & LS_COUPLE && !s->len && s->flags == TCP_ACK && before(s->seq, x->rec.rx_ack))
-		new->tcp.seq = bpf_htonl(x->loc_end);
 	if (ack != s->ack)
 		edits.sack = SACK_BLANK;
 	new->tcp.ack = s->flags &TCP_ACK ? bpf_htonl(ack) : h->tcp.ack;
 	new->tcp.window = bpf_htons(window);
-	if (!edits.tsval_off && ack == s->ack && window == s->window && new->tcp.seq == h->tcp.seq)
+	if (!edits.tsval_off && ack == s->ack && window == s->window)
 		return pass(LS_V_EMITTED);
 	apply_edits(new, s, &edits);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_CLAMPED);

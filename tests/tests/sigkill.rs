@@ -28,7 +28,11 @@ impl Lab {
         let config = Config::new().listener(front(&net), server.addr(), splice, detach);
         let mut daemon = Daemon::of(&config);
         daemon.start(&net.forwarder);
-        Lab { daemon, server, net }
+        Lab {
+            daemon,
+            _server: server,
+            net,
+        }
     }
 
     fn run(&self, spec: &TrafficSpec) -> Outcome {

@@ -71,6 +71,10 @@ const INITIAL_WINDOW: u64 = 10;
 /// Round trips in which slow start grows the window a thousandfold; after that it is limited by something else.
 const SLOW_START_ROUNDS: u32 = 10;
 
+/// The same for a stream that waits for its receiver's leg: it pays to let it grow. A leg that never loses anything never
+/// has a threshold; this bounds the wait.
+const HELD_BACK_ROUNDS: u32 = 50;
+
 /// Over long legs, this many round trips and this many bytes come before a judgement: the first burst tells little.
 const FIRST_ROUNDS: u32 = 4;
 /// See [`FIRST_ROUNDS`].
@@ -166,7 +170,16 @@ impl Direction<'_> {
 
     fn in_slow_start(&self, age: Duration) -> bool {
         let below_threshold = self.receiver.ssthresh.is_none_or(|s| self.receiver.cwnd < s);
-        below_threshold && self.is_bulk() && age < self.path.saturating_mul(SLOW_START_ROUNDS)
+        let rounds = match self.is_backlogged() && self.path > SHORT_PATH {
+            true => HELD_BACK_ROUNDS,
+            false => SLOW_START_ROUNDS,
+        };
+        below_threshold && self.is_bulk() && age < self.path.saturating_mul(rounds)
+    }
+
+    /// Whether the relay has bytes for the receiver that its leg does not take yet: the stream could be faster.
+    fn is_backlogged(&self) -> bool {
+        self.receiver.unsent > 0
     }
 
     /// Whether the sender's window is enough for the whole path, or is not what limits it.
@@ -178,7 +191,12 @@ impl Direction<'_> {
             return true;
         }
         let predicted = bytes_per_second(self.sender.in_flight_estimate(), self.path);
-        predicted >= self.sender.received_rate / 100 * ENOUGH_PERCENT
+        let needed = match self.is_backlogged() {
+            // Held back by us: it has shown what it can do, and the relay will let it once the other leg has grown.
+            true => self.sender.received_peak.max(self.sender.received_rate),
+            false => self.sender.received_rate,
+        };
+        predicted >= needed / 100 * ENOUGH_PERCENT
     }
 }
 

@@ -106,6 +106,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         recovering: info.ca_state().is_recovering(),
         congestion_control: CongestionControl::from(name.as_str()),
         bytes_sent: info.bytes_sent(),
+        unsent: info.notsent_bytes(),
         bytes_retransmitted: info.bytes_retrans(),
         segments_received: info.data_segs_in(),
         out_of_order: info.rcv_ooopack().unwrap_or(0),

@@ -95,7 +95,10 @@ mod tests {
             let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             (gone.local_addr().unwrap(), "no-such-host.invalid:80")
         };
-        let splicer = Splicer::relay_only(Default::default(), "a test".into());
+        let splicer = Splicer::relay_only(
+            Default::default(),
+            longsplice_engine::OpenError::Unsupported("a test".into()),
+        );
         let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
         let e = connect(&splicer, &client, &targets, Duration::from_secs(2))
             .await

@@ -51,6 +51,8 @@ pub struct LegSample {
     pub congestion_control: CongestionControl,
     /// Payload bytes that our socket sent, with retransmissions (`bytes_sent`).
     pub bytes_sent: u64,
+    /// Bytes that were written to our socket and not yet sent (`notsent_bytes`): this leg is what limits the stream.
+    pub unsent: u32,
     /// Payload bytes that our socket retransmitted (`bytes_retrans`).
     pub bytes_retransmitted: u64,
     /// Segments with payload that came from the peer (`data_segs_in`).

@@ -18,6 +18,7 @@ fn leg(rtt: Duration) -> LegSample {
         congestion_control: CongestionControl::Cubic,
         bytes_sent: 10_000_000,
         bytes_retransmitted: 0,
+        unsent: 0,
         segments_received: 10_000,
         out_of_order: 0,
         received_rate: 0,
@@ -300,4 +301,37 @@ fn extreme_samples_do_not_panic() {
         let _ = advise(&extreme, &extreme, age, u64::MAX);
         let _ = advise(&leg(ms(1)), &extreme, age, 0);
     }
+}
+
+/// An upload of which the first megabytes went into our buffers at 95 Mbit/s, while the long leg was in slow start: judged
+/// by its present rate alone, a window of 20 ms seemed enough for 100 ms (measured: 77 instead of 86 Mbit/s).
+#[test]
+fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
+    let sender = LegSample {
+        received_rate: 15 * MBIT,
+        ..sending(ms(20), 95)
+    };
+    let far = leg(ms(80));
+    let held = LegSample { unsent: 1, ..far };
+    assert_eq!(reason(warm(sender, far)), None, "it wants no more than 15 Mbit/s");
+    assert_eq!(reason(warm(sender, held)), Some(RelayReason::AdvisedThroughput));
+    let starting = LegSample {
+        ssthresh: None,
+        ..held
+    };
+    let at = |age| reason(advise(&sender, &starting, ms(age), 100 << 20));
+    assert_eq!(at(4_000), Some(RelayReason::AdvisedSlowStart));
+    assert_eq!(at(6_000), Some(RelayReason::AdvisedThroughput));
+    let near = Duration::from_micros(50);
+    let near = LegSample {
+        rtt: near,
+        min_rtt: Some(near),
+        ..starting
+    };
+    let lan = advise(&near, &near, ms(100), 100 << 20);
+    assert_eq!(
+        reason(lan),
+        None,
+        "on a LAN nothing is lost, and slow start has no end"
+    );
 }
