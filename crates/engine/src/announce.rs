@@ -107,11 +107,7 @@ mod tests {
         assert_eq!(p.len(), 52);
         assert_eq!(checksum(&p[12..20], &p[20..]), 0, "summed with its own checksum");
         assert_eq!(p[24..32], [1, 2, 3, 4, 255, 255, 255, 255]);
-        assert_eq!(
-            u16::from_be_bytes([p[34], p[35]]),
-            512,
-            "across the wrap"
-        );
+        assert_eq!(u16::from_be_bytes([p[34], p[35]]), 512, "across the wrap");
         assert_eq!(segment(leg, &x, false).len(), 40);
         let closed = LegState {
             loc_edge: x.tx_ack.wrapping_sub(5),

@@ -22,6 +22,9 @@ const SHARE: u32 = 50;
 /// How long a slot is kept after its flow was detached.
 const SETTLE: Duration = Duration::from_millis(100);
 
+/// After so many pairs were detached, the memory of their control mode is worth giving back.
+const WORTH_RELEASING: u64 = 256;
+
 /// Below this share of the memory, parked sockets go.
 const LOW_MEMORY_PERCENT: u64 = 5;
 
@@ -30,6 +33,7 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
         let mut next_round = Instant::now() + PERIOD;
+        let mut released = 0;
         loop {
             sleep(SETTLE).await;
             let Some(splicer) = weak.upgrade() else { return };
@@ -38,6 +42,11 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
             let now = Instant::now();
             if now >= next_round {
                 round(&splicer, plane);
+                let detached = splicer.stats.detached.get();
+                if detached - released >= WORTH_RELEASING {
+                    longsplice_repair::release_free_memory();
+                    released = detached;
+                }
                 next_round = now + PERIOD.max(now.elapsed() * SHARE);
             }
         }

@@ -8,6 +8,7 @@
 //! All unsafe code is in one private module, `sys`, whose functions are safe to call.
 
 pub mod info;
+mod memory;
 pub mod options;
 pub mod queues;
 pub mod repair;
@@ -15,6 +16,7 @@ mod state;
 mod sys;
 
 pub use info::{TcpInfo, tcp_info};
+pub use memory::release_free_memory;
 pub use queues::{unacknowledged, unread, unsent};
 pub use repair::{CloseError, Repair, close_silently, enter, poke, probe_repair};
 pub use state::{CongestionState, State};

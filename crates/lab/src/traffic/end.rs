@@ -133,12 +133,7 @@ impl End<'_> {
         let mut received = 0;
         let result = loop {
             let bytes = match read(&mut &*self.stream, &mut buffer) {
-                Ok(0) if received < transfer.bytes => {
-                    break Err(Failure::Short {
-                        received,
-                        expected: transfer.bytes,
-                    });
-                }
+                Ok(0) if received < transfer.bytes => break Err(self.early_end(received, transfer.bytes)),
                 Ok(0) => break Ok(()),
                 Ok(len) => &buffer[..len],
                 Err(error) => break Err(self.io_failure(&error)),
@@ -168,6 +163,16 @@ impl End<'_> {
         }
         (report.longest_gap_us, report.gaps) = gaps.finish();
         report.sha256 = hash.map(|hash| hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+    }
+
+    /// What an end of the stream means that comes too early. The kernel tells of a reset once, and it may have told the
+    /// sending half: then this one reads an end in order. But a socket that still sends is closed by nothing else.
+    fn early_end(&self, received: u64, expected: u64) -> Failure {
+        let sent = self.sent.load(Ordering::Relaxed);
+        if sent < self.job.outgoing(self.side).0.bytes && tcp_info::is_closed(self.stream) {
+            return Failure::Reset { received, sent };
+        }
+        Failure::Short { received, expected }
     }
 
     /// Notes why this end failed, and wakes its other half.

@@ -20,3 +20,9 @@ nix::getsockopt_impl!(
 pub(super) fn total_retrans(stream: &TcpStream) -> u32 {
     getsockopt(stream, TcpInfo).map_or(0, |info| info.tcpi_total_retrans)
 }
+
+/// Whether the connection is over for both sides, or was reset; false when the kernel does not say.
+pub(super) fn is_closed(stream: &TcpStream) -> bool {
+    const TCP_CLOSE: u8 = 7;
+    getsockopt(stream, TcpInfo).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
+}
