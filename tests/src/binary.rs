@@ -9,7 +9,7 @@ use std::{
 
 /// The path of `longsplice`: what `LONGSPLICE_BIN` says, or what cargo builds, with the profile and into the folder of
 /// the test that runs.
-pub(crate) fn path() -> &'static Path {
+pub fn path() -> &'static Path {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| match env::var_os("LONGSPLICE_BIN") {
         Some(path) => PathBuf::from(path),
         None => build(),

@@ -20,6 +20,7 @@ mod pair;
 mod status;
 mod wait;
 
+pub use binary::path as binary;
 pub use bed::{Bed, Policy, emulated, three};
 pub use daemon::{Config, Daemon, Exit};
 pub use luck::Luck;
