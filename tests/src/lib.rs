@@ -20,8 +20,8 @@ mod pair;
 mod status;
 mod wait;
 
-pub use binary::path as binary;
 pub use bed::{Bed, Policy, emulated, three};
+pub use binary::path as binary;
 pub use daemon::{Config, Daemon, Exit};
 pub use luck::Luck;
 pub use pair::{End, Pair};

@@ -1,5 +1,7 @@
 //! The README's commands work as they stand there.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use longsplice_lab::Namespace;
@@ -14,27 +16,56 @@ fn run(block: &str) -> String {
     let bin = tempfile::tempdir().unwrap();
     let instance = net.name().to_owned();
     let shim = bin.path().join("longsplice");
-    fs::write(&shim, format!("#!/bin/sh\nexec {} \"$@\" --instance {instance}\n", binary().display())).unwrap();
+    fs::write(
+        &shim,
+        format!(
+            "#!/bin/sh\nexec {} \"$@\" --instance {instance}\n",
+            binary().display()
+        ),
+    )
+    .unwrap();
     fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap());
     // What a block leaves in the background ends with it: the pipe would stay open.
-    let script = format!("set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\ncd {}\n{block}", root.display());
-    let output = net.command("timeout").args(["60", "bash", "-c", &script]).env("PATH", path).output().unwrap();
+    let script = format!(
+        "set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\ncd {}\n{block}",
+        root.display()
+    );
+    let output = net
+        .command("timeout")
+        .args(["60", "bash", "-c", &script])
+        .env("PATH", path)
+        .output()
+        .unwrap();
     let _ = fs::remove_dir_all(format!("/sys/fs/bpf/longsplice-{instance}"));
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "the README's block\n{block}\nended with {}:\n{text}", output.status);
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.status.success(),
+        "the README's block\n{block}\nended with {}:\n{text}",
+        output.status
+    );
     text
 }
 
 #[test]
 fn the_quick_start_works_as_it_stands() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
-    let blocks: Vec<&str> =
-        readme.split(MARK).skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> = readme
+        .split(MARK)
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
     assert_eq!(blocks.len(), 2, "the README's marks");
     let forwarded = run(blocks[0]);
-    assert!(forwarded.contains("<!DOCTYPE"), "the web server's page:\n{forwarded}");
+    assert!(
+        forwarded.contains("<!DOCTYPE"),
+        "the web server's page:\n{forwarded}"
+    );
     assert!(forwarded.contains("accepted      1"), "the status:\n{forwarded}");
     run(blocks[1]);
 }

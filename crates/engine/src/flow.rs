@@ -131,10 +131,12 @@ impl Flow {
         for side in Side::BOTH {
             let (x, o) = (side, side.other());
             let (from, to) = (&states[x.index()], &states[o.index()]);
-            // An end that has said its last byte uses no window. And a socket that has said its own last byte does not
-            // speak of windows any more, except to acknowledge: an idle end cannot be told.
-            let mute = pump.passed_eof(x) || (pump.passed_eof(o) && rates[x.index()] == 0);
-            let offered = if mute { from.rx_end } else { from.tx_edge };
+            // An end that has said its last byte uses no window.
+            let offered = if pump.passed_eof(x) {
+                from.rx_end
+            } else {
+                from.tx_edge
+            };
             directions.push(DirectionProgress {
                 offered: Seq::new(offered),
                 sent: Seq::new(from.rx_end),

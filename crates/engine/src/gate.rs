@@ -10,7 +10,7 @@ const AUTO_BYTES: u64 = 256 << 10;
 const AUTO_AGE: Duration = Duration::from_millis(100);
 
 /// The first wait after an attempt that failed for a passing reason; each further one is twice as long.
-const FIRST_RETRY: Duration = Duration::from_millis(50);
+const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
 /// What is to be done now.

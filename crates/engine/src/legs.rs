@@ -56,8 +56,8 @@ pub(crate) fn addresses(socket: &TcpStream) -> io::Result<(SocketAddr, SocketAdd
 }
 
 fn leg(socket: &TcpStream) -> Result<Leg, Refusal> {
-    let (peer, local) =
-        addresses(socket).map_err(|e| Refusal::system("cannot read a socket's addresses", &e))?;
+    // The only error there is: the connection has just ended.
+    let (peer, local) = addresses(socket).map_err(|_| Refusal::for_now(RelayReason::NotEstablished))?;
     let v4 = |a: SocketAddr| match a.ip() {
         IpAddr::V4(ip) => Ok(SocketAddrV4::new(ip, a.port())),
         IpAddr::V6(_) => Err(Refusal::for_good(RelayReason::Ipv6)),

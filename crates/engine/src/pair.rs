@@ -17,7 +17,7 @@ use crate::{
     meter::Meter,
     pump::{Broken, Pump},
     registry::{Entry, Registered},
-    splicer::Inner,
+    splicer::{Inner, Phase},
     splicing::{self, Spliced},
 };
 
@@ -195,7 +195,7 @@ impl Driver<'_> {
             () = self.pump.ready() => Woken::Proceed,
             () = timer => Woken::Proceed,
             () = self.entry.asked() => Woken::Proceed,
-            () = self.splicer.stopping() => Woken::Stop,
+            () = self.splicer.reached(Phase::Ended) => Woken::Stop,
         }
     }
 

@@ -66,6 +66,17 @@ impl From<PlaneError> for OpenError {
     }
 }
 
+/// How far a shutdown has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// There is none.
+    Running,
+    /// What is dormant is detached; what is relayed goes on.
+    Closing,
+    /// What is relayed is reset.
+    Ended,
+}
+
 /// What all pairs share.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -80,7 +91,7 @@ pub(crate) struct Inner {
     ports: Option<SourcePorts>,
     why_not: Option<(String, RelayReason)>,
     relay_ids: AtomicU32,
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     descriptors: u64,
 }
 
@@ -125,10 +136,10 @@ impl Inner {
             .push((Instant::now(), settling));
     }
 
-    /// Returns once the process shuts down.
-    pub(crate) async fn stopping(&self) {
+    /// Returns once a shutdown has come this far.
+    pub(crate) async fn reached(&self, phase: Phase) {
         // The sender lives as long as we do.
-        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 }
 
@@ -299,14 +310,20 @@ impl Splicer {
         }
     }
 
-    /// Ends what is in control mode: at once what is relayed, after `grace` at the latest what is being spliced. What is
-    /// spliced is left or ended.
-    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
-        self.inner.stop.send_replace(true);
-        let until = Instant::now() + grace;
+    async fn wait_empty(&self, longest: Duration) {
+        let until = Instant::now() + longest;
         while self.inner.registry.len() > 0 && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// Waits up to `grace` for what is relayed to end, and resets the rest. What is spliced is left or ended.
+    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
+        self.inner.phase.send_replace(Phase::Closing);
+        self.wait_empty(grace).await;
+        self.inner.phase.send_replace(Phase::Ended);
+        // What is in its drain now ends with the process.
+        self.wait_empty(RESET_TIME).await;
         if let Some(plane) = &self.inner.plane {
             reaper::settle_all(&self.inner, plane);
             if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
@@ -315,6 +332,9 @@ impl Splicer {
         }
     }
 }
+
+/// How long it takes at most until pairs have noticed that they are to be reset.
+const RESET_TIME: Duration = Duration::from_millis(500);
 
 fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> Option<FlowInfo> {
     let [Some(a), Some(b)] = directions else {
@@ -363,7 +383,7 @@ impl Inner {
             ports,
             why_not,
             relay_ids: AtomicU32::new(1),
-            stop: watch::Sender::new(false),
+            phase: watch::Sender::new(Phase::Running),
             descriptors: descriptor_limit(),
         }
     }

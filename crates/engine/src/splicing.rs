@@ -16,6 +16,7 @@ use crate::{
     flow::{Flow, Progress},
     legs::{self, Refusal},
     pair::{Driver, Over, Woken},
+    splicer::Phase,
 };
 
 /// How often a pair in transition is looked at, when nothing else wakes it.
@@ -175,7 +176,7 @@ pub(crate) async fn park(driver: Driver<'_>, flow: Flow, detach: DetachPolicy) -
         let next = until.unwrap_or(now + DORMANT_TICK).min(now + DORMANT_TICK);
         tokio::select! {
             () = sleep_until(next) => {}
-            () = driver.splicer.stopping() => return finish_detaching(driver, flow, None),
+            () = driver.splicer.reached(Phase::Closing) => return finish_detaching(driver, flow, None),
         }
     }
 }

@@ -348,4 +348,3 @@ fn a_coupled_window_leaves_only_so_much_room() {
         flow.slot().set_room(side, 0);
     }
 }
-

@@ -189,7 +189,10 @@ impl End<'_> {
         let received = self.received.load(Ordering::Relaxed);
         let sent = self.sent.load(Ordering::Relaxed);
         match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Reset { received, sent },
+            // Not connected any more: the other half has heard of the reset already.
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected => {
+                Failure::Reset { received, sent }
+            }
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::Stalled { received, sent },
             _ => Failure::Other(error.to_string()),
         }
