@@ -179,7 +179,7 @@ impl Direction<'_> {
 
     /// Whether the relay has bytes for the receiver that its leg does not take yet: the stream could be faster.
     fn is_backlogged(&self) -> bool {
-        self.receiver.unsent > 0
+        self.receiver.waiting > 0
     }
 
     /// Whether the sender's window is enough for the whole path, or is not what limits it.

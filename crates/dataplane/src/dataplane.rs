@@ -304,6 +304,11 @@ impl Dataplane {
         slot.legs()
     }
 
+    /// The direction whose segments arrive on this leg, if its flow lives.
+    pub fn direction(&self, leg: Leg) -> Option<Direction> {
+        self.flows.direction(leg, time::now())
+    }
+
     /// Every direction of every flow, in no order.
     pub fn scan(&self, each: impl FnMut(Direction)) -> io::Result<()> {
         self.flows.scan(time::now(), each)

@@ -117,6 +117,11 @@ impl Flows {
         }
     }
 
+    /// The record of a tuple, as a direction.
+    pub(crate) fn direction(&self, leg: Leg, now: u32) -> Option<Direction> {
+        self.get(leg).map(|rec| Direction::new(&leg.tuple(), &rec, now))
+    }
+
     /// Every record, in no order; one that is added or removed meanwhile may be missed or seen twice.
     pub(crate) fn scan(&self, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
         let batches = self

@@ -93,7 +93,7 @@ fn leg_options(info: &TcpInfo, peek: &Peek) -> LegOptions {
     }
 }
 
-/// A leg as the advisor wants it, but for the rates, which need two samples.
+/// A leg as the advisor wants it, but for the rates, which need two samples, and for what waits outside of its socket.
 pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
     let us = |n: u32| Duration::from_micros(n.into());
     let name = options::congestion_control(socket).unwrap_or_default();
@@ -106,7 +106,7 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
         recovering: info.ca_state().is_recovering(),
         congestion_control: CongestionControl::from(name.as_str()),
         bytes_sent: info.bytes_sent(),
-        unsent: info.notsent_bytes(),
+        waiting: info.notsent_bytes().into(),
         bytes_retransmitted: info.bytes_retrans(),
         segments_received: info.data_segs_in(),
         out_of_order: info.rcv_ooopack().unwrap_or(0),

@@ -7,7 +7,7 @@ use longsplice_core::{
     reason::RelayReason,
 };
 use longsplice_dataplane::Side;
-use longsplice_repair::{options, tcp_info};
+use longsplice_repair::{options, tcp_info, unread};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
@@ -154,6 +154,9 @@ impl Driver<'_> {
             let socket = self.pump.socket(side);
             let info = tcp_info(socket).map_err(io::Error::from)?;
             let mut sample = legs::sample(socket, &info);
+            let other = side.other();
+            let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
+            sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
             sample.received_rate = self.meter.rates()[side.index()];
             sample.received_peak = self.meter.peaks()[side.index()];
             samples.push(sample);

@@ -98,34 +98,33 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         linger: splicer.config.linger,
         idle_timeout: splicer.config.idle_timeout,
     };
-    let flows = records(plane)?;
-    let mut kept = 0;
-    for (serial, directions) in &flows {
-        match directions {
-            [Some(a), Some(b)] => match verdict(&flow_end(a, b), &limits) {
-                Verdict::Keep => kept += 2,
-                Verdict::Reap(how) => {
-                    plane.unregister([a.leg, b.leg]);
-                    splicer.stats.ended(match how {
-                        Reaped::Closed => End::Closed,
-                        Reaped::Reset => End::Reset,
-                        Reaped::Idle => End::Idle,
-                    });
-                    tracing::debug!(
-                        flow = serial,
-                        ?how,
-                        bytes_to_server = a.bytes,
-                        bytes_to_client = b.bytes,
-                        "flow ended"
-                    );
-                }
-            },
-            // The walk met a flow that was being removed or released: the next one tells.
-            _ => kept += 1,
+    let mut records = 0;
+    // Most flows live: only those that may have ended are kept in memory.
+    let mut suspects = Vec::new();
+    plane.scan(|d| {
+        records += 1;
+        if d.slot.is_none() && (d.fin || d.reset || d.idle >= limits.idle_timeout) {
+            suspects.push(d);
         }
+    })?;
+    for x in suspects {
+        // The other direction is looked up now; without it the flow has been removed meanwhile.
+        let Some(o) = plane.direction(x.far).filter(|o| o.serial == x.serial) else {
+            continue;
+        };
+        let Verdict::Reap(how) = verdict(&flow_end(&x, &o), &limits) else {
+            continue;
+        };
+        plane.unregister([x.leg, o.leg]);
+        records -= 2;
+        splicer.stats.ended(match how {
+            Reaped::Closed => End::Closed,
+            Reaped::Reset => End::Reset,
+            Reaped::Idle => End::Idle,
+        });
+        tracing::debug!(flow = x.serial, ?how, side = ?x.side, bytes = x.bytes, bytes_back = o.bytes, "flow ended");
     }
-    let slotted = splicer.registry.len() as u32 * 2;
-    plane.set_record_count(kept + slotted);
+    plane.set_record_count(records);
     Ok(())
 }
 

@@ -51,8 +51,9 @@ pub struct LegSample {
     pub congestion_control: CongestionControl,
     /// Payload bytes that our socket sent, with retransmissions (`bytes_sent`).
     pub bytes_sent: u64,
-    /// Bytes that were written to our socket and not yet sent (`notsent_bytes`): this leg is what limits the stream.
-    pub unsent: u32,
+    /// Bytes in the relay that this leg has not taken yet: in our socket (`notsent_bytes`), read and not written, or not
+    /// even read from the other leg's socket. If there are any, this leg is what limits the stream.
+    pub waiting: u64,
     /// Payload bytes that our socket retransmitted (`bytes_retrans`).
     pub bytes_retransmitted: u64,
     /// Segments with payload that came from the peer (`data_segs_in`).

@@ -18,7 +18,7 @@ fn leg(rtt: Duration) -> LegSample {
         congestion_control: CongestionControl::Cubic,
         bytes_sent: 10_000_000,
         bytes_retransmitted: 0,
-        unsent: 0,
+        waiting: 0,
         segments_received: 10_000,
         out_of_order: 0,
         received_rate: 0,
@@ -312,7 +312,7 @@ fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
         ..sending(ms(20), 95)
     };
     let far = leg(ms(80));
-    let held = LegSample { unsent: 1, ..far };
+    let held = LegSample { waiting: 1, ..far };
     assert_eq!(reason(warm(sender, far)), None, "it wants no more than 15 Mbit/s");
     assert_eq!(reason(warm(sender, held)), Some(RelayReason::AdvisedThroughput));
     let starting = LegSample {
