@@ -42,6 +42,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) entry: Registered<'a>,
     pub(crate) pump: Pump,
     pub(crate) meter: Meter,
+    /// For the advisor: over whole round trips, so that a burst or the wait for a window is not taken for the stream.
+    pace: Meter,
     since: Instant,
     rounds: u32,
 }
@@ -80,6 +82,7 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair) -> io::Result<Ended> {
         entry: splicer.registry.add(Entry::new(id, client, server)),
         pump: Pump::new(pair.client, pair.server),
         meter: Meter::new(now),
+        pace: Meter::new(now),
         since: now,
         rounds: 0,
     };
@@ -125,7 +128,6 @@ impl Driver<'_> {
                 return Err(Over::Finished);
             }
             let now = Instant::now();
-            self.meter.sample(now, &self.pump, Duration::ZERO);
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
             let asked = self.entry.take_ask();
             let mut due = gate.due(now, bytes);
@@ -149,16 +151,19 @@ impl Driver<'_> {
     }
 
     fn ask_advisor(&mut self, gate: &mut Gate, now: Instant, bytes: u64) -> Result<Due, Over> {
+        let info = |side| tcp_info(self.pump.socket(side)).map_err(io::Error::from);
+        let infos = [info(Side::Client)?, info(Side::Server)?];
+        let path: u32 = infos.iter().map(|i| i.rtt_us()).sum();
+        self.pace
+            .sample(now, &self.pump, Duration::from_micros(path.into()));
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
-            let socket = self.pump.socket(side);
-            let info = tcp_info(socket).map_err(io::Error::from)?;
-            let mut sample = legs::sample(socket, &info);
+            let mut sample = legs::sample(self.pump.socket(side), &infos[side.index()]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
             sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
-            sample.received_rate = self.meter.rates()[side.index()];
-            sample.received_peak = self.meter.peaks()[side.index()];
+            sample.received_rate = self.pace.rates()[side.index()];
+            sample.received_peak = self.pace.peaks()[side.index()];
             samples.push(sample);
         }
         Ok(
