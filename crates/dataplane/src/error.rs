@@ -8,7 +8,7 @@ use std::io;
 pub enum Error {
     /// The process may not.
     #[error(
-        "splicing needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (and CAP_SYS_ADMIN to mount the BPF file system): {what}"
+        "splicing needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON (and CAP_SYS_ADMIN to mount the BPF file system): {what}"
     )]
     Privileges {
         /// The call that was refused.

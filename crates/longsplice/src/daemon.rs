@@ -139,7 +139,7 @@ async fn open_splicer(config: &Config) -> Result<Splicer, StartError> {
         Err(why @ OpenError::Privileges(_)) => {
             tracing::warn!(
                 reason = %why,
-                "every connection is relayed: splicing needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (and CAP_SYS_ADMIN \
+                "every connection is relayed: splicing needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON (and CAP_SYS_ADMIN \
                  where /sys/fs/bpf is not mounted yet), or root; `longsplice doctor` says what is missing"
             );
             why

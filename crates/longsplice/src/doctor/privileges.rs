@@ -3,6 +3,7 @@
 use super::{Env, Finding};
 
 const NET_ADMIN: u32 = 12;
+const NET_RAW: u32 = 13;
 const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
@@ -33,10 +34,12 @@ pub(super) fn capabilities(env: &dyn Env) -> Vec<Finding> {
         )];
     };
     // CAP_SYS_ADMIN stands for the two that were split off it.
-    let lacks = |capability| !has(set, capability) && (capability == NET_ADMIN || !has(set, SYS_ADMIN));
+    let network = |capability| matches!(capability, NET_ADMIN | NET_RAW);
+    let lacks = |capability| !has(set, capability) && (network(capability) || !has(set, SYS_ADMIN));
     let needed = [
         ("CAP_BPF", BPF),
         ("CAP_NET_ADMIN", NET_ADMIN),
+        ("CAP_NET_RAW", NET_RAW),
         ("CAP_PERFMON", PERFMON),
     ];
     let lacking: Vec<_> = needed
@@ -45,7 +48,7 @@ pub(super) fn capabilities(env: &dyn Env) -> Vec<Finding> {
         .map(|(name, _)| name)
         .collect();
     vec![if lacking.is_empty() {
-        Finding::good("capabilities", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON")
+        Finding::good("capabilities", "CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW, CAP_PERFMON")
     } else {
         Finding::missing(
             "capabilities",
@@ -53,7 +56,7 @@ pub(super) fn capabilities(env: &dyn Env) -> Vec<Finding> {
         )
         .mend(
             "run it with sudo or by packaging/longsplice.service, or: \
-             setcap cap_bpf,cap_net_admin,cap_perfmon+ep \"$(command -v longsplice)\"",
+             setcap cap_bpf,cap_net_admin,cap_net_raw,cap_perfmon+ep \"$(command -v longsplice)\"",
         )
     }]
 }

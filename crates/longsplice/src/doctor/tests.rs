@@ -175,7 +175,7 @@ fn each_fault_is_found_alone_and_its_remedy_named() {
         ),
         (
             Fake::good().with("/proc/self/status", "CapEff:\t0000000000001000\n"),
-            "capabilities Missing this process lacks CAP_BPF, CAP_PERFMON",
+            "capabilities Missing this process lacks CAP_BPF, CAP_NET_RAW, CAP_PERFMON",
         ),
         (
             Fake {
