@@ -6,6 +6,7 @@ mod attach;
 mod dataplane;
 mod error;
 mod flows;
+mod load;
 mod peek;
 mod pins;
 mod run;
