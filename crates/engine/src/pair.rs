@@ -57,6 +57,13 @@ pub(crate) enum Over {
     Broken(io::Error),
 }
 
+impl Over {
+    /// The grace period of a shutdown is over.
+    pub(crate) fn stopped() -> Over {
+        io::Error::new(io::ErrorKind::Interrupted, "the daemon shuts down").into()
+    }
+}
+
 impl From<Broken> for Over {
     fn from(b: Broken) -> Self {
         Over::Broken(b.error)
@@ -142,10 +149,7 @@ impl Driver<'_> {
                 _ => None,
             };
             if self.wait(wake).await == Woken::Stop {
-                return Err(Over::Broken(io::Error::new(
-                    io::ErrorKind::Interrupted,
-                    "the daemon shuts down",
-                )));
+                return Err(Over::stopped());
             }
         }
     }

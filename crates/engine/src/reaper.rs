@@ -98,7 +98,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         linger: splicer.config.linger,
         idle_timeout: splicer.config.idle_timeout,
     };
-    let mut records = 0;
+    let mut records = 0_u32;
     // Most flows live: only those that may have ended are kept in memory.
     let mut suspects = Vec::new();
     plane.scan(|d| {
@@ -116,7 +116,8 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
             continue;
         };
         plane.unregister([x.leg, o.leg]);
-        records -= 2;
+        // The walk may have missed one of the two.
+        records = records.saturating_sub(2);
         splicer.stats.ended(match how {
             Reaped::Closed => End::Closed,
             Reaped::Reset => End::Reset,

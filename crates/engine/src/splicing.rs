@@ -99,7 +99,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
             Some(_) => {}
         }
         if driver.wait(Some(now + TICK)).await == Woken::Stop {
-            return Err(Spliced::Over(stopped(), None));
+            return Err(Spliced::Over(Over::stopped(), None));
         }
     }
 }
@@ -109,13 +109,6 @@ fn coupling_reason(obstacle: Obstacle) -> RelayReason {
         Obstacle::Recovery => RelayReason::Recovery,
         _ => RelayReason::CouplingTimeout,
     }
-}
-
-fn stopped() -> Over {
-    Over::Broken(io::Error::new(
-        io::ErrorKind::Interrupted,
-        "the daemon shuts down",
-    ))
 }
 
 /// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here, and no limit of
