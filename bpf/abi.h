@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 1
+#define LS_ABI_VERSION 2
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -30,6 +30,8 @@ enum ls_trait {
 	LS_TIMESTAMPS = 1 << 1,	 /* both legs use timestamps, RFC 7323 */
 	LS_BLANK_SACK = 1 << 2,	 /* the far end did not permit SACK, RFC 2018 */
 	LS_FAR_LOCAL = 1 << 3,	 /* the far end is on this host */
+	LS_SACK = 1 << 4,	 /* x permitted SACK */
+	LS_ECN = 1 << 5,	 /* both legs use ECN, RFC 3168 */
 };
 
 /* ls_record.seen: what passed. */
@@ -42,6 +44,9 @@ enum ls_seen {
 enum ls_placement {
 	LS_DETACHED = 0, /* in this record; `where` is the interface toward the far end, a hint */
 	LS_SLOTTED = 1,	 /* in the slot numbered `where` */
+	LS_ALONE = 2,	 /* no flow: a leg in control mode whose socket counts otherwise than the wire. On
+			    ingress seq_off is added to sequence numbers and ack_off to acknowledgements, on
+			    egress they are taken off; ts_high is the highest TSval sent to x itself. */
 };
 
 /*
@@ -61,8 +66,9 @@ struct ls_record {
 	__u8 traits;	 /* enum ls_trait */
 	__u8 placement;	 /* enum ls_placement */
 
-	__u8 seen; /* enum ls_seen */
-	__u8 reserved[3];
+	__u8 seen;	 /* enum ls_seen */
+	__u8 armed;	 /* 1: `trap` counts */
+	__u16 mss;	 /* what x offered (RFC 9293 section 3.7.1), to rebuild its socket */
 	__u32 where;	 /* see enum ls_placement */
 	__u32 last_seen; /* ticks */
 	__u32 born;	 /* ticks */
@@ -71,12 +77,15 @@ struct ls_record {
 	__u32 rx_ack;	 /* highest acknowledgement of x */
 	__u32 rx_edge;	 /* highest right edge of the window that x offers */
 	__u32 ts_high;	 /* highest TSval sent to o, by whomever: PAWS */
-	__u32 reserved2;
-	__u64 bytes;	/* payload translated */
-	__u64 segments; /* wire segments translated */
+	__u32 trap;	 /* payload of x that ends here or beyond is not forwarded: it brings control back */
+	__u64 bytes;	 /* payload translated */
+	__u64 segments;	 /* wire segments translated */
 };
 
-/* Modes of a slot. Transitions are made by user space, but for REPLACED and ABORTED. */
+/*
+ * Modes of a slot. Transitions are made by user space, but for REPLACED, ABORTED, and the way back: a packet
+ * that meets a trap takes FINAL or DRAIN through WAKING to UNDRAIN, and is the first one processed there.
+ */
 enum ls_mode {
 	LS_FREE = 0,
 	LS_TRACK = 1,	 /* local delivery; sequence numbers are noted */
@@ -84,24 +93,41 @@ enum ls_mode {
 	LS_FINAL = 3,	 /* constant translation; what the parked sockets emit is dropped */
 	LS_REPLACED = 4, /* a new connection took the tuple of a closing flow */
 	LS_ABORTED = 5,	 /* a socket was reset while it held bytes: both ends must see a reset */
+	LS_UNDRAIN = 6,	 /* new payload goes to the sockets while the ends deliver what was forwarded */
+	LS_WAKING = 7,	 /* some CPU is about to make it UNDRAIN, within a microsecond */
+	LS_MOVED = 8,	 /* the records have the truth again */
+	LS_FREEZE = 9,	 /* as FINAL, but new payload of both directions is held */
 };
 
 /* ls_slot.flags */
 enum ls_slot_flag {
-	LS_COUPLE = 1 << 0, /* TRACK: offer no window that the far end does not have */
+	LS_COUPLE = 1 << 0,   /* TRACK: offer no window that the far end does not have */
+	LS_WAKEABLE = 1 << 1, /* FINAL: the parked sockets can go on where the segments stopped */
+	LS_KEEP = 1 << 2,     /* forwarding: promise no window that the parked sockets could not keep */
+	LS_COPY = 1 << 3,     /* FINAL: user space gets a copy of the payload that is forwarded */
 };
 
-/* The leg of the peer x, while the flow has sockets. "local" is the forwarder's socket of that leg. */
+/*
+ * The leg of the peer x, while the flow has sockets. "local" is the forwarder's socket of that leg. All
+ * numbers are those of the wire; the local socket's own are greater by adj_seq (the stream of x) and adj_ack
+ * (the stream toward x).
+ */
 struct ls_leg {
 	struct ls_record rec; /* the direction from x; its placement is unused */
 	__u32 cut;	      /* end of what was shown to the local socket: below it, the sockets deliver */
 	__u32 rx_ts;	      /* highest TSval of x */
 	__u32 loc_acked;      /* highest acknowledgement of x that the local socket was shown */
 	__u32 loc_end;	      /* end of what the local socket sent to x */
+	__u32 loc_ack;	      /* highest acknowledgement of the local socket itself */
 	__u32 loc_edge;	      /* highest window edge that the local socket itself offered to x */
 	__u32 tx_ack;	      /* highest acknowledgement sent to x, by whomever */
 	__u32 tx_edge;	      /* window edge last offered to x, by whomever */
-	__u32 room; /* COUPLE: bytes that x may have beyond what the far end acknowledged; 0: no limit */
+	__u32 room;    /* COUPLE: bytes that x may have beyond what the far end acknowledged; 0: no limit */
+	__u32 adj_seq; /* see above */
+	__u32 adj_ack;
+	__u32 base; /* UNDRAIN: what x sent below it was forwarded, and is not the local socket's business */
+	__u32 owed; /* UNDRAIN: 1 if there is anything below `base` */
+	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had */
 };
 
 struct ls_slot {
@@ -110,7 +136,6 @@ struct ls_slot {
 	__u32 serial;
 	__u32 barrier;	      /* exchanged where the order of memory matters */
 	struct ls_leg leg[2]; /* LS_CLIENT, LS_SERVER */
-	__u64 reserved2[2];
 };
 
 /* What became of a packet of a flow: each has a counter. Names of drops begin with DROP. */
@@ -125,6 +150,9 @@ enum ls_verdict {
 	LS_V_SYN_REPLACED,    /* a new connection took over the tuple of a closing flow */
 	LS_V_SYN_REFUSED,     /* a local SYN onto a live tuple was answered with a reset */
 	LS_V_ABORTED,	      /* a local socket was reset during the drain */
+	LS_V_WOKEN,	      /* it met a trap and woke its pair (what became of it is counted, too) */
+	LS_V_HELD,	      /* user space keeps it until there is a socket for it */
+	LS_V_AGAIN,	      /* its flow changed under it: looked at once more */
 	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
 	LS_V_DROP_FRAGMENT,   /* a fragment of a spliced flow */
 	LS_V_DROP_IP_OPTIONS, /* IP options on a spliced flow */
@@ -133,6 +161,7 @@ enum ls_verdict {
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
 	LS_V_DROP_TOO_BIG,    /* longer than the outgoing interface's MTU */
 	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
+	LS_V_DROP_HOLD,	      /* to be held, but user space does not keep up */
 	LS_V_COUNT,
 };
 
@@ -145,11 +174,36 @@ struct ls_meta {
 	__u32 reserved;
 };
 
-/* Argument of the program `release`: moves a flow from its slot into its records. */
-struct ls_release {
+/* Argument of `release` and `attach`: moves a flow from its slot into its records, and back. */
+struct ls_move {
 	struct ls_tuple key[2];
 	__u32 slot;
-	__u32 where[2]; /* interface hints */
+	__u32 where[2]; /* release: interface hints */
+};
+
+/* Argument of the program `wake`, and its answer. */
+struct ls_wake {
+	__u32 slot;
+	__u32 serial;
+	__u32 mode; /* out: the mode after it; UNDRAIN if it was woken */
+};
+
+/* What a ls_event brings. */
+enum ls_event_kind {
+	LS_E_HELD = 0, /* a packet that was not forwarded: user space injects it later */
+	LS_E_COPY = 1, /* the copy of a packet that was forwarded */
+};
+
+/* An element of the ring `events`; the packet follows, from its Ethernet header on. */
+struct ls_event {
+	__u32 kind; /* enum ls_event_kind */
+	__u32 serial;
+	__u32 side;    /* whose packet it is */
+	__u32 ifindex; /* where it came in */
+	__u32 len;     /* of the packet */
+	__u32 seq;     /* of its payload */
+	__u32 payload; /* bytes of it */
+	__u32 offset;  /* where it begins in the packet */
 };
 
 /* Answer of the program `peek`: what a socket knows of its connection. */
@@ -172,12 +226,15 @@ struct ls_types {
 	enum ls_seen seen;
 	enum ls_placement placement;
 	enum ls_verdict verdict;
-	struct ls_release release;
+	struct ls_move move;
+	struct ls_wake wake;
+	enum ls_event_kind event_kind;
+	struct ls_event event;
 	struct ls_peek peek;
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 12, "a key of the map");
 _Static_assert(sizeof(struct ls_record) == 88, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 272, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 304, "no padding");
 
 #endif

@@ -77,11 +77,23 @@ static __always_inline int read_check(struct __sk_buff *skb, struct headers *h)
 	return bpf_skb_load_bytes(skb, TCP_CHECK, &h->tcp.check, sizeof(h->tcp.check)) ? -1 : 0;
 }
 
-/*
- * Cuts the payload off a packet that goes to a local socket, and computes its checksum from scratch. (A
- * packet whose checksum is left to the device is not verified by the local socket, so that this serves all
- * states.)
+/* Whether the TCP checksum is left to the device (CHECKSUM_PARTIAL): only then the helper does not touch it.
  */
+static __always_inline int is_left_to_device(struct __sk_buff *skb)
+{
+	__u16 before = 0, after = 0;
+
+	if (bpf_skb_load_bytes(skb, TCP_CHECK, &before, sizeof(before)) ||
+	    bpf_l4_csum_replace(skb, TCP_CHECK, 0, 1, 0) ||
+	    bpf_skb_load_bytes(skb, TCP_CHECK, &after, sizeof(after)))
+		return 0;
+	if (before == after)
+		return 1;
+	bpf_skb_store_bytes(skb, TCP_CHECK, &before, sizeof(before), 0);
+	return 0;
+}
+
+/* Cuts the payload off a packet, and computes its checksum from scratch. */
 static __always_inline int trim_payload(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
 {
 	__u32 tcp_len = sizeof(struct tcp) + (opt_len & 63);
@@ -92,6 +104,7 @@ static __always_inline int trim_payload(struct __sk_buff *skb, struct headers *h
 	} pseudo = {h->ip.saddr, h->ip.daddr, 0, IPPROTO_TCP, bpf_htons(tcp_len)};
 	__be16 total = bpf_htons(sizeof(struct iphdr) + tcp_len);
 	__be16 old[2] = {h->ip.tot_len, 0}, new[2] = {total, 0};
+	int partial = is_left_to_device(skb);
 	__s64 sum;
 
 	if (opt_len > 40 || bpf_skb_change_tail(skb, L4_OFFSET + tcp_len, 0))
@@ -100,8 +113,9 @@ static __always_inline int trim_payload(struct __sk_buff *skb, struct headers *h
 	h->ip.tot_len = total;
 	h->tcp.check = 0;
 	sum = bpf_csum_diff(NULL, 0, (void *)&pseudo, sizeof(pseudo), 0);
-	sum = bpf_csum_diff(NULL, 0, (void *)&h->tcp, tcp_len, sum);
-	h->tcp.check = ~fold(sum);
+	if (!partial)
+		sum = bpf_csum_diff(NULL, 0, (void *)&h->tcp, tcp_len, sum);
+	h->tcp.check = partial ? fold(sum) : ~fold(sum);
 	return bpf_skb_store_bytes(skb, 0, &h->eth, L4_OFFSET + tcp_len, BPF_F_RECOMPUTE_CSUM) ? -1 : 0;
 }
 

@@ -38,4 +38,10 @@ struct {
 	__type(value, struct ls_meta);
 } meta SEC(".maps");
 
+/* Packets that user space must have: struct ls_event, then the packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 8 << 20);
+} events SEC(".maps");
+
 #endif

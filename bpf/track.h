@@ -38,7 +38,9 @@ static __always_inline void note_ack(struct ls_record *rec, const struct segment
 static __always_inline int acks_unsent(const struct ls_leg *x, const struct ls_leg *o,
 				       const struct segment *s)
 {
-	__u32 sent = seq_max(o->rec.rx_end, o->cut) + o->rec.seq_off;
+	/* A FIN of o that was forwarded, while the local socket has not said it again. */
+	__u32 fin = !!(o->rec.seen & LS_SEEN_FIN);
+	__u32 sent = seq_max(o->rec.rx_end, o->cut) + o->rec.seq_off + fin;
 
 	return s->flags & TCP_ACK && after(s->ack, seq_max(x->loc_end, sent));
 }
@@ -102,14 +104,19 @@ static __always_inline void note_end(struct ls_record *rec, const struct ls_reco
 	}
 }
 
+/* Notes how far x's stream goes; a full barrier where that is news. */
+static __always_inline void note_end_of(struct ls_record *rec, const struct segment *s)
+{
+	if (s->in_place && !(s->flags & (TCP_SYN | TCP_RST)))
+		raise(&rec->rx_end, s->end);
+}
+
 /* Accounts a segment that is translated. */
 static __always_inline void note_translated(struct ls_record *rec, const struct segment *s, __u32 segments)
 {
 	rec->last_seen = ticks();
 	rec->bytes += s->len;
 	rec->segments += segments ?: 1;
-	if (s->in_place && !(s->flags & (TCP_SYN | TCP_RST)))
-		raise(&rec->rx_end, s->end);
 }
 
 #endif

@@ -4,10 +4,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::skel::types;
 
-pub(crate) use types::{ls_leg, ls_meta, ls_peek, ls_record, ls_release, ls_slot, ls_tuple};
+pub(crate) use types::{
+    ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_record, ls_slot, ls_tuple, ls_wake,
+};
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,10 +62,10 @@ macro_rules! pod {
         unsafe impl Pod for $t {}
     )*};
 }
-pod!(ls_meta, ls_peek, ls_record, ls_release, ls_tuple);
+pod!(ls_event, ls_meta, ls_move, ls_peek, ls_record, ls_tuple, ls_wake);
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 272 && size_of::<ls_peek>() == 64);
+    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 64);
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +91,23 @@ impl Leg {
             peer: socket_addr(t.saddr, t.sport),
             local: socket_addr(t.daddr, t.dport),
         }
+    }
+}
+
+/// What a socket's sequence numbers are greater by than those on the wire, after it was spliced and woken; zero for any
+/// other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// In the peer's stream.
+    pub seq: u32,
+    /// In the stream toward the peer.
+    pub ack: u32,
+}
+
+impl Mapping {
+    /// Whether the socket counts as the wire does.
+    pub fn is_none(self) -> bool {
+        self == Mapping::default()
     }
 }
 

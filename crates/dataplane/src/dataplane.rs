@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -13,21 +13,22 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
-    abi::{Leg, Pod, Side, ls_leg, ls_record, ls_release},
+    abi::{Leg, Mapping, Pod, Side, ls_move, ls_record, ls_wake},
     attach::Programs,
     error::Error,
+    events::Events,
     flows::{Direction, Flows},
+    leg::{LegStart, LegState, start_leg},
     load::{LO_FORWARDING, META_KEY, init_meta, load, read_meta, refuse_foreign},
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
-    skel::types::{ls_placement, ls_seen, ls_trait},
-    slots::{Mode, Slot, SlotTable},
+    skel::types::ls_placement,
+    slot::{Mode, Slot},
+    slots::SlotTable,
     time, verdicts,
 };
 
-/// The loopback's interface index, in every namespace: where routes to our own addresses lead.
-const LOOPBACK: u32 = 1;
 /// Serial numbers are reserved in the pinned map by the block: a successor begins after the last block.
 const SERIAL_BLOCK: u32 = 4096;
 
@@ -51,29 +52,6 @@ pub enum Hook {
     Egress,
 }
 
-/// What is known of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each).
-#[derive(Debug, Clone, Copy)]
-pub struct LegStart {
-    /// Addresses.
-    pub leg: Leg,
-    /// Sequence number of the peer + this = of the same byte toward the far end.
-    pub seq_off: u32,
-    /// TSval of the peer + this = toward the far end.
-    pub tsval_off: u32,
-    /// Scale of the peer's window field.
-    pub wscale_in: u8,
-    /// Scale that the far end applies.
-    pub wscale_out: u8,
-    /// The far end did not permit SACK.
-    pub blank_sack: bool,
-    /// The peer has sent its FIN, and it was passed on.
-    pub ended: bool,
-    /// What the socket knows.
-    pub peek: Peek,
-    /// Highest TSval sent to the far end.
-    pub ts_high: u32,
-}
-
 /// The kernel half: programs loaded and attached, maps open. Everything outlives this value, pinned.
 #[derive(Debug)]
 pub struct Dataplane {
@@ -81,6 +59,10 @@ pub struct Dataplane {
     programs: Programs,
     peek: OwnedFd,
     release: OwnedFd,
+    attach: OwnedFd,
+    wake: OwnedFd,
+    inject: OwnedFd,
+    events: MapHandle,
     flows: Flows,
     verdicts: MapHandle,
     meta: MapHandle,
@@ -112,6 +94,10 @@ impl Dataplane {
             programs: loaded.programs,
             peek: loaded.peek,
             release: loaded.release,
+            attach: loaded.attach,
+            wake: loaded.wake,
+            inject: loaded.inject,
+            events: loaded.events,
             max_flows: loaded.flows.max_entries() / 2,
             flows: Flows { map: loaded.flows },
             verdicts: loaded.verdicts,
@@ -207,12 +193,63 @@ impl Dataplane {
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
         slot.fill(serial, legs, Mode::Track);
-        self.flows.insert(start[0].leg, &legs[0].rec)?;
-        self.flows
-            .insert(start[1].leg, &legs[1].rec)
-            .inspect_err(|_| self.flows.remove(start[0].leg))?;
+        let put = |side: Side| {
+            let (start, rec) = (&start[side.index()], &legs[side.index()].rec);
+            match start.mapping.is_none() {
+                true => self.flows.insert(start.leg, rec),
+                false => self.flows.replace(start.leg, rec),
+            }
+        };
+        put(Side::Client)?;
+        put(Side::Server).inspect_err(|_| self.leave_alone(&start[0].leg, start[0].mapping, start[1].ts_high))?;
         self.records.fetch_add(2, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The flow of two legs ends, but not their connections: what each socket counts otherwise than the wire is kept.
+    /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled).
+    pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
+        for side in Side::BOTH {
+            let ts_high = slot.leg(side.other()).rec.ts_high;
+            self.leave_alone(&legs[side.index()], slot.mapping(side), ts_high);
+        }
+        self.records.fetch_sub(2, Ordering::Relaxed);
+    }
+
+    /// `ts_high` is the highest TSval sent to the leg's peer.
+    fn leave_alone(&self, leg: &Leg, mapping: Mapping, ts_high: u32) {
+        if mapping.is_none() {
+            self.flows.remove(*leg);
+            return;
+        }
+        let rec = ls_record {
+            placement: ls_placement::LS_ALONE.0 as u8,
+            seq_off: mapping.seq,
+            ack_off: mapping.ack,
+            ts_high,
+            ..Default::default()
+        };
+        if let Err(error) = self.flows.replace(*leg, &rec) {
+            tracing::error!(%error, ?leg, "cannot keep the sequence numbers of a leg: it will stall");
+        }
+    }
+
+    /// The legs that belong to no flow but count otherwise than the wire.
+    pub fn legs_alone(&self) -> io::Result<Vec<Leg>> {
+        self.flows.alone()
+    }
+
+    /// What the socket of a leg that belongs to no flow counts otherwise than the wire, and the highest TSval that was sent
+    /// to its peer.
+    pub fn alone(&self, leg: Leg) -> Option<(Mapping, u32)> {
+        let rec = self.flows.get(leg)?;
+        (u32::from(rec.placement) == ls_placement::LS_ALONE.0).then_some((
+            Mapping {
+                seq: rec.seq_off,
+                ack: rec.ack_off,
+            },
+            rec.ts_high,
+        ))
     }
 
     /// Removes both directions.
@@ -233,21 +270,60 @@ impl Dataplane {
         self.records.store(records, Ordering::Relaxed);
     }
 
-    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. Call
-    /// it again later, before the slot is dropped. `NotFound`: a new connection has taken the flow's place.
+    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. The slot
+    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place.
     pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
-        let argument = ls_release {
+        self.r#move(self.release.as_fd(), slot, legs, toward)
+    }
+
+    /// Moves a detached flow from its records into a free slot, which is in mode Final then, without sockets. `NotFound`:
+    /// there is no such flow, or it has a slot. In that case neither record has changed, or the flow is being replaced.
+    pub fn attach_flow(&self, slot: &Slot, serial: u32, legs: [Leg; 2]) -> io::Result<()> {
+        slot.fill(serial, Default::default(), Mode::Final);
+        self.r#move(self.attach.as_fd(), slot, legs, [0; 2])
+    }
+
+    fn r#move(&self, program: BorrowedFd<'_>, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
+        let argument = ls_move {
             key: legs.map(Leg::tuple),
             slot: slot.index(),
             r#where: toward,
         };
-        match run::with_argument(self.release.as_fd(), argument.bytes())? {
+        match run::with_argument(program, argument.bytes())? {
             0 => Ok(()),
             _ => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the flow's records are gone",
             )),
         }
+    }
+
+    /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
+    /// pair is awake.
+    pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
+        let argument = ls_wake {
+            slot: slot.index(),
+            serial: slot.serial(),
+            mode: 0,
+        };
+        run::question(self.wake.as_fd(), &argument).map(|answer| Mode::from_raw(answer.mode))
+    }
+
+    /// Has a packet come in on an interface once more.
+    pub fn inject(&self, ifindex: u32, packet: &[u8]) -> io::Result<()> {
+        let context = Context {
+            ifindex,
+            ..Context::default()
+        };
+        match run::over_packet(self.inject.as_fd(), packet, context, 1)?.verdict {
+            0 => Ok(()),
+            _ => Err(io::Error::other("the packet could not be injected")),
+        }
+    }
+
+    /// The packets that the kernel half has for user space. There is one reader for an instance.
+    pub fn events(&self) -> io::Result<Events> {
+        Events::open(&self.events)
     }
 
     /// Both directions of the flow in a slot, as they are now.
@@ -258,22 +334,7 @@ impl Dataplane {
 
     /// What the kernel half has noted of a leg.
     pub fn leg(&self, slot: &Slot, side: Side) -> LegState {
-        let (l, back) = (slot.leg(side), slot.leg(side.other()).rec);
-        LegState {
-            cut: l.cut,
-            peer_ts: l.rx_ts,
-            rx_end: l.rec.rx_end,
-            rx_ack: l.rec.rx_ack,
-            rx_edge: l.rec.rx_edge,
-            tx_edge: l.tx_edge,
-            loc_end: l.loc_end,
-            loc_edge: l.loc_edge,
-            tx_ack: l.tx_ack,
-            ts_sent: back.ts_high,
-            scale_out: back.wscale_out,
-            seq_off: l.rec.seq_off,
-            ack_off: l.rec.ack_off,
-        }
+        LegState::of(&slot.leg(side), &slot.leg(side.other()).rec)
     }
 
     /// Runs the program of a hook over a packet (BPF_PROG_RUN), for tests and the speed test.
@@ -321,85 +382,5 @@ impl Dataplane {
             let _ = fs::write(LO_FORWARDING, "0");
         }
         self.pins.remove_all();
-    }
-}
-
-/// What the kernel half has noted of a leg: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of
-/// the stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LegState {
-    /// End of what was shown to the local socket.
-    pub cut: u32,
-    /// The peer's highest TSval.
-    pub peer_ts: u32,
-    /// End of what the peer sent.
-    pub rx_end: u32,
-    /// What the peer acknowledged.
-    pub rx_ack: u32,
-    /// Right edge of the window that the peer offers.
-    pub rx_edge: u32,
-    /// Right edge of the window that was offered to the peer.
-    pub tx_edge: u32,
-    /// End of what the local socket sent.
-    pub loc_end: u32,
-    /// Right edge of the window that the local socket itself offers to the peer.
-    pub loc_edge: u32,
-    /// Highest acknowledgement sent to the peer.
-    pub tx_ack: u32,
-    /// Highest TSval sent to the peer.
-    pub ts_sent: u32,
-    /// Scale of the window field in what is sent to the peer.
-    pub scale_out: u8,
-    /// Translation of the peer's sequence numbers.
-    pub seq_off: u32,
-    /// Translation of its acknowledgements.
-    pub ack_off: u32,
-}
-
-fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts: bool, now: u32) -> ls_leg {
-    let far = o.leg.tuple();
-    let mut traits = 0;
-    for (on, flag) in [
-        (side == Side::Server, ls_trait::LS_SIDE_SERVER),
-        (ts, ls_trait::LS_TIMESTAMPS),
-        (x.blank_sack, ls_trait::LS_BLANK_SACK),
-        (o.peek.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
-    ] {
-        traits |= if on { flag.0 as u8 } else { 0 };
-    }
-    let p = &x.peek;
-    ls_leg {
-        rec: ls_record {
-            saddr: far.daddr,
-            daddr: far.saddr,
-            sport: far.dport,
-            dport: far.sport,
-            seq_off: x.seq_off,
-            ack_off: o.seq_off.wrapping_neg(),
-            tsval_off: x.tsval_off,
-            tsecr_off: o.tsval_off.wrapping_neg(),
-            wscale_in: x.wscale_in,
-            wscale_out: x.wscale_out,
-            traits,
-            placement: ls_placement::LS_SLOTTED.0 as u8,
-            r#where: slot,
-            last_seen: now,
-            born: now,
-            serial,
-            seen: if x.ended { ls_seen::LS_SEEN_FIN.0 as u8 } else { 0 },
-            rx_end: p.rcv_nxt,
-            rx_ack: p.snd_una,
-            rx_edge: p.peer_edge,
-            ts_high: x.ts_high,
-            ..Default::default()
-        },
-        cut: p.rcv_nxt,
-        rx_ts: p.ts_recent,
-        loc_acked: p.snd_una,
-        loc_end: p.snd_nxt,
-        loc_edge: p.offered_edge,
-        tx_ack: p.rcv_nxt,
-        tx_edge: p.offered_edge,
-        room: 0,
     }
 }

@@ -78,6 +78,10 @@ impl Direction {
     }
 }
 
+fn is_alone(rec: &ls_record) -> bool {
+    u32::from(rec.placement) == ls_placement::LS_ALONE.0
+}
+
 fn has(flags: u8, flag: u32) -> bool {
     u32::from(flags) & flag != 0
 }
@@ -93,6 +97,13 @@ impl Flows {
     pub(crate) fn insert(&self, leg: Leg, rec: &ls_record) -> io::Result<()> {
         self.map
             .update(leg.tuple().bytes(), rec.bytes(), MapFlags::NO_EXIST)
+            .map_err(to_io)
+    }
+
+    /// Puts a record in the place of another one, or adds it.
+    pub(crate) fn replace(&self, leg: Leg, rec: &ls_record) -> io::Result<()> {
+        self.map
+            .update(leg.tuple().bytes(), rec.bytes(), MapFlags::ANY)
             .map_err(to_io)
     }
 
@@ -119,21 +130,38 @@ impl Flows {
 
     /// The record of a tuple, as a direction.
     pub(crate) fn direction(&self, leg: Leg, now: u32) -> Option<Direction> {
-        self.get(leg).map(|rec| Direction::new(&leg.tuple(), &rec, now))
+        self.get(leg)
+            .filter(|rec| !is_alone(rec))
+            .map(|rec| Direction::new(&leg.tuple(), &rec, now))
     }
 
-    /// Every record, in no order; one that is added or removed meanwhile may be missed or seen twice.
+    /// Every record of a flow, in no order; one that is added or removed meanwhile may be missed or seen twice.
     pub(crate) fn scan(&self, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
         let batches = self
             .map
             .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
             .map_err(to_io)?;
         for (key, value) in batches {
-            if let (Some(key), Some(rec)) = (ls_tuple::from_bytes(&key), ls_record::from_bytes(&value)) {
+            if let (Some(key), Some(rec)) = (ls_tuple::from_bytes(&key), ls_record::from_bytes(&value))
+                && !is_alone(&rec)
+            {
                 each(Direction::new(&key, &rec, now));
             }
         }
         Ok(())
+    }
+
+    /// Every leg that belongs to no flow but has a mapping.
+    pub(crate) fn alone(&self) -> io::Result<Vec<Leg>> {
+        let batches = self
+            .map
+            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+            .map_err(to_io)?;
+        Ok(batches
+            .filter(|(_, value)| ls_record::from_bytes(value).is_some_and(|rec| is_alone(&rec)))
+            .filter_map(|(key, _)| ls_tuple::from_bytes(&key))
+            .map(|key| Leg::from_tuple(&key))
+            .collect())
     }
 }
 

@@ -5,7 +5,9 @@ mod abi;
 mod attach;
 mod dataplane;
 mod error;
+mod events;
 mod flows;
+mod leg;
 mod load;
 mod peek;
 mod pins;
@@ -20,23 +22,30 @@ mod run;
 )]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/forward.skel.rs"));
-    mod release {
-        include!(concat!(env!("OUT_DIR"), "/release.skel.rs"));
+    mod inject {
+        include!(concat!(env!("OUT_DIR"), "/inject.skel.rs"));
+    }
+    mod r#move {
+        include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
     }
     mod sockets {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
-    pub(crate) use release::{ReleaseSkelBuilder, types};
+    pub(crate) use inject::InjectSkelBuilder;
+    pub(crate) use r#move::{MoveSkelBuilder, types};
     pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
 }
+mod slot;
 mod slots;
 mod time;
 mod verdicts;
 
-pub use abi::{ABI_VERSION, Leg, Side};
-pub use dataplane::{Dataplane, Hook, LegStart, LegState, Options};
+pub use abi::{ABI_VERSION, Leg, Mapping, Side};
+pub use dataplane::{Dataplane, Hook, Options};
 pub use error::Error;
+pub use events::{Event, EventKind, Events};
 pub use flows::Direction;
+pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
-pub use slots::{Mode, Slot};
+pub use slot::{Mode, Sockets, Slot};

@@ -18,7 +18,7 @@ use crate::{
     dataplane::Options,
     error::Error,
     pins::{self, Pins},
-    skel::{ForwardSkelBuilder, ReleaseSkelBuilder, SocketsSkelBuilder},
+    skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder},
 };
 
 /// The sysctl that route look-ups need.
@@ -31,6 +31,10 @@ pub(crate) struct Loaded {
     pub(crate) programs: Programs,
     pub(crate) peek: OwnedFd,
     pub(crate) release: OwnedFd,
+    pub(crate) attach: OwnedFd,
+    pub(crate) wake: OwnedFd,
+    pub(crate) inject: OwnedFd,
+    pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
@@ -57,13 +61,14 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         ("slots", &mut maps.slots),
         ("verdicts", &mut maps.verdicts),
         ("meta", &mut maps.meta),
+        ("events", &mut maps.events),
     ] {
         adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
     }
     let forward = open.load().map_err(bpf("cannot load the forwarding programs"))?;
 
     let mut object = MaybeUninit::uninit();
-    let mut open = ReleaseSkelBuilder::default()
+    let mut open = MoveSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
     let reuse = bpf("cannot share the maps");
@@ -83,7 +88,17 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .meta
         .reuse_fd(forward.maps.meta.as_fd())
         .map_err(&reuse)?;
-    let release = open.load().map_err(bpf("cannot load the release program"))?;
+    open.maps
+        .events
+        .reuse_fd(forward.maps.events.as_fd())
+        .map_err(&reuse)?;
+    let moves = open.load().map_err(bpf("cannot load the programs that move flows"))?;
+
+    let mut object = MaybeUninit::uninit();
+    let open = InjectSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the programs"))?;
+    let inject = open.load().map_err(bpf("cannot load the inject program"))?;
 
     let mut object = MaybeUninit::uninit();
     let open = SocketsSkelBuilder::default()
@@ -98,7 +113,11 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
             egress: hold(&forward.progs.egress)?,
         },
         peek: hold(&sockets.progs.peek)?,
-        release: hold(&release.progs.release)?,
+        release: hold(&moves.progs.release)?,
+        attach: hold(&moves.progs.attach)?,
+        wake: hold(&moves.progs.wake)?,
+        inject: hold(&inject.progs.inject)?,
+        events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,

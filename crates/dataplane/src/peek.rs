@@ -3,11 +3,9 @@
 use std::{io, os::fd::BorrowedFd};
 
 use crate::{
-    abi::{Leg, Pod, ls_peek},
-    run::{self, Context},
+    abi::{Leg, Mapping, ls_peek},
+    run,
 };
-
-const ETH_HLEN: usize = 14;
 
 /// Sequence numbers, windows and route of a connection, read in one system call without stopping the socket.
 #[derive(Debug, Clone, Copy)]
@@ -34,19 +32,30 @@ pub struct Peek {
     pub ifindex: u32,
 }
 
+impl Peek {
+    /// The same in the numbers of the wire, for a socket that counts otherwise.
+    #[must_use]
+    pub fn on_the_wire(self, map: Mapping) -> Peek {
+        Peek {
+            rcv_nxt: self.rcv_nxt.wrapping_sub(map.seq),
+            copied_seq: self.copied_seq.wrapping_sub(map.seq),
+            offered_edge: self.offered_edge.wrapping_sub(map.seq),
+            snd_nxt: self.snd_nxt.wrapping_sub(map.ack),
+            snd_una: self.snd_una.wrapping_sub(map.ack),
+            write_seq: self.write_seq.wrapping_sub(map.ack),
+            peer_edge: self.peer_edge.wrapping_sub(map.ack),
+            ..self
+        }
+    }
+}
+
 /// Looks at the connection of this leg. An error of kind `NotFound` if there is none.
 pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
     let question = ls_peek {
         key: leg.tuple(),
         ..Default::default()
     };
-    let mut packet = [0; ETH_HLEN + size_of::<ls_peek>()];
-    packet[ETH_HLEN..].copy_from_slice(question.bytes());
-    let answer = run::over_packet(program, &packet, Context::default(), 1)?;
-    if answer.verdict != 0 || answer.packet.len() != packet.len() {
-        return Err(io::Error::other("the peek program could not answer"));
-    }
-    let p = ls_peek::from_bytes(&answer.packet[ETH_HLEN..]).filter(|p| p.found == 1);
+    let p = Some(run::question(program, &question)?).filter(|p| p.found == 1);
     let p = p.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such connection"))?;
     Ok(Peek {
         rcv_nxt: p.rcv_nxt,

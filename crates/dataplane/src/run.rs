@@ -7,7 +7,9 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::skel::__sk_buff;
+use crate::{abi::Pod, skel::__sk_buff};
+
+const ETH_HLEN: usize = 14;
 
 /// What a tc program made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +73,18 @@ pub(crate) fn over_packet(
         packet: out,
         nanoseconds: opts.duration,
     })
+}
+
+/// Asks a tc program whose argument, and answer, stand behind an Ethernet header.
+pub(crate) fn question<T: Pod>(program: BorrowedFd<'_>, argument: &T) -> io::Result<T> {
+    let mut packet = vec![0; ETH_HLEN + size_of::<T>()];
+    packet[ETH_HLEN..].copy_from_slice(argument.bytes());
+    let answer = over_packet(program, &packet, Context::default(), 1)?;
+    if answer.verdict != 0 {
+        return Err(io::Error::other("the program could not answer"));
+    }
+    T::from_bytes(answer.packet.get(ETH_HLEN..).unwrap_or_default())
+        .ok_or_else(|| io::Error::other("the program's answer is cut short"))
 }
 
 /// Runs a syscall program with an argument; returns the program's value.

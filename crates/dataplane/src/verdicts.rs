@@ -18,6 +18,9 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_SYN_REPLACED, "syn_replaced"),
     (V::LS_V_SYN_REFUSED, "syn_refused"),
     (V::LS_V_ABORTED, "aborted"),
+    (V::LS_V_WOKEN, "woken"),
+    (V::LS_V_HELD, "held"),
+    (V::LS_V_AGAIN, "again"),
     (V::LS_V_DROP_PARKED, "drop_parked"),
     (V::LS_V_DROP_FRAGMENT, "drop_fragment"),
     (V::LS_V_DROP_IP_OPTIONS, "drop_ip_options"),
@@ -26,6 +29,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_NO_ROUTE, "drop_no_route"),
     (V::LS_V_DROP_TOO_BIG, "drop_too_big"),
     (V::LS_V_DROP_REWRITE, "drop_rewrite"),
+    (V::LS_V_DROP_HOLD, "drop_hold"),
 ];
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

@@ -15,17 +15,21 @@ pub(crate) fn mix(value: u64) -> u64 {
 pub(crate) struct Luck(u64);
 
 impl Luck {
-    pub(crate) fn new(seed: u64) -> Self {
-        Luck(seed)
+    /// One of many sequences with the same seed, each for a purpose of its own.
+    pub(crate) fn stream(seed: u64, purpose: u64) -> Self {
+        Luck(mix(seed ^ mix(purpose)))
     }
 
-    /// Numbers evenly distributed from 0 up to but not including 1.
-    pub(crate) fn draw<const N: usize>(&mut self) -> [f64; N] {
-        std::array::from_fn(|_| {
-            let number = mix(self.0);
-            self.0 = self.0.wrapping_add(STEP);
-            // The upper 53 bits: as many as an f64 holds exactly.
-            (number >> 11) as f64 / (1u64 << 53) as f64
-        })
+    /// The next number.
+    pub(crate) fn number(&mut self) -> u64 {
+        let number = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        number
+    }
+
+    /// The next number, evenly distributed from 0 up to but not including 1.
+    pub(crate) fn share(&mut self) -> f64 {
+        // The upper 53 bits: as many as an f64 holds exactly.
+        (self.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 }

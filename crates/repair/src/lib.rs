@@ -1,12 +1,14 @@
 //! What a Linux TCP socket can tell and be told beyond the standard library: `TCP_INFO`, the lengths of its queues,
-//! socket options, and `TCP_REPAIR`, which lets a socket be closed without a segment on the wire.
+//! socket options, and `TCP_REPAIR`, which lets a socket be closed without a segment on the wire, and be built again.
 //!
-//! All functions take any descriptor of a TCP socket (`impl AsFd`: `&std::net::TcpStream`, `&tokio::net::TcpStream`,
-//! `BorrowedFd`, …), make one or a few system calls, never block, and never take ownership, except for
+//! Functions take any descriptor of a TCP socket (`impl AsFd`: `&std::net::TcpStream`, `&tokio::net::TcpStream`,
+//! `BorrowedFd`, …), make a few system calls, never block, and never take ownership, except for
 //! [`repair::close_silently`]. Each error names the call that failed.
 //!
 //! All unsafe code is in one private module, `sys`, whose functions are safe to call.
 
+mod address;
+pub mod image;
 pub mod info;
 mod memory;
 pub mod options;
@@ -14,10 +16,15 @@ pub mod queues;
 pub mod repair;
 mod state;
 mod sys;
+pub mod thaw;
+pub mod window;
 
+pub use image::{Image, ImageOptions, Window};
 pub use info::{TcpInfo, tcp_info};
 pub use memory::release_free_memory;
-pub use queues::{unacknowledged, unread, unsent};
-pub use repair::{CloseError, Repair, close_silently, enter, poke, probe_repair};
+pub use queues::{seed_send_queue, unacknowledged, unread, unsent};
+pub use repair::{CloseError, Repair, close_silently, enter, probe_repair};
 pub use state::{CongestionState, State};
 pub use sys::Error;
+pub use thaw::thaw;
+pub use window::{grow_receive_buffer, set_receive_window};

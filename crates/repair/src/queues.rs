@@ -1,11 +1,14 @@
-//! How much a socket holds: the three questions of `tcp(7)`, in bytes.
+//! What a socket holds: the three questions of `tcp(7)`, in bytes, and how to fill a send queue.
 //!
 //! Each answer was true when the kernel gave it, and segments that sit in the socket's backlog are not in it: a zero
 //! here does not mean that a direction is drained (the far end's acknowledgement does).
 
-use std::os::fd::AsFd;
+use std::{io, os::fd::AsFd};
 
-use crate::sys::{self, Error};
+use crate::{
+    repair::{Queue, Repair},
+    sys::{self, Error},
+};
 
 /// `<linux/sockios.h>`; not in libc for this target.
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
@@ -34,6 +37,32 @@ pub fn unacknowledged(fd: impl AsFd) -> Result<u32, Error> {
 /// `EINVAL` for a listener.
 pub fn unsent(fd: impl AsFd) -> Result<u32, Error> {
     count(fd, SIOCOUTQNSD, "ioctl(SIOCOUTQNSD)")
+}
+
+/// Appends bytes to the send queue as if they had been sent just now: SND.NXT moves past them, nothing is on the wire.
+/// The socket then accepts acknowledgements of them, and repeats what is not acknowledged. Unsent bytes that wait in the
+/// queue count as sent, too. Returns how many bytes the send buffer took, which may be fewer, or none: with the buffer
+/// that a new socket has, some 130 kB fit. The rest is for an ordinary write.
+///
+/// When the bytes are repeated (Linux 6.18, `net/ipv4/tcp_output.c`): a socket without a measured round-trip time, such as
+/// a thawed one, sends the last segment again after 1 s, and goes on with the first after 3 s more (both 0.2 s if the kernel
+/// remembers a round-trip time to this peer: `ip tcp_metrics`). It takes one round trip only if bytes are written after
+/// these, and leave: that is, if all together fit into the congestion window of 10 segments, and SACK is on.
+///
+/// # Errors
+/// `EPIPE` or `ECONNRESET` if the connection has ended; `ENOMEM`.
+pub fn seed_send_queue(repair: &Repair<'_>, bytes: &[u8]) -> Result<usize, Error> {
+    repair.with_queue(Queue::Send, || {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            match sys::send(repair.fd(), &bytes[taken..]) {
+                Ok(n) => taken += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(taken)
+    })
 }
 
 fn count(fd: impl AsFd, request: libc::Ioctl, call: &'static str) -> Result<u32, Error> {

@@ -12,6 +12,7 @@
 //! - A sequence number is read after its queue was selected, and can be set only before `connect`; the options of the
 //!   handshake (`TCP_REPAIR_OPTIONS`) only after it: `EPERM` otherwise. `TCP_QUEUE_SEQ` of the receive queue is
 //!   RCV.NXT: bytes that nobody has read yet lie before it.
+//! - Entering selects no queue. Which one was selected when repair mode was left does not matter any more.
 
 use std::{
     fmt,
@@ -31,18 +32,23 @@ const QUEUE_SEQ: Opt = opt!(IPPROTO_TCP, TCP_QUEUE_SEQ);
 
 // `<linux/tcp.h>`; not in libc.
 const TCP_REPAIR_ON: c_int = 1;
-const TCP_REPAIR_OFF: c_int = 0;
 const TCP_REPAIR_OFF_NO_WP: c_int = -1;
-const TCP_NO_QUEUE: c_int = 0;
-const TCP_RECV_QUEUE: c_int = 1;
-const TCP_SEND_QUEUE: c_int = 2;
+
+/// What a sequence number belongs to, and where bytes go that are written in repair mode (`TCP_REPAIR_QUEUE`).
+#[derive(Debug, Clone, Copy)]
+#[repr(i32)]
+pub(crate) enum Queue {
+    None = 0,
+    Receive = 1,
+    Send = 2,
+}
 
 /// Whether this process may use repair mode on this kernel: tries it on a fresh socket.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` where the kernel lacks it; or no socket could be made.
 pub fn probe_repair() -> Result<(), Error> {
-    enter(&sys::tcp_socket()?)?.leave_silently()
+    enter(&sys::tcp_socket(libc::AF_INET)?)?.leave_silently()
 }
 
 /// Puts a socket into repair mode, until the returned guard is used up or dropped.
@@ -53,25 +59,12 @@ pub fn enter<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Repair<'_>, Error> {
     let fd = fd.as_fd();
     // Read first: in repair mode the kernel answers 2 ("forced").
     let reuse = options::reuse_address(fd)?;
-    sys::set(fd, REPAIR, TCP_REPAIR_ON)?;
+    switch_on(fd)?;
     Ok(Repair {
         fd,
         reuse,
         left: false,
     })
-}
-
-/// Makes the kernel emit one segment now: an empty one of sequence number SND.UNA − 1, with the present
-/// acknowledgement and window. Does nothing unless the socket is ESTABLISHED.
-///
-/// As it stands a peer takes the segment for an old duplicate: it answers with an ACK and ignores the window (RFC 9293
-/// section 3.10.7.4). To announce a window, eBPF at egress adds one to its sequence number. The kernel forgets which
-/// segment last set its send window (SND.WL1), so the peer's next ACK sets it again, whatever that says.
-///
-/// # Errors
-/// As [`enter`]; and if the socket could not be brought out of repair mode.
-pub fn poke<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<(), Error> {
-    enter(fd)?.leave_with_probe()
 }
 
 /// Closes a socket without a segment on the wire: no FIN, no RST, no TIME-WAIT. The far end notices nothing.
@@ -83,7 +76,7 @@ pub fn poke<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<(), Error> {
 /// Repair mode was refused; nothing has happened to the connection, and the descriptor is in the error, because to
 /// drop it would tell the peer. The closing itself cannot fail.
 pub fn close_silently(fd: OwnedFd) -> Result<(), CloseError> {
-    match sys::set(&fd, REPAIR, TCP_REPAIR_ON) {
+    match switch_on(&fd) {
         Ok(()) => {
             // `close` frees the descriptor whatever it returns (`close(2)`).
             drop(fd);
@@ -105,8 +98,7 @@ pub struct CloseError {
 
 /// A socket in repair mode; proof that it is.
 ///
-/// It must be left by [`Repair::leave_silently`] or [`Repair::leave_with_probe`], which report errors. Dropped, it
-/// leaves in silence.
+/// It must be left by [`Repair::leave_silently`], which reports errors. Dropped, it leaves in silence, too.
 #[must_use = "dropping it leaves repair mode at once"]
 pub struct Repair<'fd> {
     fd: BorrowedFd<'fd>,
@@ -121,7 +113,7 @@ impl Repair<'_> {
     /// # Errors
     /// None is known for a socket in repair mode.
     pub fn send_sequence(&self) -> Result<u32, Error> {
-        self.sequence(TCP_SEND_QUEUE)
+        self.sequence(Queue::Send)
     }
 
     /// The sequence number of the next byte expected from the peer (RCV.NXT). Bytes not yet read lie before it, and
@@ -130,15 +122,29 @@ impl Repair<'_> {
     /// # Errors
     /// None is known for a socket in repair mode.
     pub fn receive_sequence(&self) -> Result<u32, Error> {
-        self.sequence(TCP_RECV_QUEUE)
+        self.sequence(Queue::Receive)
     }
 
-    fn sequence(&self, queue: c_int) -> Result<u32, Error> {
-        sys::set(self.fd, REPAIR_QUEUE, queue)?;
-        let answer = sys::get::<u32>(self.fd, QUEUE_SEQ);
+    fn sequence(&self, queue: Queue) -> Result<u32, Error> {
+        self.with_queue(queue, || Ok(sys::get::<u32>(self.fd, QUEUE_SEQ)?.0))
+    }
+
+    /// Does something while a queue is selected.
+    pub(crate) fn with_queue<T>(
+        &self,
+        queue: Queue,
+        what: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        select(self.fd, queue)?;
+        let answer = what();
         // With a queue selected, `send` would write into that queue and `recv` be refused.
-        sys::set(self.fd, REPAIR_QUEUE, TCP_NO_QUEUE)?;
-        Ok(answer?.0)
+        select(self.fd, Queue::None)?;
+        answer
+    }
+
+    /// The socket.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd
     }
 
     /// Leaves repair mode without a segment, and restores `SO_REUSEADDR`.
@@ -146,30 +152,43 @@ impl Repair<'_> {
     /// # Errors
     /// `EPERM` if the privilege was given up meanwhile.
     pub fn leave_silently(mut self) -> Result<(), Error> {
-        self.leave(TCP_REPAIR_OFF_NO_WP)
+        self.leave()
     }
 
-    /// Leaves repair mode, which makes an ESTABLISHED socket emit a window probe (see [`poke`]), and restores
-    /// `SO_REUSEADDR`.
-    ///
-    /// # Errors
-    /// `EPERM` if the privilege was given up meanwhile.
-    pub fn leave_with_probe(mut self) -> Result<(), Error> {
-        self.leave(TCP_REPAIR_OFF)
-    }
-
-    fn leave(&mut self, how: c_int) -> Result<(), Error> {
+    fn leave(&mut self) -> Result<(), Error> {
         self.left = true;
-        sys::set(self.fd, REPAIR, how)?;
+        switch_off(self.fd)?;
         options::set_reuse_address(self.fd, self.reuse)
     }
+}
+
+/// Enters repair mode, and forces `SO_REUSEADDR`.
+pub(crate) fn switch_on(fd: impl AsFd) -> Result<(), Error> {
+    sys::set(fd, REPAIR, TCP_REPAIR_ON)
+}
+
+/// Leaves repair mode without a segment, and clears `SO_REUSEADDR`.
+pub(crate) fn switch_off(fd: impl AsFd) -> Result<(), Error> {
+    sys::set(fd, REPAIR, TCP_REPAIR_OFF_NO_WP)
+}
+
+/// Sets the sequence number of the next byte of a queue, of a socket in repair mode that is not connected yet. Leaves
+/// the queue selected.
+pub(crate) fn set_sequence(fd: impl AsFd, queue: Queue, next: u32) -> Result<(), Error> {
+    let fd = fd.as_fd();
+    select(fd, queue)?;
+    sys::set(fd, QUEUE_SEQ, next)
+}
+
+fn select(fd: impl AsFd, queue: Queue) -> Result<(), Error> {
+    sys::set(fd, REPAIR_QUEUE, queue as c_int)
 }
 
 impl Drop for Repair<'_> {
     fn drop(&mut self) {
         if !self.left {
             // Nobody is left to tell; a socket that stays in repair mode neither harms nor informs its peer.
-            let _ = self.leave(TCP_REPAIR_OFF_NO_WP);
+            let _ = self.leave();
         }
     }
 }

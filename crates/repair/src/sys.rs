@@ -6,7 +6,9 @@ use std::{
     slice,
 };
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+
+use crate::address::Address;
 
 /// A system call that failed: which one, and the system's error.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,8 @@ unsafe impl Plain for u32 {}
 unsafe impl<const N: usize> Plain for [u8; N] where [u8; N]: Default {}
 // SAFETY: `repr(C)`, two primitive integers of the same size.
 unsafe impl Plain for Linger {}
+// SAFETY: `repr(C)`, five primitive integers of the same size.
+unsafe impl Plain for RepairWindow {}
 
 /// `struct linger` of `<sys/socket.h>`; libc's own has no `Default`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,6 +114,22 @@ unsafe impl Plain for Linger {}
 pub(crate) struct Linger {
     pub(crate) onoff: c_int,
     pub(crate) seconds: c_int,
+}
+
+/// `struct tcp_repair_window` of `<linux/tcp.h>`; not in libc.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct RepairWindow {
+    /// The sequence number of the segment that last set `snd_wnd` (SND.WL1).
+    pub(crate) snd_wl1: u32,
+    /// What the peer offers, in bytes beyond SND.UNA.
+    pub(crate) snd_wnd: u32,
+    /// The most that the peer ever offered.
+    pub(crate) max_window: u32,
+    /// What we offered last, in bytes beyond `rcv_wup`.
+    pub(crate) rcv_wnd: u32,
+    /// RCV.NXT when we offered it.
+    pub(crate) rcv_wup: u32,
 }
 
 /// Reads an option. Returns it with how many of its bytes the kernel wrote; the others are zero.
@@ -157,21 +177,107 @@ pub(crate) fn set_bytes(fd: impl AsFd, opt: Opt, value: &[u8]) -> Result<(), Err
     if r < 0 { Err(Error::last(opt.set)) } else { Ok(()) }
 }
 
-/// A new TCP socket over IPv4, neither bound nor connected.
-pub(crate) fn tcp_socket() -> Result<OwnedFd, Error> {
+/// A new TCP socket, neither bound nor connected, close-on-exec and non-blocking.
+pub(crate) fn tcp_socket(family: c_int) -> Result<OwnedFd, Error> {
     // SAFETY: no pointers are involved.
     let fd = unsafe {
         libc::socket(
-            libc::AF_INET,
-            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            family,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
             libc::IPPROTO_TCP,
         )
     };
     if fd < 0 {
-        return Err(Error::last("socket(AF_INET, SOCK_STREAM)"));
+        return Err(Error::last("socket(SOCK_STREAM)"));
     }
     // SAFETY: the kernel has just opened `fd` for this call, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds a socket to a local address.
+pub(crate) fn bind(fd: impl AsFd, address: &Address) -> Result<(), Error> {
+    let bytes = address.as_bytes();
+    // SAFETY: `bytes` is borrowed for the whole call and `len` bytes long; the kernel copies it and keeps no pointer.
+    let r = unsafe {
+        libc::bind(
+            fd.as_fd().as_raw_fd(),
+            bytes.as_ptr().cast::<sockaddr>(),
+            bytes.len() as socklen_t,
+        )
+    };
+    if r < 0 { Err(Error::last("bind")) } else { Ok(()) }
+}
+
+/// Connects a socket to a peer.
+pub(crate) fn connect(fd: impl AsFd, peer: &Address) -> Result<(), Error> {
+    let bytes = peer.as_bytes();
+    // SAFETY: as in `bind`.
+    let r = unsafe {
+        libc::connect(
+            fd.as_fd().as_raw_fd(),
+            bytes.as_ptr().cast::<sockaddr>(),
+            bytes.len() as socklen_t,
+        )
+    };
+    if r < 0 {
+        Err(Error::last("connect"))
+    } else {
+        Ok(())
+    }
+}
+
+/// The address that a socket is bound to.
+pub(crate) fn local_address(fd: impl AsFd) -> Result<Address, Error> {
+    // SAFETY: `getsockname` has the form that `name_of` asks for.
+    unsafe { name_of(fd, libc::getsockname, "getsockname") }
+}
+
+/// The address that a socket is connected to.
+pub(crate) fn peer_address(fd: impl AsFd) -> Result<Address, Error> {
+    // SAFETY: `getpeername` has the form that `name_of` asks for.
+    unsafe { name_of(fd, libc::getpeername, "getpeername") }
+}
+
+/// Asks for an address.
+///
+/// # Safety
+/// `ask` writes at most as many bytes through its second argument as the third points at, and sets that one to the
+/// length of the address.
+unsafe fn name_of(
+    fd: impl AsFd,
+    ask: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t) -> c_int,
+    call: &'static str,
+) -> Result<Address, Error> {
+    let mut bytes = [0; Address::MAX];
+    let mut len = Address::MAX as socklen_t;
+    // SAFETY: `bytes` is a writable place of `len` bytes, and the caller vouches for `ask`.
+    let r = unsafe {
+        ask(
+            fd.as_fd().as_raw_fd(),
+            bytes.as_mut_ptr().cast::<sockaddr>(),
+            &raw mut len,
+        )
+    };
+    if r < 0 {
+        Err(Error::last(call))
+    } else {
+        Ok(Address::from_kernel(bytes, len as usize))
+    }
+}
+
+/// Writes to a socket what it takes at once: returns how many bytes that was. Never raises a signal.
+pub(crate) fn send(fd: impl AsFd, bytes: &[u8]) -> Result<usize, Error> {
+    // SAFETY: `bytes` is borrowed for the whole call; the kernel copies it and keeps no pointer.
+    let n = unsafe {
+        libc::send(
+            fd.as_fd().as_raw_fd(),
+            bytes.as_ptr().cast::<c_void>(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    // Negative is the one thing that does not fit.
+    usize::try_from(n).map_err(|_| Error::last("send"))
 }
 
 /// An `ioctl` that answers with one integer.

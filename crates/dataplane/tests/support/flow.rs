@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Leg, LegStart, Mode, Options, Peek, Ran, Side, Slot};
+use longsplice_dataplane::{Context, Dataplane, Hook, Leg, LegStart, Mapping, Mode, Options, Peek, Ran, Side, Slot};
 
 use super::{
     net::{Net, OUR_MAC, PEER_MAC},
@@ -136,6 +136,10 @@ impl Plan {
                 mss_clamp: 1460,
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
+            mapping: Mapping::default(),
+            mss: 1460,
+            sack: true,
+            ecn: false,
         }
     }
 }

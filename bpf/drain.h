@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * DRAIN (papers' section III-C): new payload is forwarded, old payload is delivered, acknowledgements go
+ * where they are waited for.
+ */
+#ifndef LONGSPLICE_DRAIN_H
+#define LONGSPLICE_DRAIN_H
+
+#include "hold.h"
+#include "local.h"
+#include "route.h"
+#include "wake.h"
+#include "window.h"
+
+/* The far end's copy: whatever has payload, and acknowledgements that tell it something new. */
+static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct walk *w, struct ls_leg *x,
+					  struct ls_leg *o, struct headers *new, const struct segment *s,
+					  struct route *route)
+{
+	__u32 ack = s->ack + x->rec.ack_off, edge;
+	int raised = before(ack, o->tx_ack);
+	struct edits edits;
+
+	edge = kept_edge(w->slot, o, ack + (s->window << (x->rec.wscale_in & 15)));
+	translate(new, s, &x->rec, &edits);
+	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
+	if (raised)
+		ack = o->tx_ack;
+	else
+		raise(&o->tx_ack, ack);
+	/* What is missing below the cut is on its way through the sockets: o must not take it for lost. */
+	if (raised || before(ack, o->cut))
+		edits.sack = SACK_BLANK;
+	raise(&o->tx_edge, edge);
+	new->tcp.ack = bpf_htonl(ack);
+	new->tcp.window = bpf_htons(window_field(edge, ack, x->rec.wscale_out));
+	apply_edits(new, s, &edits);
+	return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+}
+
+/* The local socket's copy: payload below the cut, and acknowledgements of what it sent itself. `written` is
+ * what stands in the packet. */
+static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg *x, struct headers *h,
+					    struct headers *written, const struct segment *s, int old)
+{
+	__u32 ack = seq_min(s->ack, x->loc_end);
+	struct edits edits = {
+	    .sack = ack == x->loc_end ? SACK_BLANK : SACK_CLIP, .lo = ack, .hi = x->loc_end};
+
+	x->loc_acked = seq_max(x->loc_acked, ack);
+	h->tcp.ack = bpf_htonl(ack);
+	if (!old) {
+		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
+		if (!(s->flags & TCP_RST))
+			h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
+	}
+	if (write_for_socket(skb, written, h, s, &edits, mapping_of_leg(x)))
+		return -1;
+	return !old && s->len ? trim_payload(skb, h, s->opt_len) : 0;
+}
+
+static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg *x, struct scratch *b,
+					   const struct segment *s, int old)
+{
+	copy_headers(&b->out, &b->in, s->opt_len);
+	return drain_local_copy(skb, x, &b->out, &b->in, s, old) ? drop(LS_V_DROP_REWRITE)
+								 : pass(LS_V_LOCAL_ONLY);
+}
+
+static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
+				 const struct segment *s)
+{
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
+	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), old, wanted, waits;
+	__u32 ack = s->ack + x->rec.ack_off, cut = x->cut;
+	struct headers *h = &b->in, *new = &b->out;
+	struct route route;
+	int verdict;
+
+	old = has_data && before(s->seq, cut);
+	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
+	/* A probe of an end that waits for its window must be answered. */
+	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, x->rec.rx_end) ||
+		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
+	if (!wanted)
+		return waits ? drain_to_socket(skb, x, b, s, old) : drop(LS_V_ABSORBED);
+	if (h->ip.ttl <= 1)
+		return drop(LS_V_DROP_TTL);
+	note_fin_or_rst(w, s);
+	if (!old) {
+		note_end_of(&x->rec, s);
+		if (!claimed(w))
+			return look_again(skb);
+		note_translated(&x->rec, s, skb->gso_segs);
+	}
+	copy_headers(new, h, s->opt_len);
+	verdict = drain_far_copy(skb, w, x, o, new, s, &route);
+	if (verdict)
+		return drop(verdict);
+	if (write_headers(skb, h, new, s->opt_len))
+		return drop(LS_V_DROP_REWRITE);
+	if (!old && !waits && !(s->flags & TCP_RST)) {
+		count(LS_V_FORWARDED);
+		return send_by(skb, &route);
+	}
+	if (read_check(skb, new))
+		return drop(LS_V_DROP_REWRITE);
+	send_copy_by(skb, &route);
+	return drain_local_copy(skb, x, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_SHARED);
+}
+
+/*
+ * Payload that met a trap while the sockets cannot go on yet. Where nothing of its stream went past the local
+ * socket, that may have it at once: the cut moves on.
+ */
+static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, struct scratch *b,
+					 const struct segment *s)
+{
+	struct ls_leg *x = &w->slot->leg[w->side & 1];
+
+	if (went_past(x))
+		return hold(skb, w, s);
+	raise(&x->rec.rx_end, s->end);
+	raise(&x->cut, s->end);
+	return drain_to_socket(skb, x, b, s, 1);
+}
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the local sockets say, while the flow has sockets that speak. */
+#ifndef LONGSPLICE_EMIT_H
+#define LONGSPLICE_EMIT_H
+
+#include "local.h"
+#include "route.h"
+#include "undrain.h"
+#include "walk.h"
+#include "window.h"
+
+/* A local SYN onto a live tuple: the program that connects is told at once, and the live flow does not
+ * notice. */
+static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, const struct segment *s)
+{
+	struct headers *h = &b->in, *new = &b->out;
+
+	copy_headers(new, h, s->opt_len);
+	__builtin_memcpy(new->eth.h_dest, h->eth.h_source, ETH_ALEN);
+	__builtin_memcpy(new->eth.h_source, h->eth.h_dest, ETH_ALEN);
+	new->ip.saddr = h->ip.daddr;
+	new->ip.daddr = h->ip.saddr;
+	new->tcp.sport = h->tcp.dport;
+	new->tcp.dport = h->tcp.sport;
+	new->tcp.seq = 0;
+	new->tcp.ack = bpf_htonl(s->end);
+	new->tcp.flags = TCP_RST | TCP_ACK;
+	new->tcp.window = 0;
+	if (write_headers(skb, h, new, s->opt_len))
+		return drop(LS_V_DROP_REWRITE);
+	count(LS_V_SYN_REFUSED);
+	skb->tc_index = TAG_DELIVER;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/*
+ * A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket
+ * meanwhile. Its next segment would be answered by the kernel, too, but an idle peer sends none. A reset
+ * below what the peer has is not even challenged, so this one goes to the end of all that was sent to it:
+ * where something is still missing, the peer challenges, and the kernel's answer to that is in place by
+ * itself.
+ */
+static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, struct scratch *b,
+				      const struct segment *s, __u32 mode)
+{
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
+	struct headers *h = &b->in, *new = &b->out;
+
+	/* The kernel's answer for a socket that is gone to a segment that came in as it was. */
+	if (mode == LS_ABORTED && !(s->flags & TCP_ACK))
+		return pass(LS_V_ABORTED);
+	/* Awake, and nothing is under way past the sockets: the other leg is none of this one's business. */
+	if (mode == LS_UNDRAIN && settled(x, o) && settled(o, x))
+		return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_EMITTED);
+	w->slot->mode = LS_ABORTED;
+	if (s->flags & TCP_ACK)
+		new->tcp.seq =
+		    bpf_htonl(after(o->rec.rx_end, o->cut) ? o->rec.rx_end + o->rec.seq_off : x->loc_end);
+	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
+}
+
+/* What a socket's acknowledgement becomes on its way to x. */
+struct answer {
+	__u32 ack, edge;
+	__u32 lowered; /* it must not acknowledge what the far end does not have yet */
+};
+
+static __always_inline struct answer answer_of(const struct walk *w, const struct segment *s, __u32 mode)
+{
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
+	struct answer a = {.ack = s->ack, .edge = s->ack + (s->window << (o->rec.wscale_out & 15))};
+	__u32 far = o->rec.rx_ack + o->rec.ack_off;
+
+	if (mode == LS_DRAIN) {
+		a.edge = kept_edge(w->slot, x, o->rec.rx_edge + o->rec.ack_off);
+		a.ack = seq_max(a.ack, x->tx_ack);
+	} else if (mode == LS_UNDRAIN) {
+		if (!settled(x, o) && before(far, a.ack)) {
+			a.ack = seq_max(far, x->tx_ack);
+			a.lowered = 1;
+		}
+		a.edge = seq_max(a.edge, x->tx_edge);
+	} else if (w->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(x, o))) {
+		a.edge = coupled_edge(x, o);
+	}
+	return a;
+}
+
+/* What the local socket of x's leg sends. `s` and `edits` are those of the wire already. */
+static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct scratch *b,
+				const struct segment *s, struct edits *edits, __u32 mode)
+{
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
+	struct headers *h = &b->in, *new = &b->out;
+	__u8 scale = o->rec.wscale_out;
+	__u32 window = s->window;
+	struct answer a;
+
+	raise(&x->loc_end, s->end);
+	never_back(&o->rec.ts_high, s, edits);
+	if (s->flags & TCP_ACK) {
+		raise(&x->loc_ack, s->ack);
+		raise(&x->loc_edge, s->ack + (s->window << (scale & 15)));
+		a = answer_of(w, s, mode);
+		if (a.ack != s->ack || a.edge != s->ack + (s->window << (scale & 15)))
+			window = window_field(a.edge, a.ack, scale);
+		/* To a peer without SACK a third repetition would mean a loss. */
+		if (a.lowered && !(x->rec.traits & LS_SACK) && s->end == s->seq && !after(a.ack, x->tx_ack) &&
+		    !after(a.edge, x->tx_edge))
+			return drop(LS_V_ABSORBED);
+		raise(&x->tx_ack, a.ack);
+		a.edge = a.ack + (window << (scale & 15));
+		if (mode == LS_TRACK)
+			x->tx_edge = a.edge;
+		else
+			raise(&x->tx_edge, a.edge);
+		new->tcp.ack = bpf_htonl(a.ack);
+		new->tcp.window = bpf_htons(window);
+		if (a.ack != s->ack)
+			edits->sack = SACK_BLANK;
+	}
+	if (new->tcp.ack == h->tcp.ack && window == s->window && !edits->tsval_off &&
+	    !(x->adj_seq | x->adj_ack))
+		return pass(LS_V_EMITTED);
+	apply_edits(new, s, edits);
+	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_CLAMPED);
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Packets for user space: those that must wait for a socket, and copies of what passes. */
+#ifndef LONGSPLICE_HOLD_H
+#define LONGSPLICE_HOLD_H
+
+#include "walk.h"
+
+/* What a sample of the ring may take, by the length of the packet: the verifier wants constants. The longest
+ * super-packet but for BIG TCP is 64 kB and its headers. */
+#define SHORT_PACKET 2048
+#define LONG_PACKET  65664
+
+static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32 room, __u32 kind,
+				      const struct walk *w, const struct segment *s)
+{
+	struct ls_event *event = sample;
+	__u32 len = skb->len;
+
+	event->kind = kind;
+	event->serial = w->rec->serial;
+	event->side = w->side;
+	event->ifindex = skb->ifindex;
+	event->len = len;
+	event->seq = s->seq;
+	event->payload = s->len;
+	event->offset = OPT_OFFSET + s->opt_len;
+	barrier_var(len);
+	if (len < OPT_OFFSET || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*event), len)) {
+		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
+		return -1;
+	}
+	bpf_ringbuf_submit(sample, 0);
+	return 0;
+}
+
+/* Gives user space the packet as it is; -1 if it does not keep up, or the packet is too long. */
+static __noinline int hand_over(struct __sk_buff *skb, const struct walk *w, const struct segment *s,
+				__u32 kind)
+{
+	void *sample;
+
+	if (skb->len <= SHORT_PACKET) {
+		sample = bpf_ringbuf_reserve(&events, sizeof(struct ls_event) + SHORT_PACKET, 0);
+		return sample ? fill_event(skb, sample, SHORT_PACKET, kind, w, s) : -1;
+	}
+	sample = bpf_ringbuf_reserve(&events, sizeof(struct ls_event) + LONG_PACKET, 0);
+	return sample ? fill_event(skb, sample, LONG_PACKET, kind, w, s) : -1;
+}
+
+/* There is no socket for it yet: kept, not left to the sender's retransmission timer. */
+static __always_inline int hold(struct __sk_buff *skb, const struct walk *w, const struct segment *s)
+{
+	if (hand_over(skb, w, s, LS_E_HELD))
+		return drop(LS_V_DROP_HOLD);
+	count(LS_V_HELD);
+	return TC_ACT_SHOT;
+}
+
+#endif

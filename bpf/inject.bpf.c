@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Has a packet come in on an interface as if its peer had sent it just now: run by user space over packets
+ * that were held while there was no socket for them. It passes `ingress` there, and may come as often as it
+ * likes: it is a retransmission.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+SEC("tc")
+int inject(struct __sk_buff *skb)
+{
+	return bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS) ? TC_ACT_SHOT : TC_ACT_OK;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Moves a spliced flow between its slot and its records, while segments pass: from dormant to detached
+ * (`release`) and back (`attach`), and from there to control mode (`wake`). User space cannot do that: an
+ * update from there replaces an element, and what a segment noted meanwhile would be lost.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include "maps.h"
+#include "seq.h"
+#include "wake.h"
+
+/* Not read by anybody: it brings the types into BTF. */
+const volatile struct ls_types types_for_rust = {};
+
+/* The soft half, so that nothing goes back: a segment may have noted more on either side. */
+static __always_inline void merge(struct ls_record *to, const struct ls_record *from)
+{
+	to->seen |= from->seen;
+	to->last_seen = seq_max(to->last_seen, from->last_seen);
+	raise(&to->rx_end, once(&from->rx_end));
+	raise(&to->rx_ack, from->rx_ack);
+	raise(&to->rx_edge, from->rx_edge);
+	raise(&to->ts_high, from->ts_high);
+}
+
+/* The record of a key, if it is of this flow. `key` is a copy: the program's argument cannot be one. */
+static __always_inline struct ls_record *record_of(struct ls_slot *slot, struct ls_tuple key)
+{
+	struct ls_record *rec = bpf_map_lookup_elem(&flows, &key);
+
+	return rec && rec->serial == slot->serial ? rec : NULL;
+}
+
+/* 0, or 1 if the record is gone. */
+static __always_inline int release_side(struct ls_slot *slot, __u32 index, int side, struct ls_tuple key,
+					__u32 where)
+{
+	struct ls_record *from = &slot->leg[side].rec, *rec = record_of(slot, key);
+
+	if (!rec)
+		return 1;
+	if (rec->placement == LS_SLOTTED && rec->where == index) {
+		rec->seq_off = from->seq_off;
+		rec->ack_off = from->ack_off;
+		rec->tsval_off = from->tsval_off;
+		rec->tsecr_off = from->tsecr_off;
+		rec->wscale_in = from->wscale_in;
+		rec->wscale_out = from->wscale_out;
+		rec->seen = from->seen;
+		rec->armed = from->armed;
+		rec->trap = from->trap;
+		rec->last_seen = from->last_seen;
+		rec->rx_end = from->rx_end;
+		rec->rx_ack = from->rx_ack;
+		rec->rx_edge = from->rx_edge;
+		rec->ts_high = from->ts_high;
+		rec->bytes = from->bytes;
+		rec->segments = from->segments;
+		rec->where = where;
+		__sync_lock_test_and_set(&slot->barrier, 0);
+		*(volatile __u8 *)&rec->placement = LS_DETACHED;
+	}
+	return 0;
+}
+
+static __always_inline void merge_side(struct ls_slot *slot, int side, struct ls_tuple key)
+{
+	struct ls_record *rec = record_of(slot, key);
+
+	if (rec && rec->placement == LS_DETACHED)
+		merge(rec, &slot->leg[side].rec);
+}
+
+/* Returns 0, or 1 if a record is gone: then a new connection has taken the flow's place. */
+SEC("syscall")
+int release(struct ls_move *arg)
+{
+	__u32 index = arg->slot;
+	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
+	int gone;
+
+	if (!slot)
+		return 1;
+	gone = release_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT], arg->where[LS_CLIENT]) |
+	       release_side(slot, index, LS_SERVER, arg->key[LS_SERVER], arg->where[LS_SERVER]);
+	/* See claimed(): a segment that noted something in the slot after it was copied sees this, or we see
+	 * what it noted. */
+	__sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED);
+	merge_side(slot, LS_CLIENT, arg->key[LS_CLIENT]);
+	merge_side(slot, LS_SERVER, arg->key[LS_SERVER]);
+	return gone;
+}
+
+/* 0, or 1 if the record is gone or is not a detached flow's. */
+static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side, struct ls_tuple key)
+{
+	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
+
+	if (!rec || rec->placement != LS_DETACHED)
+		return 1;
+	*to = *rec;
+	__sync_lock_test_and_set(&slot->barrier, 0);
+	rec->where = index;
+	*(volatile __u8 *)&rec->placement = LS_SLOTTED;
+	__sync_lock_test_and_set(&slot->barrier, 0);
+	/* As above. */
+	merge(to, rec);
+	return 0;
+}
+
+/* The slot has the flow's serial number and is in mode FINAL already. Returns 0, or 1 if a record is gone. */
+SEC("syscall")
+int attach(struct ls_move *arg)
+{
+	__u32 index = arg->slot;
+	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
+
+	if (!slot)
+		return 1;
+	return attach_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT]) |
+	       attach_side(slot, index, LS_SERVER, arg->key[LS_SERVER]);
+}
+
+/* Run over a "packet" that has the argument behind an Ethernet header: so it runs with softirqs off, and no
+ * segment on another CPU waits for long. */
+SEC("tc")
+int wake(struct __sk_buff *skb)
+{
+	struct ls_slot *slot;
+	struct ls_wake arg;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &arg, sizeof(arg)))
+		return TC_ACT_SHOT;
+	slot = bpf_map_lookup_elem(&slots, &arg.slot);
+	if (!slot || slot->serial != arg.serial)
+		return TC_ACT_SHOT;
+	arg.mode = wake_slot(slot, settled_mode(slot));
+	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The way back to control mode (papers' section III-D): the sockets of a pair go on where the segments
+ * stopped. Their own sequence numbers stay what they were; from now on the wire's are mapped to them.
+ */
+#ifndef LONGSPLICE_WAKE_H
+#define LONGSPLICE_WAKE_H
+
+#include "seq.h"
+#include "track.h"
+
+/* Whether payload of x ends at a trap. A FIN alone passes: there is nothing to read in it. */
+static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *s)
+{
+	return rec->armed && s->len && !before(s->seq + s->len, rec->trap);
+}
+
+static __always_inline __u32 once(const __u32 *field)
+{
+	return *(const volatile __u32 *)field;
+}
+
+/* Whether x's stream went past the sockets since they stopped. */
+static __always_inline int went_past(const struct ls_leg *x)
+{
+	__u32 cut = once(&x->cut);
+
+	return after(once(&x->rec.rx_end), cut);
+}
+
+/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went
+ * past them, or if all that they had is through. */
+static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o)
+{
+	return !went_past(x) || (x->read_to == x->cut && o->loc_acked == o->loc_end);
+}
+
+/* Where the sockets go on in the direction from x to o: behind all that was forwarded. A FIN that was
+ * forwarded is theirs all the same: user space has the local socket see it. Other CPUs may raise both fields
+ * meanwhile; they look again. */
+static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o)
+{
+	__u32 cut = once(&x->cut), base = once(&x->rec.rx_end), shift;
+
+	x->owed = after(base, cut);
+	if (!x->owed)
+		return;
+	if (x->rec.seen & LS_SEEN_FIN)
+		x->rec.rx_end = --base;
+	shift = base - cut;
+	x->base = base;
+	x->cut = base;
+	x->read_to = base - 1;
+	x->adj_seq -= shift;
+	o->adj_ack -= shift;
+	x->loc_ack = base;
+	x->loc_edge += shift;
+	raise(&x->tx_ack, o->rec.rx_ack + o->rec.ack_off);
+	raise(&x->tx_edge, seq_min(o->rec.rx_edge + o->rec.ack_off, x->loc_edge));
+	o->loc_end = base + x->rec.seq_off;
+	o->loc_acked = o->loc_end;
+}
+
+/* The mode, once it is settled: the CPU that wakes a pair needs some hundred instructions for it. */
+static long is_settled(__u32 n, struct ls_slot **slot)
+{
+	return mode_of(*slot) != LS_WAKING;
+}
+
+static __always_inline __u32 settled_mode(struct ls_slot *slot)
+{
+	__u32 mode = mode_of(slot);
+
+	if (mode != LS_WAKING)
+		return mode;
+	bpf_loop(256, is_settled, &slot, 0);
+	return mode_of(slot);
+}
+
+/*
+ * Wakes the pair of a slot, if its sockets can go on now. Gives the mode after it, whoever made it: UNDRAIN
+ * if the pair is awake. In FINAL user space has said whether they can; in DRAIN we see it, with the mode at
+ * WAKING, so that nothing is forwarded between the look and the deed (see claimed() for the barriers).
+ */
+static __always_inline __u32 wake_slot(struct ls_slot *slot, __u32 from)
+{
+	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
+	__u32 to = LS_UNDRAIN;
+
+	if (from != LS_DRAIN && !(from == LS_FINAL && slot->flags & LS_WAKEABLE))
+		return from;
+	if (__sync_val_compare_and_swap(&slot->mode, from, LS_WAKING) != from)
+		return settled_mode(slot);
+	if (from == LS_DRAIN && !(can_go_on(a, b) && can_go_on(b, a))) {
+		to = LS_DRAIN;
+	} else {
+		go_on(a, b);
+		go_on(b, a);
+		slot->flags = 0;
+	}
+	__sync_lock_test_and_set(&slot->mode, to);
+	return to;
+}
+
+#endif

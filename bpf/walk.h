@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* From a tuple to what is known of its flow, wherever that is now: the steps of a walk share it. */
+#ifndef LONGSPLICE_WALK_H
+#define LONGSPLICE_WALK_H
+
+#include "count.h"
+#include "maps.h"
+#include "track.h"
+
+struct walk {
+	struct ls_record *rec; /* of the direction, wherever the truth is */
+	struct ls_slot *slot;  /* NULL: detached, or alone */
+	__u32 side;
+	__u32 placement; /* enum ls_placement */
+};
+
+/* The record of a tuple; NULL if it is none of ours. */
+static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
+{
+	struct ls_record *rec = bpf_map_lookup_elem(&flows, tuple);
+	__u32 index;
+
+	w->slot = NULL;
+	w->rec = rec;
+	if (!rec)
+		return NULL;
+	w->side = rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT;
+	w->placement = *(volatile __u8 *)&rec->placement;
+	if (w->placement != LS_SLOTTED)
+		return rec;
+	index = rec->where;
+	w->slot = bpf_map_lookup_elem(&slots, &index);
+	if (!w->slot)
+		return NULL;
+	/* release() has put an interface into `where` between our two looks: the record has the truth now. */
+	if (w->slot->serial != rec->serial) {
+		w->slot = NULL;
+		w->placement = *(volatile __u8 *)&rec->placement;
+		return w->placement == LS_DETACHED ? rec : NULL;
+	}
+	w->rec = &w->slot->leg[w->side & 1].rec;
+	return rec;
+}
+
+/* The record of the direction back; NULL if the flow is incomplete, which only happens while it is being
+ * removed. */
+static __always_inline struct ls_record *find_back(const struct walk *w)
+{
+	struct ls_tuple tuple = reverse_of(w->rec);
+	struct walk back;
+
+	return find(&tuple, &back) ? back.rec : NULL;
+}
+
+static __always_inline void note_fin_or_rst(const struct walk *w, const struct segment *s)
+{
+	struct ls_record *back;
+
+	if (!(s->flags & (TCP_FIN | TCP_RST)))
+		return;
+	back = find_back(w);
+	if (back)
+		note_end(w->rec, back, s);
+}
+
+/* Whether what a segment says is to be noted. The next one in order is nobody's guess, and needs no look at
+ * the direction back. */
+static __always_inline void judge(const struct walk *w, struct segment *s)
+{
+	struct ls_record *back;
+
+	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN))
+		return;
+	back = find_back(w);
+	s->in_place = back && !(s->flags & TCP_SYN) && in_window(back, s);
+}
+
+/*
+ * Whether the segment may still be forwarded, after its end was noted in rx_end. Who takes a flow elsewhere
+ * stores that first and reads rx_end then, with a full barrier between, as raise() has one: either he counts
+ * the segment among the forwarded ones, or we see that he has been here. Nothing is forwarded behind his
+ * back.
+ */
+static __always_inline int claimed(const struct walk *w)
+{
+	__u32 mode;
+
+	if (!w->slot)
+		return *(volatile __u8 *)&w->rec->placement == LS_DETACHED;
+	mode = mode_of(w->slot);
+	return mode == LS_FINAL || mode == LS_DRAIN;
+}
+
+/* Has the packet come in once more: its flow is elsewhere now. */
+static __always_inline int look_again(struct __sk_buff *skb)
+{
+	count(LS_V_AGAIN);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+#endif

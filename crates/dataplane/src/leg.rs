@@ -1,0 +1,189 @@
+//! A leg at the start of a splice, and as the kernel half sees it later.
+
+use crate::{
+    abi::{Leg, Mapping, Side, ls_leg, ls_record},
+    peek::Peek,
+    skel::types::{ls_placement, ls_seen, ls_trait},
+};
+
+/// The loopback's interface index, in every namespace: where routes to our own addresses lead.
+const LOOPBACK: u32 = 1;
+
+/// What is known of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each).
+#[derive(Debug, Clone, Copy)]
+pub struct LegStart {
+    /// Addresses.
+    pub leg: Leg,
+    /// Sequence number of the peer + this = of the same byte toward the far end.
+    pub seq_off: u32,
+    /// TSval of the peer + this = toward the far end.
+    pub tsval_off: u32,
+    /// Scale of the peer's window field.
+    pub wscale_in: u8,
+    /// Scale that the far end applies.
+    pub wscale_out: u8,
+    /// The far end did not permit SACK.
+    pub blank_sack: bool,
+    /// The peer has sent its FIN, and it was passed on.
+    pub ended: bool,
+    /// What the socket knows, in its own sequence numbers.
+    pub peek: Peek,
+    /// What these are greater by than those on the wire. Not none: the leg stands alone in the kernel half's table.
+    pub mapping: Mapping,
+    /// The MSS that the peer offered, or less where the socket was told so; bytes.
+    pub mss: u16,
+    /// The peer permitted SACK (RFC 2018).
+    pub sack: bool,
+    /// The leg uses ECN (RFC 3168).
+    pub ecn: bool,
+    /// Highest TSval sent to the far end.
+    pub ts_high: u32,
+}
+
+/// What the kernel half has noted of a leg: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of
+/// the stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LegState {
+    /// End of what was shown to the local socket.
+    pub cut: u32,
+    /// The peer's highest TSval.
+    pub peer_ts: u32,
+    /// End of what the peer sent.
+    pub rx_end: u32,
+    /// What the peer acknowledged.
+    pub rx_ack: u32,
+    /// Right edge of the window that the peer offers.
+    pub rx_edge: u32,
+    /// Right edge of the window that was offered to the peer.
+    pub tx_edge: u32,
+    /// End of what the local socket sent.
+    pub loc_end: u32,
+    /// Right edge of the window that the local socket itself offers to the peer.
+    pub loc_edge: u32,
+    /// Highest acknowledgement sent to the peer.
+    pub tx_ack: u32,
+    /// Highest TSval sent to the peer.
+    pub ts_sent: u32,
+    /// Scale of the window field in what is sent to the peer.
+    pub scale_out: u8,
+    /// Translation of the peer's sequence numbers.
+    pub seq_off: u32,
+    /// Translation of its acknowledgements.
+    pub ack_off: u32,
+    /// What the peer acknowledged to the local socket itself.
+    pub acked: u32,
+    /// Highest acknowledgement of the local socket itself.
+    pub loc_ack: u32,
+    /// Where the local socket went on after a wake, if `owed`.
+    pub base: u32,
+    /// Whether anything below `base` was forwarded.
+    pub owed: bool,
+    /// What the local socket counts otherwise than the wire.
+    pub mapping: Mapping,
+    /// Scale of the window field that the peer sends.
+    pub scale_in: u8,
+    /// The MSS that the peer offered.
+    pub mss: u16,
+    /// Whether the peer permitted SACK.
+    pub sack: bool,
+    /// Whether both legs use timestamps.
+    pub timestamps: bool,
+    /// Whether the leg uses ECN.
+    pub ecn: bool,
+    /// The peer's FIN was seen in place.
+    pub fin: bool,
+    /// The peer's RST was seen in place.
+    pub reset: bool,
+}
+
+impl LegState {
+    pub(crate) fn of(l: &ls_leg, back: &ls_record) -> LegState {
+        let has = |flag: ls_trait| u32::from(l.rec.traits) & flag.0 != 0;
+        let seen = |flag: ls_seen| u32::from(l.rec.seen) & flag.0 != 0;
+        LegState {
+            cut: l.cut,
+            peer_ts: l.rx_ts,
+            rx_end: l.rec.rx_end,
+            rx_ack: l.rec.rx_ack,
+            rx_edge: l.rec.rx_edge,
+            tx_edge: l.tx_edge,
+            loc_end: l.loc_end,
+            loc_edge: l.loc_edge,
+            tx_ack: l.tx_ack,
+            ts_sent: back.ts_high,
+            scale_out: back.wscale_out,
+            seq_off: l.rec.seq_off,
+            ack_off: l.rec.ack_off,
+            acked: l.loc_acked,
+            loc_ack: l.loc_ack,
+            base: l.base,
+            owed: l.owed != 0,
+            mapping: Mapping {
+                seq: l.adj_seq,
+                ack: l.adj_ack,
+            },
+            scale_in: l.rec.wscale_in,
+            mss: l.rec.mss,
+            sack: has(ls_trait::LS_SACK),
+            timestamps: has(ls_trait::LS_TIMESTAMPS),
+            ecn: has(ls_trait::LS_ECN),
+            fin: seen(ls_seen::LS_SEEN_FIN),
+            reset: seen(ls_seen::LS_SEEN_RST),
+        }
+    }
+}
+
+pub(crate) fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts: bool, now: u32) -> ls_leg {
+    let far = o.leg.tuple();
+    let mut traits = 0;
+    for (on, flag) in [
+        (side == Side::Server, ls_trait::LS_SIDE_SERVER),
+        (ts, ls_trait::LS_TIMESTAMPS),
+        (x.blank_sack, ls_trait::LS_BLANK_SACK),
+        (o.peek.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
+        (x.sack, ls_trait::LS_SACK),
+        (x.ecn, ls_trait::LS_ECN),
+    ] {
+        traits |= if on { flag.0 as u8 } else { 0 };
+    }
+    let p = x.peek.on_the_wire(x.mapping);
+    ls_leg {
+        rec: ls_record {
+            saddr: far.daddr,
+            daddr: far.saddr,
+            sport: far.dport,
+            dport: far.sport,
+            seq_off: x.seq_off,
+            ack_off: o.seq_off.wrapping_neg(),
+            tsval_off: x.tsval_off,
+            tsecr_off: o.tsval_off.wrapping_neg(),
+            wscale_in: x.wscale_in,
+            wscale_out: x.wscale_out,
+            traits,
+            placement: ls_placement::LS_SLOTTED.0 as u8,
+            r#where: slot,
+            last_seen: now,
+            born: now,
+            serial,
+            seen: if x.ended { ls_seen::LS_SEEN_FIN.0 as u8 } else { 0 },
+            rx_end: p.rcv_nxt,
+            rx_ack: p.snd_una,
+            rx_edge: p.peer_edge,
+            ts_high: x.ts_high,
+            mss: x.mss,
+            ..Default::default()
+        },
+        cut: p.rcv_nxt,
+        rx_ts: p.ts_recent,
+        loc_acked: p.snd_una,
+        loc_end: p.snd_nxt,
+        loc_ack: p.rcv_nxt,
+        loc_edge: p.offered_edge,
+        tx_ack: p.rcv_nxt,
+        tx_edge: p.offered_edge,
+        adj_seq: x.mapping.seq,
+        adj_ack: x.mapping.ack,
+        read_to: p.rcv_nxt.wrapping_sub(1),
+        ..Default::default()
+    }
+}

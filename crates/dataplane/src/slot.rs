@@ -1,0 +1,312 @@
+//! One slot: a flow that has sockets, as the kernel half and this process share it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+use crate::{
+    abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
+    peek::Peek,
+    skel::types::{ls_mode, ls_slot_flag},
+    slots::SlotTable,
+};
+
+/// What a slot does with packets. The way there, Track to Drain to Final, is made here; the way
+/// back, to Undrain, by the kernel half, at a trap or when it is asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Packets pass untouched.
+    Free,
+    /// Packets go to the sockets; sequence numbers are noted.
+    Track,
+    /// New payload is forwarded while the sockets deliver the old.
+    Drain,
+    /// Constant translation.
+    Final,
+    /// A new connection took the place of the closing flow.
+    Replaced,
+    /// A socket was reset while it held bytes.
+    Aborted,
+    /// New payload goes to the sockets while the ends deliver what was forwarded.
+    Undrain,
+    /// As Final, but new payload is held for user space.
+    Freeze,
+    /// The records have the truth.
+    Moved,
+}
+
+impl Mode {
+    pub(crate) fn from_raw(raw: u32) -> Mode {
+        match ls_mode(raw) {
+            ls_mode::LS_TRACK => Mode::Track,
+            ls_mode::LS_DRAIN => Mode::Drain,
+            ls_mode::LS_FINAL => Mode::Final,
+            ls_mode::LS_REPLACED => Mode::Replaced,
+            ls_mode::LS_ABORTED => Mode::Aborted,
+            ls_mode::LS_UNDRAIN => Mode::Undrain,
+            ls_mode::LS_FREEZE => Mode::Freeze,
+            ls_mode::LS_MOVED => Mode::Moved,
+            _ => Mode::Free,
+        }
+    }
+
+    fn raw(self) -> u32 {
+        match self {
+            Mode::Free => ls_mode::LS_FREE,
+            Mode::Track => ls_mode::LS_TRACK,
+            Mode::Drain => ls_mode::LS_DRAIN,
+            Mode::Final => ls_mode::LS_FINAL,
+            Mode::Replaced => ls_mode::LS_REPLACED,
+            Mode::Aborted => ls_mode::LS_ABORTED,
+            Mode::Undrain => ls_mode::LS_UNDRAIN,
+            Mode::Freeze => ls_mode::LS_FREEZE,
+            Mode::Moved => ls_mode::LS_MOVED,
+        }
+        .0
+    }
+}
+
+/// A field of a slot, for atomic accesses.
+macro_rules! field {
+    ($slot:expr, $($path:tt)+) => {{
+        let element = $slot.table.at($slot.index).as_ptr();
+        // SAFETY: an aligned u32 within the mapping, which the table keeps alive; no reference is made, and every access
+        // by this process is atomic.
+        unsafe { AtomicU32::from_ptr(&raw mut (*element).$($path)+) }
+    }};
+}
+
+/// A slot that belongs to one flow; dropping it frees it.
+#[derive(Debug)]
+pub struct Slot {
+    table: Arc<SlotTable>,
+    index: u32,
+}
+
+/// A local socket that was made for a leg of a flow in mode Final (numbers of the wire, which are the socket's own then).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sockets {
+    /// The next sequence number that it expects from the peer.
+    pub receive_next: u32,
+    /// The next one that it sends.
+    pub send_next: u32,
+    /// Right edge of the window that it accepts.
+    pub edge: u32,
+}
+
+impl Slot {
+    pub(crate) fn new(table: Arc<SlotTable>, index: u32) -> Slot {
+        Slot { table, index }
+    }
+
+    /// Its number; it stays in use without this handle.
+    pub(crate) fn leave(self) -> u32 {
+        let index = self.index;
+        std::mem::forget(self);
+        index
+    }
+
+    /// Its number in the array.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What it does with packets now. Another CPU needs less than a microsecond to wake a pair: that is waited for.
+    pub fn mode(&self) -> Mode {
+        loop {
+            let raw = field!(self, mode).load(Ordering::SeqCst);
+            if raw != ls_mode::LS_WAKING.0 {
+                return Mode::from_raw(raw);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Changes the mode if it is `from`; whether it was. A full barrier: what is read of the legs afterwards is
+    /// what the kernel half wrote before it saw the new mode, or it saw the new mode (bpf/track.h, `raise_cut`).
+    pub fn switch(&self, from: Mode, to: Mode) -> bool {
+        let mode = field!(self, mode);
+        let done = self.mode() == from
+            && mode
+                .compare_exchange(from.raw(), to.raw(), Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok();
+        fence(Ordering::SeqCst);
+        done
+    }
+
+    fn set_flag(&self, flag: ls_slot_flag, on: bool) {
+        let flags = field!(self, flags);
+        if on {
+            flags.fetch_or(flag.0, Ordering::SeqCst);
+        } else {
+            flags.fetch_and(!flag.0, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the windows are to be coupled (papers' section III-E).
+    pub fn set_coupling(&self, on: bool) {
+        self.set_flag(ls_slot_flag::LS_COUPLE, on);
+    }
+
+    /// Whether no more may be promised to an end than its parked socket could keep.
+    pub fn set_keeping(&self, on: bool) {
+        self.set_flag(ls_slot_flag::LS_KEEP, on);
+    }
+
+    /// Mode Final: whether the parked sockets can go on where the segments stopped, so that a trap may wake them.
+    pub fn set_wakeable(&self, on: bool) {
+        self.set_flag(ls_slot_flag::LS_WAKEABLE, on);
+    }
+
+    /// Whether user space gets copies of what is forwarded ([`crate::EventKind::Copy`]).
+    pub fn set_copying(&self, on: bool) {
+        self.set_flag(ls_slot_flag::LS_COPY, on);
+    }
+
+    /// Arms a trap: payload from a side that ends at this sequence number or beyond is not forwarded (papers' section
+    /// III-D). `None` disarms it.
+    pub fn set_trap(&self, side: Side, at: Option<u32>) {
+        let i = side.index();
+        if let Some(at) = at {
+            field!(self, leg[i].rec.trap).store(at, Ordering::SeqCst);
+        }
+        let element = self.table.at(self.index).as_ptr();
+        // SAFETY: a byte within the mapping, which the table keeps alive; only an atomic access is made.
+        let armed = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.armed) };
+        armed.store(u8::from(at.is_some()), Ordering::SeqCst);
+    }
+
+    /// Mode Drain: promises that all that the local socket of a side had received up to `cut` was read and passed on, and
+    /// that nothing of it waits to be sent. (A number other than the cut promises nothing.)
+    pub fn set_read_to(&self, side: Side, cut: u32) {
+        field!(self, leg[side.index()].read_to).store(cut, Ordering::SeqCst);
+    }
+
+    /// Tells the kernel half of the sockets that were made for a flow in mode Final.
+    pub fn set_sockets(&self, sockets: [Sockets; 2]) {
+        for side in Side::BOTH {
+            let (i, s) = (side.index(), sockets[side.index()]);
+            for (word, value) in [
+                (field!(self, leg[i].cut), s.receive_next),
+                (field!(self, leg[i].read_to), s.receive_next.wrapping_sub(1)),
+                (field!(self, leg[i].loc_ack), s.receive_next),
+                (field!(self, leg[i].tx_ack), s.receive_next),
+                (field!(self, leg[i].loc_edge), s.edge),
+                (field!(self, leg[i].tx_edge), s.edge),
+                (field!(self, leg[i].loc_end), s.send_next),
+                (field!(self, leg[i].loc_acked), s.send_next),
+                (field!(self, leg[i].adj_seq), 0),
+                (field!(self, leg[i].adj_ack), 0),
+                (field!(self, leg[i].owed), 0),
+            ] {
+                word.store(value, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Notes that a local socket accepts its peer's stream up to this right edge (of the wire).
+    pub fn set_edge(&self, side: Side, edge: u32) {
+        raise(field!(self, leg[side.index()].loc_edge), edge);
+    }
+
+    /// The flow's serial number.
+    pub fn serial(&self) -> u32 {
+        field!(self, serial).load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the peer of this side may have in flight beyond what the far end acknowledged; 0: no limit.
+    pub fn set_room(&self, side: Side, room: u32) {
+        field!(self, leg[side.index()].room).store(room, Ordering::Relaxed);
+    }
+
+    /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
+    pub fn set_timestamp_offsets(&self, tsval: [u32; 2]) {
+        for side in Side::BOTH {
+            let (x, o) = (side.index(), side.other().index());
+            field!(self, leg[x].rec.tsval_off).store(tsval[x], Ordering::Relaxed);
+            field!(self, leg[x].rec.tsecr_off).store(tsval[o].wrapping_neg(), Ordering::Relaxed);
+        }
+    }
+
+    /// The addresses of both legs, from the headers that their flow writes.
+    pub(crate) fn legs(&self) -> [Leg; 2] {
+        Side::BOTH.map(|side| {
+            let rec = self.leg(side.other()).rec;
+            Leg {
+                peer: socket_addr(rec.daddr, rec.dport),
+                local: socket_addr(rec.saddr, rec.sport),
+            }
+        })
+    }
+
+    /// A copy of a leg, while packets pass: each field is whole, the fields may be of different moments.
+    pub(crate) fn leg(&self, side: Side) -> ls_leg {
+        // SAFETY: a valid element; a volatile read of shared memory.
+        unsafe { (&raw const (*self.table.at(self.index).as_ptr()).leg[side.index()]).read_volatile() }
+    }
+
+    /// What the local socket of a side counts otherwise than the wire.
+    pub fn mapping(&self, side: Side) -> Mapping {
+        let i = side.index();
+        Mapping {
+            seq: field!(self, leg[i].adj_seq).load(Ordering::SeqCst),
+            ack: field!(self, leg[i].adj_ack).load(Ordering::SeqCst),
+        }
+    }
+
+    /// Notes what a socket sent and received while nobody watched, just before its flow was registered.
+    pub fn note_socket(&self, side: Side, peek: &Peek) {
+        let (i, map) = (side.index(), self.mapping(side));
+        for (word, value) in [
+            (field!(self, leg[i].cut), peek.rcv_nxt.wrapping_sub(map.seq)),
+            (field!(self, leg[i].rec.rx_end), peek.rcv_nxt.wrapping_sub(map.seq)),
+            (field!(self, leg[i].loc_end), peek.snd_nxt.wrapping_sub(map.ack)),
+            (
+                field!(self, leg[i].loc_edge),
+                peek.offered_edge.wrapping_sub(map.seq),
+            ),
+        ] {
+            raise(word, value);
+        }
+    }
+
+    /// Adds to the payload bytes of the direction from a side.
+    pub fn add_bytes(&self, side: Side, bytes: u64) {
+        // SAFETY: an aligned u64 within the mapping, which the table keeps alive; only an atomic access is made.
+        let total = unsafe {
+            AtomicU64::from_ptr(&raw mut (*self.table.at(self.index).as_ptr()).leg[side.index()].rec.bytes)
+        };
+        total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Fills the slot, mode last.
+    pub(crate) fn fill(&self, serial: u32, legs: [ls_leg; 2], mode: Mode) {
+        let slot = ls_slot {
+            serial,
+            leg: legs,
+            ..Default::default()
+        };
+        // SAFETY: a valid element that is free: no packet finds it, and nobody else in this process has it.
+        unsafe { self.table.at(self.index).as_ptr().write_volatile(slot) };
+        field!(self, mode).store(mode.raw(), Ordering::SeqCst);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        field!(self, mode).store(Mode::Free.raw(), Ordering::SeqCst);
+        self.table.put_back(self.index);
+    }
+}
+
+/// Raises a sequence number unless it is there already.
+fn raise(field: &AtomicU32, to: u32) {
+    let mut now = field.load(Ordering::SeqCst);
+    while (to.wrapping_sub(now) as i32) > 0 {
+        match field.compare_exchange_weak(now, to, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return,
+            Err(seen) => now = seen,
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What an emulated link does to the packets that pass it.
+//!
+//! A [`LinkSpec`] is written as text where a person gives it, and shown as the same text in every report, its
+//! seeds included, so that a run can be repeated: see [`LinkSpec`] for the syntax.
+
+mod error;
+mod preset;
+mod text;
+mod units;
+
+use std::time::Duration;
+
+pub use error::LinkError;
+pub use preset::{PRESETS, Preset};
+
+use crate::random::mix;
+
+/// The limit of a drop-tail queue in front of a link with a rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// At most so many bytes wait, the packet that is being sent included.
+    Bytes(u64),
+    /// At most so many packets wait, the one that is being sent included.
+    Packets(usize),
+}
+
+/// How the jitter is distributed around the delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Distribution {
+    /// Evenly, between `delay - jitter` and `delay + jitter`.
+    #[default]
+    Uniform,
+    /// Normally; `jitter` is the standard deviation.
+    Normal,
+}
+
+/// Losses that come in bursts: the model of Gilbert and Elliott, as netem's `loss gemodel`.
+///
+/// The link is in a good or in a bad state. A packet is lost with the probability of the state that it meets,
+/// then the state may change. The mean length of a bad time is `1 / leave` packets; over a long time the share
+/// `enter / (enter + leave)` of all packets meets the bad state. All four are probabilities, 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Burst {
+    /// That a good state turns bad (netem's `p`).
+    pub enter: f64,
+    /// That a bad state turns good (netem's `r`).
+    pub leave: f64,
+    /// That a packet is lost in the bad state (netem's `1-h`).
+    pub loss_bad: f64,
+    /// That a packet is lost in the good state (netem's `1-k`).
+    pub loss_good: f64,
+}
+
+impl Burst {
+    /// Bursts in which every packet is lost, and times between them in which none is.
+    pub fn new(enter: f64, leave: f64) -> Self {
+        Burst {
+            enter,
+            leave,
+            loss_bad: 1.0,
+            loss_good: 0.0,
+        }
+    }
+
+    /// The share of packets that is lost over a long time, 0 to 1.
+    pub fn mean_loss(&self) -> f64 {
+        let bad = if self.enter > 0.0 {
+            self.enter / (self.enter + self.leave)
+        } else {
+            0.0
+        };
+        bad * self.loss_bad + (1.0 - bad) * self.loss_good
+    }
+}
+
+/// One direction of a link. The default is a wire: no delay, no loss, no limit.
+///
+/// A packet first waits in the queue for its turn at the `rate`; then the wire may lose it, damage it, delay
+/// it, hold it back (`reorder`) or deliver it twice (`duplicate`). A lost packet has used the link's capacity,
+/// a dropped one has not. Jitter changes the order of packets only where `jitter_reorders` says so; otherwise a
+/// packet waits for the one before it, which makes the mean delay a little longer than `delay`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Direction {
+    /// The propagation delay, one way.
+    pub delay: Duration,
+    /// By how much the delay of a packet differs, see [`Distribution`]. No packet arrives before it was sent:
+    /// a jitter larger than the delay is cut off there.
+    pub jitter: Duration,
+    /// How the jitter is distributed.
+    pub distribution: Distribution,
+    /// Whether packets may overtake each other by their jitter.
+    pub jitter_reorders: bool,
+    /// The probability, 0 to 1, that a packet is lost on the wire; independent for each packet.
+    pub loss: f64,
+    /// Losses in bursts, in addition to those.
+    pub burst: Option<Burst>,
+    /// The probability, 0 to 1, that a packet is held back by `reorder_delay` while later ones pass.
+    pub reorder: f64,
+    /// How long a reordered packet is held back.
+    pub reorder_delay: Duration,
+    /// Of so many packets only the last one may be held back; 0 and 1 mean each. With a `reorder` of 1 exactly
+    /// every so manieth packet is.
+    pub reorder_gap: u32,
+    /// The probability, 0 to 1, that a packet is delivered twice.
+    pub duplicate: f64,
+    /// The probability, 0 to 1, that one bit of a packet, behind its Ethernet header, is changed.
+    pub corrupt: f64,
+    /// The rate in bit/s, counted over whole Ethernet frames without checksum and preamble; `None`: unlimited.
+    pub rate: Option<u64>,
+    /// The queue; without a `rate` nothing ever waits in it.
+    pub queue: Queue,
+    /// The seed: with the same one, the n-th packet meets the same luck, whatever the other fields are.
+    pub seed: u64,
+}
+
+impl Default for Direction {
+    fn default() -> Self {
+        Direction {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            distribution: Distribution::Uniform,
+            jitter_reorders: false,
+            loss: 0.0,
+            burst: None,
+            reorder: 0.0,
+            reorder_delay: Duration::from_millis(5),
+            reorder_gap: 1,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            rate: None,
+            queue: Queue::Packets(1000),
+            seed: 1,
+        }
+    }
+}
+
+impl Direction {
+    /// Whether all fields are in their ranges.
+    ///
+    /// # Errors
+    /// [`LinkError::OutOfRange`] for a probability that is none, a rate of 0, or a queue for nothing.
+    pub fn check(&self) -> Result<(), LinkError> {
+        let burst = self.burst.unwrap_or(Burst::new(0.0, 1.0));
+        let probabilities = [
+            ("loss", self.loss),
+            ("reorder", self.reorder),
+            ("dup", self.duplicate),
+            ("corrupt", self.corrupt),
+            ("burst", burst.enter),
+            ("burst", burst.leave),
+            ("burst", burst.loss_bad),
+            ("burst", burst.loss_good),
+        ];
+        if let Some((option, value)) = probabilities.iter().find(|(_, p)| !(0.0..=1.0).contains(p)) {
+            return Err(LinkError::out_of_range(option, value));
+        }
+        if self.rate == Some(0) {
+            return Err(LinkError::out_of_range("rate", &0));
+        }
+        match self.queue {
+            Queue::Bytes(0) | Queue::Packets(0) => Err(LinkError::out_of_range("queue", &0)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A link: its two directions, named after where the packets go.
+///
+/// As text it is one direction for both, or two with a slash between them, to the server and to the client.
+/// A direction is a list with commas: a preset from [`PRESETS`] first, if any, then options, each once:
+///
+/// | option | meaning |
+/// |---|---|
+/// | `20ms`, `delay=20ms` | the delay, one way (`ns`, `us`, `ms`, `s`) |
+/// | `rtt=40ms` | the same: half of it |
+/// | `jitter=2ms` | around the delay; `normal` makes it the deviation of a normal distribution |
+/// | `jitter-reorders` | jitter may change the order |
+/// | `100Mbit`, `rate=100Mbit` | the rate (`bit`, `kbit`, `Mbit`, `Gbit` per second) |
+/// | `queue=256KiB`, `queue=50p` | the drop-tail queue in bytes (`B`, `KiB`, `MiB`) or packets |
+/// | `loss=0.5%` | independent losses |
+/// | `burst=1%:25%:100%:0%` | losses in bursts, as netem's `gemodel p r 1-h 1-k`; the last two may be left out |
+/// | `reorder=1%`, `reorder-delay=5ms`, `gap=4` | packets held back, for how long, and only every so manieth |
+/// | `dup=0.1%` | packets delivered twice |
+/// | `corrupt=0.1%` | packets with one bit changed |
+/// | `seed=7` | the seed of this direction; without one, that of the way back follows from the other one |
+/// | `mtu=1500` | the MTU of both devices, in bytes |
+///
+/// `Display` shows what `FromStr` reads: `20ms,100Mbit,loss=0.5%,seed=7`. The seed is always shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LinkSpec {
+    /// From the client's side to the server's.
+    pub to_server: Direction,
+    /// From the server's side to the client's.
+    pub to_client: Direction,
+    /// The MTU of the devices at both ends, in bytes.
+    pub mtu: u16,
+}
+
+impl Default for LinkSpec {
+    fn default() -> Self {
+        LinkSpec::symmetric(Direction::default())
+    }
+}
+
+impl LinkSpec {
+    /// A link that treats both directions alike, each with luck of its own.
+    pub fn symmetric(direction: Direction) -> Self {
+        let back = Direction {
+            seed: seed_of_the_way_back(direction.seed),
+            ..direction.clone()
+        };
+        LinkSpec {
+            to_server: direction,
+            to_client: back,
+            mtu: 1500,
+        }
+    }
+
+    /// A link with nothing but `delay` each way.
+    pub fn delay(delay: Duration) -> Self {
+        LinkSpec::symmetric(Direction {
+            delay,
+            ..Direction::default()
+        })
+    }
+
+    /// The same link with other luck: `seed` to the server, and one that follows from it to the client.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.to_server.seed = seed;
+        self.to_client.seed = seed_of_the_way_back(seed);
+        self
+    }
+
+    /// Gives `links` luck of their own where several have the same seed: two links that are alike would lose
+    /// the same packets.
+    pub fn tell_apart<'a>(links: impl IntoIterator<Item = &'a mut LinkSpec>) {
+        let mut taken = Vec::new();
+        for link in links {
+            let mut seed = link.to_server.seed;
+            while taken.contains(&seed) {
+                seed = mix(seed);
+            }
+            if seed != link.to_server.seed {
+                *link = link.clone().with_seed(seed);
+            }
+            taken.push(seed);
+        }
+    }
+
+    /// Whether all fields of both directions are in their ranges.
+    ///
+    /// # Errors
+    /// As [`Direction::check`]; an MTU that IPv4 does not know.
+    pub fn check(&self) -> Result<(), LinkError> {
+        if self.mtu < MIN_MTU {
+            return Err(LinkError::out_of_range("mtu", &self.mtu));
+        }
+        self.to_server.check()?;
+        self.to_client.check()
+    }
+}
+
+/// The least MTU of IPv4 (RFC 791), which the kernel insists on, too.
+const MIN_MTU: u16 = 68;
+
+/// An arbitrary constant, so that consecutive seeds given by a caller do not meet the derived ones.
+fn seed_of_the_way_back(seed: u64) -> u64 {
+    seed ^ 0x9e37_79b9_7f4a_7c15
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_with_the_same_seed_are_told_apart_and_others_left_alone() {
+        let mut links = [
+            LinkSpec::default(),
+            LinkSpec::default(),
+            LinkSpec::default().with_seed(9),
+            LinkSpec::default(),
+        ];
+        LinkSpec::tell_apart(&mut links);
+        let seeds: Vec<u64> = links
+            .iter()
+            .flat_map(|link| [link.to_server.seed, link.to_client.seed])
+            .collect();
+        let mut different = seeds.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!(different.len(), 8, "{seeds:?}");
+        assert_eq!((seeds[0], seeds[4]), (1, 9));
+        let again = links.clone();
+        LinkSpec::tell_apart(&mut links);
+        assert_eq!(links, again, "what a report shows can be given again");
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let of = |change: fn(&mut Direction)| {
+            let mut direction = Direction::default();
+            change(&mut direction);
+            LinkSpec::symmetric(direction)
+                .check()
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(of(|d| d.loss = 1.5), "loss cannot be 1.5");
+        assert_eq!(of(|d| d.duplicate = f64::NAN), "dup cannot be NaN");
+        assert_eq!(of(|d| d.burst = Some(Burst::new(0.1, -1.0))), "burst cannot be -1");
+        assert_eq!(of(|d| d.rate = Some(0)), "rate cannot be 0");
+        assert_eq!(of(|d| d.queue = Queue::Packets(0)), "queue cannot be 0");
+        assert!(LinkSpec::default().check().is_ok());
+    }
+
+    #[test]
+    fn the_mean_loss_of_bursts() {
+        assert_eq!(Burst::new(0.0, 0.0).mean_loss(), 0.0);
+        assert_eq!(Burst::new(0.1, 0.3).mean_loss(), 0.25);
+    }
+}

@@ -1,0 +1,104 @@
+//! From an image to a socket: how a spliced flow that has none gets its sockets back.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::{
+    address::Address,
+    image::{Image, ImageOptions},
+    options,
+    repair::{self, Queue, close_silently},
+    sys::{self, Error, Opt, RepairWindow, opt},
+    window,
+};
+
+const REPAIR_OPTIONS: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_OPTIONS);
+const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
+
+/// Builds the socket of an image, without a segment on the wire: ESTABLISHED, non-blocking, close-on-exec, out of
+/// repair mode, with `SO_REUSEADDR`, so that a listener can be restarted on its port. A listener that is bound already, and
+/// other connections of the port, are no obstacle.
+///
+/// The receive buffer takes what was promised, up to the cap of
+/// [`grow_receive_buffer`](crate::window::grow_receive_buffer).
+///
+/// While this runs, and until it has returned, segments of the connection must be kept from the host: before the socket is
+/// there, they would be answered by a reset, and then for a moment without the options of the handshake. Afterwards the
+/// socket drops segments whose acknowledgement is below [`Image::send_next`], and sends a TSecr of 0 until a segment has
+/// arrived in order. It begins like a new connection: with a congestion window of 10 segments and, until a round-trip
+/// time was measured, a retransmission timeout of 3 s (0.2 s and more if `ip tcp_metrics` knows the peer).
+///
+/// # Errors
+/// Nothing has been sent, and nothing is left of the socket. `EPERM` without `CAP_NET_ADMIN`; `EACCES` from `bind` for a
+/// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL` from `bind` if the
+/// address is not this host's, from `connect` if the connection has a socket; `ENETUNREACH` without a route;
+/// `EFBIG` for a scale above 14; `EINVAL` if [`Window::largest`](crate::Window::largest) is less than what is offered, or
+/// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
+pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
+    let (local, peer) = (Address::from(image.local), Address::from(image.peer));
+    let fd = sys::tcp_socket(local.family())?;
+    match build(&fd, image, &local, &peer) {
+        Ok(()) => Ok(fd),
+        Err(e) => {
+            // If even this is refused, the socket was never connected, and dropping it is silent, too.
+            let _ = close_silently(fd);
+            Err(e)
+        }
+    }
+}
+
+fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result<(), Error> {
+    repair::switch_on(fd)?;
+    sys::bind(fd, local)?;
+    repair::set_sequence(fd, Queue::Send, image.send_next)?;
+    repair::set_sequence(fd, Queue::Receive, image.receive_next)?;
+    // `TCP_REPAIR_OPTIONS` sets what the peer's MSS is, but not what is sent: that is worked out in `connect`, from the
+    // default of 536, and next when the peer offers more than it ever did, which may be never. This is the range that
+    // the option takes.
+    options::set_max_segment(fd, u32::from(image.options.mss).clamp(88, 32_767))?;
+    sys::connect(fd, peer)?;
+    set_options(fd, &image.options)?;
+    if image.options.timestamps {
+        // Not lower than any TSval before, or the peer drops what we send (RFC 7323 section 5). Bit 0 would mean a clock
+        // in microseconds.
+        sys::set(fd, TIMESTAMP, image.timestamp_clock.wrapping_add(2) & !1)?;
+    }
+    // After `connect`, which would clamp the window to a segment less than the buffer takes.
+    window::fit_receive_buffer(fd, image.window.receive)?;
+    window::set(
+        fd,
+        RepairWindow {
+            snd_wl1: image.window.send_wl1,
+            snd_wnd: image.window.send,
+            max_window: image.window.largest,
+            rcv_wnd: image.window.receive,
+            rcv_wup: image.receive_next,
+        },
+    )?;
+    repair::switch_off(fd)?;
+    options::set_reuse_address(fd, true)
+}
+
+/// Tells the kernel what the handshake had settled, by pairs of `struct tcp_repair_opt`.
+fn set_options(fd: impl AsFd, options: &ImageOptions) -> Result<(), Error> {
+    // The numbers of the options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
+    const MSS: u32 = 2;
+    const WINDOW_SCALE: u32 = 3;
+    const SACK_PERMITTED: u32 = 4;
+    const TIMESTAMPS: u32 = 8;
+
+    let scales = u32::from(options.send_scale) | u32::from(options.receive_scale) << 16;
+    let list = [
+        Some((MSS, u32::from(options.mss))),
+        // Also if both are 0: `connect` has chosen a scale for our windows, which would stay.
+        Some((WINDOW_SCALE, scales)),
+        options.sack.then_some((SACK_PERMITTED, 0)),
+        options.timestamps.then_some((TIMESTAMPS, 0)),
+    ];
+    let bytes: Vec<u8> = list
+        .into_iter()
+        .flatten()
+        .flat_map(|(code, value)| [code.to_ne_bytes(), value.to_ne_bytes()])
+        .flatten()
+        .collect();
+    sys::set_bytes(fd, REPAIR_OPTIONS, &bytes)
+}
