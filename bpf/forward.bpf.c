@@ -176,6 +176,17 @@ static __always_inline int odd_packet(const struct walk *w, enum parsed kind, __
 					: drop(LS_V_DROP_MALFORMED);
 }
 
+/* A packet of user space's, whatever its Ethernet header says. 1 if it must take the way through the loopback
+ * first: a local peer's packets must bring a route along. */
+static __always_inline int let_in(struct __sk_buff *skb)
+{
+	skb->tc_index = TAG_FORWARDED;
+	if (skb->ifindex == LOOPBACK)
+		return 1;
+	bpf_skb_change_type(skb, PACKET_HOST);
+	return 0;
+}
+
 SEC("tc")
 int ingress(struct __sk_buff *skb)
 {
@@ -191,6 +202,8 @@ int ingress(struct __sk_buff *skb)
 		return NEXT;
 	if (tag == TAG_SEND)
 		return send_translated(skb, b);
+	if (tag == TAG_INJECT && let_in(skb))
+		return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;

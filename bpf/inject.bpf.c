@@ -6,11 +6,12 @@
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
-#include <bpf/bpf_helpers.h>
+#include "route.h"
 
 SEC("tc")
 int inject(struct __sk_buff *skb)
 {
+	skb->tc_index = TAG_INJECT;
 	return bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 

@@ -42,10 +42,12 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o)
 {
 	__u32 cut = once(&x->cut), base = once(&x->rec.rx_end), shift;
 
-	x->owed = after(base, cut);
+	if (after(base, cut))
+		x->owed = 1;
+	/* Or the socket was rebuilt, and all before it was forwarded. */
 	if (!x->owed)
 		return;
-	if (x->rec.seen & LS_SEEN_FIN)
+	if (after(base, cut) && x->rec.seen & LS_SEEN_FIN)
 		x->rec.rx_end = --base;
 	shift = base - cut;
 	x->base = base;

@@ -116,7 +116,7 @@ impl fmt::Display for DetachPolicy {
 }
 
 /// Writes a duration so that [`parse_duration`] reads it back.
-struct FormatDuration(Duration);
+pub struct FormatDuration(pub Duration);
 
 impl fmt::Display for FormatDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -53,6 +53,8 @@ reasons! {
     NotEstablished = "not_established",
     /// A leg is in loss recovery: a splice would prolong it.
     Recovery = "recovery",
+    /// A leg was spliced before, and what passed then is not yet acknowledged by both ends.
+    Unsettled = "unsettled",
     /// The table of flows is full.
     TableFull = "table_full",
     /// The windows of the two legs could not be coupled in time.

@@ -26,9 +26,9 @@ pub struct LegStart {
     pub blank_sack: bool,
     /// The peer has sent its FIN, and it was passed on.
     pub ended: bool,
-    /// What the socket knows, in its own sequence numbers.
+    /// What the socket knows, in the numbers of the wire.
     pub peek: Peek,
-    /// What these are greater by than those on the wire. Not none: the leg stands alone in the kernel half's table.
+    /// What its own are greater by. Not none: the leg stands alone in the kernel half's table.
     pub mapping: Mapping,
     /// The MSS that the peer offered, or less where the socket was told so; bytes.
     pub mss: u16,
@@ -146,7 +146,7 @@ pub(crate) fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, seria
     ] {
         traits |= if on { flag.0 as u8 } else { 0 };
     }
-    let p = x.peek.on_the_wire(x.mapping);
+    let p = &x.peek;
     ls_leg {
         rec: ls_record {
             saddr: far.daddr,

@@ -198,10 +198,30 @@ impl Slot {
                 (field!(self, leg[i].loc_acked), s.send_next),
                 (field!(self, leg[i].adj_seq), 0),
                 (field!(self, leg[i].adj_ack), 0),
-                (field!(self, leg[i].owed), 0),
+                (field!(self, leg[i].owed), 1),
             ] {
                 word.store(value, Ordering::SeqCst);
             }
+        }
+    }
+
+    /// Goes from Undrain to Track, once all that was forwarded is acknowledged; whether it was in Undrain.
+    pub fn settle(&self) -> bool {
+        let done = self.switch(Mode::Undrain, Mode::Track);
+        if done {
+            field!(self, leg[0].owed).store(0, Ordering::SeqCst);
+            field!(self, leg[1].owed).store(0, Ordering::SeqCst);
+        }
+        done
+    }
+
+    /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
+    /// byte toward the far end.
+    pub fn set_offsets(&self, offsets: [u32; 2]) {
+        for side in Side::BOTH {
+            let (x, o) = (side.index(), side.other().index());
+            field!(self, leg[x].rec.seq_off).store(offsets[x], Ordering::SeqCst);
+            field!(self, leg[x].rec.ack_off).store(offsets[o].wrapping_neg(), Ordering::SeqCst);
         }
     }
 

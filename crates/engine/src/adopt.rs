@@ -13,7 +13,9 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
     let mut lost = 0;
     for slot in orphans {
         let legs = plane.legs(&slot);
-        if slot.mode() == Mode::Final {
+        if slot.mode() == Mode::Moved {
+            splicer.settle_later(Settling::of_orphan(slot, legs));
+        } else if slot.mode() == Mode::Final {
             if let Err(error) = plane.release(&slot, legs, [0; 2]) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }
@@ -27,6 +29,9 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
         .map(|flows| flows.len())
         .unwrap_or_default();
     remove_strays(splicer);
+    for leg in plane.legs_alone().unwrap_or_default() {
+        splicer.mapped.add_alone(leg, tokio::time::Instant::now());
+    }
     splicer.stats.adopted.add(adopted as u64);
     if adopted + lost > 0 {
         tracing::info!(adopted, lost, "adopted the flows of a predecessor");

@@ -9,14 +9,10 @@ use std::{io, net::SocketAddrV4};
 use longsplice_dataplane::{Leg, LegState};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::packet::{FLAG_ACK, Segment, window_field};
+
 /// The IP header is ours.
 const IPPROTO_RAW: i32 = 255;
-const IP_HEADER: usize = 20;
-const TCP_HEADER: usize = 20;
-/// NOP NOP TS 10 (RFC 7323 appendix A).
-const TIMESTAMPS: usize = 12;
-const TTL: u8 = 64;
-const FLAG_ACK: u8 = 0x10;
 
 /// A raw socket.
 #[derive(Debug)]
@@ -41,47 +37,18 @@ impl Announcer {
     }
 }
 
+/// In the numbers of the socket: egress takes it for the socket's, and maps it.
 fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
-    let tcp_len = TCP_HEADER + if timestamps { TIMESTAMPS } else { 0 };
-    let mut p = vec![0; IP_HEADER + tcp_len];
-    p[0] = 0x45;
-    p[2..4].copy_from_slice(&((IP_HEADER + tcp_len) as u16).to_be_bytes());
-    p[6] = 0x40; // DF, as TCP does
-    p[8] = TTL;
-    p[9] = 6;
-    p[12..16].copy_from_slice(&leg.local.ip().octets());
-    p[16..20].copy_from_slice(&leg.peer.ip().octets());
-    let t = &mut p[IP_HEADER..];
-    t[0..2].copy_from_slice(&leg.local.port().to_be_bytes());
-    t[2..4].copy_from_slice(&leg.peer.port().to_be_bytes());
-    t[4..8].copy_from_slice(&x.loc_end.to_be_bytes());
-    t[8..12].copy_from_slice(&x.tx_ack.to_be_bytes());
-    t[12] = (tcp_len as u8 / 4) << 4;
-    t[13] = FLAG_ACK;
-    let room = (x.loc_edge.wrapping_sub(x.tx_ack) as i32).max(0) as u32 >> x.scale_out;
-    t[14..16].copy_from_slice(&(room.min(u16::MAX.into()) as u16).to_be_bytes());
-    if timestamps {
-        t[20..24].copy_from_slice(&[1, 1, 8, 10]);
-        t[24..28].copy_from_slice(&x.ts_sent.to_be_bytes());
-        t[28..32].copy_from_slice(&x.peer_ts.to_be_bytes());
+    Segment {
+        from: leg.local,
+        to: leg.peer,
+        seq: x.loc_end.wrapping_add(x.mapping.ack),
+        ack: x.tx_ack.wrapping_add(x.mapping.seq),
+        flags: FLAG_ACK,
+        window: window_field(x.loc_edge, x.tx_ack, x.scale_out),
+        timestamps: timestamps.then_some((x.ts_sent, x.peer_ts)),
     }
-    let check = checksum(&p[12..20], &p[IP_HEADER..]);
-    p[IP_HEADER + 16..IP_HEADER + 18].copy_from_slice(&check.to_be_bytes());
-    p
-}
-
-/// Of a TCP segment with its pseudo header (RFC 9293 section 3.1); both parts have an even length.
-fn checksum(addresses: &[u8], tcp: &[u8]) -> u16 {
-    let words = |b: &[u8]| {
-        b.chunks_exact(2)
-            .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
-            .sum::<u32>()
-    };
-    let mut sum = words(addresses) + words(tcp) + 6 + tcp.len() as u32;
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    .bytes()
 }
 
 #[cfg(test)]
@@ -105,7 +72,6 @@ mod tests {
         };
         let p = segment(leg, &x, true);
         assert_eq!(p.len(), 52);
-        assert_eq!(checksum(&p[12..20], &p[20..]), 0, "summed with its own checksum");
         assert_eq!(p[24..32], [1, 2, 3, 4, 255, 255, 255, 255]);
         assert_eq!(u16::from_be_bytes([p[34], p[35]]), 512, "across the wrap");
         assert_eq!(segment(leg, &x, false).len(), 40);

@@ -9,6 +9,8 @@ use longsplice_core::{
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
+use crate::until::Trap;
+
 /// How a [`Splicer`] is set up.
 #[derive(Debug, Clone)]
 pub struct SplicerConfig {
@@ -53,6 +55,64 @@ pub struct Pair {
     pub splice: SplicePolicy,
     /// When to let go of the parked sockets.
     pub detach: DetachPolicy,
+    pub(crate) id: Option<FlowId>,
+}
+
+impl Pair {
+    /// A pair under the default policies.
+    pub fn new(client: TcpStream, server: TcpStream) -> Pair {
+        Pair {
+            client,
+            server,
+            splice: SplicePolicy::default(),
+            detach: DetachPolicy::default(),
+            id: None,
+        }
+    }
+
+    /// The same pair, spliced when this policy says so.
+    #[must_use]
+    pub fn with_splice(self, splice: SplicePolicy) -> Pair {
+        Pair { splice, ..self }
+    }
+
+    /// The same pair, detached when this policy says so.
+    #[must_use]
+    pub fn with_detach(self, detach: DetachPolicy) -> Pair {
+        Pair { detach, ..self }
+    }
+}
+
+/// A pair that is in control mode again. Its sockets are ordinary ones: to be read, written, closed, pooled, or spliced
+/// again, with each other (`splicer.splice(returned, …)`) or with others.
+#[derive(Debug)]
+pub struct Returned {
+    /// Leg A. What the client sent beyond what has passed is readable here.
+    pub client: TcpStream,
+    /// Leg B, likewise.
+    pub server: TcpStream,
+    /// Why it came back.
+    pub why: Trap,
+    /// Payload bytes that passed during this call: from the client, and from the server.
+    pub passed: [u64; 2],
+    /// Whether it was spliced in between.
+    pub spliced: bool,
+    /// Its identity, kept if the same pair is spliced again.
+    pub id: FlowId,
+    pub(crate) splice: SplicePolicy,
+    pub(crate) detach: DetachPolicy,
+}
+
+impl From<Returned> for Pair {
+    fn from(r: Returned) -> Pair {
+        Pair {
+            client: r.client,
+            server: r.server,
+            splice: r.splice,
+            detach: r.detach,
+            id: Some(r.id),
+        }
+    }
 }
 
 /// How a call of [`crate::Splicer::splice`] ended.
@@ -60,7 +120,10 @@ pub struct Pair {
 pub enum Ended {
     /// Both ends are done.
     Closed(Summary),
-    /// The flow lives on in the kernel, without sockets and without this process.
+    /// A condition of the caller was met: back in control mode.
+    Returned(Returned),
+    /// The flow lives on in the kernel, without sockets and without this process. Not before a shutdown, if there is a
+    /// condition under which it is to come back.
     Detached(FlowId),
 }
 
@@ -114,6 +177,8 @@ pub enum FlowState {
     Dormant,
     /// Spliced, no sockets.
     Detached,
+    /// It has come back, and what had passed is not yet acknowledged by both ends.
+    Undraining,
     /// Spliced and ended at both sides; the record lingers.
     Closing,
 }
@@ -185,10 +250,14 @@ pub struct Counters {
     pub relay_bytes_total: u64,
     /// Segments that the kernel half forwarded, delivered, dropped…, by verdict.
     pub segments: BTreeMap<String, u64>,
+    /// Unsplices by their cause: `client`, `server`, `elapsed`, `idle`, `asked`.
+    pub returned_total: BTreeMap<String, u64>,
     /// Nanoseconds that the switch to final took, once drained.
     pub switch_to_dormant: SwitchTimes,
     /// The same, with the sockets closed.
     pub switch_to_detached: SwitchTimes,
+    /// Nanoseconds that it took to build the sockets of a detached flow and to wake them.
+    pub rebuild: SwitchTimes,
 }
 
 /// Quantiles over the last (up to 4,096) switches.
@@ -237,6 +306,15 @@ pub enum RequestError {
     /// It is spliced already.
     #[error("flow {0} is spliced already")]
     AlreadySpliced(FlowId),
+    /// It is in control mode already.
+    #[error("flow {0} is not spliced")]
+    NotSpliced(FlowId),
+    /// It is about to end.
+    #[error("flow {0} is ending: both ends have closed, or one was reset")]
+    Ending(FlowId),
+    /// It could not be brought back; it is spliced still.
+    #[error("flow {0} stays spliced: {1}")]
+    CannotReturn(FlowId, String),
     /// This splicer cannot splice.
     #[error("this instance cannot splice: {0}")]
     CannotSplice(String),

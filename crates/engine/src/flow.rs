@@ -8,14 +8,16 @@ use longsplice_core::{
     reason::RelayReason,
     seq::{Offset, Seq},
 };
-use longsplice_dataplane::{Dataplane, Direction, Leg, LegState, Mode, Side, Slot};
+use longsplice_dataplane::{Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
 use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
     announce::Announcer,
+    held::{Held, Keeping},
     legs::{Assessment, Refusal},
     pump::Pump,
+    splicer::Inner,
 };
 
 /// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
@@ -31,6 +33,7 @@ pub(crate) struct Flow {
     interfaces: [u32; 2],
     /// `copied_seq` of each socket less what the pump had consumed then: what the pump consumes later is added.
     copied_base: [u32; 2],
+    keeping: Keeping,
     /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
     released: bool,
 }
@@ -38,6 +41,7 @@ pub(crate) struct Flow {
 impl Flow {
     /// Registers the pair: from then on its packets are noted. `pump` must not move between the assessment and this.
     pub(crate) fn register(
+        splicer: &Arc<Inner>,
         plane: &Arc<Dataplane>,
         assessment: &Assessment,
         pump: &Pump,
@@ -54,30 +58,93 @@ impl Flow {
                 io::ErrorKind::Other => Refusal::for_now(RelayReason::TableFull),
                 _ => Refusal::system("cannot register a flow", &e),
             })?;
-        let copied_base = Side::BOTH.map(|side| {
-            assessment.peeks[side.index()]
-                .copied_seq
-                .wrapping_sub(pump.consumed(side) as u32)
-        });
         let flow = Flow {
             plane: plane.clone(),
             slot: Some(slot),
             legs: assessment.legs,
             timestamps: assessment.plan.timestamps,
-            interfaces: [assessment.peeks[1].ifindex, assessment.peeks[0].ifindex],
-            copied_base,
+            interfaces: assessment.interfaces(),
+            copied_base: assessment.copied_base(pump),
+            keeping: Keeping::new(splicer, serial),
             released: false,
         };
-        // What came between the peek and the registration was not noted.
-        for side in Side::BOTH {
-            if let Ok(peek) = plane.peek(flow.legs[side.index()]) {
-                flow.slot().note_socket(side, &peek);
-            }
+        for leg in flow.legs {
+            splicer.mapped.forget(leg);
         }
+        flow.note_sockets();
         Ok(flow)
     }
 
-    fn slot(&self) -> &Slot {
+    /// A detached flow that has been given a slot.
+    pub(crate) fn attached(splicer: &Arc<Inner>, plane: &Arc<Dataplane>, slot: Slot, legs: [Leg; 2]) -> Flow {
+        let serial = slot.serial();
+        let timestamps = plane.leg(&slot, Side::Client).timestamps;
+        Flow {
+            plane: plane.clone(),
+            slot: Some(slot),
+            legs,
+            timestamps,
+            interfaces: [0; 2],
+            copied_base: [0; 2],
+            keeping: Keeping::new(splicer, serial),
+            released: false,
+        }
+    }
+
+    /// Of a pair that came back and is to be spliced again: goes from Undrain to Track. The handler may have read and
+    /// written what it liked. False if something that passed is not acknowledged yet.
+    pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
+        if self.mode() == Mode::Undrain && !(self.is_settled() && self.slot().settle()) {
+            return false;
+        }
+        self.slot().set_offsets(assessment.offsets(pump));
+        self.interfaces = assessment.interfaces();
+        self.copied_base = assessment.copied_base(pump);
+        self.note_sockets();
+        self.keeping.held.keep_out();
+        true
+    }
+
+    /// What came between a peek and now was not noted.
+    fn note_sockets(&self) {
+        for side in Side::BOTH {
+            if let Ok(peek) = self.plane.peek(self.legs[side.index()]) {
+                self.slot().note_socket(side, &peek);
+            }
+        }
+    }
+
+    pub(crate) fn plane(&self) -> &Dataplane {
+        &self.plane
+    }
+
+    pub(crate) fn legs(&self) -> [Leg; 2] {
+        self.legs
+    }
+
+    pub(crate) fn serial(&self) -> u32 {
+        self.slot().serial()
+    }
+
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.keeping.held
+    }
+
+    /// What the socket of a side counts otherwise than the wire.
+    pub(crate) fn mapping(&self, side: Side) -> Mapping {
+        self.slot().mapping(side)
+    }
+
+    /// Whether both ends have acknowledged all that passed by the sockets.
+    pub(crate) fn is_settled(&self) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        Side::BOTH.iter().all(|&side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0
+        })
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
         self.slot
             .as_ref()
             .expect("the slot is taken only when the flow is consumed")
@@ -92,7 +159,7 @@ impl Flow {
         self.plane.directions(self.slot(), self.legs)
     }
 
-    fn leg(&self, side: Side) -> LegState {
+    pub(crate) fn leg(&self, side: Side) -> LegState {
         self.plane.leg(self.slot(), side)
     }
 
@@ -188,7 +255,10 @@ impl Flow {
             let mut offsets = [0; 2];
             for side in Side::BOTH {
                 let clock = options::timestamp_clock(pump.socket(side.other()))?;
-                offsets[side.index()] = clock.wrapping_sub(self.leg(side).peer_ts);
+                // A socket that was spliced before may be behind what its peer was sent meanwhile.
+                let sent = self.leg(side.other()).ts_sent;
+                let now = if (sent.wrapping_sub(clock) as i32) > 0 { sent } else { clock };
+                offsets[side.index()] = now.wrapping_sub(self.leg(side).peer_ts);
             }
             self.slot().set_timestamp_offsets(offsets);
         }
@@ -224,42 +294,91 @@ impl Flow {
         })
     }
 
-    /// Goes from Drain to Final: the sockets are out of the path.
-    pub(crate) fn finish(&self) -> bool {
-        self.slot().switch(Mode::Drain, Mode::Final)
+    /// Where each local socket's own part of its peer's stream ends.
+    pub(crate) fn cuts(&self) -> [u32; 2] {
+        Side::BOTH.map(|side| self.leg(side).cut)
     }
 
-    /// Adds to the records what was relayed before.
-    pub(crate) fn add_relayed(&self, pump: &Pump) {
+    /// How many payload bytes the pump may read of a side so that it comes to `cut`, as the pump counts.
+    pub(crate) fn bytes_to(&self, side: Side, cut: u32, pump: &Pump) -> u64 {
+        let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
+        let left = cut.wrapping_sub(copied) as i32;
+        pump.bytes(side) + u64::try_from(left).unwrap_or(0)
+    }
+
+    /// Arms the traps: payload that ends so many bytes from the next one to be read, or later, brings control back.
+    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<u64>; 2]) {
         for side in Side::BOTH {
-            self.slot().add_bytes(side, pump.bytes(side));
+            let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
+            // What is half the sequence space away is armed again later.
+            let at = distances[side.index()]
+                .and_then(|d| u32::try_from(d).ok())
+                .filter(|d| *d < 1 << 31)
+                .map(|d| copied.wrapping_add(d));
+            self.slot().set_trap(side, at);
         }
     }
 
-    /// Lets the kernel half's records stand alone, and closes the sockets in silence. What is given back must be kept for
-    /// a moment, then be passed to [`Settling::settle`].
-    pub(crate) fn detach(mut self, pump: Pump) -> io::Result<Settling> {
-        self.released = true;
-        let slot = self
-            .slot
-            .take()
-            .expect("the slot is taken only when the flow is consumed");
-        let settling = Settling {
-            slot,
-            legs: self.legs,
-            interfaces: self.interfaces,
-        };
+    /// In Drain: tells the kernel half in which directions the local sockets have nothing left, so that it may wake them.
+    /// `cuts` are from before the last step of the pump.
+    pub(crate) fn promise(&self, pump: &Pump, cuts: [u32; 2]) -> io::Result<()> {
+        for side in Side::BOTH {
+            let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
+            let cut = cuts[side.index()];
+            if copied == cut && pump.held(side) == 0 && unsent(pump.socket(side.other()))? == 0 {
+                self.slot().set_read_to(side, cut);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes from Drain to Final: the sockets are out of the path. `wakeable`: they could go on any moment.
+    pub(crate) fn finish(&self, wakeable: bool) -> bool {
+        self.slot().set_wakeable(wakeable);
+        self.slot().switch(Mode::Drain, Mode::Final)
+    }
+
+    /// Adds to a record what was relayed.
+    pub(crate) fn add_bytes(&self, side: Side, bytes: u64) {
+        self.slot().add_bytes(side, bytes);
+    }
+
+    /// Whether a socket counts otherwise than the wire.
+    pub(crate) fn is_mapped(&self) -> bool {
+        Side::BOTH.iter().any(|&side| !self.mapping(side).is_none())
+    }
+
+    /// Lets the kernel half's records stand alone. What is given back must be kept for a moment, then be passed to
+    /// [`Settling::settle`].
+    pub(crate) fn release(mut self) -> Settling {
+        let settling = self.leave();
         match self.plane.release(&settling.slot, self.legs, self.interfaces) {
-            // The tuple has a new owner already; the sockets must go all the same.
+            // The tuple has a new owner already.
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 tracing::error!(error = %e, "cannot release a flow from its slot");
             }
             _ => {}
         }
-        for socket in pump.into_sockets() {
-            close_in_silence(socket)?;
+        settling
+    }
+
+    /// The legs have nothing to do with each other any more. What is given back is to be kept for a moment, too.
+    pub(crate) fn part(mut self) -> Settling {
+        let settling = self.leave();
+        self.plane.part(&settling.slot, self.legs);
+        settling
+    }
+
+    fn leave(&mut self) -> Settling {
+        self.released = true;
+        Settling {
+            slot: self
+                .slot
+                .take()
+                .expect("the slot is taken only when the flow is consumed"),
+            legs: self.legs,
+            interfaces: self.interfaces,
         }
-        Ok(settling)
     }
 }
 
@@ -271,7 +390,8 @@ impl Drop for Flow {
     }
 }
 
-fn close_in_silence(socket: TcpStream) -> io::Result<()> {
+/// Closes a parked socket: its peer notices nothing.
+pub(crate) fn close_in_silence(socket: TcpStream) -> io::Result<()> {
     let fd = OwnedFd::from(socket.into_std()?);
     close_silently(fd).map_err(|e| {
         // In mode Final the kernel half drops whatever the socket says at its end.
@@ -315,6 +435,8 @@ impl Settling {
 
     /// Collects what a segment noted in the slot while it was left, and frees it.
     pub(crate) fn settle(self, plane: &Dataplane) {
-        let _ = plane.release(&self.slot, self.legs, self.interfaces);
+        if self.slot.mode() == Mode::Moved {
+            let _ = plane.release(&self.slot, self.legs, self.interfaces);
+        }
     }
 }

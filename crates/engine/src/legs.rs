@@ -11,11 +11,11 @@ use longsplice_core::{
     plan::{LegOptions, Plan, match_legs},
     reason::RelayReason,
 };
-use longsplice_dataplane::{Dataplane, Leg, LegStart, Peek, Side};
+use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Peek, Side};
 use longsplice_repair::{State, TcpInfo, options, tcp_info};
 use tokio::net::TcpStream;
 
-use crate::pump::Pump;
+use crate::{mapped::Place, pump::Pump};
 
 /// IPv4 and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
 const HEADERS: u32 = 40;
@@ -121,17 +121,29 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
 pub(crate) struct Assessment {
     pub(crate) legs: [Leg; 2],
     pub(crate) plan: Plan,
-    pub(crate) peeks: [Peek; 2],
+    /// In the numbers of the wire.
+    peeks: [Peek; 2],
+    mappings: [Mapping; 2],
+    /// The TSval that was, or would be, sent last.
     clocks: [u32; 2],
+    sack: [bool; 2],
+    ecn: bool,
 }
 
-/// Asks the kernel about both sockets and matches them.
+/// The addresses of both legs; `None` if they cannot be spliced, whatever else they are.
+pub(crate) fn both(client: &TcpStream, server: &TcpStream) -> Option<[Leg; 2]> {
+    Some([leg(client).ok()?, leg(server).ok()?])
+}
+
+/// Asks the kernel about both sockets and matches them. `place` knows what a leg counts otherwise than the wire.
 pub(crate) fn assess(
     plane: &Dataplane,
     pump: &Pump,
     watched: impl Fn(u32) -> bool,
+    mut place: impl FnMut(Side, Leg) -> Place,
 ) -> Result<Assessment, Refusal> {
     let legs = [leg(pump.socket(Side::Client))?, leg(pump.socket(Side::Server))?];
+    let mut mappings = [Mapping::default(); 2];
     let mut peeks = Vec::with_capacity(2);
     let mut infos = Vec::with_capacity(2);
     let mut clocks = [0; 2];
@@ -156,6 +168,18 @@ pub(crate) fn assess(
         if info.timestamps() {
             clocks[side.index()] = options::timestamp_clock(socket).map_err(system)?;
         }
+        let peek = match place(side, legs[side.index()]) {
+            Place::Plain => peek,
+            Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
+            Place::Alone(mapping, sent) => {
+                mappings[side.index()] = mapping;
+                let clock = &mut clocks[side.index()];
+                if (sent.wrapping_sub(*clock) as i32) > 0 {
+                    *clock = sent;
+                }
+                peek.on_the_wire(mapping)
+            }
+        };
         peeks.push(peek);
         infos.push(info);
     }
@@ -168,7 +192,10 @@ pub(crate) fn assess(
         legs,
         plan,
         peeks: [peeks[0], peeks[1]],
+        mappings,
         clocks,
+        sack: [infos[0].sack(), infos[1].sack()],
+        ecn: infos[0].ecn(),
     })
 }
 
@@ -198,21 +225,48 @@ fn check_layers(socket: &TcpStream) -> Result<(), Refusal> {
 }
 
 impl Assessment {
-    /// What the kernel half is told. The pump must not have moved since the assessment.
-    pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
+    /// The offset of each direction. The pump must not have moved since the assessment.
+    pub(crate) fn offsets(&self, pump: &Pump) -> [u32; 2] {
         Side::BOTH.map(|side| {
             let (x, o) = (side.index(), side.other().index());
             // The next byte to be read from x will be written behind what is held: that is the same byte.
             let there = self.peeks[o].write_seq.wrapping_add(pump.held(side) as u32);
+            there.wrapping_sub(self.peeks[x].copied_seq)
+        })
+    }
+
+    /// `copied_seq` of each socket less what the pump has consumed.
+    pub(crate) fn copied_base(&self, pump: &Pump) -> [u32; 2] {
+        Side::BOTH.map(|side| {
+            self.peeks[side.index()]
+                .copied_seq
+                .wrapping_sub(pump.consumed(side) as u32)
+        })
+    }
+
+    /// The interfaces toward the far ends.
+    pub(crate) fn interfaces(&self) -> [u32; 2] {
+        [self.peeks[1].ifindex, self.peeks[0].ifindex]
+    }
+
+    /// What the kernel half is told. The pump must not have moved since the assessment.
+    pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
+        let offsets = self.offsets(pump);
+        Side::BOTH.map(|side| {
+            let (x, o) = (side.index(), side.other().index());
             LegStart {
                 leg: self.legs[x],
-                seq_off: there.wrapping_sub(self.peeks[x].copied_seq),
+                seq_off: offsets[x],
                 tsval_off: self.clocks[o].wrapping_sub(self.peeks[x].ts_recent),
                 wscale_in: self.plan.directions[x].scale_in,
                 wscale_out: self.plan.directions[x].scale_out,
                 blank_sack: self.plan.directions[x].blank_sack,
                 ended: pump.passed_eof(side),
                 peek: self.peeks[x],
+                mapping: self.mappings[x],
+                mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
+                sack: self.sack[x],
+                ecn: self.ecn,
                 ts_high: self.clocks[o],
             }
         })

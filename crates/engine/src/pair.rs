@@ -1,24 +1,29 @@
-//! The life of a pair while this process holds its sockets: relay, and the road to a splice.
+//! The life of a pair during one call of `splice`: relay, the road to a splice, and back.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, os::fd::AsFd, sync::Arc, time::Duration};
 
 use longsplice_core::{
     advisor::{Advice, advise},
+    policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Direction, Mapping, Side};
 use longsplice_repair::{options, tcp_info, unread};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    api::{Ended, FlowId, Pair, Summary},
+    api::{Ended, FlowId, FlowState, Pair, Returned, Summary},
+    flow::Flow,
     gate::{Due, Gate},
     legs::{self, Refusal},
     meter::Meter,
+    parked::{self, Left},
     pump::{Broken, Pump},
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
-    splicing::{self, Spliced},
+    splicing::{self, Drained, Spliced},
+    traps::Traps,
+    until::{Trap, Until},
 };
 
 /// Rounds of a busy relay before other connections of the thread get their turn.
@@ -41,11 +46,23 @@ pub(crate) struct Driver<'a> {
     pub(crate) splicer: &'a Arc<Inner>,
     pub(crate) entry: Registered<'a>,
     pub(crate) pump: Pump,
+    pub(crate) traps: Traps,
     pub(crate) meter: Meter,
+    /// The flow in the kernel half, of a pair that was spliced before.
+    pub(crate) flow: Option<Flow>,
+    splice: SplicePolicy,
+    detach: DetachPolicy,
     /// For the advisor: over whole round trips, so that a burst or the wait for a window is not taken for the stream.
     pace: Meter,
     since: Instant,
     rounds: u32,
+    spliced: bool,
+    /// What the sockets counted otherwise than the wire when the splice began.
+    mappings: [Mapping; 2],
+    /// What has been added to the records, of what was relayed.
+    recorded: [u64; 2],
+    /// Bytes and segments of the records at the last look.
+    seen: [u64; 4],
 }
 
 /// Why a phase ended without the next one.
@@ -55,6 +72,8 @@ pub(crate) enum Over {
     Finished,
     /// An end was reset, or the system failed: the other is to be reset.
     Broken(io::Error),
+    /// A condition of the caller is met.
+    Trapped(Trap),
 }
 
 impl Over {
@@ -76,50 +95,92 @@ impl From<io::Error> for Over {
     }
 }
 
-/// Carries a pair to its end, or to where it needs no process any more.
-pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair) -> io::Result<Ended> {
-    let id = splicer.next_id();
-    let (client, server) = (legs::addresses(&pair.client)?, legs::addresses(&pair.server)?);
-    prepare(&pair)?;
-    let now = Instant::now();
-    let mut gate = Gate::new(pair.splice, now);
-    let detach = pair.detach;
-    let mut driver = Driver {
-        splicer,
-        entry: splicer.registry.add(Entry::new(id, client, server)),
-        pump: Pump::new(pair.client, pair.server),
-        meter: Meter::new(now),
-        pace: Meter::new(now),
-        since: now,
-        rounds: 0,
-    };
-    driver.entry.set_reason(splicer.why_relayed(pair.splice));
+/// Carries a pair to its end, back to its caller, or to where it needs no process any more.
+pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
+    let mut driver = Driver::new(splicer, pair, until)?;
+    let mut gate = Gate::new(driver.splice, Instant::now());
+    let id = driver.id();
     loop {
-        if let Err(over) = driver.relay(&mut gate).await {
-            return Ok(driver.conclude(over, None));
+        match driver.relay(&mut gate).await {
+            Ok(()) => {}
+            Err(Over::Trapped(trap)) => return driver.give_back(trap).await,
+            Err(over) => return Ok(driver.conclude(over, None)),
         }
-        let attempt = splicing::splice(&mut driver).await;
-        match attempt {
-            Ok(flow) => return splicing::park(driver, flow, detach).await,
+        let (flow, drained) = match splicing::splice(&mut driver).await {
+            Ok(spliced) => spliced,
             Err(Spliced::Refused(refusal)) => {
                 tracing::debug!(flow = %id, reason = %refusal.reason, passing = refusal.passing, "not spliced");
                 driver.entry.set_reason(Some(refusal.reason));
                 gate.refused(Instant::now(), refusal.passing);
+                continue;
             }
             Err(Spliced::Over(over, flow)) => return Ok(driver.conclude(over, flow)),
-        }
+        };
+        let flow = match drained {
+            Drained::Awake => {
+                driver.note_spliced(&flow);
+                driver.note_awake(&flow);
+                flow
+            }
+            Drained::Drained => {
+                let detach = driver.detach;
+                match parked::park(driver, flow, detach).await? {
+                    Left::Ended(ended) => return Ok(ended),
+                    Left::Awake(awake, flow) => {
+                        driver = awake;
+                        flow
+                    }
+                }
+            }
+        };
+        driver.welcome(flow);
     }
 }
 
 /// In control mode a socket that closes because its process died resets the connection: bytes that were in our buffers
 /// are lost then, and an end in order would hide that.
-fn prepare(pair: &Pair) -> io::Result<()> {
-    for socket in [&pair.client, &pair.server] {
-        options::set_reset_on_close(socket, true)?;
-        options::set_nodelay(socket, true)?;
-        options::set_notsent_lowat(socket, NOTSENT_LOWAT)?;
-    }
+pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
+    options::set_reset_on_close(&socket, true)?;
+    options::set_nodelay(&socket, true)?;
+    options::set_notsent_lowat(&socket, NOTSENT_LOWAT)?;
     Ok(())
+}
+
+impl<'a> Driver<'a> {
+    fn new(splicer: &'a Arc<Inner>, pair: Pair, until: Until) -> io::Result<Driver<'a>> {
+        let (client, server) = (legs::addresses(&pair.client)?, legs::addresses(&pair.server)?);
+        for socket in [&pair.client, &pair.server] {
+            prepare_socket(socket)?;
+        }
+        let flow = pair
+            .id
+            .and_then(|_| splicer.mapped.take(legs::both(&pair.client, &pair.server)?));
+        let id = match (&flow, pair.id) {
+            (Some(flow), _) => FlowId(flow.serial()),
+            (None, Some(id)) if !splicer.mapped.has(id.0) => id,
+            _ => splicer.next_id(),
+        };
+        let now = Instant::now();
+        let driver = Driver {
+            splicer,
+            entry: splicer.registry.add(Entry::new(id, client, server)),
+            pump: Pump::new(pair.client, pair.server),
+            traps: Traps::new(until, now),
+            meter: Meter::new(now),
+            flow,
+            splice: pair.splice,
+            detach: pair.detach,
+            pace: Meter::new(now),
+            since: now,
+            rounds: 0,
+            spliced: false,
+            mappings: Default::default(),
+            recorded: [0; 2],
+            seen: [0; 4],
+        };
+        driver.entry.set_reason(splicer.why_relayed(pair.splice));
+        Ok(driver)
+    }
 }
 
 impl Driver<'_> {
@@ -130,11 +191,17 @@ impl Driver<'_> {
     /// Relays until a splice is due.
     async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
         loop {
+            for side in Side::BOTH {
+                self.pump.set_limit(side, self.traps.pump_limit(side));
+            }
             self.step()?;
             if self.pump.finished() {
                 return Err(Over::Finished);
             }
             let now = Instant::now();
+            if let Some(trap) = self.fired(now) {
+                return Err(Over::Trapped(trap));
+            }
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
             let asked = self.entry.take_ask();
             let mut due = gate.due(now, bytes);
@@ -148,10 +215,111 @@ impl Driver<'_> {
                 Due::NotBefore(at) => at.filter(|_| can_splice),
                 _ => None,
             };
+            let wake = match (wake, self.traps.next()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
             if self.wait(wake).await == Woken::Stop {
                 return Err(Over::stopped());
             }
         }
+    }
+
+    /// The condition of the caller that is met.
+    pub(crate) fn fired(&mut self, now: Instant) -> Option<Trap> {
+        if self.entry.take_ask_back() {
+            self.traps.ask();
+        }
+        self.traps.fired(now, &self.pump)
+    }
+
+    /// How far each side's trap is.
+    pub(crate) fn distances(&self) -> [Option<u64>; 2] {
+        Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
+    }
+
+    /// A splice begins.
+    pub(crate) fn note_start(&mut self, flow: &Flow) {
+        self.mappings = Side::BOTH.map(|side| flow.mapping(side));
+    }
+
+    /// The pair is spliced.
+    pub(crate) fn note_spliced(&mut self, flow: &Flow) {
+        self.spliced = true;
+        self.splicer.stats.spliced.add(1);
+        for side in Side::BOTH {
+            let relayed = self.pump.bytes(side);
+            flow.add_bytes(side, relayed - self.recorded[side.index()]);
+            self.recorded[side.index()] = relayed;
+        }
+    }
+
+    /// Its own sockets were woken: what went past them has moved their counts.
+    pub(crate) fn note_awake(&mut self, flow: &Flow) {
+        for side in Side::BOTH {
+            let past = self.mappings[side.index()]
+                .seq
+                .wrapping_sub(flow.mapping(side).seq);
+            self.traps.note_past(side, past.into());
+        }
+    }
+
+    /// What a look at the records tells; whether both streams have ended, or one end was reset.
+    pub(crate) fn look(&mut self, directions: &[Direction; 2], now: Instant) -> bool {
+        self.entry.note_translated(directions);
+        let [a, b] = directions;
+        let seen = [a.bytes, a.segments, b.bytes, b.segments];
+        if seen != self.seen {
+            self.seen = seen;
+            self.traps.note_activity(now);
+        }
+        directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
+    }
+
+    /// Back among the relayed: the sockets go on.
+    fn welcome(&mut self, flow: Flow) {
+        self.splicer.stats.unspliced.add(1);
+        self.entry.set_state(FlowState::Undraining);
+        flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
+        self.flow = Some(flow);
+    }
+
+    /// Gives the sockets to the caller, once what was read is written.
+    async fn give_back(mut self, why: Trap) -> io::Result<Ended> {
+        for side in Side::BOTH {
+            self.pump.set_limit(side, Some(self.pump.bytes(side)));
+        }
+        while !self.pump.is_empty() {
+            if let Err(over) = self.step() {
+                return Ok(self.conclude(over, None));
+            }
+            if !self.pump.is_empty() && self.wait(None).await == Woken::Stop {
+                return Ok(self.conclude(Over::stopped(), None));
+            }
+        }
+        // Counts what was relayed.
+        let _ = self.summary(self.spliced, false);
+        if self.spliced {
+            self.splicer.stats.returned(why);
+        }
+        let passed = self.traps.passed(&self.pump);
+        let [client, server] = self.pump.take_sockets();
+        for socket in [&client, &server] {
+            options::set_reset_on_close(socket, false)?;
+        }
+        if let Some(flow) = self.flow.take() {
+            self.splicer.mapped.keep(flow, [&client, &server], Instant::now());
+        }
+        Ok(Ended::Returned(Returned {
+            client,
+            server,
+            why,
+            passed,
+            spliced: self.spliced,
+            id: self.id(),
+            splice: self.splice,
+            detach: self.detach,
+        }))
     }
 
     fn ask_advisor(&mut self, gate: &mut Gate, now: Instant, bytes: u64) -> Result<Due, Over> {
@@ -187,6 +355,7 @@ impl Driver<'_> {
         let moved = self.pump.step()?;
         if moved {
             self.entry.note_relayed(&self.pump);
+            self.traps.note_activity(Instant::now());
         }
         Ok(moved)
     }
@@ -220,16 +389,17 @@ impl Driver<'_> {
     }
 
     /// Closes both sockets as the connection ended, then lets go of the flow, if it was registered.
-    pub(crate) fn conclude(self, over: Over, flow: Option<crate::flow::Flow>) -> Ended {
+    pub(crate) fn conclude(mut self, over: Over, flow: Option<Flow>) -> Ended {
+        let flow = flow.or(self.flow.take());
         let reset = match &over {
-            Over::Finished => false,
             Over::Broken(error) => {
                 tracing::debug!(flow = %self.id(), %error, "connection broken: both ends are reset");
                 true
             }
+            _ => false,
         };
-        let summary = self.summary(false, reset);
-        let sockets = self.pump.into_sockets();
+        let summary = self.summary(self.spliced, reset);
+        let sockets = self.pump.take_sockets();
         if !reset {
             for socket in &sockets {
                 if let Err(error) = options::set_reset_on_close(socket, false) {
@@ -237,9 +407,20 @@ impl Driver<'_> {
                 }
             }
         }
-        // While the flow is registered its egress program puts the resets in place.
-        drop(sockets);
-        drop(flow);
+        match flow {
+            // The sockets still have to say goodbye.
+            Some(flow) if !reset && flow.is_mapped() => {
+                self.splicer
+                    .mapped
+                    .keep(flow, [&sockets[0], &sockets[1]], Instant::now());
+                drop(sockets);
+            }
+            flow => {
+                // While the flow is registered its egress program puts the resets in place.
+                drop(sockets);
+                drop(flow);
+            }
+        }
         if let Some(reason) = summary.relay_reason {
             self.splicer.stats.relayed(reason);
         }
@@ -247,8 +428,9 @@ impl Driver<'_> {
     }
 
     pub(crate) fn summary(&self, spliced: bool, reset: bool) -> Summary {
-        let (to_server, to_client) = (self.pump.bytes(Side::Client), self.pump.bytes(Side::Server));
-        self.splicer.stats.relay_bytes.add(to_server + to_client);
+        let relayed = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
+        self.splicer.stats.relay_bytes.add(relayed);
+        let [to_server, to_client] = self.traps.passed(&self.pump);
         let reason = self.entry.reason().unwrap_or(RelayReason::EndedBeforePolicy);
         Summary {
             id: self.id(),

@@ -1,10 +1,10 @@
 //! Bytes between two sockets, in user space: the relay, and the delivery of old bytes during a drain.
 
-use std::{cell::RefCell, io, net::Shutdown};
+use std::{cell::RefCell, io, mem::MaybeUninit, net::Shutdown};
 
 use longsplice_dataplane::Side;
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::{io::Interest, net::TcpStream};
 
 /// What one read may bring. One buffer for each thread: an idle connection holds none.
 const BUFFER: usize = 256 << 10;
@@ -22,6 +22,10 @@ struct Direction {
     held: Vec<u8>,
     written: usize,
     bytes: u64,
+    /// How many of them may be read at most; `None`: all.
+    limit: Option<u64>,
+    /// There is payload beyond the limit.
+    stopped: bool,
     eof: bool,
     shut: bool,
 }
@@ -29,7 +33,8 @@ struct Direction {
 /// A pair of sockets and the bytes between them.
 #[derive(Debug)]
 pub(crate) struct Pump {
-    sockets: [TcpStream; 2],
+    /// `None` while the pair is detached.
+    sockets: Option<[TcpStream; 2]>,
     directions: [Direction; 2],
 }
 
@@ -42,17 +47,34 @@ pub(crate) struct Broken {
 impl Pump {
     pub(crate) fn new(client: TcpStream, server: TcpStream) -> Pump {
         Pump {
-            sockets: [client, server],
+            sockets: Some([client, server]),
             directions: Default::default(),
         }
     }
 
-    pub(crate) fn socket(&self, side: Side) -> &TcpStream {
-        &self.sockets[side.index()]
+    fn sockets(&self) -> &[TcpStream; 2] {
+        self.sockets
+            .as_ref()
+            .expect("nobody asks a detached pair for its sockets")
     }
 
-    pub(crate) fn into_sockets(self) -> [TcpStream; 2] {
-        self.sockets
+    pub(crate) fn socket(&self, side: Side) -> &TcpStream {
+        &self.sockets()[side.index()]
+    }
+
+    /// The sockets of a pair whose pump has come to an end, or to a rest.
+    pub(crate) fn take_sockets(&mut self) -> [TcpStream; 2] {
+        self.sockets.take().expect("they are taken once")
+    }
+
+    /// Goes on with new sockets of the same connections, of which nothing is known but what they say.
+    pub(crate) fn put_sockets(&mut self, sockets: [TcpStream; 2]) {
+        self.sockets = Some(sockets);
+        for d in &mut self.directions {
+            d.eof = false;
+            d.shut = false;
+            d.stopped = false;
+        }
     }
 
     /// Payload bytes read from a side so far.
@@ -87,6 +109,25 @@ impl Pump {
         self.directions.iter().all(|d| d.shut)
     }
 
+    /// Lets no more than so many payload bytes of a side be read, counted from the beginning. The end of its stream passes.
+    pub(crate) fn set_limit(&mut self, side: Side, limit: Option<u64>) {
+        let d = &mut self.directions[side.index()];
+        if d.limit != limit {
+            d.limit = limit;
+            d.stopped = false;
+        }
+    }
+
+    /// There is payload beyond the limit of a side.
+    pub(crate) fn stopped(&self, side: Side) -> bool {
+        self.directions[side.index()].stopped
+    }
+
+    /// All that was read has been written.
+    pub(crate) fn is_empty(&self) -> bool {
+        Side::BOTH.iter().all(|&side| self.held(side) == 0)
+    }
+
     /// Moves what can be moved now; whether anything was.
     pub(crate) fn step(&mut self) -> Result<bool, Broken> {
         let mut moved = false;
@@ -97,8 +138,8 @@ impl Pump {
     }
 
     fn step_side(&mut self, side: Side) -> io::Result<bool> {
-        let from = &self.sockets[side.index()];
-        let to = &self.sockets[side.other().index()];
+        let sockets = self.sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let (from, to) = (&sockets[side.index()], &sockets[side.other().index()]);
         let d = &mut self.directions[side.index()];
         let mut moved = false;
         for _ in 0..TURN {
@@ -120,7 +161,7 @@ impl Pump {
 
     /// Waits until a step can move something.
     pub(crate) async fn ready(&self) {
-        let [client, server] = &self.sockets;
+        let [client, server] = self.sockets();
         let [up, down] = &self.directions;
         // An error makes a socket ready: the step that follows reports it.
         tokio::select! {
@@ -135,7 +176,26 @@ impl Pump {
 
 impl Direction {
     fn wants_input(&self) -> bool {
-        !self.eof && self.held.is_empty()
+        !self.eof && self.held.is_empty() && !self.stopped
+    }
+
+    /// How many bytes may be read now.
+    fn room(&self) -> usize {
+        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.bytes));
+        usize::try_from(left).unwrap_or(usize::MAX)
+    }
+
+    /// At the limit: sees what comes next, and leaves it where it is.
+    fn look(&mut self, from: &TcpStream) -> io::Result<()> {
+        let mut byte = [MaybeUninit::uninit()];
+        let next = from.try_io(Interest::READABLE, || SockRef::from(from).peek(&mut byte));
+        match next {
+            Ok(0) => self.eof = true,
+            Ok(_) => self.stopped = true,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
     }
 
     /// Writes what is held; whether all of it went.
@@ -158,7 +218,14 @@ impl Direction {
 
     /// Reads once and writes on; whether it is worth to try again.
     fn fill(&mut self, from: &TcpStream, to: &TcpStream, moved: &mut bool) -> io::Result<bool> {
+        let room = self.room();
+        if room == 0 {
+            self.look(from)?;
+            *moved |= self.eof;
+            return Ok(false);
+        }
         SCRATCH.with_borrow_mut(|buffer| {
+            let buffer = &mut buffer[..room.min(BUFFER)];
             let n = match from.try_read(buffer) {
                 Ok(0) => {
                     self.eof = true;

@@ -39,6 +39,9 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
             let Some(splicer) = weak.upgrade() else { return };
             let Some(plane) = &splicer.plane else { return };
             settle(&splicer, plane, SETTLE);
+            let mut left = Vec::new();
+            splicer.mapped.tend(plane, splicer.config.linger, &mut left);
+            left.into_iter().for_each(|one| splicer.settle_later(one));
             let now = Instant::now();
             if now >= next_round {
                 round(&splicer, plane);
@@ -112,6 +115,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         let Some(o) = plane.direction(x.far).filter(|o| o.serial == x.serial) else {
             continue;
         };
+        splicer.holding.ended(x.serial, &flow_end(&x, &o));
         let Verdict::Reap(how) = verdict(&flow_end(&x, &o), &limits) else {
             continue;
         };

@@ -27,6 +27,7 @@ pub(crate) struct Entry {
     since: Instant,
     seen: Mutex<Seen>,
     asked: AtomicBool,
+    asked_back: AtomicBool,
     ask: Notify,
     relayed: [AtomicU64; 2],
 }
@@ -60,6 +61,7 @@ impl Entry {
             since: now,
             seen: Mutex::new(seen),
             asked: AtomicBool::new(false),
+            asked_back: AtomicBool::new(false),
             ask: Notify::new(),
             relayed: Default::default(),
         }
@@ -110,6 +112,17 @@ impl Entry {
     /// Whether somebody asked since the last call.
     pub(crate) fn take_ask(&self) -> bool {
         self.asked.swap(false, Ordering::SeqCst)
+    }
+
+    /// Has the pair come back from its splice.
+    pub(crate) fn ask_back(&self) {
+        self.asked_back.store(true, Ordering::SeqCst);
+        self.ask.notify_one();
+    }
+
+    /// Whether somebody asked for that since the last call.
+    pub(crate) fn take_ask_back(&self) -> bool {
+        self.asked_back.swap(false, Ordering::SeqCst)
     }
 
     pub(crate) async fn asked(&self) {

@@ -20,15 +20,19 @@ use crate::{
     adopt,
     announce::Announcer,
     api::{
-        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Shutdown,
+        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Returned, Shutdown,
         SplicerConfig,
     },
     flow::Settling,
-    interfaces, legs, pair, ports,
+    held::{self, Holding},
+    interfaces, legs,
+    mapped::Mapped,
+    pair, ports,
     ports::SourcePorts,
-    reaper,
+    reaper, reclaim,
     registry::{Registry, direction_info},
     stats::Stats,
+    until::{Trap, Until},
 };
 
 /// Joins pairs of connections; cheap to clone.
@@ -84,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) plane: Option<Arc<Dataplane>>,
     pub(crate) stats: Stats,
     pub(crate) registry: Registry,
+    pub(crate) mapped: Mapped,
+    pub(crate) holding: Holding,
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
@@ -136,6 +142,11 @@ impl Inner {
             .push((Instant::now(), settling));
     }
 
+    /// Whether a shutdown has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.phase.borrow() >= Phase::Closing
+    }
+
     /// Returns once a shutdown has come this far.
     pub(crate) async fn reached(&self, phase: Phase) {
         // The sender lives as long as we do.
@@ -176,6 +187,7 @@ impl Splicer {
         interfaces::watch(&splicer.inner)
             .await
             .map_err(|e| OpenError::System(format!("cannot watch interfaces: {e}")))?;
+        held::start(&splicer.inner).map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
         reaper::start(&splicer.inner);
         Ok(splicer)
     }
@@ -238,8 +250,8 @@ impl Splicer {
     ///
     /// # Errors
     /// Only where the sockets are unusable from the start; a connection that breaks later is an ending.
-    pub async fn splice(&self, pair: Pair) -> io::Result<Ended> {
-        pair::run(&self.inner, pair).await
+    pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
+        pair::run(&self.inner, pair.into(), until).await
     }
 
     /// Every flow there is, relayed ones too.
@@ -300,13 +312,31 @@ impl Splicer {
             return Err(RequestError::CannotSplice(why.clone()));
         }
         match self.inner.registry.get(id) {
-            Some(entry) if entry.state() == FlowState::Relay => {
+            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
                 entry.ask();
                 Ok(())
             }
             Some(_) => Err(RequestError::AlreadySpliced(id)),
             None if self.flows().iter().any(|f| f.id == id) => Err(RequestError::AlreadySpliced(id)),
             None => Err(RequestError::NoSuchFlow(id)),
+        }
+    }
+
+    /// Asks for a spliced pair to come back to control mode now. A pair that somebody waits for comes back to them
+    /// ([`Ended::Returned`] with [`Trap::Asked`]): then `None`. A flow that nobody waits for is given to the caller.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
+        match self.inner.registry.get(id) {
+            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
+                Err(RequestError::NotSpliced(id))
+            }
+            Some(entry) => {
+                entry.ask_back();
+                Ok(None)
+            }
+            None => reclaim::reclaim(&self.inner, id, Trap::Asked).map(Some),
         }
     }
 
@@ -325,6 +355,9 @@ impl Splicer {
         // What is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
         if let Some(plane) = &self.inner.plane {
+            let mut left = Vec::new();
+            self.inner.mapped.part_all(&mut left);
+            left.into_iter().for_each(|one| self.inner.settle_later(one));
             reaper::settle_all(&self.inner, plane);
             if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
                 plane.remove();
@@ -376,6 +409,8 @@ impl Inner {
             plane: plane.map(Arc::new),
             stats: Stats::default(),
             registry: Registry::default(),
+            mapped: Mapped::default(),
+            holding: Holding::default(),
             interfaces: RwLock::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),

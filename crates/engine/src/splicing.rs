@@ -1,22 +1,21 @@
-//! From relay to splice: couple the windows, drain, and park or detach (splice.md).
+//! From relay to splice: register, couple the windows, drain (splice.md).
 
 use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
     coupling::{self, Obstacle},
-    policy::DetachPolicy,
     reason::RelayReason,
 };
 use longsplice_dataplane::{Dataplane, Mode, Side};
-use longsplice_repair::{options, tcp_info};
-use tokio::time::{Instant, sleep_until};
+use longsplice_repair::tcp_info;
+use tokio::time::Instant;
 
 use crate::{
-    api::{Ended, FlowState},
+    api::FlowState,
     flow::{Flow, Progress},
     legs::{self, Refusal},
+    mapped::Place,
     pair::{Driver, Over, Woken},
-    splicer::Phase,
 };
 
 /// How often a pair in transition is looked at, when nothing else wakes it.
@@ -24,9 +23,6 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// How long a drained pair is given to become parkable: a socket may still have to process an acknowledgement.
 const PARK_PATIENCE: Duration = Duration::from_millis(20);
-
-/// How often a dormant pair is looked at: its end shows in the record.
-const DORMANT_TICK: Duration = Duration::from_millis(250);
 
 /// Why a pair was not spliced.
 #[derive(Debug)]
@@ -37,31 +33,63 @@ pub(crate) enum Spliced {
     Over(Over, Option<Flow>),
 }
 
-/// Registers, couples and drains; the flow that is given back is in mode Drain, and drained.
-pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<Flow, Spliced> {
+/// How far a drain came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Drained {
+    /// The sockets have nothing left.
+    Drained,
+    /// A trap brought the pair back before.
+    Awake,
+}
+
+/// Registers, couples and drains. The flow that is given back is in mode Drain, and drained, or in mode Undrain.
+pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), Spliced> {
     let flow = register(driver).map_err(Spliced::Refused)?;
+    driver.note_start(&flow);
     match couple(driver, &flow).await {
         Ok(()) => {}
         Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow))),
         Err(refused) => {
+            flow.slot().set_coupling(false);
             driver.entry.set_state(FlowState::Relay);
+            driver.flow = Some(flow);
             return Err(refused);
         }
     }
     match drain(driver, &flow).await {
-        Ok(()) => Ok(flow),
+        Ok(how) => Ok((flow, how)),
         Err(over) => Err(Spliced::Over(over, Some(flow))),
     }
 }
 
 fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
-    let plane: &Arc<Dataplane> = driver
-        .splicer
+    let splicer = driver.splicer;
+    let plane: &Arc<Dataplane> = splicer
         .plane
         .as_ref()
         .ok_or(Refusal::for_good(RelayReason::Unsupported))?;
-    let assessment = legs::assess(plane, &driver.pump, |ifindex| driver.splicer.watches(ifindex))?;
-    Flow::register(plane, &assessment, &driver.pump, driver.id().0)
+    let watched = |ifindex| splicer.watches(ifindex);
+    if let Some(mut flow) = driver.flow.take() {
+        let assessed = legs::assess(plane, &driver.pump, watched, |side, _| {
+            match flow.mapping(side) {
+                mapping if mapping.is_none() => Place::Plain,
+                mapping => Place::Alone(mapping, flow.leg(side).ts_sent),
+            }
+        });
+        return match assessed {
+            Ok(assessment) if flow.resume(&assessment, &driver.pump) => Ok(flow),
+            other => {
+                driver.flow = Some(flow);
+                Err(other.err().unwrap_or(Refusal::for_now(RelayReason::Unsettled)))
+            }
+        };
+    }
+    let mut left = Vec::new();
+    let assessed = legs::assess(plane, &driver.pump, watched, |_, leg| {
+        splicer.mapped.place(plane, leg, &mut left)
+    });
+    left.into_iter().for_each(|one| splicer.settle_later(one));
+    Flow::register(splicer, plane, &assessed?, &driver.pump, driver.id().0)
 }
 
 async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
@@ -84,12 +112,19 @@ async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
             return Err(Spliced::Over(Over::Finished, None));
         }
         let now = Instant::now();
+        if driver.fired(now).is_some() {
+            return Err(Driver::refuse(RelayReason::EndedBeforePolicy));
+        }
         driver.meter.sample(now, &driver.pump, Duration::ZERO);
         let obstacle = flow
             .coupling_obstacle(&driver.pump, announcer, started, driver.meter.rates())
             .map_err(over)?;
         match obstacle {
             None => {
+                if !driver.traps.is_closed() {
+                    flow.slot().set_keeping(true);
+                    flow.arm(&driver.pump, driver.distances());
+                }
                 return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
                     true => Ok(()),
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
@@ -111,86 +146,41 @@ fn coupling_reason(obstacle: Obstacle) -> RelayReason {
     }
 }
 
-/// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here, and no limit of
-/// time: new segments pass meanwhile, and a slow reader is as slow as it was.
-async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Over> {
+/// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here but through a trap,
+/// and no limit of time: new segments pass meanwhile, and a slow reader is as slow as it was.
+async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
     driver.entry.set_state(FlowState::Draining);
     driver.entry.set_reason(None);
     let mut drained_at = None;
     loop {
-        driver.step()?;
-        if flow.mode() != Mode::Drain {
-            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into());
+        // In this order: a cut that was read in mode Drain is from before a wake, and so is all that the pump reads up to it.
+        let cuts = flow.cuts();
+        match flow.mode() {
+            Mode::Drain => {}
+            Mode::Undrain => return Ok(Drained::Awake),
+            _ => return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into()),
         }
+        for side in Side::BOTH {
+            let to_cut = flow.bytes_to(side, cuts[side.index()], &driver.pump);
+            let limit = driver.traps.pump_limit(side).map_or(to_cut, |n| n.min(to_cut));
+            driver.pump.set_limit(side, Some(limit));
+        }
+        driver.step()?;
         let now = Instant::now();
+        if !driver.traps.is_closed() {
+            flow.promise(&driver.pump, cuts)?;
+        }
+        if (driver.fired(now).is_some() || flow.held().is_waiting()) && flow.wake()? {
+            return Ok(Drained::Awake);
+        }
         match flow.drain_progress(&driver.pump)? {
-            Progress::Parkable => return Ok(()),
-            Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => return Ok(()),
+            Progress::Parkable => return Ok(Drained::Drained),
+            Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => {
+                return Ok(Drained::Drained);
+            }
             _ => {}
         }
         // A shutdown does not stop a drain: it is about to need us no more. The grace period is its limit.
         driver.wait_draining(now + TICK).await;
     }
-}
-
-/// Parks the sockets of a drained flow, and detaches it when its policy says so.
-pub(crate) async fn park(driver: Driver<'_>, flow: Flow, detach: DetachPolicy) -> io::Result<Ended> {
-    let parkable = flow.drain_progress(&driver.pump)? == Progress::Parkable;
-    let started = std::time::Instant::now();
-    if !flow.finish() {
-        let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
-        return Ok(driver.conclude(Over::Broken(reset), Some(flow)));
-    }
-    let switched = started.elapsed();
-    driver.splicer.stats.spliced.add(1);
-    flow.add_relayed(&driver.pump);
-    if !parkable || detach == DetachPolicy::Now || driver.splicer.under_pressure() {
-        return finish_detaching(driver, flow, Some(started));
-    }
-    driver.splicer.stats.to_dormant.add(switched);
-    driver.entry.set_state(FlowState::Dormant);
-    for side in Side::BOTH {
-        // Its probes are not the flow's.
-        let _ = options::set_keepalive(driver.pump.socket(side), false);
-    }
-    let until = match detach {
-        DetachPolicy::AfterTime(after) => Some(Instant::now() + after),
-        _ => None,
-    };
-    loop {
-        let directions = flow.directions();
-        driver.entry.note_translated(&directions);
-        let ended = directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin);
-        let now = Instant::now();
-        let due = until.is_some_and(|at| now >= at);
-        if due || ended || flow.mode() != Mode::Final || driver.splicer.under_pressure() {
-            return finish_detaching(driver, flow, None);
-        }
-        let next = until.unwrap_or(now + DORMANT_TICK).min(now + DORMANT_TICK);
-        tokio::select! {
-            () = sleep_until(next) => {}
-            () = driver.splicer.reached(Phase::Closing) => return finish_detaching(driver, flow, None),
-        }
-    }
-}
-
-fn finish_detaching(
-    driver: Driver<'_>,
-    flow: Flow,
-    started: Option<std::time::Instant>,
-) -> io::Result<Ended> {
-    let id = driver.id();
-    // Counts what was relayed.
-    let _ = driver.summary(true, false);
-    let Driver {
-        splicer, entry, pump, ..
-    } = driver;
-    let settling = flow.detach(pump)?;
-    if let Some(started) = started {
-        splicer.stats.to_detached.add(started.elapsed());
-    }
-    splicer.settle_later(settling);
-    splicer.stats.detached.add(1);
-    drop(entry);
-    Ok(Ended::Detached(id))
 }

@@ -11,7 +11,10 @@ use std::{
 
 use longsplice_core::reason::RelayReason;
 
-use crate::api::{Counters, SwitchTimes};
+use crate::{
+    api::{Counters, SwitchTimes},
+    until::Trap,
+};
 
 /// How many switches the quantiles are of.
 const SAMPLES: usize = 4096;
@@ -83,10 +86,13 @@ pub(crate) struct Stats {
     pub(crate) accepted: Count,
     pub(crate) spliced: Count,
     pub(crate) detached: Count,
+    pub(crate) unspliced: Count,
     pub(crate) adopted: Count,
     pub(crate) relay_bytes: Count,
     pub(crate) to_dormant: Times,
     pub(crate) to_detached: Times,
+    pub(crate) rebuild: Times,
+    returned: Mutex<BTreeMap<String, u64>>,
     relayed: Mutex<BTreeMap<RelayReason, u64>>,
     ended: Mutex<BTreeMap<End, u64>>,
 }
@@ -99,6 +105,17 @@ impl Stats {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .entry(reason)
+            .or_default() += 1;
+    }
+
+    /// A spliced pair came back.
+    pub(crate) fn returned(&self, why: Trap) {
+        let name = why.as_str().to_owned();
+        *self
+            .returned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(name)
             .or_default() += 1;
     }
 
@@ -116,11 +133,13 @@ impl Stats {
     pub(crate) fn snapshot(&self, segments: BTreeMap<String, u64>) -> Counters {
         let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
         Counters {
             accepted_total: self.accepted.get(),
             spliced_total: self.spliced.get(),
             detached_total: self.detached.get(),
-            unspliced_total: 0,
+            unspliced_total: self.unspliced.get(),
+            returned_total: returned.clone(),
             adopted_total: self.adopted.get(),
             ended_total: ended
                 .iter()
@@ -132,6 +151,7 @@ impl Stats {
             segments,
             switch_to_dormant: self.to_dormant.quantiles(),
             switch_to_detached: self.to_detached.quantiles(),
+            rebuild: self.rebuild.quantiles(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Removing what this process made when it is interrupted, and what a killed one left behind.
 
 use std::collections::HashMap;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::{fs, thread};
@@ -10,7 +9,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Error;
-use crate::netns::{self, NETNS_DIR};
+use crate::netns;
 
 /// Something that outlives this process unless it is removed.
 pub(crate) trait Remove: Send + Sync {
@@ -113,20 +112,10 @@ fn catch_signals() -> Result<(), Error> {
 /// # Errors
 /// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed.
 pub fn sweep(prefix: &str) -> Result<usize, Error> {
-    let entries = match fs::read_dir(NETNS_DIR) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(Error::io("list network namespaces")(error)),
-    };
     let mut swept = 0;
-    for entry in entries.flatten() {
-        let file_name = entry.file_name();
-        let Ok(name) = std::str::from_utf8(file_name.as_bytes()) else {
-            continue;
-        };
+    for name in netns::names()?.iter().filter(|name| name.starts_with(prefix)) {
         let Some(owner) = netns::owner(name) else { continue };
-        let alive = fs::exists(format!("/proc/{owner}")).unwrap_or(true);
-        if name.starts_with(prefix) && !alive {
+        if !fs::exists(format!("/proc/{owner}")).unwrap_or(true) {
             netns::destroy(name)?;
             swept += 1;
         }

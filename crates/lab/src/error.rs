@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitStatus;
 
+use crate::link::LinkError;
+
 /// Why a namespace, a device, a process or a listener could not be had.
 ///
 /// A connection that fails is not one of these: it is a result, see [`crate::traffic::Failure`].
@@ -32,6 +34,25 @@ pub enum Error {
         status: ExitStatus,
         /// What it wrote to its standard error.
         stderr: String,
+    },
+    /// The description of a link makes no sense.
+    #[error("a link cannot be had: {0}")]
+    Link(#[from] LinkError),
+    /// More servers were asked for than there are networks.
+    #[error("{asked} servers are too many: {most} have addresses")]
+    TooMany {
+        /// How many were asked for.
+        asked: usize,
+        /// How many there can be.
+        most: usize,
+    },
+    /// There is no namespace, or more than one, of the name that was asked for.
+    #[error("no single namespace is called {name}; there are: {there}")]
+    NoNamespace {
+        /// What was asked for.
+        name: String,
+        /// What could have been meant.
+        there: String,
     },
     /// A file of the kernel did not look as expected.
     #[error("cannot understand {what}: {text:?}")]

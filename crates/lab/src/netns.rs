@@ -1,4 +1,4 @@
-//! A network namespace as a guard.
+//! Network namespaces: as guards, and by their names.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::cleanup::{self, Remove, Ticket};
 use crate::process::wait_readable;
-use crate::{Counters, Error, NsCommand, tool};
+use crate::{Counters, Error, NsCommand, sockets, tool};
 
 /// Where `ip netns` keeps its namespaces.
 pub(crate) const NETNS_DIR: &str = "/run/netns";
@@ -100,24 +100,7 @@ impl Namespace {
     /// # Panics
     /// When `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        let file = open(self.name())?;
-        thread::scope(|scope| {
-            // A thread of its own, because a thread that has entered a namespace stays there.
-            let inside = thread::Builder::new()
-                .name(format!("in {}", self.name()))
-                .spawn_scoped(scope, || {
-                    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-                    Ok::<T, Errno>(work())
-                })
-                .map_err(Error::io("start a thread"))?;
-            match inside.join() {
-                Ok(Ok(value)) => Ok(value),
-                Ok(Err(errno)) => Err(Error::io(format!("enter {}", self.name()))(io::Error::from(
-                    errno,
-                ))),
-                Err(payload) => panic::resume_unwind(payload),
-            }
-        })
+        enter(self.name(), work)
     }
 
     /// A command that will run inside the namespace.
@@ -142,6 +125,14 @@ impl Namespace {
     pub fn snmp(&self) -> Result<Counters, Error> {
         self.run(Counters::read)?
     }
+
+    /// Whether a TCP socket listens at `port` in the namespace, now, at whatever address.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when `/proc/net` cannot be read.
+    pub fn listens_at(&self, port: u16) -> Result<bool, Error> {
+        self.run(|| sockets::listens_at(port))?
+    }
 }
 
 impl Drop for Namespace {
@@ -151,16 +142,83 @@ impl Drop for Namespace {
     }
 }
 
+/// Runs `work` on a thread inside the namespace that `ip netns` knows as `name`, whoever made it, and answers its
+/// value.
+///
+/// # Errors
+/// [`Error::Io`] when the namespace cannot be entered.
+///
+/// # Panics
+/// When `work` does.
+pub fn enter<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let file = open(name)?;
+    thread::scope(|scope| {
+        // A thread of its own, because a thread that has entered a namespace stays there.
+        let inside = thread::Builder::new()
+            .name(format!("in {name}"))
+            .spawn_scoped(scope, || {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+                Ok::<T, Errno>(work())
+            })
+            .map_err(Error::io("start a thread"))?;
+        match inside.join() {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(errno)) => Err(Error::io(format!("enter {name}"))(io::Error::from(errno))),
+            Err(payload) => panic::resume_unwind(payload),
+        }
+    })
+}
+
+/// The full name of the namespace that was made with the prefix `name`, by any process; or `name` itself, if it is a full
+/// name.
+///
+/// # Errors
+/// [`Error::NoNamespace`] when there is none, or more than one.
+pub fn find(name: &str) -> Result<String, Error> {
+    let mut names = names()?;
+    names.sort();
+    let mut found: Vec<&String> = names.iter().filter(|full| prefix(full) == Some(name)).collect();
+    found.extend(names.iter().find(|full| *full == name));
+    match found.as_slice() {
+        [one] => Ok((*one).clone()),
+        _ => Err(Error::NoNamespace {
+            name: name.to_owned(),
+            there: names.join(", "),
+        }),
+    }
+}
+
+/// The names of all namespaces that `ip netns` knows.
+pub(crate) fn names() -> Result<Vec<String>, Error> {
+    let entries = match fs::read_dir(NETNS_DIR) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("list network namespaces")(error)),
+    };
+    let names = entries.flatten().map(|entry| entry.file_name().into_string());
+    // A name that is no text is none of ours.
+    Ok(names.filter_map(Result::ok).collect())
+}
+
 fn open(name: &str) -> Result<File, Error> {
     File::open(Path::new(NETNS_DIR).join(name)).map_err(Error::io(format!("open namespace {name}")))
 }
 
 /// The process that made the namespace `name`, if the name has the form that [`Namespace::new`] gives.
 pub(crate) fn owner(name: &str) -> Option<u32> {
+    parts(name).map(|(_, pid)| pid)
+}
+
+/// What the namespace `name` was to be called, if its name has that form.
+fn prefix(name: &str) -> Option<&str> {
+    parts(name).map(|(prefix, _)| prefix)
+}
+
+fn parts(name: &str) -> Option<(&str, u32)> {
     let (rest, count) = name.rsplit_once('-')?;
-    let (_, pid) = rest.rsplit_once('-')?;
+    let (prefix, pid) = rest.rsplit_once('-')?;
     count.parse::<u32>().ok()?;
-    pid.parse().ok()
+    Some((prefix, pid.parse().ok()?))
 }
 
 /// Kills what runs in the namespace and removes its name.
@@ -210,14 +268,16 @@ fn pids_in(inode: u64) -> Vec<Pid> {
 
 #[cfg(test)]
 mod tests {
-    use super::owner;
+    use super::{owner, prefix};
 
     #[test]
-    fn the_owner_is_read_from_the_name() {
+    fn the_owner_and_the_prefix_are_read_from_the_name() {
         assert_eq!(owner("my-test-client-4711-2"), Some(4711));
         assert_eq!(owner("t-1-0"), Some(1));
         for foreign in ["default", "a-b", "a-1-b", "1-2"] {
             assert_eq!(owner(foreign), None, "{foreign}");
+            assert_eq!(prefix(foreign), None, "{foreign}");
         }
+        assert_eq!(prefix("my-test-client-4711-2"), Some("my-test-client"));
     }
 }

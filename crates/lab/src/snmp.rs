@@ -1,7 +1,7 @@
 //! The kernel's counters of a namespace: `/proc/net/snmp` and `/proc/net/netstat`.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::{fmt, fs};
 
 use serde::Serialize;
 
@@ -60,9 +60,43 @@ impl Counters {
         Counters(changed.filter(|(_, change)| *change != 0).collect())
     }
 
+    /// What tests and reports ask for most.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            sent_again: self.get("Tcp.RetransSegs"),
+            timeouts: self.get("TcpExt.TCPTimeouts"),
+            resets_sent: self.get("Tcp.OutRsts"),
+            bad_checksums: self.get("Tcp.InCsumErrors"),
+        }
+    }
+
     /// All of them, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+/// What went wrong in the TCP of a namespace; of a [difference](Counters::diff), in that time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Segments that were sent again.
+    pub sent_again: i64,
+    /// Retransmission timers that expired. (The kernel counts those that hit in the middle of a recovery under other
+    /// names: a socket's own count, [`crate::traffic::EndReport::timeouts`], has them all.)
+    pub timeouts: i64,
+    /// Resets that were sent.
+    pub resets_sent: i64,
+    /// Segments that came with a wrong checksum.
+    pub bad_checksums: i64,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} segments sent again, {} timeouts, {} resets sent, {} wrong checksums",
+            self.sent_again, self.timeouts, self.resets_sent, self.bad_checksums
+        )
     }
 }
 
@@ -89,6 +123,8 @@ mod tests {
             diff.iter().collect::<Vec<_>>(),
             [("Tcp.RetransSegs", 7), ("TcpExt.TCPTimeouts", 3)]
         );
+        let tally = diff.tally();
+        assert_eq!((tally.sent_again, tally.timeouts, tally.resets_sent), (7, 3, 0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A histogram of durations whose memory does not grow.
 
+use std::fmt;
+
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
@@ -75,19 +77,46 @@ impl Histogram {
         self.max
     }
 
+    /// The median in nanoseconds.
+    pub fn p50_ns(&self) -> u64 {
+        self.quantile_ns(0.5)
+    }
+
     /// The 99th percentile in nanoseconds.
     pub fn p99_ns(&self) -> u64 {
         self.quantile_ns(0.99)
     }
 }
 
+impl fmt::Display for Histogram {
+    /// In milliseconds, or microseconds where that is little.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quantiles =
+            [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)].map(|(name, q)| (name, self.quantile_ns(q)));
+        for (name, ns) in quantiles {
+            write!(f, "{name} {}, ", short(ns))?;
+        }
+        write!(f, "max {}", short(self.max))
+    }
+}
+
+/// A duration for a person.
+fn short(ns: u64) -> String {
+    match ns {
+        100_000.. => format!("{:.2} ms", ns as f64 / 1e6),
+        _ => format!("{:.1} µs", ns as f64 / 1e3),
+    }
+}
+
 impl Serialize for Histogram {
     /// The figures that a report shows; not the buckets.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Histogram", 4)?;
+        let mut fields = serializer.serialize_struct("Histogram", 6)?;
         fields.serialize_field("count", &self.count)?;
         fields.serialize_field("mean_ns", &self.mean_ns())?;
+        fields.serialize_field("p50_ns", &self.p50_ns())?;
         fields.serialize_field("p99_ns", &self.p99_ns())?;
+        fields.serialize_field("p999_ns", &self.quantile_ns(0.999))?;
         fields.serialize_field("max_ns", &self.max)?;
         fields.end()
     }
@@ -138,7 +167,11 @@ mod tests {
             "{}",
             histogram.p99_ns()
         );
-        assert!((500_000..540_000).contains(&histogram.quantile_ns(0.5)));
+        assert!((500_000..540_000).contains(&histogram.p50_ns()));
+        assert_eq!(
+            histogram.to_string(),
+            "p50 0.51 ms, p99 1.00 ms, p99.9 1.00 ms, max 1.00 ms"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tun_rs::SyncDevice;
 
-use super::report::Report;
+use super::report::{Report, lateness_bound};
 use super::schedule::{Fate, Nanos, Schedule};
 
 /// A packet under way. Ordered by its arrival; packets that arrive together keep their order.
@@ -15,6 +15,8 @@ struct Packet {
     arrival: Nanos,
     number: u64,
     second_copy: bool,
+    /// For how long, at most, it had waited at the device before it was taken in: it will be late by that.
+    waited: Nanos,
     frame: Vec<u8>,
 }
 
@@ -54,6 +56,10 @@ pub(super) struct Lane {
     spare: Vec<Vec<u8>>,
     /// The longest frame that the devices can carry.
     frame_len: usize,
+    /// When the device was last seen to have nothing: what it has now came later.
+    empty_at: Nanos,
+    /// A packet that comes later than it should by more than this is late.
+    bound: Nanos,
     /// Shared with the [`super::Emulator`]. Locked for a batch of packets, not for each.
     report: SharedReport,
 }
@@ -66,13 +72,17 @@ pub(super) fn lock(report: &SharedReport) -> MutexGuard<'_, Report> {
 }
 
 impl Lane {
-    pub(super) fn new(schedule: Schedule, frame_len: usize) -> Self {
+    /// A direction at rest, `now`.
+    pub(super) fn new(schedule: Schedule, frame_len: usize, now: Nanos) -> Self {
+        let bound = lateness_bound(schedule.spec()).as_nanos();
         Lane {
             schedule,
             under_way: BinaryHeap::new(),
             count: 0,
             spare: Vec::new(),
             frame_len,
+            empty_at: now,
+            bound: Nanos::try_from(bound).unwrap_or(Nanos::MAX),
             report: SharedReport::default(),
         }
     }
@@ -87,25 +97,40 @@ impl Lane {
         self.under_way.peek().map(|Reverse(packet)| packet.arrival)
     }
 
-    /// Takes at most `limit` packets from `device`; answers whether there may be more.
-    pub(super) fn collect(&mut self, device: &SyncDevice, limit: usize, clock: fn() -> Nanos) -> bool {
+    /// The device was seen to have nothing.
+    pub(super) fn nothing_at(&mut self, now: Nanos) {
+        self.empty_at = now;
+    }
+
+    /// Takes at most `limit` packets from `device`, none of which came before `since`; answers whether there may
+    /// be more.
+    pub(super) fn collect(
+        &mut self,
+        device: &SyncDevice,
+        limit: usize,
+        since: Nanos,
+        clock: fn() -> Nanos,
+    ) -> bool {
         let report = self.report();
         let mut report = lock(&report);
+        let since = since.max(self.empty_at);
         for _ in 0..limit {
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.resize(self.frame_len, 0);
             // Any error means no packet now: `WouldBlock`, or a device that was set down.
             let Ok(len) = device.recv(&mut frame) else {
                 self.spare.push(frame);
+                self.empty_at = clock();
                 return false;
             };
             frame.truncate(len);
-            self.admit(clock(), frame, &mut report);
+            self.admit(clock(), since, frame, &mut report);
         }
         true
     }
 
-    fn admit(&mut self, now: Nanos, frame: Vec<u8>, report: &mut Report) {
+    /// Decides about a packet that is here `now`, and came after `since`.
+    fn admit(&mut self, now: Nanos, since: Nanos, mut frame: Vec<u8>, report: &mut Report) {
         match self.schedule.offer(now, frame.len()) {
             Fate::Dropped => report.dropped += 1,
             Fate::Lost => report.lost += 1,
@@ -113,28 +138,31 @@ impl Lane {
                 at,
                 reordered,
                 duplicated,
+                corrupted,
             } => {
                 report.reordered += u64::from(reordered);
+                report.corrupted += u64::from(corrupted.is_some_and(|bit| flip(&mut frame, bit)));
+                let packet = Packet {
+                    arrival: at,
+                    number: self.count,
+                    second_copy: false,
+                    waited: now.saturating_sub(since),
+                    frame,
+                };
                 if duplicated {
                     report.duplicated += 1;
-                    self.push(at, true, frame.clone());
+                    self.under_way.push(Reverse(Packet {
+                        second_copy: true,
+                        frame: packet.frame.clone(),
+                        ..packet
+                    }));
                 }
-                self.push(at, false, frame);
+                self.under_way.push(Reverse(packet));
                 self.count += 1;
                 return;
             }
         }
         self.spare.push(frame);
-    }
-
-    fn push(&mut self, arrival: Nanos, second_copy: bool, frame: Vec<u8>) {
-        let number = self.count;
-        self.under_way.push(Reverse(Packet {
-            arrival,
-            number,
-            second_copy,
-            frame,
-        }));
     }
 
     /// Delivers to `device` what is due, at most `limit` packets; answers whether more is due.
@@ -151,7 +179,7 @@ impl Lane {
             };
             match device.send(&packet.frame) {
                 Ok(_) => {
-                    report.lateness.add(now - packet.arrival);
+                    report.arrived(now - packet.arrival + packet.waited, self.bound);
                     report.forwarded += u64::from(!packet.second_copy);
                 }
                 Err(_) => report.refused += 1,
@@ -159,5 +187,39 @@ impl Lane {
             self.spare.push(packet.frame);
         }
         true
+    }
+}
+
+/// Changes a bit of what the frame carries, this one modulo their number; answers whether it carries anything.
+fn flip(frame: &mut [u8], bit: u64) -> bool {
+    let Some(payload) = frame
+        .get_mut(ETHERNET_HEADER..)
+        .filter(|payload| !payload.is_empty())
+    else {
+        return false;
+    };
+    let bit = bit % (payload.len() as u64 * 8);
+    payload[(bit / 8) as usize] ^= 1 << (bit % 8);
+    true
+}
+
+/// Without a VLAN tag, which the laboratory does not use.
+const ETHERNET_HEADER: usize = 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bit_behind_the_ethernet_header_is_flipped() {
+        for bit in [0, 7, 8, 799, 800, u64::MAX] {
+            let mut frame = [0; ETHERNET_HEADER + 100];
+            assert!(flip(&mut frame, bit));
+            assert!(frame[..ETHERNET_HEADER].iter().all(|byte| *byte == 0));
+            let ones: u32 = frame.iter().map(|byte| byte.count_ones()).sum();
+            assert_eq!(ones, 1, "{bit}");
+        }
+        assert!(!flip(&mut [0; ETHERNET_HEADER], 3), "nothing to change");
+        assert!(!flip(&mut [0; 3], 3));
     }
 }

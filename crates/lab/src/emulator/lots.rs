@@ -93,9 +93,7 @@ impl Lots {
         let unit = match self.spec.distribution {
             Distribution::Uniform => 2.0 * one - 1.0,
             // Box and Muller. `1 - one` is never 0, whose logarithm is none.
-            Distribution::Normal => {
-                (-2.0 * (1.0 - one).ln()).sqrt() * (std::f64::consts::TAU * other).cos()
-            }
+            Distribution::Normal => (-2.0 * (1.0 - one).ln()).sqrt() * (std::f64::consts::TAU * other).cos(),
         };
         unit * self.spec.jitter.as_nanos() as f64
     }
@@ -166,12 +164,7 @@ mod tests {
             corrupt: 0.3,
             ..loss_only.clone()
         };
-        let lost = |spec| {
-            lots(spec, 1000)
-                .iter()
-                .map(|lot| lot.lost)
-                .collect::<Vec<_>>()
-        };
+        let lost = |spec| lots(spec, 1000).iter().map(|lot| lot.lost).collect::<Vec<_>>();
         assert_eq!(lost(&loss_only), lost(&more));
     }
 
@@ -186,7 +179,10 @@ mod tests {
         let lost = share(&drawn, |lot| lot.lost);
         let expected = Burst::new(0.01, 0.25).mean_loss();
         assert!((lost / expected - 1.0).abs() < 0.1, "{lost} for {expected}");
-        let bursts = drawn.windows(2).filter(|pair| !pair[0].lost && pair[1].lost).count();
+        let bursts = drawn
+            .windows(2)
+            .filter(|pair| !pair[0].lost && pair[1].lost)
+            .count();
         let mean = lost * drawn.len() as f64 / bursts as f64;
         assert!((3.7..4.3).contains(&mean), "{mean} packets in a burst on average");
     }

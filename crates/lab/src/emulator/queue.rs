@@ -48,7 +48,8 @@ impl Tail {
             return None;
         }
         let duration = u128::from(len * 8) * 1_000_000_000 / u128::from(rate.max(1));
-        self.free_at = self.free_at.max(now) + Nanos::try_from(duration).unwrap_or(Nanos::MAX / 2);
+        let duration = Nanos::try_from(duration).unwrap_or(Nanos::MAX);
+        self.free_at = self.free_at.max(now).saturating_add(duration);
         self.waiting.push_back((self.free_at, len));
         self.bytes += len;
         Some(self.free_at)
@@ -87,7 +88,11 @@ mod tests {
             assert_eq!(tail.admit(0, 1500), Some(MS));
             assert_eq!(tail.admit(0, 1500), Some(2 * MS));
             assert_eq!(tail.admit(0, 1500), None, "{limit:?}");
-            assert_eq!(tail.admit(MS - 1, 1500), None, "{limit:?}: the first is still being sent");
+            assert_eq!(
+                tail.admit(MS - 1, 1500),
+                None,
+                "{limit:?}: the first is still being sent"
+            );
             assert_eq!(tail.admit(MS, 1500), Some(3 * MS), "{limit:?}");
             assert_eq!(tail.admit(MS, 1500), None, "{limit:?}");
         }

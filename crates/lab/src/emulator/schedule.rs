@@ -66,7 +66,7 @@ impl Schedule {
             at = at.max(self.latest);
         }
         if lot.held_back {
-            at += nanos(self.spec.reorder_delay);
+            at = at.saturating_add(nanos(self.spec.reorder_delay));
         } else {
             self.latest = self.latest.max(at);
         }
@@ -179,7 +179,10 @@ mod tests {
             ..Direction::default()
         };
         assert_eq!(fates(&spec, 10_000), fates(&spec, 10_000));
-        assert_ne!(fates(&spec, 10_000), fates(&Direction { seed: 8, ..spec }, 10_000));
+        assert_ne!(
+            fates(&spec, 10_000),
+            fates(&Direction { seed: 8, ..spec }, 10_000)
+        );
     }
 
     #[test]
@@ -226,7 +229,9 @@ mod tests {
                 distribution,
                 ..Direction::default()
             };
-            let early = (0..).zip(arrivals(&spec, 1000)).filter(|(i, (at, _))| *at < i * MS);
+            let early = (0..)
+                .zip(arrivals(&spec, 1000))
+                .filter(|(i, (at, _))| *at < i * MS);
             assert_eq!(early.count(), 0);
         }
     }

@@ -301,14 +301,14 @@ mod tests {
         let of = |change: fn(&mut Direction)| {
             let mut direction = Direction::default();
             change(&mut direction);
-            LinkSpec::symmetric(direction)
-                .check()
-                .unwrap_err()
-                .to_string()
+            LinkSpec::symmetric(direction).check().unwrap_err().to_string()
         };
         assert_eq!(of(|d| d.loss = 1.5), "loss cannot be 1.5");
         assert_eq!(of(|d| d.duplicate = f64::NAN), "dup cannot be NaN");
-        assert_eq!(of(|d| d.burst = Some(Burst::new(0.1, -1.0))), "burst cannot be -1");
+        assert_eq!(
+            of(|d| d.burst = Some(Burst::new(0.1, -1.0))),
+            "burst cannot be -1"
+        );
         assert_eq!(of(|d| d.rate = Some(0)), "rate cannot be 0");
         assert_eq!(of(|d| d.queue = Queue::Packets(0)), "queue cannot be 0");
         assert!(LinkSpec::default().check().is_ok());

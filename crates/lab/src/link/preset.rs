@@ -79,7 +79,10 @@ mod tests {
     fn the_legs_have_their_round_trips() {
         for (name, ms) in [("rtt1", 1), ("rtt20", 20), ("rtt100", 100), ("rtt300", 300)] {
             let link: LinkSpec = name.parse().unwrap();
-            assert_eq!(link.to_server.delay + link.to_client.delay, Duration::from_millis(ms));
+            assert_eq!(
+                link.to_server.delay + link.to_client.delay,
+                Duration::from_millis(ms)
+            );
         }
     }
 }

@@ -40,6 +40,11 @@ impl Gaps {
         self.last_ns = Some(now_ns);
     }
 
+    /// The other end was not to send before `ns`: a silence begins there at the earliest.
+    pub(super) fn not_before(&mut self, ns: u64) {
+        self.last_ns = self.last_ns.map(|last_ns| last_ns.max(ns));
+    }
+
     /// The longest silence in microseconds, and the list of the long ones.
     pub(super) fn finish(self) -> (u64, Vec<Gap>) {
         (self.longest_ns / 1000, self.listed)
@@ -49,6 +54,18 @@ impl Gaps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silence_begins_when_the_other_end_may_send() {
+        let mut gaps = Gaps::default();
+        gaps.not_before(1_000_000);
+        gaps.read(9_000_000, 0);
+        gaps.not_before(12_000_000);
+        gaps.read(14_000_000, 10);
+        gaps.not_before(12_000_000);
+        gaps.read(15_000_000, 20);
+        assert_eq!(gaps.finish().0, 2000);
+    }
 
     #[test]
     fn the_longest_is_kept_and_long_ones_are_listed() {

@@ -1,15 +1,19 @@
-//! Verified traffic: connections that send a pattern of their own in both directions at once, and whose every
-//! byte is checked where it arrives.
+//! Verified traffic: connections that send a pattern of their own in both directions, at once or by turns, and
+//! whose every byte is checked where it arrives.
 //!
 //! A client says at the beginning of each stream, in a small header, what the connection shall do; the server
 //! does its part. When both are in this process, as in tests, the outcome holds what both saw.
 
 mod board;
 mod end;
+mod exchange;
 mod gaps;
 mod header;
 mod outcome;
 mod pace;
+mod progress;
+mod receive;
+mod send;
 mod server;
 mod spec;
 mod tcp_info;
@@ -23,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+pub use exchange::{ExchangeTime, Exchanges};
 pub use gaps::LONG_GAP;
 pub use outcome::{ConnectionOutcome, EndReport, Failure, Gap, Outcome};
 pub use server::TrafficServer;
@@ -49,7 +54,7 @@ impl Traffic {
     /// function: see [`Outcome::failures`].
     pub fn run(namespace: &Namespace, to: SocketAddr, spec: &TrafficSpec) -> Result<Outcome, Error> {
         let jobs = jobs(spec);
-        let mut outcome = namespace.run(|| drive(to, &jobs, spec.parallel))?;
+        let mut outcome = namespace.run(|| drive(to, &jobs, spec))?;
         let ended = Instant::now();
         for (job, connection) in jobs.iter().zip(&mut outcome.connections) {
             let silent = || EndReport {
@@ -65,7 +70,7 @@ impl Traffic {
 
     /// Runs the connections from the namespace of the calling thread to a server in any process.
     pub fn drive(to: SocketAddr, spec: &TrafficSpec) -> Outcome {
-        drive(to, &jobs(spec), spec.parallel)
+        drive(to, &jobs(spec), spec)
     }
 }
 
@@ -73,13 +78,13 @@ fn jobs(spec: &TrafficSpec) -> Vec<Job> {
     let job = |(number, spec_of_one): (usize, &ConnectionSpec)| Job {
         id: board::new_id(),
         seed: mix(spec.seed ^ mix(number as u64)),
-        spec: spec_of_one.clone(),
+        spec: spec_of_one.clone().settled(),
     };
     spec.connections.iter().enumerate().map(job).collect()
 }
 
-/// Runs the clients' ends of `jobs`, `parallel` at a time.
-fn drive(to: SocketAddr, jobs: &[Job], parallel: usize) -> Outcome {
+/// Runs the clients' ends of `jobs`, which were made from `spec`.
+fn drive(to: SocketAddr, jobs: &[Job], spec: &TrafficSpec) -> Outcome {
     raise_file_limit();
     let start = Instant::now();
     let next = AtomicUsize::new(0);
@@ -94,7 +99,7 @@ fn drive(to: SocketAddr, jobs: &[Job], parallel: usize) -> Outcome {
     };
     thread::scope(|scope| {
         // This thread is one of them.
-        for _ in 1..parallel.min(jobs.len()) {
+        for _ in 1..spec.parallel.min(jobs.len()) {
             let thread = thread::Builder::new().name("lab-client".into()).stack_size(STACK);
             if thread.spawn_scoped(scope, work).is_err() {
                 // Fewer at a time, then.
@@ -104,6 +109,7 @@ fn drive(to: SocketAddr, jobs: &[Job], parallel: usize) -> Outcome {
         work();
     });
     Outcome {
+        seed: spec.seed,
         connections: outcomes.into_inner().unwrap_or_else(PoisonError::into_inner),
         duration_us: start.elapsed().as_micros() as u64,
     }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Pacer {
     start: Instant,
+    /// What had been moved at the start.
+    done: u64,
     /// In byte/s.
     rate: Option<u64>,
 }
@@ -15,6 +17,7 @@ impl Pacer {
     pub(super) fn new(rate: Option<u64>) -> Self {
         Pacer {
             start: Instant::now(),
+            done: 0,
             rate: rate.filter(|rate| *rate > 0),
         }
     }
@@ -30,14 +33,15 @@ impl Pacer {
     /// Sleeps until `done` bytes are due; answers whether it slept.
     pub(super) fn keep(&self, done: u64) -> bool {
         let Some(rate) = self.rate else { return false };
-        let due = self.start + Duration::from_secs_f64(done as f64 / rate as f64);
+        let due = self.start + Duration::from_secs_f64((done - self.done) as f64 / rate as f64);
         let wait = due.saturating_duration_since(Instant::now());
         thread::sleep(wait);
         !wait.is_zero()
     }
 
-    /// Takes a pause out of the account, or what was not sent in it would be sent in one burst after it.
-    pub(super) fn forgive(&mut self, pause: Duration) {
-        self.start += pause;
+    /// Begins anew when `done` bytes are moved, after a pause: or what was not moved in it would be moved in one burst.
+    pub(super) fn start_over(&mut self, done: u64) {
+        self.start = Instant::now();
+        self.done = done;
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::exchange::Exchanges;
 use crate::pattern::{MAX_PIECE, Pattern};
 
 /// One direction of a connection.
@@ -19,14 +20,16 @@ pub struct Transfer {
     pub chunk: usize,
     /// A silence of the sender.
     pub pause: Option<Pause>,
+    /// Times in which the receiver reads nothing, so that its window closes; in any order.
+    pub read_pauses: Vec<Pause>,
 }
 
-/// A silence in the middle of a transfer. The receiver sees it as a gap.
+/// A silence in the middle of a transfer. One of the sender is a gap for the receiver; one of the receiver is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// It begins when so many bytes are written.
+    /// It begins when so many bytes are written, or read.
     pub after_bytes: u64,
-    /// How long it lasts: less than [`ConnectionSpec::stall`], or the receiver gives up.
+    /// How long it lasts: less than [`ConnectionSpec::stall`], or the other end gives up.
     pub length: Duration,
 }
 
@@ -49,6 +52,8 @@ pub struct ConnectionSpec {
     pub to_server: Transfer,
     /// From the server to the client; both run at the same time.
     pub to_client: Transfer,
+    /// Both sides send by turns instead. The bytes of both transfers follow from this, whatever they say.
+    pub exchanges: Option<Exchanges>,
     /// Who closes when.
     pub close: Close,
     /// The congestion control of both ends, `cubic` say; `None`: that of the namespace.
@@ -79,6 +84,7 @@ impl Transfer {
             receive_rate: None,
             chunk: MAX_PIECE,
             pause: None,
+            read_pauses: Vec::new(),
         }
     }
 }
@@ -89,6 +95,7 @@ impl ConnectionSpec {
         ConnectionSpec {
             to_server,
             to_client,
+            exchanges: None,
             close: Close::Both,
             congestion: None,
             sha256: false,
@@ -99,6 +106,21 @@ impl ConnectionSpec {
     /// A connection that sends `bytes` in each direction, as fast as possible.
     pub fn both_ways(bytes: u64) -> Self {
         ConnectionSpec::new(Transfer::of(bytes), Transfer::of(bytes))
+    }
+
+    /// A connection on which requests and replies take turns.
+    pub fn exchanges(exchanges: Exchanges) -> Self {
+        let mut spec = ConnectionSpec::both_ways(0);
+        spec.exchanges = Some(exchanges);
+        spec.settled()
+    }
+
+    /// The same, where the bytes of both transfers are those of the exchanges, if there are any.
+    pub(super) fn settled(mut self) -> Self {
+        if let Some(exchanges) = self.exchanges {
+            [self.to_server.bytes, self.to_client.bytes] = exchanges.bytes();
+        }
+        self
     }
 }
 

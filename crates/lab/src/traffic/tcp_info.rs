@@ -1,6 +1,8 @@
 //! What the kernel tells of a TCP socket.
 
+use std::fs;
 use std::net::TcpStream;
+use std::sync::LazyLock;
 
 use nix::sys::socket::{getsockopt, sockopt::GetStruct};
 
@@ -16,13 +18,75 @@ nix::getsockopt_impl!(
     GetStruct<libc::tcp_info>
 );
 
+/// The same up to `tcpi_total_rto_time`, as bytes: more than libc knows of.
+#[derive(Debug, Clone, Copy)]
+struct TcpInfoBytes;
+
+/// The offset of `tcpi_total_rto`, a `u16`, in `struct tcp_info` of `<linux/tcp.h>`: the kernel's promise.
+const TOTAL_RTO: usize = 240;
+/// Where `tcpi_total_rto_time` ends, the last of the fields that came with it.
+const LEN: usize = TOTAL_RTO + 8;
+
+nix::getsockopt_impl!(
+    TcpInfoBytes,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    [u8; LEN],
+    GetStruct<[u8; LEN]>
+);
+
 /// How many segments the socket has sent again so far; 0 when the kernel does not say.
 pub(super) fn total_retrans(stream: &TcpStream) -> u32 {
     getsockopt(stream, TcpInfo).map_or(0, |info| info.tcpi_total_retrans)
+}
+
+/// How often the socket's retransmission timer has expired so far; `None` before Linux 6.7, which does not say.
+pub(super) fn timeouts(stream: &TcpStream) -> Option<u32> {
+    static IS_TOLD: LazyLock<bool> = LazyLock::new(|| {
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        version(&release).is_some_and(|version| version >= (6, 7))
+    });
+    // Not asked for in vain: an older kernel answers less, at which nix panics.
+    if !*IS_TOLD {
+        return None;
+    }
+    let info = getsockopt(stream, TcpInfoBytes).ok()?;
+    let [low, high] = [info[TOTAL_RTO], info[TOTAL_RTO + 1]];
+    Some(u16::from_ne_bytes([low, high]).into())
 }
 
 /// Whether the connection is over for both sides, or was reset; false when the kernel does not say.
 pub(super) fn is_closed(stream: &TcpStream) -> bool {
     const TCP_CLOSE: u8 = 7;
     getsockopt(stream, TcpInfo).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
+}
+
+/// The first two numbers of a release of the kernel.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        assert_eq!(version("6.18.44-fc-v657\n"), Some((6, 18)));
+        assert_eq!(version("6.7-rc1"), Some((6, 7)));
+        assert!(version("6.18.1") > version("6.7.9"));
+        assert_eq!(version("linux"), None);
+    }
+
+    #[test]
+    fn a_new_socket_has_sent_nothing_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(total_retrans(&stream), 0);
+        assert!(matches!(timeouts(&stream), None | Some(0)));
+        assert!(!is_closed(&stream));
+    }
 }

@@ -13,6 +13,7 @@ use longsplice_engine::{FlowId, FlowInfo, RequestError};
 use tokio::{net::UnixListener, task::JoinHandle};
 
 use super::{Admin, Claim, ErrorBody, Status};
+use crate::listener::connection;
 
 /// Serves until the task is aborted.
 pub fn serve(claim: &Claim, admin: Admin) -> io::Result<JoinHandle<()>> {
@@ -31,6 +32,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/status", get(status))
         .route("/flows", get(flows))
         .route("/flows/{id}/splice", post(splice))
+        .route("/flows/{id}/unsplice", post(unsplice))
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
         .with_state(admin)
 }
@@ -60,6 +62,23 @@ async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Resp
         Err(e @ RequestError::NoSuchFlow(_)) => error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
     }
+}
+
+async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let Ok(id) = id.parse::<FlowId>() else {
+        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
+    };
+    match admin.splicer.request_unsplice(id).await {
+        Ok(None) => {}
+        // Nobody waits for it but us now.
+        Ok(Some(returned)) => {
+            let splicer = admin.splicer.clone();
+            tokio::spawn(async move { connection::carry_reclaimed(returned, &splicer).await });
+        }
+        Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
+        Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
+    }
+    Json(serde_json::json!({ "id": id })).into_response()
 }
 
 fn error(status: StatusCode, what: &str) -> Response {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_engine::FlowId;
+use longsplice_engine::{FlowId, Until};
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
@@ -78,6 +78,15 @@ Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
     /// Say what this machine can do, what is missing, and how to mend it
     #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
     Doctor(Doctor),
+    /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
+    #[command(after_help = "Example: longsplice unsplice 17")]
+    Unsplice {
+        /// The connection's number.
+        id: FlowId,
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
     /// Splice a relayed connection now, whatever its policy
     #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
     Splice {
@@ -118,6 +127,10 @@ pub struct Forward {
     /// When to close the sockets of a spliced connection: now, never or after=DURATION
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub detach: DetachPolicy,
+    /// When to take a spliced connection back into the relay, such as data=client, bytes=server:1MiB or idle=10s, joined by
+    /// commas [default: when it is asked for]
+    #[arg(long, value_name = "CONDITIONS")]
+    pub unsplice: Option<Until>,
     /// Splice only over this interface; can be given again [default: all that routes use]
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub interface: Vec<String>,

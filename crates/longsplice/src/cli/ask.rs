@@ -40,6 +40,14 @@ pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
+pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
+    request("POST", &format!("/flows/{id}/unsplice"), admin, common)?;
+    print(&format!(
+        "flow {id} comes back to the relay; `longsplice splice {id}` splices it again\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Programs get what the daemon said, word for word; people get it explained.
 fn answer<T: DeserializeOwned>(
     ask: &Ask,

@@ -46,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Flows(ask) => ask::flows(&ask, &common),
         Command::Status(ask) => ask::status(&ask, &common),
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
+        Command::Unsplice { id, admin } => ask::unsplice(id, admin.as_deref(), &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };
     let (message, code) = match done {

@@ -83,6 +83,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             to: args.to,
             splice: args.splice,
             detach: args.detach,
+            unsplice: args.unsplice.unwrap_or_default(),
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),

@@ -15,7 +15,7 @@ use std::{
 };
 
 use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_engine::{Shutdown, SplicerConfig};
+use longsplice_engine::{Shutdown, SplicerConfig, Until};
 use serde::{Deserialize, Serialize};
 
 pub use diagnostic::Diagnostic;
@@ -60,6 +60,8 @@ pub struct ListenerConfig {
     pub splice: SplicePolicy,
     /// When to let go of the parked sockets.
     pub detach: DetachPolicy,
+    /// When it comes back to the relay, to be spliced again when its policy says so.
+    pub unsplice: Until,
     /// How long each address of a target may take to answer.
     pub connect_timeout: Duration,
     /// How many connections this process may hold at once; a detached flow is not one of them.

@@ -207,6 +207,7 @@ impl Settler<'_> {
             to: to.into_iter().map(Spanned::into_inner).collect(),
             splice: given.splice.unwrap_or_default(),
             detach: given.detach.unwrap_or_default(),
+            unsplice: given.unsplice.unwrap_or_default(),
             connect_timeout: self.period(
                 "connect_timeout",
                 given.connect_timeout,

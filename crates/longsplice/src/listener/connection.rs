@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use longsplice_engine::{Ended, Pair, Summary};
+use longsplice_engine::{Ended, Pair, Returned, Splicer, Summary, Trap, Until, policy::SplicePolicy};
 use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::Service;
@@ -58,18 +58,40 @@ async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
         Ok(server) => server,
         Err(refused) => return refuse(client, peer, service, &refused.to_string()),
     };
-    let pair = Pair {
-        client,
-        server,
-        splice: config.splice,
-        detach: config.detach,
-    };
-    match service.splicer.splice(pair).await {
-        Ok(Ended::Closed(summary)) => log_end(name, peer, &summary),
-        Ok(Ended::Detached(id)) => {
-            tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
+    let pair = Pair::new(client, server)
+        .with_splice(config.splice)
+        .with_detach(config.detach);
+    carry(pair, config.unsplice, &service.splicer, name, peer).await;
+}
+
+/// Forwards a pair to its end, however often it comes back.
+pub(crate) async fn carry(mut pair: Pair, until: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
+    loop {
+        match splicer.splice(pair, until).await {
+            Ok(Ended::Closed(summary)) => return log_end(name, peer, &summary),
+            Ok(Ended::Detached(id)) => {
+                return tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
+            }
+            Ok(Ended::Returned(returned)) => {
+                tracing::debug!(listener = name, %peer, flow = %returned.id, why = returned.why.as_str(), "unspliced");
+                let asked = returned.why == Trap::Asked;
+                pair = Pair::from(returned);
+                // Who wants it back wants it to stay, until it is asked to be spliced.
+                if asked {
+                    pair.splice = SplicePolicy::Never;
+                }
+            }
+            Err(error) => return tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
         }
-        Err(error) => tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
+    }
+}
+
+/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced.
+pub(crate) async fn carry_reclaimed(returned: Returned, splicer: &Splicer) {
+    match returned.client.peer_addr() {
+        Ok(peer) => carry(returned.into(), Until::closed(), splicer, "reclaimed", peer).await,
+        // It has ended already, and the sockets with it.
+        Err(error) => tracing::debug!(flow = %returned.id, %error, "reclaimed too late"),
     }
 }
 

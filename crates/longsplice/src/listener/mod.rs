@@ -2,7 +2,7 @@
 
 mod accept;
 mod bind;
-mod connection;
+pub(crate) mod connection;
 mod resources;
 
 use std::{
@@ -50,6 +50,8 @@ pub struct ListenerStatus {
     pub splice: String,
     /// When it detaches.
     pub detach: String,
+    /// When a spliced connection comes back to the relay; empty: never.
+    pub unsplice: String,
     /// How long an address of a target may take to answer.
     pub connect_timeout: String,
     /// Connections that the process holds now.
@@ -85,6 +87,7 @@ impl Service {
             to: c.to.iter().map(ToString::to_string).collect(),
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
+            unsplice: c.unsplice.to_string(),
             connect_timeout: Period(c.connect_timeout).to_string(),
             open: self.open.load(Ordering::Relaxed),
             max_connections: c.max_connections,

@@ -70,7 +70,11 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         "listener",
         format!("{}: {} -> {}", l.name, listen.join(", "), to.join(", else ")),
     );
-    line(out, "", format!("splice {}, detach {}", l.splice, l.detach));
+    let unsplice = match l.unsplice.is_closed() {
+        true => String::new(),
+        false => format!(", unsplice {}", l.unsplice),
+    };
+    line(out, "", format!("splice {}, detach {}{unsplice}", l.splice, l.detach));
     let then = match l.on_full {
         OnFull::Wait => "others wait",
         OnFull::Refuse => "others are refused",

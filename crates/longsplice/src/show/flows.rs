@@ -51,6 +51,7 @@ fn state(flow: &FlowInfo) -> &'static str {
         FlowState::Draining => "draining",
         FlowState::Dormant => "dormant",
         FlowState::Detached => "detached",
+        FlowState::Undraining => "undraining",
         FlowState::Closing => "closing",
     }
 }

@@ -39,7 +39,10 @@ fn a_link_with_everything() {
 fn both_directions_and_the_seed_between_them() {
     let spec = link("rtt=20ms, 10Mbit ,mtu=1400/5ms,burst=1%:25%,normal,jitter-reorders");
     assert_eq!((spec.to_server.delay, spec.to_client.delay), (10 * MS, 5 * MS));
-    assert_eq!((spec.to_server.rate, spec.to_client.rate), (Some(10_000_000), None));
+    assert_eq!(
+        (spec.to_server.rate, spec.to_client.rate),
+        (Some(10_000_000), None)
+    );
     assert_eq!(spec.mtu, 1400);
     assert_eq!(spec.to_client.burst, Some(Burst::new(0.01, 0.25)));
     assert_eq!(spec.to_client.distribution, Distribution::Normal);
@@ -75,19 +78,28 @@ fn what_is_wrong_is_named() {
         ("normal,uniform", "the distribution of the jitter is given twice"),
         ("mtu=1400/mtu=1400", "mtu is given twice"),
         ("loss=0.5", "loss is \"0.5\", and should be a percentage, as 0.5%"),
-        ("queue=5", "queue is \"5\", and should be bytes or packets, as 256KiB or 50p"),
+        (
+            "queue=5",
+            "queue is \"5\", and should be bytes or packets, as 256KiB or 50p",
+        ),
         (
             "burst=5%",
             "burst is \"5%\", and should be up to four percentages, as 1%:25% or 1%:25%:100%:0%",
         ),
-        ("seed=-1", "seed is \"-1\", and should be a whole number in its range"),
+        (
+            "seed=-1",
+            "seed is \"-1\", and should be a whole number in its range",
+        ),
         ("0bit", "rate cannot be 0"),
         ("mtu=10", "mtu cannot be 10"),
         ("1ms/1ms/1ms", "a link has two directions, not 3"),
     ] {
         assert_eq!(text.parse::<LinkSpec>().unwrap_err().to_string(), says, "{text}");
     }
-    assert!("1ms,mtu=1400".parse::<Direction>().is_err(), "the MTU is the link's");
+    assert!(
+        "1ms,mtu=1400".parse::<Direction>().is_err(),
+        "the MTU is the link's"
+    );
 }
 
 prop_compose! {

@@ -1,0 +1,117 @@
+//! DRAIN (papers' section III-C): new payload is forwarded, old payload is delivered, acknowledgements go where they
+//! are waited for. `drain.h`.
+
+use super::{
+    forward::translate,
+    local::{Mapping, SackEdit, for_socket},
+    outcome::{Outcome, Verdict},
+    segment::{Segment, flag},
+    state::{Flow, Leg, Side, raise},
+    wake::went_past,
+    window::{kept_edge, window_field},
+};
+
+/// What is known of a segment in DRAIN before it is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DrainCase {
+    /// It begins below the cut.
+    pub(super) old: bool,
+    /// The local socket still waits for acknowledgements.
+    pub(super) waits: bool,
+    /// The far end can use it.
+    pub(super) wanted: bool,
+}
+
+impl Flow {
+    pub(super) fn drain_case(&self, side: Side, s: &Segment) -> DrainCase {
+        let (x, o) = (self.leg(side), self.leg(side.other()));
+        let has_data = s.len > 0 || s.has(flag::FIN | flag::RST);
+        let ack = s.ack + x.rec.ack_off;
+        DrainCase {
+            old: has_data && s.seq.before(x.cut),
+            waits: x.loc_acked.before(o.cut + o.rec.seq_off),
+            // A probe of an end that waits for its window must be answered.
+            wanted: has_data
+                || !ack.before(o.tx_ack)
+                || s.seq.before(x.rec.rx_end)
+                || (s.edge(x.rec.wscale_in) + x.rec.ack_off).after(o.tx_edge),
+        }
+    }
+
+    /// The last step of a segment in DRAIN.
+    pub(super) fn drain(&mut self, side: Side, s: &Segment, in_place: bool, case: DrainCase) -> Outcome {
+        if !case.wanted {
+            return if case.waits {
+                self.drain_to_socket(side, s, case.old)
+            } else {
+                Outcome::of(Verdict::Absorbed)
+            };
+        }
+        if !case.old {
+            self.legs(side).0.rec.bytes += u64::from(s.len);
+        }
+        let far = self.drain_far_copy(side, s, in_place);
+        if !case.old && !case.waits && !s.has(flag::RST) {
+            return Outcome::far(Verdict::Forwarded, far);
+        }
+        let local = drain_local_copy(self.legs(side).0, s, case.old);
+        Outcome { far: Some(far), ..Outcome::local(Verdict::Shared, local) }
+    }
+
+    /// The far end's copy: whatever has payload, and acknowledgements that tell it something new.
+    fn drain_far_copy(&mut self, side: Side, s: &Segment, in_place: bool) -> Segment {
+        let slot = self.slot;
+        let (x, o) = self.legs(side);
+        let mut ack = s.ack + x.rec.ack_off;
+        let raised = ack.before(o.tx_ack);
+        let edge = kept_edge(&slot, o, s.edge(x.rec.wscale_in) + x.rec.ack_off);
+        let (mut new, mut sack) = translate(&mut x.rec, s, in_place);
+        // The local socket may have acknowledged more already: an acknowledgement never goes back.
+        if raised {
+            ack = o.tx_ack;
+        } else {
+            raise(&mut o.tx_ack, ack);
+        }
+        // What is missing below the cut is on its way through the sockets: o must not take it for lost.
+        if raised || ack.before(o.cut) {
+            sack = SackEdit::Blank;
+        }
+        raise(&mut o.tx_edge, edge);
+        new.ack = ack;
+        new.window = window_field(edge, ack, x.rec.wscale_out);
+        new.sack = sack.apply(s.sack, x.rec.ack_off);
+        new
+    }
+
+    pub(super) fn drain_to_socket(&mut self, side: Side, s: &Segment, old: bool) -> Outcome {
+        Outcome::local(Verdict::LocalOnly, drain_local_copy(self.legs(side).0, s, old))
+    }
+
+    /// Payload that met a trap while the sockets cannot go on yet. Where nothing of its stream went past the local
+    /// socket, that may have it at once: the cut moves on.
+    pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment) -> Outcome {
+        let (x, _) = self.legs(side);
+        if went_past(x) {
+            return Outcome::held(*s);
+        }
+        raise(&mut x.rec.rx_end, s.end());
+        raise(&mut x.cut, s.end());
+        self.drain_to_socket(side, s, true)
+    }
+}
+
+/// The local socket's copy: payload below the cut, and acknowledgements of what it sent itself.
+fn drain_local_copy(x: &mut Leg, s: &Segment, old: bool) -> Segment {
+    let ack = s.ack.min(x.loc_end);
+    let sack = if ack == x.loc_end { SackEdit::Blank } else { SackEdit::Clip(ack, x.loc_end) };
+    x.loc_acked = x.loc_acked.max(ack);
+    let mut h = Segment { ack, ..*s };
+    if !old {
+        h.seq = s.seq.min(x.cut);
+        if !s.has(flag::RST) {
+            h.flags &= !(flag::FIN | flag::PSH | flag::URG);
+        }
+        h.len = 0;
+    }
+    for_socket(h, sack, Mapping::of_leg(x))
+}

@@ -1,0 +1,139 @@
+//! What the local sockets say: `emit.h`, and `egress` of `forward.bpf.c`.
+
+use super::{
+    forward::is_first,
+    local::{Mapping, never_back, to_wire},
+    outcome::{Outcome, Verdict},
+    segment::{SackBlocks, Segment, flag},
+    state::{Flow, Mode, Placement, Side, raise, slot_flag, traits},
+    undrain::settled,
+    window::{coupled_edge, kept_edge, window_field},
+};
+use crate::seq::Seq;
+
+/// What a socket's acknowledgement becomes on its way to x.
+struct Answer {
+    ack: Seq,
+    edge: Seq,
+    /// It must not acknowledge what the far end does not have yet.
+    lowered: bool,
+}
+
+impl Flow {
+    /// A segment of the local socket of a side's leg.
+    pub fn egress(&mut self, side: Side, s: &Segment) -> Outcome {
+        let mode = match self.placement(side) {
+            None => return Outcome::wire(Verdict::Next, *s),
+            Some(Placement::Alone) => return self.emit_alone(side, s),
+            Some(Placement::Detached) => Mode::Final,
+            Some(Placement::Slotted) => self.slot.mode,
+        };
+        match mode {
+            Mode::Free | Mode::Replaced => Outcome::wire(Verdict::Next, *s),
+            Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking if is_first(s) => refuse_syn(s),
+            Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking => Outcome::of(Verdict::DropParked),
+            Mode::Track | Mode::Drain | Mode::Undrain | Mode::Aborted => self.speak(side, s, mode),
+        }
+    }
+
+    /// A socket that is in the path.
+    fn speak(&mut self, side: Side, raw: &Segment, mode: Mode) -> Outcome {
+        let s = to_wire(raw, Mapping::of_leg(self.leg(side)));
+        if mode != Mode::Track && s.has(flag::RST) {
+            return self.abort(side, raw, s, mode);
+        }
+        if mode == Mode::Aborted {
+            return Outcome::of(Verdict::DropParked);
+        }
+        self.emit(side, s, mode)
+    }
+
+    /// A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket meanwhile
+    /// (`abort_flow`).
+    fn abort(&mut self, side: Side, raw: &Segment, s: Segment, mode: Mode) -> Outcome {
+        // The kernel's answer for a socket that is gone to a segment that came in as it was.
+        if mode == Mode::Aborted && !s.has(flag::ACK) {
+            return Outcome::wire(Verdict::Aborted, *raw);
+        }
+        let (x, o) = self.legs(side);
+        // Awake, and nothing is under way past the sockets: the other leg is none of this one's business.
+        if mode == Mode::Undrain && settled(x, o) && settled(o, x) {
+            return Outcome::wire(Verdict::Emitted, s);
+        }
+        let mut new = s;
+        if s.has(flag::ACK) {
+            new.seq =
+                if o.rec.rx_end.after(o.cut) { o.rec.rx_end + o.rec.seq_off } else { x.loc_end };
+        }
+        self.slot.mode = Mode::Aborted;
+        Outcome::wire(Verdict::Aborted, new)
+    }
+
+    fn answer_of(&self, side: Side, s: &Segment, mode: Mode) -> Answer {
+        let (x, o) = (self.leg(side), self.leg(side.other()));
+        let far = o.rec.rx_ack + o.rec.ack_off;
+        let mut a = Answer { ack: s.ack, edge: s.edge(o.rec.wscale_out), lowered: false };
+        if mode == Mode::Drain {
+            a.edge = kept_edge(&self.slot, x, o.rec.rx_edge + o.rec.ack_off);
+            a.ack = a.ack.max(x.tx_ack);
+        } else if mode == Mode::Undrain {
+            if !settled(x, o) && far.before(a.ack) {
+                a.ack = far.max(x.tx_ack);
+                a.lowered = true;
+            }
+            a.edge = a.edge.max(x.tx_edge);
+        } else if self.slot.flags & slot_flag::COUPLE != 0 {
+            a.edge = a.edge.min(coupled_edge(x, o));
+        }
+        a
+    }
+
+    /// What the local socket of x's leg sends, in the wire's numbers already.
+    fn emit(&mut self, side: Side, mut s: Segment, mode: Mode) -> Outcome {
+        let (x, o) = self.legs(side);
+        let scale = o.rec.wscale_out;
+        raise(&mut x.loc_end, s.end());
+        never_back(&mut o.rec.ts_high, &mut s);
+        if !s.has(flag::ACK) {
+            return Outcome::wire(Verdict::Clamped, s);
+        }
+        raise(&mut x.loc_ack, s.ack);
+        raise(&mut x.loc_edge, s.edge(scale));
+        let a = self.answer_of(side, &s, mode);
+        let (x, _) = self.legs(side);
+        let window = if a.ack != s.ack || a.edge != s.edge(scale) {
+            window_field(a.edge, a.ack, scale)
+        } else {
+            s.window
+        };
+        // To a peer without SACK a third repetition would mean a loss.
+        let repeats = !s.occupies() && !a.ack.after(x.tx_ack) && !a.edge.after(x.tx_edge);
+        if a.lowered && x.rec.traits & traits::SACK == 0 && repeats {
+            return Outcome::of(Verdict::Absorbed);
+        }
+        raise(&mut x.tx_ack, a.ack);
+        let edge = a.ack + (window << (scale & 15));
+        if mode == Mode::Track {
+            x.tx_edge = edge;
+        } else {
+            raise(&mut x.tx_edge, edge);
+        }
+        let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();
+        if a.ack != s.ack {
+            s.sack = SackBlocks::default();
+        }
+        s.ack = a.ack;
+        s.window = window;
+        Outcome::wire(if same { Verdict::Emitted } else { Verdict::Clamped }, s)
+    }
+}
+
+/// A local SYN onto a live tuple: the program that connects is told at once, and the live flow does not notice.
+fn refuse_syn(s: &Segment) -> Outcome {
+    let answer = Segment {
+        ack: s.end(),
+        flags: flag::RST | flag::ACK,
+        ..Segment::default()
+    };
+    Outcome::local(Verdict::SynRefused, answer)
+}

@@ -1,0 +1,87 @@
+//! FINAL: constant translation (papers' section III-B). `translate.h`, and `forward` of `forward.bpf.c`.
+
+use super::{
+    local::SackEdit,
+    outcome::{Outcome, Verdict},
+    segment::{Segment, flag},
+    state::{Flow, Record, Side, raise, seen, slot_flag, traits},
+    window::{kept_edge, window_field},
+};
+
+/// What the far end is to see of a segment of x, but for its SACK blocks, and what becomes of those.
+pub(super) fn translate(rec: &mut Record, s: &Segment, in_place: bool) -> (Segment, SackEdit) {
+    let mut new = *s;
+    new.seq = s.seq + rec.seq_off;
+    new.ack = s.ack + rec.ack_off;
+    new.window = ((s.window << (rec.wscale_in & 15)) >> (rec.wscale_out & 15)).min(65_535);
+    if let Some(ts) = &mut new.ts {
+        ts.val = ts.val + rec.tsval_off;
+        if ts.val.before(rec.ts_high) {
+            ts.val = rec.ts_high;
+        } else if in_place {
+            rec.ts_high = ts.val;
+        }
+        if ts.ecr.raw() != 0 {
+            ts.ecr = ts.ecr + rec.tsecr_off;
+        }
+    }
+    let blank = rec.traits & traits::BLANK_SACK != 0;
+    (new, if blank { SackEdit::Blank } else { SackEdit::Shift })
+}
+
+impl Flow {
+    /// The last step: nothing can take the segment back any more.
+    pub(super) fn forward(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) -> Outcome {
+        let flags = self.slot.flags;
+        let Some(rec) = self.record_at(side, slotted) else { return Outcome::of(Verdict::Again) };
+        rec.bytes += u64::from(s.len);
+        let (mut new, sack) = translate(rec, s, in_place);
+        new.sack = sack.apply(s.sack, rec.ack_off);
+        if slotted && flags & slot_flag::KEEP != 0 {
+            self.keep_window(side, &mut new, s);
+        }
+        let mut outcome = Outcome::far(Verdict::Forwarded, new);
+        outcome.copy = (slotted && flags & slot_flag::COPY != 0 && s.len > 0).then_some(*s);
+        outcome
+    }
+
+    /// Promises the far end no window that its parked socket could not keep.
+    fn keep_window(&mut self, side: Side, new: &mut Segment, s: &Segment) {
+        let slot = self.slot;
+        let (x, o) = self.legs(side);
+        let ack = s.ack + x.rec.ack_off;
+        let edge = kept_edge(&slot, o, s.edge(x.rec.wscale_in) + x.rec.ack_off);
+        raise(&mut o.tx_edge, edge);
+        new.window = window_field(edge, ack, x.rec.wscale_out);
+    }
+
+    /// A SYN on a spliced tuple: whether it is a new connection (`replaced_by_syn`).
+    pub(super) fn replaced_by_syn(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
+        let (Some(rec), Some(back)) = (self.record(side).copied(), self.record(side.other()).copied()) else {
+            return false;
+        };
+        if (rec.seen | back.seen) & seen::RST == 0 && rec.seen & back.seen & seen::FIN == 0 {
+            return false;
+        }
+        // An old duplicate is not a new connection.
+        let newer = s.ts.is_some_and(|ts| (ts.val + rec.tsval_off).after(rec.ts_high));
+        if !s.seq.after(rec.rx_end) && !newer {
+            return false;
+        }
+        if slotted {
+            self.slot.mode = super::Mode::Replaced;
+        }
+        self.records = [None; 2];
+        true
+    }
+}
+
+/// Whether payload of x ends at a trap. A FIN alone passes: there is nothing to read in it.
+pub(super) fn meets_trap(rec: &Record, s: &Segment) -> bool {
+    rec.armed && s.len > 0 && !(s.seq + s.len).before(rec.trap)
+}
+
+/// Whether a segment may be a first one: SYN without ACK.
+pub(super) fn is_first(s: &Segment) -> bool {
+    s.flags & (flag::SYN | flag::ACK) == flag::SYN
+}

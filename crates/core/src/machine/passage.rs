@@ -1,0 +1,287 @@
+//! The walk of a packet that came in: `ingress` of `forward.bpf.c`, step by step.
+
+use super::{
+    drain::DrainCase,
+    forward::{is_first, meets_trap},
+    local::{Mapping, deliver},
+    outcome::{Outcome, Verdict},
+    segment::{Segment, flag},
+    state::{Flow, Mode, Placement, Record, Side, raise},
+    track::{acks_unsent, note_ack, note_end_of, note_peer},
+    undrain::settled,
+    wake::Wake,
+    window::fits_window,
+};
+
+/// A packet on its way through `ingress`, on one CPU. Between two steps another CPU may do whatever it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passage {
+    side: Side,
+    segment: Segment,
+    in_place: bool,
+    trapped: bool,
+    heard: bool,
+    unsent: bool,
+    woken: bool,
+    slotted: bool,
+    acknowledge: bool,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Begin,
+    Wake(Wake),
+    WithSockets(Mode),
+    RaiseCut,
+    ReadMode,
+    Drain,
+    DrainClaim(DrainCase),
+    DrainEnd(DrainCase),
+    Undrain,
+    Forward,
+    ForwardClaim,
+    ForwardEnd,
+}
+
+/// What a step comes to.
+enum Next {
+    Step(Step),
+    Done(Outcome),
+}
+
+impl Passage {
+    /// A packet from the peer of a side.
+    #[must_use]
+    pub fn new(side: Side, segment: &Segment) -> Passage {
+        Passage {
+            side,
+            segment: *segment,
+            in_place: true,
+            trapped: false,
+            heard: true,
+            unsent: false,
+            woken: false,
+            slotted: false,
+            acknowledge: false,
+            step: Step::Begin,
+        }
+    }
+
+    /// A packet of which the far end is to have the acknowledgement, and nobody the rest (TAG_ACK).
+    #[must_use]
+    pub fn acknowledgement(side: Side, segment: &Segment) -> Passage {
+        Passage { acknowledge: true, ..Passage::new(side, segment) }
+    }
+
+    /// The packet, as it came in.
+    #[must_use]
+    pub fn segment(&self) -> (Side, Segment) {
+        (self.side, self.segment)
+    }
+
+    /// Takes one step; in the end, what becomes of the packet.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
+        let next = match self.step {
+            Step::Begin => self.begin(flow),
+            Step::Wake(wake) => self.wake(flow, wake),
+            Step::WithSockets(mode) => self.with_sockets(flow, mode),
+            Step::RaiseCut => {
+                raise(&mut flow.legs(self.side).0.cut, self.segment.end());
+                Next::Step(Step::ReadMode)
+            }
+            Step::ReadMode => self.by_mode(flow, flow.slot.mode),
+            Step::Drain => self.drain(flow),
+            Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
+            Step::DrainEnd(case) => {
+                Next::Done(flow.drain(self.side, &self.segment, self.in_place, case))
+            }
+            Step::Undrain => Next::Done(flow.undrain(self.side, &self.segment, self.in_place, self.heard)),
+            Step::Forward => self.forward(flow),
+            Step::ForwardClaim => self.claim(flow, Step::ForwardEnd),
+            Step::ForwardEnd => {
+                Next::Done(flow.forward(self.side, self.slotted, &self.segment, self.in_place))
+            }
+        };
+        match next {
+            Next::Step(step) => {
+                self.step = step;
+                None
+            }
+            Next::Done(outcome) => Some(Outcome { woken: self.woken, ..outcome }),
+        }
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Outcome {
+        loop {
+            if let Some(outcome) = self.step(flow) {
+                return outcome;
+            }
+        }
+    }
+
+    fn begin(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        let Some(placement) = flow.placement(self.side) else { return untouched(&s) };
+        self.slotted = placement == Placement::Slotted;
+        let mode = match placement {
+            Placement::Slotted => flow.slot.mode,
+            Placement::Alone => Mode::Track,
+            Placement::Detached => Mode::Final,
+        };
+        match mode {
+            Mode::Free | Mode::Replaced | Mode::Aborted => return untouched(&s),
+            Mode::Waking | Mode::Moved => return again(),
+            _ => {}
+        }
+        if self.acknowledge {
+            return Next::Done(if self.slotted {
+                flow.undrain_acknowledge(self.side, &s)
+            } else {
+                Outcome::of(Verdict::Absorbed)
+            });
+        }
+        let Some(rec) = flow.record(self.side).copied() else { return untouched(&s) };
+        if placement == Placement::Alone {
+            return Next::Done(deliver(&s, Mapping::of_record(&rec)));
+        }
+        if s.has(flag::SYN) {
+            if self.slotted && mode != Mode::Final {
+                return Next::Done(deliver(&s, Mapping::of_leg(flow.leg(self.side))));
+            }
+            if is_first(&s) && flow.replaced_by_syn(self.side, self.slotted, &s) {
+                return Next::Done(Outcome::local(Verdict::SynReplaced, s));
+            }
+        }
+        self.trapped = meets_trap(&rec, &s);
+        if self.trapped && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
+            return Next::Step(Step::Wake(Wake::from(mode)));
+        }
+        self.in_mode(flow, &rec, mode)
+    }
+
+    fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {
+        let Some(mode) = wake.step(flow) else { return Next::Step(Step::Wake(wake)) };
+        self.woken = mode == Mode::Undrain;
+        let Some(rec) = flow.record(self.side).copied() else { return again() };
+        self.in_mode(flow, &rec, mode)
+    }
+
+    fn in_mode(&mut self, flow: &Flow, _rec: &Record, mode: Mode) -> Next {
+        if self.slotted && !matches!(mode, Mode::Final | Mode::Freeze) {
+            return Next::Step(Step::WithSockets(mode));
+        }
+        let new = self.slotted
+            && self.segment.occupies()
+            && self.segment.end().after(flow.leg(self.side).base);
+        if self.trapped || (mode == Mode::Freeze && new) {
+            return Next::Done(Outcome::held(self.segment));
+        }
+        Next::Step(Step::Forward)
+    }
+
+    /// A segment of a flow whose sockets are in the path.
+    fn with_sockets(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+        let s = self.segment;
+        let (x, o) = flow.legs(self.side);
+        if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
+            return again();
+        }
+        self.unsent = acks_unsent(x, o, &s);
+        self.heard = settled(o, x);
+        if !fits_window(x, s.end()) {
+            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+        }
+        self.in_place = !self.unsent && !s.end().before(x.tx_ack);
+        note_peer(x, &s, self.in_place);
+        if mode == Mode::Track && self.in_place {
+            x.loc_acked = x.loc_acked.max(s.ack);
+        }
+        if mode == Mode::Drain && self.trapped {
+            return Next::Done(if self.unsent {
+                deliver(&s, Mapping::of_leg(x))
+            } else {
+                flow.drain_trapped(self.side, &s)
+            });
+        }
+        if mode != Mode::Drain || (s.seq.before(x.cut) && s.occupies()) {
+            raise(&mut x.rec.rx_end, s.end());
+            return Next::Step(Step::RaiseCut);
+        }
+        self.by_mode(flow, mode)
+    }
+
+    fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+        let s = &self.segment;
+        let unmapped = Mapping::of_leg(flow.leg(self.side));
+        match mode {
+            Mode::Track => {
+                flow.note_fin_or_rst(self.side, true, s);
+                Next::Done(deliver(s, unmapped))
+            }
+            Mode::Drain | Mode::Undrain if self.unsent => Next::Done(deliver(s, unmapped)),
+            Mode::Drain => Next::Step(Step::Drain),
+            Mode::Undrain => Next::Step(Step::Undrain),
+            Mode::Aborted => untouched(s),
+            _ => again(),
+        }
+    }
+
+    fn drain(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        let case = flow.drain_case(self.side, &s);
+        if !case.wanted {
+            return Next::Step(Step::DrainEnd(case));
+        }
+        flow.note_fin_or_rst(self.side, true, &s);
+        if case.old {
+            return Next::Step(Step::DrainEnd(case));
+        }
+        let (x, _) = flow.legs(self.side);
+        note_end_of(&mut x.rec, &s, self.in_place);
+        Next::Step(Step::DrainClaim(case))
+    }
+
+    fn forward(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        self.in_place = flow.judge(self.side, self.slotted, &s);
+        if let Some(rec) = flow.record_at(self.side, self.slotted)
+            && self.in_place
+        {
+            note_ack(rec, &s);
+        }
+        flow.note_fin_or_rst(self.side, self.slotted, &s);
+        if let Some(rec) = flow.record_at(self.side, self.slotted) {
+            note_end_of(rec, &s, self.in_place);
+        }
+        Next::Step(Step::ForwardClaim)
+    }
+
+    /// Whether the segment may still be forwarded, after its end was noted in `rx_end` (`claimed` of `walk.h`). Who
+    /// takes a flow elsewhere stores that first and reads `rx_end` then.
+    fn claim(&mut self, flow: &Flow, then: Step) -> Next {
+        let claimed = if self.slotted {
+            matches!(flow.slot.mode, Mode::Final | Mode::Drain)
+        } else {
+            flow.placement(self.side) == Some(Placement::Detached)
+        };
+        if claimed { Next::Step(then) } else { again() }
+    }
+}
+
+/// Up the stack, as it came.
+fn untouched(s: &Segment) -> Next {
+    Next::Done(Outcome::local(Verdict::Next, *s))
+}
+
+fn again() -> Next {
+    Next::Done(Outcome::of(Verdict::Again))
+}
+
+impl Flow {
+    /// A segment of the peer of a side, in one go.
+    pub fn ingress(&mut self, side: Side, s: &Segment) -> Outcome {
+        Passage::new(side, s).run(self)
+    }
+}

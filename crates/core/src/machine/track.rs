@@ -1,0 +1,84 @@
+//! What segments tell about the two ends: `track.h`.
+
+use super::{
+    segment::{Segment, flag},
+    state::{Flow, Leg, Record, Side, raise, seen},
+};
+
+pub(super) fn note_ack(rec: &mut Record, s: &Segment) {
+    if !s.has(flag::ACK) || s.ack.before(rec.rx_ack) {
+        return;
+    }
+    rec.rx_ack = s.ack;
+    rec.rx_edge = rec.rx_edge.max(s.edge(rec.wscale_in));
+}
+
+/// Whether a segment of x acknowledges what nobody sent to it: the local socket, or the far end o past it.
+pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
+    // A FIN of o that was forwarded, while the local socket has not said it again.
+    let fin = u32::from(o.rec.seen & seen::FIN != 0);
+    let sent = o.rec.rx_end.max(o.cut) + o.rec.seq_off + fin;
+    s.has(flag::ACK) && s.ack.after(x.loc_end.max(sent))
+}
+
+/// What a segment of x tells in any mode that has a slot.
+pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
+    if !in_place {
+        return;
+    }
+    note_ack(&mut x.rec, s);
+    if let Some(ts) = s.ts {
+        x.rx_ts = x.rx_ts.max(ts.val);
+    }
+}
+
+/// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
+pub(super) fn in_window(back: &Record, s: &Segment) -> bool {
+    let acked = back.rx_ack + back.ack_off;
+    let edge = back.rx_edge + back.ack_off;
+    !s.end().before(acked)
+        && !s.end().after(edge + 1)
+        && !(s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off))
+}
+
+/// The end of x's stream counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
+pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
+    let acked = back.rx_ack + back.ack_off;
+    let edge = back.rx_edge + back.ack_off;
+    if s.has(flag::RST) {
+        if s.seq == acked || s.seq == rec.rx_end {
+            rec.seen |= seen::RST;
+        }
+    } else if !s.end().before(acked) && !s.end().after(edge + 1) {
+        rec.seen |= seen::FIN;
+    }
+}
+
+/// Notes how far x's stream goes.
+pub(super) fn note_end_of(rec: &mut Record, s: &Segment, in_place: bool) {
+    if in_place && !s.has(flag::SYN | flag::RST) {
+        raise(&mut rec.rx_end, s.end());
+    }
+}
+
+impl Flow {
+    /// `note_fin_or_rst` of `walk.h`.
+    pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment) {
+        if !s.has(flag::FIN | flag::RST) {
+            return;
+        }
+        let Some(back) = self.record(side.other()).copied() else { return };
+        if let Some(rec) = self.record_at(side, slotted) {
+            note_end(rec, &back, s);
+        }
+    }
+
+    /// `judge` of `walk.h`: whether what a segment says is to be noted.
+    pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
+        let Some(rec) = self.record_at(side, slotted) else { return false };
+        if s.seq == rec.rx_end && !s.has(flag::SYN) {
+            return true;
+        }
+        !s.has(flag::SYN) && self.record(side.other()).is_some_and(|back| in_window(back, s))
+    }
+}

@@ -1,0 +1,79 @@
+//! Between slot and records, while segments pass: `release` and `attach` of `move.bpf.c`, step by step.
+
+use super::state::{Flow, Mode, Placement, Record, Side, raise};
+
+/// Where a flow goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the slot to the records: dormant to detached.
+    Release,
+    /// From the records to the slot, which is in mode FINAL already.
+    Attach,
+}
+
+/// A flow on its way between its slot and its records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfer {
+    direction: Direction,
+    step: u8,
+}
+
+/// The soft half, so that nothing goes back: a segment may have noted more on either side.
+fn merge(to: &mut Record, from: &Record) {
+    to.seen |= from.seen;
+    raise(&mut to.rx_end, from.rx_end);
+    raise(&mut to.rx_ack, from.rx_ack);
+    raise(&mut to.rx_edge, from.rx_edge);
+    raise(&mut to.ts_high, from.ts_high);
+}
+
+impl Transfer {
+    /// About to begin.
+    #[must_use]
+    pub fn new(direction: Direction) -> Transfer {
+        Transfer { direction, step: 0 }
+    }
+
+    /// Takes one step; whether it was the last.
+    pub fn step(&mut self, flow: &mut Flow) -> bool {
+        let step = self.step;
+        self.step = step.saturating_add(1);
+        match self.direction {
+            Direction::Release => release(flow, step),
+            Direction::Attach => attach(flow, step),
+        }
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) {
+        while !self.step(flow) {}
+    }
+}
+
+fn release(flow: &mut Flow, step: u8) -> bool {
+    let side = if step.is_multiple_of(2) { Side::Client } else { Side::Server };
+    let from = flow.leg(side).rec;
+    let record = &mut flow.records[side.index()];
+    match (step, record) {
+        (0 | 1, Some(rec)) if rec.placement == Placement::Slotted => {
+            *rec = Record { placement: Placement::Detached, ..from };
+        }
+        (2, _) if flow.slot.mode == Mode::Final => flow.slot.mode = Mode::Moved,
+        (4 | 5, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
+        _ => {}
+    }
+    step >= 5
+}
+
+fn attach(flow: &mut Flow, step: u8) -> bool {
+    let side = if step < 3 { Side::Client } else { Side::Server };
+    let Some(rec) = &mut flow.records[side.index()] else { return step >= 5 };
+    let to = &mut flow.slot.leg[side.index()].rec;
+    match step % 3 {
+        0 if rec.placement == Placement::Detached => *to = *rec,
+        1 => rec.placement = Placement::Slotted,
+        2 => merge(to, rec),
+        _ => {}
+    }
+    step >= 5
+}

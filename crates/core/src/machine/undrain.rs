@@ -1,0 +1,101 @@
+//! UNDRAIN (papers' section III-D): the pair is awake. What was forwarded before, below `base`, stays the business of
+//! the two ends until it is acknowledged; what comes from there on is the sockets'. `undrain.h`.
+
+use super::{
+    forward::translate,
+    local::{Mapping, SackEdit, for_socket},
+    outcome::{Outcome, Verdict},
+    segment::{Segment, flag},
+    state::{Flow, Leg, Mode, Side, raise},
+    window::window_field,
+};
+use crate::seq::Seq;
+
+/// Where the local socket's stream toward x begins, if something was forwarded before it.
+fn first_own(o: &Leg) -> Seq {
+    o.base + o.rec.seq_off
+}
+
+/// Whether o has acknowledged all that was forwarded to it from x.
+pub(super) fn settled(x: &Leg, o: &Leg) -> bool {
+    !x.owed || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
+}
+
+impl Flow {
+    /// `heard`: o had all of x's acknowledgements that concern it before this segment.
+    pub(super) fn undrain(&mut self, side: Side, s: &Segment, in_place: bool, heard: bool) -> Outcome {
+        let (x, o) = self.legs(side);
+        let old = x.owed && s.occupies() && s.seq.before(x.base);
+        if old && !s.end().after(x.base) {
+            return Outcome::far(Verdict::Forwarded, undrain_far(x, o, s, in_place));
+        }
+        // Part of it was forwarded and part of it must not be: user space splits it.
+        if old {
+            return Outcome::held(*s);
+        }
+        // x is gone, and what it sent last may be lost with it: o must not wait for it.
+        let copied = !heard || (s.has(flag::RST) && !settled(x, o));
+        self.note_fin_or_rst(side, true, s);
+        let (x, o) = self.legs(side);
+        let mut outcome = Outcome::local(Verdict::Delivered, undrain_local_copy(x, o, s));
+        outcome.acknowledge = copied.then_some(*s);
+        outcome
+    }
+
+    /// The copy of a packet of x of which o must have the acknowledgement and nothing else (TAG_ACK).
+    pub(super) fn undrain_acknowledge(&mut self, side: Side, s: &Segment) -> Outcome {
+        if self.slot.mode != Mode::Undrain {
+            return Outcome::of(Verdict::Absorbed);
+        }
+        let (x, o) = self.legs(side);
+        let mut s = *s;
+        // A reset stays where it is: moved, a forged one could come to be in place.
+        if !s.has(flag::RST) {
+            s.seq = s.seq.min(if x.owed { x.base } else { x.cut });
+        }
+        s.flags = flag::ACK | (s.flags & flag::RST);
+        s.len = 0;
+        Outcome::far(Verdict::Forwarded, undrain_far(x, o, &s, true))
+    }
+}
+
+/// What o hears of x's acknowledgements: as far as they are of what o sent past the sockets. Once that is complete, the
+/// local socket's own acknowledgement takes over.
+fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment {
+    let mut ack = s.ack + x.rec.ack_off;
+    let (mut new, mut sack) = translate(&mut x.rec, s, in_place);
+    if !o.owed {
+        ack = o.tx_ack;
+    } else if !ack.before(o.base) {
+        ack = o.base.max(o.loc_ack);
+    }
+    ack = ack.max(o.tx_ack);
+    raise(&mut o.tx_ack, ack);
+    if sack == SackEdit::Shift {
+        sack = if o.owed && ack.before(o.base) { SackEdit::Clip(ack, o.base) } else { SackEdit::Blank };
+    }
+    new.ack = ack;
+    new.window = window_field(o.tx_edge, ack, x.rec.wscale_out);
+    new.sack = sack.apply(s.sack, x.rec.ack_off);
+    new
+}
+
+/// The local socket's copy. An acknowledgement from before its stream began says to it that all before is
+/// acknowledged; the window's edge is what x said.
+fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment) -> Segment {
+    let edge = s.edge(x.rec.wscale_in);
+    let mut ack = s.ack;
+    if o.owed && ack.before(first_own(o)) {
+        ack = first_own(o);
+    }
+    ack = ack.min(x.loc_end);
+    let mut h = *s;
+    let mut sack = SackEdit::Shift;
+    if ack != s.ack && s.has(flag::ACK) {
+        h.ack = ack;
+        h.window = window_field(edge, ack, x.rec.wscale_in);
+        sack = if ack.before(x.loc_end) { SackEdit::Clip(ack, x.loc_end) } else { SackEdit::Blank };
+    }
+    x.loc_acked = x.loc_acked.max(ack);
+    for_socket(h, sack, Mapping::of_leg(x))
+}

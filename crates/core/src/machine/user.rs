@@ -1,0 +1,212 @@
+//! What user space does to a flow: the transitions that are not a packet's.
+
+use super::{
+    state::{Flow, Leg, Mode, Placement, Record, Side, slot_flag},
+    undrain::settled,
+};
+use crate::seq::{Offset, Seq};
+
+/// What a local socket knows of its connection, in its own numbers (`struct ls_peek`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SocketState {
+    /// The next number that it expects.
+    pub rcv_nxt: Seq,
+    /// The highest acknowledgement that it sent.
+    pub rcv_wup: Seq,
+    /// The right edge of the window that it offers.
+    pub rcv_edge: Seq,
+    /// The next number that it will send.
+    pub snd_nxt: Seq,
+    /// The lowest that is not acknowledged.
+    pub snd_una: Seq,
+    /// The right edge of the window that the peer offers.
+    pub snd_edge: Seq,
+    /// The peer's timestamp.
+    pub ts_recent: Seq,
+}
+
+/// A direction of a pair that is to be registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Start {
+    /// The constant half of its record.
+    pub record: Record,
+    /// The local socket of its leg.
+    pub socket: SocketState,
+    /// How much greater the socket's numbers are than the wire's (see [`Leg::adj_seq`]).
+    pub adj_seq: Offset,
+    /// Likewise toward the peer.
+    pub adj_ack: Offset,
+    /// The highest TSval that the socket may have sent.
+    pub ts_high: Seq,
+}
+
+/// A socket that is built anew for a leg: its numbers are the wire's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The next number that it expects: all below was forwarded.
+    pub rcv_nxt: Seq,
+    /// The right edge of the window that it offers.
+    pub rcv_edge: Seq,
+    /// The next number that it will send, and the lowest not acknowledged.
+    pub snd_nxt: Seq,
+}
+
+impl Leg {
+    fn start(start: &Start) -> Leg {
+        let socket = &start.socket;
+        let (seq, ack) = (start.adj_seq, start.adj_ack);
+        let rcv_nxt = socket.rcv_nxt - seq;
+        let tx_ack = socket.rcv_wup - seq;
+        let edge = socket.rcv_edge - seq;
+        Leg {
+            rec: Record {
+                rx_end: rcv_nxt,
+                rx_ack: socket.snd_una - ack,
+                rx_edge: socket.snd_edge - ack,
+                placement: Placement::Detached,
+                ..start.record
+            },
+            cut: rcv_nxt,
+            rx_ts: socket.ts_recent,
+            loc_acked: socket.snd_una - ack,
+            loc_end: socket.snd_nxt - ack,
+            loc_ack: tx_ack,
+            loc_edge: edge,
+            tx_ack,
+            tx_edge: edge,
+            adj_seq: seq,
+            adj_ack: ack,
+            read_to: rcv_nxt - 1,
+            ..Leg::default()
+        }
+    }
+}
+
+impl Flow {
+    /// Installs both records and the slot: TRACK.
+    #[must_use]
+    pub fn register(start: &[Start; 2]) -> Flow {
+        let mut flow = Flow::default();
+        for side in Side::BOTH {
+            let (own, far) = (&start[side.index()], &start[side.other().index()]);
+            let leg = &mut flow.slot.leg[side.index()];
+            *leg = Leg::start(own);
+            leg.rec.ts_high = far.ts_high;
+            flow.records[side.index()] = Some(Record { placement: Placement::Slotted, ..leg.rec });
+        }
+        flow.slot.mode = Mode::Track;
+        flow
+    }
+
+    /// Compare and swap of the mode.
+    pub fn switch(&mut self, from: Mode, to: Mode) -> bool {
+        let same = self.slot.mode == from;
+        if same {
+            self.slot.mode = to;
+        }
+        same
+    }
+
+    /// Arms a trap: payload of `side` that ends at `at` or beyond is not forwarded any more. The caller has to look at
+    /// `rx_end` afterwards: what came before is not trapped.
+    pub fn arm(&mut self, side: Side, at: Seq) {
+        self.set_trap(side, Some(at));
+    }
+
+    /// Disarms the trap of a side.
+    pub fn disarm(&mut self, side: Side) {
+        self.set_trap(side, None);
+    }
+
+    fn set_trap(&mut self, side: Side, at: Option<Seq>) {
+        let slotted = self.placement(side) == Some(Placement::Slotted);
+        if let Some(rec) = self.record_at(side, slotted) {
+            rec.armed = at.is_some();
+            rec.trap = at.unwrap_or(rec.trap);
+        }
+    }
+
+    /// From Track to Drain, with the offsets between the timestamps of the two legs.
+    pub fn start_drain(&mut self, ts_off: [Offset; 2], flags: u32) -> bool {
+        if self.slot.mode != Mode::Track {
+            return false;
+        }
+        for side in Side::BOTH {
+            let far = ts_off[side.other().index()];
+            let leg = &mut self.slot.leg[side.index()];
+            leg.rec.tsval_off = ts_off[side.index()];
+            leg.rec.tsecr_off = -far;
+            leg.read_to = leg.cut - 1;
+        }
+        self.slot.flags = flags;
+        self.switch(Mode::Track, Mode::Drain)
+    }
+
+    /// From Drain to Final, once both directions are drained; `wakeable` if they are parkable, too.
+    pub fn finish(&mut self, wakeable: bool) -> bool {
+        if wakeable {
+            self.slot.flags |= slot_flag::WAKEABLE;
+        }
+        self.switch(Mode::Drain, Mode::Final)
+    }
+
+    /// Whether both ends have acknowledged all that was forwarded: the sockets are alone in the path.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let [a, b] = &self.slot.leg;
+        settled(a, b) && settled(b, a)
+    }
+
+    /// From Undrain to Track, once it is settled.
+    pub fn undrained(&mut self) -> bool {
+        self.is_settled() && self.switch(Mode::Undrain, Mode::Track)
+    }
+
+    /// Gives a frozen flow rebuilt sockets, and wakes it: from Freeze to Undrain.
+    pub fn rebuilt(&mut self, sockets: &[Rebuilt; 2]) -> bool {
+        if self.slot.mode != Mode::Freeze {
+            return false;
+        }
+        for side in Side::BOTH {
+            let socket = &sockets[side.index()];
+            let (x, o) = self.legs(side);
+            x.base = socket.rcv_nxt;
+            x.owed = true;
+            x.cut = socket.rcv_nxt;
+            x.read_to = socket.rcv_nxt - 1;
+            x.adj_seq = Offset::default();
+            x.adj_ack = Offset::default();
+            x.loc_ack = socket.rcv_nxt;
+            x.loc_edge = socket.rcv_edge;
+            x.loc_end = socket.snd_nxt;
+            x.loc_acked = socket.snd_nxt;
+            x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
+            x.tx_edge = socket.rcv_edge;
+        }
+        self.slot.flags = 0;
+        self.switch(Mode::Freeze, Mode::Undrain)
+    }
+
+    /// Takes the flow apart: each leg is alone from now on, with its mapping if it has one.
+    pub fn part(&mut self) {
+        for side in Side::BOTH {
+            let leg = *self.leg(side);
+            let far = *self.leg(side.other());
+            let mapped = leg.adj_seq.raw() | leg.adj_ack.raw() != 0;
+            self.records[side.index()] = mapped.then_some(Record {
+                seq_off: leg.adj_seq,
+                ack_off: leg.adj_ack,
+                ts_high: far.rec.ts_high,
+                placement: Placement::Alone,
+                ..Record::default()
+            });
+        }
+        self.slot.mode = Mode::Free;
+    }
+
+    /// Forgets the flow: what its ends send now is answered by the stack.
+    pub fn unregister(&mut self) {
+        self.records = [None; 2];
+        self.slot.mode = Mode::Free;
+    }
+}

@@ -1,0 +1,111 @@
+//! The way back to control mode (papers' section III-D): `wake.h`.
+
+use super::state::{Flow, Leg, Mode, Side, raise, seen, slot_flag};
+
+/// Whether x's stream went past the sockets since they stopped.
+pub(super) fn went_past(x: &Leg) -> bool {
+    x.rec.rx_end.after(x.cut)
+}
+
+/// DRAIN: whether the local sockets could go on in the direction from x to o.
+fn can_go_on(x: &Leg, o: &Leg) -> bool {
+    !went_past(x) || (x.read_to == x.cut && o.loc_acked == o.loc_end)
+}
+
+/// Where the sockets go on in the direction from x to o: behind all that was forwarded.
+fn go_on(x: &mut Leg, o: &mut Leg) {
+    let cut = x.cut;
+    let mut base = x.rec.rx_end;
+    x.owed = base.after(cut);
+    if !x.owed {
+        return;
+    }
+    if x.rec.seen & seen::FIN != 0 {
+        base = base - 1;
+        x.rec.rx_end = base;
+    }
+    let shift = (base - cut) as u32;
+    x.base = base;
+    x.cut = base;
+    x.read_to = base - 1;
+    x.adj_seq = x.adj_seq.removed(shift);
+    o.adj_ack = o.adj_ack.removed(shift);
+    x.loc_ack = base;
+    x.loc_edge = x.loc_edge + shift;
+    raise(&mut x.tx_ack, o.rec.rx_ack + o.rec.ack_off);
+    raise(&mut x.tx_edge, (o.rec.rx_edge + o.rec.ack_off).min(x.loc_edge));
+    o.loc_end = base + x.rec.seq_off;
+    o.loc_acked = o.loc_end;
+}
+
+/// Wakes the pair of a slot, if its sockets can go on now: `wake_slot`, step by step. Run by a packet that met a trap,
+/// or by user space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    from: Mode,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Take,
+    Look,
+    GoOn(Side),
+    Store(Mode),
+}
+
+impl Wake {
+    /// From the mode that was read just now.
+    #[must_use]
+    pub fn from(mode: Mode) -> Wake {
+        Wake { from: mode, step: Step::Take }
+    }
+
+    /// Takes one step. In the end: the mode after it, whoever made it; [`Mode::Undrain`] if the pair is awake.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+        let slot = &mut flow.slot;
+        match self.step {
+            Step::Take => {
+                let wakeable = self.from == Mode::Final && slot.flags & slot_flag::WAKEABLE != 0;
+                if self.from != Mode::Drain && !wakeable {
+                    return Some(self.from);
+                }
+                if slot.mode != self.from {
+                    return Some(slot.mode);
+                }
+                slot.mode = Mode::Waking;
+                self.step = Step::Look;
+            }
+            Step::Look => {
+                let [a, b] = &slot.leg;
+                let can = self.from != Mode::Drain || (can_go_on(a, b) && can_go_on(b, a));
+                self.step = if can { Step::GoOn(Side::Client) } else { Step::Store(Mode::Drain) };
+            }
+            Step::GoOn(side) => {
+                let (x, o) = flow.legs(side);
+                go_on(x, o);
+                self.step = match side {
+                    Side::Client => Step::GoOn(Side::Server),
+                    Side::Server => {
+                        flow.slot.flags = 0;
+                        Step::Store(Mode::Undrain)
+                    }
+                };
+            }
+            Step::Store(mode) => {
+                slot.mode = mode;
+                return Some(mode);
+            }
+        }
+        None
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Mode {
+        loop {
+            if let Some(mode) = self.step(flow) {
+                return mode;
+            }
+        }
+    }
+}

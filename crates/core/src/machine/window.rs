@@ -1,0 +1,32 @@
+//! What an end may be offered: `window.h` and `window_field` of `seq.h`.
+
+use super::state::{Leg, Slot, slot_flag};
+use crate::seq::Seq;
+
+/// The window field that reaches from `ack` to `edge` at a scale: never more than the edge, at most 65,535.
+#[must_use]
+pub fn window_field(edge: Seq, ack: Seq, scale: u8) -> u32 {
+    let room = edge - ack;
+    if room <= 0 { 0 } else { (room as u32 >> (scale & 15)).min(65_535) }
+}
+
+/// Before a drain: the right edge that x may be offered (papers' section III-E).
+pub(super) fn coupled_edge(x: &Leg, o: &Leg) -> Seq {
+    let edge = o.rec.rx_edge + o.rec.ack_off;
+    if x.room == 0 { edge } else { edge.min(o.rec.rx_ack + o.rec.ack_off + x.room) }
+}
+
+/// While segments are forwarded: the edge that the far end offers, but no more than the local socket of x's leg could
+/// keep, should it have to go on now; what was promised stays.
+pub(super) fn kept_edge(slot: &Slot, x: &Leg, edge: Seq) -> Seq {
+    if slot.flags & slot_flag::KEEP == 0 {
+        return edge;
+    }
+    let limit = x.rec.rx_end.max(x.cut) + (x.loc_edge - x.cut) as u32;
+    edge.min(limit.max(x.tx_edge))
+}
+
+/// Whether the local socket could take the segment (`fits_window`).
+pub(super) fn fits_window(x: &Leg, end: Seq) -> bool {
+    !end.after(x.loc_edge.max(x.tx_edge) + 1)
+}

@@ -1,0 +1,161 @@
+//! The invariants (../shared/design/README.md), on every segment that goes out.
+
+use longsplice_core::machine::{Mode, Segment, Side, flag};
+
+use super::{
+    tcp::FORGED,
+    world::{Event, World, show},
+};
+
+impl World {
+    /// A segment on its way to an end, whoever sent it.
+    pub fn send_to_end(&mut self, side: Side, s: Segment) {
+        if s.at < FORGED {
+            self.check_ack(side, &s);
+            self.check_timestamp(side, &s);
+        }
+        self.over_link(side, |d| Event::ToEnd(d, s));
+    }
+
+    /// The byte of x's stream that an acknowledgement to x is of: someone must have all below it, and x have sent it.
+    fn check_ack(&mut self, side: Side, s: &Segment) {
+        if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
+            return;
+        }
+        let x = &self.ends[side.index()];
+        let o = &self.ends[side.other().index()];
+        if x.dead || o.dead {
+            return;
+        }
+        let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
+        if ack > x.nxt {
+            let what = format!("an ACK to {side:?} for {ack} of {} sent: {}", x.nxt, show(s));
+            self.fail(what);
+            return;
+        }
+        let bytes = ack.min(x.write);
+        if ack > x.write && !o.got_fin() && !self.locals[side.index()].as_ref().is_some_and(|l| l.got_fin()) {
+            self.fail(format!("the FIN of {side:?} is acknowledged and nobody has it: {}", show(s)));
+            return;
+        }
+        let has = o.received();
+        let sockets = self.chain(side);
+        if bytes > has && sockets.is_none_or(|(start, end)| start > has || bytes > end) {
+            self.fail(format!(
+                "{bytes} of {side:?} acknowledged, the far end has {has}, the sockets {sockets:?}: {}",
+                show(s)
+            ));
+        }
+    }
+
+    /// What the local sockets and the daemon hold of x's stream.
+    fn chain(&self, side: Side) -> Option<(i64, i64)> {
+        let x = self.locals[side.index()].as_ref()?;
+        let o = self.locals[side.other().index()].as_ref()?;
+        if !self.daemon.alive {
+            return None;
+        }
+        let end = x.taken_to;
+        let start = o
+            .first_out()
+            .or(self.daemon.pump[side.index()].held.front().map(|r| r.at))
+            .or(x.queue.front().map(|r| r.at))
+            .unwrap_or(end);
+        Some((start as i64, end as i64))
+    }
+
+    fn check_timestamp(&mut self, side: Side, s: &Segment) {
+        let Some(ts) = s.ts else { return };
+        let last = &mut self.last_ts[side.index()];
+        if last.is_some_and(|l| ts.val.before(l)) {
+            self.stats.add("TSval went back");
+            if !self.doomed && self.scenario.forge == 0 {
+                let what = format!("TSval to {side:?} went back: {} after {:?}", ts.val, self.last_ts);
+                self.fail(what);
+            }
+            return;
+        }
+        *last = Some(ts.val);
+    }
+
+    /// A segment of a side that was forwarded.
+    pub fn check_trap(&mut self, side: Side, s: &Segment) {
+        if let Some(floor) = self.trap_floor[side.index()]
+            && s.len > 0
+            && s.at < FORGED
+            && (s.seq + s.len).after(floor)
+        {
+            self.fail(format!("trapped payload of {side:?} was forwarded: {} beyond {floor}", show(s)));
+        }
+    }
+
+    /// After each step.
+    pub fn check_invariants(&mut self) {
+        if self.flow.slot.mode == Mode::Aborted && !self.doomed {
+            self.doomed = true;
+        }
+    }
+
+    /// All that was written is where it belongs, and both streams have ended; or both ends were reset.
+    pub fn is_complete(&self) -> bool {
+        let [a, b] = &self.ends;
+        let through = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
+            x.is_through() && o.got_fin() && o.received() == x.write
+        };
+        if through(a, b) && through(b, a) {
+            return true;
+        }
+        // One whose business was done does not hear of the other's reset.
+        let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| x.dead || (x.is_through() && x.got_fin() && x.received() == o.write);
+        gone(a, b) && gone(b, a)
+    }
+
+    /// For the report: where things stand.
+    pub fn describe(&self) -> String {
+        let tcp = |t: &super::tcp::Tcp| {
+            format!(
+                "una {} nxt {} write {} fin {} edge {} | rcv {} unread {} eof {} fin {} edge {} | dead {} timers {:?}",
+                t.una, t.nxt, t.write, t.fin, t.snd_edge, t.rcv_nxt, t.unread, t.eof, t.got_fin(), t.rcv_edge, t.dead,
+                t.next_timer()
+            )
+        };
+        let mut text = format!("now {} daemon {:?}\n", self.now, self.daemon);
+        for side in Side::BOTH {
+            text += &format!("{side:?} end   {}\n", tcp(&self.ends[side.index()]));
+            if let Some(local) = &self.locals[side.index()] {
+                text += &format!("{side:?} local {}\n", tcp(local));
+            }
+            text += &format!("{side:?} record {:?}\n", self.flow.record(side));
+            text += &format!("{side:?} leg {:?}\n", self.flow.leg(side));
+        }
+        text += &format!("mode {:?} flags {}\n", self.flow.slot.mode, self.flow.slot.flags);
+        text
+    }
+}
+
+impl World {
+    /// Both ends ask whether the other one is still there: an idle one would not hear of a reset that was lost.
+    pub fn probe(&mut self) {
+        for side in Side::BOTH {
+            let mut out = Vec::new();
+            self.ends[side.index()].keepalive(self.now, &mut out);
+            self.end_says(side, out);
+        }
+    }
+
+    /// Counts what only the sockets know.
+    pub fn collect(&mut self) {
+        let calm = self.scenario.is_calm();
+        let sockets: Vec<_> = self.ends.iter().chain(self.locals.iter().flatten()).cloned().collect();
+        for (i, t) in sockets.iter().enumerate() {
+            let end = i < 2;
+            self.stats.add_n("timeouts", t.timeouts.into());
+            if calm {
+                self.stats.add_n(if end { "calm: timeouts of ends" } else { "calm: timeouts of sockets" }, t.timeouts.into());
+                self.stats.add_n(if end { "calm: beyond the window of ends" } else { "calm: beyond the window of sockets" }, t.beyond_window.into());
+                self.stats.add_n("calm: too old", t.too_old.into());
+                self.stats.add_n("calm: SACK refused", t.sack_refused.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! Two ends, the forwarder between them, and time.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+};
+
+use longsplice_core::{
+    machine::{Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake, traits},
+    seq::{Offset, Seq},
+};
+
+use super::{
+    daemon::Daemon,
+    rng::Rng,
+    scenario::{Habit, Scenario},
+    tcp::{FORGED, MS, Tcp, Time, no_socket},
+};
+
+#[derive(Debug, Clone, Copy)]
+pub enum Event {
+    ToForwarder(Side, Segment),
+    /// Comes in once more, for its acknowledgement only.
+    Acknowledge(Side, Segment),
+    ToEnd(Side, Segment),
+    ToLocal(Side, Segment),
+    EndTimer(Side),
+    LocalTimer(Side, u32),
+    App(Side),
+    Daemon,
+    Forge,
+    Successor,
+}
+
+/// What a CPU is in the middle of.
+#[derive(Debug, Clone, Copy)]
+pub enum Task {
+    Packet(Passage),
+    Wake(Wake),
+    Transfer(Transfer),
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Stats {
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+impl Stats {
+    pub fn add(&mut self, name: &'static str) {
+        self.add_n(name, 1);
+    }
+
+    pub fn add_n(&mut self, name: &'static str, n: u64) {
+        *self.counts.entry(name).or_default() += n;
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct App {
+    pub closing: bool,
+    pub read: i64,
+    pub asleep_until: Time,
+}
+
+pub struct World {
+    pub rng: Rng,
+    pub scenario: Scenario,
+    pub now: Time,
+    events: BinaryHeap<Reverse<(Time, u64)>>,
+    pending: BTreeMap<u64, Event>,
+    next_event: u64,
+    pub ends: [Tcp; 2],
+    pub locals: [Option<Tcp>; 2],
+    /// Counts the sockets of a leg: a timer of an old one is nobody's.
+    pub generation: [u32; 2],
+    pub apps: [App; 2],
+    pub flow: Flow,
+    pub tasks: Vec<Task>,
+    early: u32,
+    pub daemon: Daemon,
+    pub stopping: bool,
+    /// Both ends must see a reset in the end.
+    pub doomed: bool,
+    pub violation: Option<String>,
+    pub stats: Stats,
+    pub trace: Option<VecDeque<String>>,
+    pub last_ts: [Option<Seq>; 2],
+    /// Payload of a side from here on must not be forwarded while its trap is armed.
+    pub trap_floor: [Option<Seq>; 2],
+    timers: [[Option<Time>; 2]; 2],
+}
+
+impl World {
+    pub fn new(seed: u64, trace: bool) -> World {
+        let mut rng = Rng::new(seed);
+        let scenario = Scenario::draw(&mut rng);
+        World::with(rng, scenario, trace)
+    }
+
+    pub fn with(rng: Rng, scenario: Scenario, trace: bool) -> World {
+        let s = &scenario;
+        let pair = |i: usize| {
+            let [out, back] = s.isn[i];
+            let window = |c: &super::tcp::Config| c.room.min(65_535 << c.our_scale) >> c.our_scale << c.our_scale;
+            let end = Tcp::new(s.ends[i], out, back, window(&s.locals[i]), 0);
+            let local = Tcp::new(s.locals[i], back, out, window(&s.ends[i]), 0);
+            (end, local)
+        };
+        let ((a, la), (b, lb)) = (pair(0), pair(1));
+        let mut world = World {
+            rng,
+            now: MS,
+            events: BinaryHeap::new(),
+            pending: BTreeMap::new(),
+            next_event: 0,
+            ends: [a, b],
+            locals: [Some(la), Some(lb)],
+            generation: [0; 2],
+            apps: [App::default(); 2],
+            flow: Flow::default(),
+            tasks: Vec::new(),
+            early: 0,
+            daemon: Daemon::default(),
+            stopping: false,
+            doomed: false,
+            violation: None,
+            stats: Stats::default(),
+            trace: trace.then(VecDeque::new),
+            last_ts: [None; 2],
+            trap_floor: [None; 2],
+            timers: [[None; 2]; 2],
+            scenario,
+        };
+        world.register([Offset::default(); 4]);
+        for side in Side::BOTH {
+            world.at(world.now, Event::App(side));
+        }
+        world.at(world.now, Event::Daemon);
+        if world.scenario.forge > 0 {
+            world.at(world.now + 5 * MS, Event::Forge);
+        }
+        world
+    }
+
+    /// Puts the pair into the table. `adj`: of the client's leg, then of the server's.
+    pub fn register(&mut self, adj: [Offset; 4]) {
+        let (Some(a), Some(b)) = (&self.locals[0], &self.locals[1]) else { return };
+        let states = [a.state(), b.state()];
+        // Where the next byte to be read from x is the next to be written to o.
+        let (ca, wa) = (a.copied() - adj[0], a.snd_seq(a.write) - adj[1]);
+        let (cb, wb) = (b.copied() - adj[2], b.snd_seq(b.write) - adj[3]);
+        let held = self.daemon.held_bytes();
+        let forth = Offset::between(ca, wb + held[0]);
+        let back = Offset::between(cb, wa + held[1]);
+        let mut starts = [Start::default(); 2];
+        for side in Side::BOTH {
+            let (i, j) = (side.index(), side.other().index());
+            let (own, far) = (&self.scenario.locals[i], &self.scenario.locals[j]);
+            let start = &mut starts[i];
+            start.socket = states[i];
+            start.adj_seq = adj[2 * i];
+            start.adj_ack = adj[2 * i + 1];
+            start.record.seq_off = if i == 0 { forth } else { back };
+            start.record.ack_off = -(if i == 0 { back } else { forth });
+            start.record.wscale_in = own.peer_scale;
+            start.record.wscale_out = far.our_scale;
+            start.record.traits = if own.timestamps { traits::TIMESTAMPS } else { 0 }
+                | if own.sack { traits::SACK } else { 0 }
+                | if own.sack && !far.sack { traits::BLANK_SACK } else { 0 };
+            start.ts_high = self.last_ts[i].unwrap_or(self.ts_clock(side));
+        }
+        self.flow = Flow::register(&starts);
+    }
+
+    fn ts_clock(&self, side: Side) -> Seq {
+        Seq::new(self.scenario.locals[side.index()].ts_offset)
+    }
+
+    pub fn at(&mut self, time: Time, event: Event) {
+        self.next_event += 1;
+        self.events.push(Reverse((time, self.next_event)));
+        self.pending.insert(self.next_event, event);
+    }
+
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push_back(format!("{:>9} {}", now, text()));
+            if trace.len() > 4000 {
+                trace.pop_front();
+            }
+        }
+    }
+
+    pub fn fail(&mut self, what: String) {
+        if self.violation.is_none() {
+            self.note(|| format!("VIOLATION {what}"));
+            self.violation = Some(what);
+        }
+    }
+
+    /// One step of the world. False when nothing will happen any more.
+    pub fn step(&mut self) -> bool {
+        if !self.tasks.is_empty() && (self.tasks.len() > 2 || self.early > 6 || self.rng.chance(600)) {
+            self.step_task();
+            return true;
+        }
+        let Some(Reverse((time, id))) = self.events.pop() else { return false };
+        if self.tasks.is_empty() {
+            self.early = 0;
+            self.now = self.now.max(time);
+        } else {
+            // Another CPU does it meanwhile: time stands still.
+            self.early += 1;
+        }
+        let Some(event) = self.pending.remove(&id) else { return true };
+        self.handle(event);
+        true
+    }
+
+    pub fn finish_tasks(&mut self) {
+        while !self.tasks.is_empty() {
+            self.step_task();
+        }
+    }
+
+    fn step_task(&mut self) {
+        let i = self.rng.below(self.tasks.len() as u64) as usize;
+        let mut task = self.tasks[i];
+        match &mut task {
+            Task::Packet(p) => {
+                if let Some(outcome) = p.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    let (side, segment) = p.segment();
+                    self.outcome(side, &segment, outcome);
+                    return;
+                }
+            }
+            Task::Wake(w) => {
+                if let Some(mode) = w.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("wake by user space: {mode:?}"));
+                    return;
+                }
+            }
+            Task::Transfer(t) => {
+                if t.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.transferred();
+                    return;
+                }
+            }
+        }
+        self.tasks[i] = task;
+    }
+
+    fn handle(&mut self, event: Event) {
+        let mut out = Vec::new();
+        match event {
+            Event::ToForwarder(side, s) => self.enter(side, s, Passage::new(side, &s)),
+            Event::Acknowledge(side, s) => self.enter(side, s, Passage::acknowledgement(side, &s)),
+            Event::ToEnd(side, s) => {
+                let end = &mut self.ends[side.index()];
+                let was_dead = end.dead;
+                end.on_segment(self.now, &s, &mut out);
+                if end.dead && !was_dead {
+                    self.note(|| format!("end {side:?} was reset by {s:?}"));
+                }
+                self.end_says(side, out);
+            }
+            Event::ToLocal(side, s) => self.to_local_now(side, &s),
+            Event::EndTimer(side) => {
+                self.timers[0][side.index()] = None;
+                self.ends[side.index()].on_timer(self.now, &mut out);
+                self.end_says(side, out);
+            }
+            Event::LocalTimer(side, generation) => {
+                self.timers[1][side.index()] = None;
+                if generation == self.generation[side.index()]
+                    && let Some(local) = &mut self.locals[side.index()]
+                {
+                    local.on_timer(self.now, &mut out);
+                }
+                self.local_says(side, out);
+            }
+            Event::App(side) => self.app(side),
+            Event::Daemon => self.daemon_tick(),
+            Event::Forge => self.forge(),
+            Event::Successor => self.succeed(),
+        }
+    }
+
+    fn enter(&mut self, side: Side, segment: Segment, passage: Passage) {
+        self.note(|| format!("from {side:?} {}", show(&segment)));
+        if self.rng.chance(self.scenario.interleave) {
+            self.tasks.push(Task::Packet(passage));
+        } else if self.tasks.is_empty() {
+            let outcome = passage.run(&mut self.flow);
+            self.outcome(side, &segment, outcome);
+        } else {
+            // The other CPU is quicker.
+            let outcome = passage.run(&mut self.flow);
+            self.outcome(side, &segment, outcome);
+        }
+    }
+
+    fn outcome(&mut self, side: Side, s: &Segment, o: Outcome) {
+        let mode = self.flow.slot.mode;
+        self.note(|| {
+            format!(
+                "     {side:?} {:?}{} mode {mode:?} far {} local {}",
+                o.verdict,
+                if o.woken { " WOKEN" } else { "" },
+                o.far.map_or("-".into(), |s| show(&s)),
+                o.local.map_or("-".into(), |s| show(&s)),
+            )
+        });
+        self.count_outcome(s, side, &o);
+        if let Some(held) = o.held {
+            self.hold(side, held);
+        }
+        if let Some(s) = o.acknowledge {
+            self.at(self.now, Event::Acknowledge(side, s));
+        }
+        if let Some(far) = o.far {
+            self.check_trap(side, s);
+            self.send_to_end(side.other(), far);
+        }
+        if let Some(local) = o.local {
+            if self.rng.chance(self.scenario.backlog) {
+                let delay = self.rng.below(300);
+                self.at(self.now + delay, Event::ToLocal(side, local));
+            } else {
+                self.to_local_now(side, &local);
+            }
+        }
+        if o.verdict == Verdict::Again {
+            self.at(self.now, Event::ToForwarder(side, *s));
+        }
+    }
+
+    fn count_outcome(&mut self, s: &Segment, side: Side, o: &Outcome) {
+        match o.verdict {
+            Verdict::Again => self.stats.add("looked at again"),
+            Verdict::Held => {
+                let x = self.flow.leg(side);
+                self.stats.add("held");
+                if self.flow.slot.mode == Mode::Undrain && s.seq.before(x.base) {
+                    self.stats.add("straddlers");
+                }
+            }
+            Verdict::Shared => self.stats.add("drain: shared"),
+            _ => {}
+        }
+        if o.woken {
+            self.stats.add("woken by a packet");
+            let (x, y) = (self.flow.leg(side), self.flow.leg(side.other()));
+            if x.owed && y.owed && !self.flow.is_settled() {
+                self.stats.add("wakes with bytes outstanding both ways");
+            }
+            if (x.rec.seen | y.rec.seen) & 1 != 0 {
+                self.stats.add("wakes after a FIN was forwarded");
+            }
+        }
+    }
+
+    fn to_local_now(&mut self, side: Side, s: &Segment) {
+        let mut out = Vec::new();
+        match &mut self.locals[side.index()] {
+            Some(local) => {
+                let dead = local.dead;
+                local.on_segment(self.now, s, &mut out);
+                if local.dead && !dead {
+                    self.doomed = true;
+                    self.note(|| format!("local {side:?} was reset by {}", show(s)));
+                }
+            }
+            None => out.extend(no_socket(s)),
+        }
+        self.local_says(side, out);
+    }
+
+    pub fn local_says(&mut self, side: Side, segments: Vec<Segment>) {
+        for s in segments {
+            let o = self.flow.egress(side, &s);
+            self.note(|| {
+                let wire = o.wire.map_or("-".into(), |s| show(&s));
+                format!("local {side:?} {} {:?} -> {wire}", show(&s), o.verdict)
+            });
+            if o.verdict == Verdict::Aborted {
+                self.stats.add("aborted");
+                self.doomed = true;
+            }
+            if let Some(wire) = o.wire {
+                self.send_to_end(side, wire);
+            }
+        }
+        self.set_timers(side);
+        if let Some(what) = self.locals[side.index()].as_ref().and_then(|l| l.forged) {
+            self.fail(format!("local socket of {side:?}: {what}"));
+        }
+    }
+
+    pub fn end_says(&mut self, side: Side, segments: Vec<Segment>) {
+        for s in segments {
+            self.note(|| format!("end {side:?} {}", show(&s)));
+            self.over_link(side, |d| Event::ToForwarder(d, s));
+        }
+        self.set_timers(side);
+        if let Some(what) = self.ends[side.index()].forged {
+            self.fail(format!("end {side:?}: {what}"));
+        }
+    }
+
+    fn set_timers(&mut self, side: Side) {
+        let i = side.index();
+        let timers =
+            [self.ends[i].next_timer(), self.locals[i].as_ref().and_then(|l| l.next_timer())];
+        let events = [Event::EndTimer(side), Event::LocalTimer(side, self.generation[i])];
+        for k in 0..2 {
+            if let Some(at) = timers[k]
+                && self.timers[k][i].is_none_or(|t| at < t)
+            {
+                self.timers[k][i] = Some(at);
+                self.at(at, events[k]);
+            }
+        }
+    }
+
+    /// A socket of a leg is another one now.
+    pub fn replace_local(&mut self, side: Side, socket: Option<Tcp>) {
+        self.locals[side.index()] = socket;
+        self.generation[side.index()] += 1;
+        self.timers[1][side.index()] = None;
+    }
+
+    pub fn over_link(&mut self, side: Side, event: impl Fn(Side) -> Event) {
+        let link = self.scenario.links[side.index()];
+        let copies = 1 + u64::from(self.rng.chance(link.duplicate));
+        for _ in 0..copies {
+            if self.rng.chance(link.loss) {
+                self.stats.add("lost");
+                continue;
+            }
+            let at = self.now + link.delay + self.rng.below(link.jitter + 1);
+            self.at(at, event(side));
+        }
+    }
+
+    fn app(&mut self, side: Side) {
+        let i = side.index();
+        let mut out = Vec::new();
+        let other = self.ends[side.other().index()].write;
+        let habit = self.scenario.habits[i];
+        let (n, asleep) = (self.rng.below(30) as i64, self.now < self.apps[i].asleep_until);
+        if self.scenario.slow[i] && !asleep && !self.stopping && self.rng.chance(30) {
+            self.apps[i].asleep_until = self.now + self.rng.below(400 * MS);
+        }
+        let end = &mut self.ends[i];
+        if !asleep || self.stopping {
+            let runs = end.read(self.now, self.scenario.reads[i], &mut out);
+            self.apps[i].read += runs.iter().map(|r| r.len).sum::<i64>();
+        }
+        let write = match habit {
+            _ if self.stopping || end.dead => 0,
+            Habit::Random if n < 8 => 1 + n * n * 100,
+            Habit::Bulk => 20_000,
+            Habit::Turns if end.received() == other && (i == 0 || end.received() > end.write) => 50 + n * n * 20,
+            _ => 0,
+        };
+        let write = write.min(end.can_write());
+        if write > 0 {
+            end.write(self.now, super::tcp::Run { at: end.write as u64, len: write }, &mut out);
+        }
+        let close = self.stopping || self.rng.chance(self.scenario.early_fin);
+        let end = &mut self.ends[i];
+        if close && !end.fin && !end.dead {
+            end.shutdown(self.now, &mut out);
+            self.stats.add(if self.stopping { "closed" } else { "half-closed early" });
+        }
+        if !self.stopping && self.rng.chance(self.scenario.reset) {
+            self.ends[i].abort(self.now, &mut out);
+            self.doomed = true;
+            self.stats.add("reset by an end");
+        }
+        self.end_says(side, out);
+        let pause = self.rng.between(500, 4 * MS);
+        self.at(self.now + pause, Event::App(side));
+    }
+
+    /// A segment of somebody who guesses.
+    fn forge(&mut self) {
+        let next = self.rng.between(MS, 20 * MS);
+        if !self.stopping {
+            self.at(self.now + next, Event::Forge);
+        }
+        let side = self.rng.pick(&Side::BOTH);
+        let Some(rec) = self.flow.record(side).copied() else { return };
+        let far = 1 + self.rng.between(300_000, 1 << 30) as u32;
+        let seq = if self.rng.chance(500) { rec.rx_end + far } else { rec.rx_end - far };
+        let near = self.rng.chance(300);
+        let s = Segment {
+            seq: if near { rec.rx_end + 70_000 + self.rng.below(100_000) as u32 } else { seq },
+            ack: if self.rng.chance(500) { rec.rx_ack } else { Seq::new(self.rng.next() as u32) },
+            len: if self.rng.chance(300) { 100 } else { 0 },
+            window: self.rng.below(65_536) as u32,
+            flags: self.rng.pick(&[0x04, 0x14, 0x02, 0x12, 0x11, 0x10, 0x10]),
+            at: FORGED,
+            ts: None,
+            sack: Default::default(),
+        };
+        self.stats.add("forged");
+        self.at(self.now, Event::ToForwarder(side, s));
+    }
+
+    pub fn is_slotted(&self) -> bool {
+        self.flow.placement(Side::Client) == Some(Placement::Slotted)
+    }
+}
+
+/// A segment as tcpdump would show it.
+pub fn show(s: &Segment) -> String {
+    let flags: String = [(1, 'F'), (2, 'S'), (4, 'R'), (8, 'P'), (16, '.')]
+        .iter()
+        .filter(|f| s.flags & f.0 != 0)
+        .map(|f| f.1)
+        .collect();
+    let sack: Vec<String> = s.sack.iter().map(|(l, r)| format!("{l}-{r}")).collect();
+    format!("[{flags} {}+{} ack {} win {} @{} sack {sack:?}]", s.seq, s.len, s.ack, s.window, s.at)
+}

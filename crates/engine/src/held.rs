@@ -1,0 +1,241 @@
+//! Packets that met a trap while there was no socket for them: kept until there is one, then let in.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use longsplice_core::reap::FlowEnd;
+use longsplice_dataplane::{Dataplane, Event, EventKind, Events, Side};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Notify,
+};
+
+use crate::{packet, splicer::Inner};
+
+/// Payload of the pieces in which a packet is let in: one page holds it with its headers.
+const PIECE: usize = 1400;
+
+/// What is kept of one flow.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    state: Mutex<State>,
+    notify: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    packets: Vec<Event>,
+    copies: Vec<Event>,
+    /// Where each side's stream is the sockets', once they are awake; `None`: from anywhere on.
+    awake: Option<[Option<u32>; 2]>,
+    over: bool,
+}
+
+impl Held {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anything waits for a socket.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.state().packets.is_empty()
+    }
+
+    /// Whether the flow has ended in the kernel half.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().over
+    }
+
+    /// Returns after something has come, or the flow has ended, since the last return.
+    pub(crate) async fn changed(&self) {
+        self.notify.notified().await;
+    }
+
+    /// The copies that have come.
+    pub(crate) fn take_copies(&self) -> Vec<Event> {
+        std::mem::take(&mut self.state().copies)
+    }
+
+    /// The sockets are awake from `bases` on: what was kept is let in, what comes later goes there at once.
+    pub(crate) fn let_in(&self, plane: &Dataplane, bases: [Option<u32>; 2]) {
+        let mut state = self.state();
+        state.awake = Some(bases);
+        for event in std::mem::take(&mut state.packets) {
+            inject(plane, &event, bases[event.side.index()]);
+        }
+    }
+
+    /// Keeps a packet.
+    pub(crate) fn keep(&self, event: Event) {
+        self.state().packets.push(event);
+    }
+
+    /// The flow is spliced again.
+    pub(crate) fn keep_out(&self) {
+        self.state().awake = None;
+    }
+
+    fn push(&self, plane: &Dataplane, event: Event) {
+        let mut state = self.state();
+        match (event.kind, state.awake) {
+            (EventKind::Copy, _) => state.copies.push(event),
+            (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side.index()]),
+            (EventKind::Held, None) => state.packets.push(event),
+        }
+        drop(state);
+        self.notify.notify_one();
+    }
+
+    fn end(&self) {
+        self.state().over = true;
+        self.notify.notify_one();
+    }
+}
+
+/// Lets a packet in. It is cut at `base`: what lies below was forwarded before, and must not come to the socket, what lies
+/// above must not be forwarded.
+fn inject(plane: &Dataplane, event: &Event, base: Option<u32>) {
+    let payload = event.payload.len();
+    let first = match base.map(|b| b.wrapping_sub(event.seq)) {
+        Some(below) if (below as i32) > 0 && (below as usize) < payload => below as usize,
+        _ => 0,
+    };
+    let mut at = 0;
+    loop {
+        let end = if at < first { first } else { payload };
+        let next = (at + PIECE).min(end);
+        match packet::piece(event, at..next) {
+            Some(piece) => {
+                if let Err(error) = plane.inject(event.ifindex, &piece) {
+                    tracing::debug!(%error, flow = event.serial, "a held packet was lost: its sender will repeat it");
+                }
+            }
+            None => tracing::debug!(flow = event.serial, "a held packet cannot be cut"),
+        }
+        at = next;
+        if at >= payload {
+            return;
+        }
+    }
+}
+
+/// All flows of which packets may be kept, by serial number.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    flows: Mutex<HashMap<u32, Arc<Held>>>,
+}
+
+impl Holding {
+    fn flows(&self) -> MutexGuard<'_, HashMap<u32, Arc<Held>>> {
+        self.flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is kept of a flow, for as long as somebody has it ([`Keeping`]).
+    fn of(&self, serial: u32) -> Arc<Held> {
+        self.flows().entry(serial).or_default().clone()
+    }
+
+    /// The map has one, and so has who leaves: nobody else.
+    fn forget(&self, serial: u32, held: &Arc<Held>) {
+        let mut flows = self.flows();
+        if Arc::strong_count(held) <= 2 {
+            flows.remove(&serial);
+        }
+    }
+
+    /// Whoever waits for a flow is told if it has ended.
+    pub(crate) fn ended(&self, serial: u32, end: &FlowEnd) {
+        let over = end.directions.iter().any(|d| d.reset_seen) || end.directions.iter().all(|d| d.fin_acknowledged);
+        if let Some(held) = self.flows().get(&serial).filter(|_| over) {
+            held.end();
+        }
+    }
+}
+
+/// Reads the ring of the kernel half for as long as the splicer lives.
+pub(crate) fn start(splicer: &Arc<Inner>) -> io::Result<()> {
+    let Some(plane) = &splicer.plane else {
+        return Ok(());
+    };
+    let mut events = Ring::new(plane.events()?)?;
+    let weak = Arc::downgrade(splicer);
+    tokio::spawn(async move {
+        loop {
+            let batch = match events.next().await {
+                Ok(batch) => batch,
+                Err(error) => {
+                    tracing::error!(%error, "cannot read the kernel half's packets");
+                    return;
+                }
+            };
+            let Some(splicer) = weak.upgrade() else { return };
+            let Some(plane) = &splicer.plane else { return };
+            for event in batch {
+                let known = splicer.holding.flows().get(&event.serial).cloned();
+                match known {
+                    Some(held) => held.push(plane, event),
+                    None => crate::reclaim::serve_orphan(&splicer, event),
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+struct Ring {
+    events: Events,
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl Ring {
+    fn new(events: Events) -> io::Result<Ring> {
+        // A duplicate that nobody else can close: what the deprecation is about. (Its successor is `unsafe`.)
+        #[allow(deprecated)]
+        let ready = AsyncFd::with_interest(events.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        Ok(Ring { events, ready })
+    }
+
+    async fn next(&mut self) -> io::Result<Vec<Event>> {
+        loop {
+            let mut ready = self.ready.readable().await?;
+            let batch = self.events.take()?;
+            if !batch.is_empty() {
+                return Ok(batch);
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+/// Keeps a flow's packets for as long as its task has it.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    splicer: Arc<Inner>,
+    serial: u32,
+    pub(crate) held: Arc<Held>,
+}
+
+impl Keeping {
+    pub(crate) fn new(splicer: &Arc<Inner>, serial: u32) -> Keeping {
+        Keeping {
+            splicer: splicer.clone(),
+            serial,
+            held: splicer.holding.of(serial),
+        }
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.splicer.holding.forget(self.serial, &self.held);
+    }
+}
+
+/// Of one side or the other.
+pub(crate) fn bases(owed: [bool; 2], base: [u32; 2]) -> [Option<u32>; 2] {
+    Side::BOTH.map(|side| owed[side.index()].then_some(base[side.index()]))
+}

@@ -1,0 +1,223 @@
+//! A spliced pair, dormant or detached, until a trap, a command, its end or a shutdown.
+
+use std::{io, time::Duration};
+
+use longsplice_core::policy::DetachPolicy;
+use longsplice_dataplane::{Direction, Leg, Mode, Side};
+use longsplice_repair::options;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    api::{Ended, FlowState},
+    flow::{Flow, Progress, close_in_silence},
+    held::Keeping,
+    pair::{Driver, Over},
+    splicer::Phase,
+    wake,
+};
+
+/// How often a spliced pair is looked at: its end and its idleness show in the records.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What became of a spliced pair.
+pub(crate) enum Left<'a> {
+    /// Its sockets are awake, in mode Undrain.
+    Awake(Driver<'a>, Flow),
+    /// The call is over.
+    Ended(Ended),
+}
+
+/// Parks the sockets of a drained flow, and waits.
+pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolicy) -> io::Result<Left<'_>> {
+    let parkable = flow.drain_progress(&driver.pump)? == Progress::Parkable;
+    if parkable && !driver.traps.is_closed() {
+        flow.keep_promises(&driver.pump);
+    }
+    let started = std::time::Instant::now();
+    if !flow.finish(parkable) {
+        return match flow.mode() {
+            Mode::Undrain => {
+                driver.note_awake(&flow);
+                Ok(Left::Awake(driver, flow))
+            }
+            _ => {
+                let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
+                Ok(Left::Ended(driver.conclude(Over::Broken(reset), Some(flow))))
+            }
+        };
+    }
+    let switched = started.elapsed();
+    driver.note_spliced(&flow);
+    if !parkable || detach == DetachPolicy::Now || driver.splicer.under_pressure() {
+        return detached(driver, flow, Some(started)).await;
+    }
+    driver.splicer.stats.to_dormant.add(switched);
+    driver.entry.set_state(FlowState::Dormant);
+    for side in Side::BOTH {
+        // Its probes are not the flow's.
+        let _ = options::set_keepalive(driver.pump.socket(side), false);
+        // What comes now comes after a wake.
+        driver.pump.set_limit(side, Some(driver.pump.bytes(side)));
+    }
+    let until = match detach {
+        DetachPolicy::AfterTime(after) => Some(Instant::now() + after),
+        _ => None,
+    };
+    loop {
+        if let Err(over) = driver.step() {
+            // Awake already, and an end was reset.
+            return Ok(Left::Ended(driver.conclude(over, Some(flow))));
+        }
+        let now = Instant::now();
+        let ended = driver.look(&flow.directions(), now);
+        let mode = flow.mode();
+        if mode == Mode::Undrain {
+            driver.note_awake(&flow);
+            return Ok(Left::Awake(driver, flow));
+        }
+        if driver.fired(now).is_some() && mode == Mode::Final && !ended {
+            flow.keep_promises(&driver.pump);
+            if flow.wake()? {
+                driver.note_awake(&flow);
+                return Ok(Left::Awake(driver, flow));
+            }
+        }
+        let due = until.is_some_and(|at| now >= at);
+        if due || ended || mode != Mode::Final || driver.splicer.under_pressure() {
+            return detached(driver, flow, None).await;
+        }
+        let next = [Some(now + LOOK), until, driver.traps.next()];
+        let next = next.into_iter().flatten().min().unwrap_or(now);
+        tokio::select! {
+            () = driver.pump.ready() => {}
+            () = sleep_until(next) => {}
+            () = driver.entry.asked() => {}
+            () = driver.splicer.reached(Phase::Closing) => {
+                return Ok(Left::Ended(leave(driver, flow, None).await?.1));
+            }
+        }
+    }
+}
+
+/// Closes the sockets in silence; the flow runs on in the records.
+async fn leave(
+    mut driver: Driver<'_>,
+    flow: Flow,
+    started: Option<std::time::Instant>,
+) -> io::Result<(Option<Detached<'_>>, Ended)> {
+    let id = driver.id();
+    let (serial, legs, cuts) = (flow.serial(), flow.legs(), flow.cuts());
+    let keeping = Keeping::new(driver.splicer, serial);
+    let settling = flow.release();
+    for socket in driver.pump.take_sockets() {
+        close_in_silence(socket)?;
+    }
+    if let Some(started) = started {
+        driver.splicer.stats.to_detached.add(started.elapsed());
+    }
+    driver.splicer.settle_later(settling);
+    driver.splicer.stats.detached.add(1);
+    driver.entry.set_state(FlowState::Detached);
+    let stays = !driver.traps.is_closed() && !driver.splicer.is_closing();
+    let detached = stays.then_some(Detached {
+        driver,
+        keeping,
+        serial,
+        legs,
+        cuts,
+    });
+    Ok((detached, Ended::Detached(id)))
+}
+
+/// A flow without sockets whose traps are set.
+struct Detached<'a> {
+    driver: Driver<'a>,
+    keeping: Keeping,
+    serial: u32,
+    legs: [Leg; 2],
+    /// Up to where the sockets had been.
+    cuts: [u32; 2],
+}
+
+async fn detached(
+    driver: Driver<'_>,
+    flow: Flow,
+    started: Option<std::time::Instant>,
+) -> io::Result<Left<'_>> {
+    match leave(driver, flow, started).await? {
+        (Some(detached), _) => detached.wait().await,
+        (None, ended) => Ok(Left::Ended(ended)),
+    }
+}
+
+impl<'a> Detached<'a> {
+    async fn wait(mut self) -> io::Result<Left<'a>> {
+        loop {
+            let now = Instant::now();
+            let directions = self.legs.map(|leg| self.driver.splicer.plane.as_ref()?.direction(leg));
+            let over = match directions {
+                [Some(a), Some(b)] if a.serial == self.serial => {
+                    let ended = self.driver.look(&[a, b], now);
+                    ended || self.keeping.held.is_over()
+                }
+                _ => true,
+            };
+            if over {
+                return Ok(Left::Ended(self.over(&directions)));
+            }
+            if self.driver.fired(now).is_some() || self.keeping.held.is_waiting() {
+                match self.come_back() {
+                    Ok(flow) => return Ok(Left::Awake(self.driver, flow)),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now"),
+                }
+            }
+            let next = self.driver.traps.next().map_or(now + LOOK, |at| at.min(now + LOOK));
+            tokio::select! {
+                () = self.keeping.held.changed() => {}
+                () = sleep_until(next.max(now + Duration::from_millis(1))) => {}
+                () = self.driver.entry.asked() => {}
+                () = self.driver.splicer.reached(Phase::Closing) => {
+                    return Ok(Left::Ended(Ended::Detached(self.driver.id())));
+                }
+            }
+        }
+    }
+
+    fn over(mut self, directions: &[Option<Direction>; 2]) -> Ended {
+        let reset = directions.iter().flatten().any(|d| d.reset);
+        for (side, direction) in Side::BOTH.into_iter().zip(directions) {
+            if let Some(d) = direction {
+                self.note_past(side, d.end.wrapping_sub(u32::from(d.fin)));
+            }
+        }
+        Ended::Closed(self.driver.summary(true, reset))
+    }
+
+    fn note_past(&mut self, side: Side, end: u32) {
+        let past = end.wrapping_sub(self.cuts[side.index()]) as i32;
+        self.driver
+            .traps
+            .note_past(side, u64::try_from(past).unwrap_or(0));
+    }
+
+    /// Builds the sockets and wakes them.
+    fn come_back(&mut self) -> io::Result<Flow> {
+        let started = std::time::Instant::now();
+        let (flow, sockets) = wake::rebuild(self.driver.splicer, self.serial, self.legs)?;
+        if !flow.wake()? {
+            // It is being replaced, or has just ended.
+            self.driver.splicer.settle_later(flow.release());
+            for socket in sockets {
+                close_in_silence(socket)?;
+            }
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        self.driver.pump.put_sockets(sockets);
+        for side in Side::BOTH {
+            self.note_past(side, flow.leg(side).base);
+        }
+        self.driver.splicer.stats.rebuild.add(started.elapsed());
+        Ok(flow)
+    }
+}

@@ -1,0 +1,84 @@
+//! Flows that nobody waits for: taken back by command, or because a trap of a predecessor was met.
+
+use std::sync::Arc;
+
+use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_dataplane::{Event, Leg};
+
+use crate::{
+    api::{FlowId, Pair, RequestError, Returned},
+    flow::close_in_silence,
+    held::Keeping,
+    pair, reaper,
+    splicer::Inner,
+    until::{Trap, Until},
+    wake,
+};
+
+/// The legs of a detached flow.
+fn find(splicer: &Inner, id: FlowId) -> Option<[Leg; 2]> {
+    let flows = reaper::records(splicer.plane.as_ref()?).ok()?;
+    match flows.get(&id.0)? {
+        [Some(a), Some(b)] => Some([a.leg, b.leg]),
+        _ => None,
+    }
+}
+
+/// Gives a detached flow its sockets back.
+pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
+    let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+    let keeping = Keeping::new(splicer, id.0);
+    let fail = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => RequestError::Ending(id),
+        _ => RequestError::CannotReturn(id, e.to_string()),
+    };
+    let started = std::time::Instant::now();
+    let (flow, sockets) = wake::rebuild(splicer, id.0, legs).map_err(fail)?;
+    if !flow.wake().map_err(fail)? {
+        splicer.settle_later(flow.release());
+        for socket in sockets {
+            close_in_silence(socket).map_err(fail)?;
+        }
+        return Err(RequestError::Ending(id));
+    }
+    splicer.stats.rebuild.add(started.elapsed());
+    splicer.stats.unspliced.add(1);
+    splicer.stats.returned(why);
+    let [client, server] = sockets;
+    flow.welcome([false; 2]);
+    splicer
+        .mapped
+        .keep(flow, [&client, &server], tokio::time::Instant::now());
+    drop(keeping);
+    Ok(Returned {
+        client,
+        server,
+        why,
+        passed: [0; 2],
+        spliced: true,
+        id,
+        splice: SplicePolicy::Never,
+        detach: DetachPolicy::default(),
+    })
+}
+
+/// A packet met a trap whose owner is gone with a predecessor: the pair comes back to a relay, and is spliced again when the
+/// advisor says so. No byte is lost.
+pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
+    let id = FlowId(event.serial);
+    let keeping = Keeping::new(splicer, event.serial);
+    keeping.held.keep(event);
+    match reclaim(splicer, id, Trap::Asked) {
+        Ok(returned) => {
+            tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
+            let splicer = splicer.clone();
+            tokio::spawn(async move {
+                let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
+                if let Err(error) = pair::run(&splicer, pair, Until::closed()).await {
+                    tracing::debug!(flow = %id, %error, "a connection was cut off");
+                }
+            });
+        }
+        Err(error) => tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back"),
+    }
+}

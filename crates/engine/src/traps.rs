@@ -1,0 +1,105 @@
+//! The conditions of one call of `splice`, as they stand.
+
+use std::time::Duration;
+
+use longsplice_dataplane::Side;
+use tokio::time::Instant;
+
+use crate::{
+    pump::Pump,
+    until::{Trap, Until},
+};
+
+/// Where a pair is on its way to its traps.
+#[derive(Debug)]
+pub(crate) struct Traps {
+    until: Until,
+    since: Instant,
+    active: Instant,
+    asked: bool,
+    /// Payload bytes that passed by the sockets.
+    past: [u64; 2],
+}
+
+impl Traps {
+    pub(crate) fn new(until: Until, now: Instant) -> Traps {
+        Traps {
+            until,
+            since: now,
+            active: now,
+            asked: false,
+            past: [0; 2],
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.until.is_closed()
+    }
+
+    /// Something has passed.
+    pub(crate) fn note_activity(&mut self, now: Instant) {
+        self.active = now;
+    }
+
+    /// So many bytes of a side went past the sockets.
+    pub(crate) fn note_past(&mut self, side: Side, bytes: u64) {
+        self.past[side.index()] += bytes;
+    }
+
+    /// Somebody wants the pair back.
+    pub(crate) fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// Payload bytes of each side that have passed in all.
+    pub(crate) fn passed(&self, pump: &Pump) -> [u64; 2] {
+        Side::BOTH.map(|side| self.past[side.index()] + pump.bytes(side) - pump.held(side) as u64)
+    }
+
+    /// How many bytes the pump may read of a side, counted as the pump counts.
+    pub(crate) fn pump_limit(&self, side: Side) -> Option<u64> {
+        self.until
+            .budget(side)
+            .map(|b| b.saturating_sub(self.past[side.index()]))
+    }
+
+    /// How many bytes from the next one to be read on bring control back, when they have passed or are there.
+    pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u64> {
+        let limit = self.pump_limit(side)?;
+        Some(limit.saturating_sub(pump.bytes(side)).max(1))
+    }
+
+    /// The condition that is met.
+    pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
+        for side in Side::BOTH {
+            let used_up = self.pump_limit(side).is_some_and(|limit| pump.bytes(side) >= limit);
+            let is_data = self.until.budget(side) == Some(0);
+            if used_up && if is_data { pump.stopped(side) } else { pump.held(side) == 0 } {
+                return Some(Trap::of(side));
+            }
+        }
+        if self.asked {
+            return Some(Trap::Asked);
+        }
+        if self.until.time().is_some_and(|t| now >= self.since + t) {
+            return Some(Trap::Elapsed);
+        }
+        if self.until.idleness().is_some_and(|t| now >= self.active + t) {
+            return Some(Trap::Idle);
+        }
+        None
+    }
+
+    /// When a condition of time may be met next.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let at = |from: Instant, t: Option<Duration>| t.map(|t| from + t);
+        let (end, idle) = (
+            at(self.since, self.until.time()),
+            at(self.active, self.until.idleness()),
+        );
+        match (end, idle) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! When a pair comes back to the protocol handler: the traps of a splice (papers' section III-D).
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use longsplice_core::policy::{parse_bytes, parse_duration};
+use longsplice_dataplane::Side;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What ends a splice before the connections do. Conditions are joined by [`Until::or`]: whichever is met first.
+///
+/// Positions count from where the streams are at the call of [`crate::Splicer::splice`]: bytes that the handler has read
+/// from a side are behind it, bytes that wait in the socket are not. It makes no difference whether the pair is relayed
+/// or spliced when a condition is met.
+///
+/// ```
+/// use longsplice_engine::{Side, Until};
+/// use std::time::Duration;
+///
+/// // An HTTP/1.1 proxy: replies pass, the next request is trapped.
+/// let replies = Until::data_from(Side::Client);
+/// // At most a mebibyte from the server, and not longer than a minute.
+/// let some = Until::bytes_from(Side::Server, 1 << 20).or(Until::elapsed(Duration::from_secs(60)));
+/// assert_eq!(some.to_string(), "bytes=server:1048576,after=60s");
+/// assert_eq!("data=client".parse(), Ok(replies));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Until {
+    budgets: [Option<u64>; 2],
+    elapsed: Option<Duration>,
+    idle: Option<Duration>,
+}
+
+impl Until {
+    /// Until both ends are done: no trap. Such a pair may outlive this process ([`crate::Ended::Detached`]).
+    pub fn closed() -> Until {
+        Until::default()
+    }
+
+    /// Until a side sends payload. It is trapped whole: none of it reaches the other end. The end of the side's stream
+    /// alone is not payload, and passes.
+    pub fn data_from(side: Side) -> Until {
+        Until::bytes_from(side, 0)
+    }
+
+    /// Until either side sends payload.
+    pub fn data() -> Until {
+        Until::data_from(Side::Client).or(Until::data_from(Side::Server))
+    }
+
+    /// Until so many payload bytes of a side have passed: exactly so many, what follows is trapped. (With 0, it is
+    /// [`Until::data_from`].)
+    pub fn bytes_from(side: Side, bytes: u64) -> Until {
+        let mut until = Until::default();
+        until.budgets[side.index()] = Some(bytes);
+        until
+    }
+
+    /// Until this much time has passed.
+    pub fn elapsed(time: Duration) -> Until {
+        Until {
+            elapsed: Some(time),
+            ..Until::default()
+        }
+    }
+
+    /// Until nothing has passed in either direction for this long. (A spliced flow is looked at every 250 ms: it may be
+    /// that much late.)
+    pub fn idle(time: Duration) -> Until {
+        Until {
+            idle: Some(time),
+            ..Until::default()
+        }
+    }
+
+    /// Until one or the other; of two conditions of one kind the nearer one.
+    #[must_use]
+    pub fn or(self, other: Until) -> Until {
+        fn nearer<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        Until {
+            budgets: [
+                nearer(self.budgets[0], other.budgets[0]),
+                nearer(self.budgets[1], other.budgets[1]),
+            ],
+            elapsed: nearer(self.elapsed, other.elapsed),
+            idle: nearer(self.idle, other.idle),
+        }
+    }
+
+    /// Whether there is no trap.
+    pub fn is_closed(&self) -> bool {
+        *self == Until::default()
+    }
+
+    /// How many payload bytes of a side may pass.
+    pub(crate) fn budget(&self, side: Side) -> Option<u64> {
+        self.budgets[side.index()]
+    }
+
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.elapsed
+    }
+
+    pub(crate) fn idleness(&self) -> Option<Duration> {
+        self.idle
+    }
+}
+
+/// Why a pair came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trap {
+    /// The budget of the client's stream is used up, or there is payload beyond it.
+    Client,
+    /// The same of the server's stream.
+    Server,
+    /// The time is over.
+    Elapsed,
+    /// Nothing has passed for as long as was said.
+    Idle,
+    /// Somebody asked for it ([`crate::Splicer::request_unsplice`]).
+    Asked,
+}
+
+impl Trap {
+    /// The stable name, as it stands in `status --json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Trap::Client => "client",
+            Trap::Server => "server",
+            Trap::Elapsed => "elapsed",
+            Trap::Idle => "idle",
+            Trap::Asked => "asked",
+        }
+    }
+
+    pub(crate) fn of(side: Side) -> Trap {
+        match side {
+            Side::Client => Trap::Client,
+            Side::Server => Trap::Server,
+        }
+    }
+}
+
+/// A condition that could not be read; says what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as \
+     bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas"
+)]
+pub struct ParseUntilError(String);
+
+impl FromStr for Until {
+    type Err = ParseUntilError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        s.split(',')
+            .map(|part| parse_condition(part.trim()).ok_or_else(|| ParseUntilError(part.trim().to_owned())))
+            .try_fold(Until::closed(), |all, one| Ok(all.or(one?)))
+    }
+}
+
+fn parse_condition(s: &str) -> Option<Until> {
+    let side = |name| match name {
+        "client" => Some(Side::Client),
+        "server" => Some(Side::Server),
+        _ => None,
+    };
+    match s.split_once('=') {
+        None if s == "data" => Some(Until::data()),
+        Some(("data", name)) => side(name).map(Until::data_from),
+        Some(("bytes", rest)) => {
+            let (name, count) = rest.split_once(':')?;
+            Some(Until::bytes_from(side(name)?, parse_bytes(count)?))
+        }
+        Some(("after", time)) => parse_duration(time).map(Until::elapsed),
+        Some(("idle", time)) => parse_duration(time).map(Until::idle),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        for (budget, name) in self.budgets.iter().zip(["client", "server"]) {
+            match budget {
+                Some(0) => parts.push(format!("data={name}")),
+                Some(n) => parts.push(format!("bytes={name}:{n}")),
+                None => {}
+            }
+        }
+        for (time, name) in [(self.elapsed, "after"), (self.idle, "idle")] {
+            if let Some(time) = time {
+                parts.push(format!("{name}={}", longsplice_core::policy::FormatDuration(time)));
+            }
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+impl Serialize for Until {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Until {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_read_back_what_they_write() {
+        for s in [
+            "data=client",
+            "data=server",
+            "data=client,data=server",
+            "bytes=client:1,bytes=server:1048576,after=5s,idle=250ms",
+        ] {
+            assert_eq!(s.parse::<Until>().unwrap().to_string(), s);
+        }
+        assert_eq!("data".parse(), Ok(Until::data()));
+        assert_eq!("idle=1s, idle=2s".parse(), Ok(Until::idle(Duration::from_secs(1))));
+        assert_eq!(
+            "bytes=server:2MiB".parse(),
+            Ok(Until::bytes_from(Side::Server, 2 << 20))
+        );
+    }
+
+    #[test]
+    fn what_is_no_condition_is_named_with_the_remedy() {
+        for s in ["", "data=", "data=me", "bytes=client", "bytes=client:x", "after=x", "idle", "closed"] {
+            let e = s.parse::<Until>().unwrap_err().to_string();
+            assert!(e.contains("idle=DURATION"), "{e}");
+        }
+    }
+}

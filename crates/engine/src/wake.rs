@@ -1,0 +1,179 @@
+//! The way back from a splice (papers' section III-D): parked sockets are woken, those of a detached flow are built first.
+
+use std::{io, net::TcpStream as StdStream, sync::Arc};
+
+use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
+use longsplice_repair::{
+    Image, ImageOptions, Window, grow_receive_buffer, options, set_receive_window, thaw,
+};
+use tokio::net::TcpStream;
+
+use crate::{
+    flow::Flow,
+    held,
+    packet::end_of_stream,
+    pair::prepare_socket,
+    pump::Pump,
+    splicer::Inner,
+};
+
+/// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
+const LEAST_WINDOW: u32 = 64 << 10;
+
+/// The largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
+fn largest_window(scale: u8) -> u32 {
+    65_535 << scale.min(14)
+}
+
+impl Flow {
+    /// Sees to it that the parked sockets could keep what their peers were promised, and that no more is promised from now
+    /// on (section III-E). Worth a few system calls for each socket that has too small a window.
+    pub(crate) fn keep_promises(&self, pump: &Pump) {
+        self.slot().set_keeping(true);
+        for side in Side::BOTH {
+            let (x, o) = (self.leg(side), self.leg(side.other()));
+            let promised = x.tx_edge.max_seq(o.rx_edge.wrapping_add(o.ack_off));
+            let wanted = promised.wrapping_sub(x.rx_end.max_seq(x.cut));
+            let kept = x.loc_edge.wrapping_sub(x.cut);
+            if wanted as i32 <= 0 || wanted <= kept {
+                continue;
+            }
+            let wanted = wanted.min(largest_window(x.scale_out));
+            let socket = pump.socket(side);
+            let set = grow_receive_buffer(socket, wanted).and_then(|_| set_receive_window(socket, wanted));
+            match set {
+                Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
+                Err(error) => tracing::debug!(%error, "cannot widen the window of a parked socket"),
+            }
+        }
+    }
+
+    /// Wakes the pair if that can be done now; whether it is awake.
+    pub(crate) fn wake(&self) -> io::Result<bool> {
+        Ok(self.mode() == Mode::Undrain || self.plane().wake(self.slot())? == Mode::Undrain)
+    }
+
+    /// After a wake: lets in what was kept, and has the sockets see what ends were forwarded.
+    /// `ended`: whose end the socket knows already.
+    pub(crate) fn welcome(&self, ended: [bool; 2]) {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
+        self.held().let_in(self.plane(), bases);
+        for side in Side::BOTH {
+            let x = &states[side.index()];
+            if !x.fin || !x.owed || ended[side.index()] || x.cut != x.base {
+                continue;
+            }
+            let leg = self.legs()[side.index()];
+            let sent = self
+                .plane()
+                .peek(leg)
+                .and_then(|peek| self.plane().inject(peek.ifindex, &end_of_stream(leg, x)));
+            if let Err(error) = sent {
+                tracing::warn!(%error, ?leg, "cannot pass on the end of a stream");
+            }
+        }
+    }
+}
+
+trait MaxSeq {
+    fn max_seq(self, other: u32) -> u32;
+}
+
+impl MaxSeq for u32 {
+    /// The later sequence number.
+    fn max_seq(self, other: u32) -> u32 {
+        if (self.wrapping_sub(other) as i32) < 0 {
+            other
+        } else {
+            self
+        }
+    }
+}
+
+/// Gives a detached flow a slot and sockets, parked; segments pass all the while.
+///
+/// # Errors
+/// `NotFound`: there is no such flow, or it is ending. Others: no slot, or the kernel refused a socket; the flow is
+/// detached as before.
+pub(crate) fn rebuild(splicer: &Arc<Inner>, serial: u32, legs: [Leg; 2]) -> io::Result<(Flow, [TcpStream; 2])> {
+    let plane = splicer.plane.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    let slot = plane
+        .take_slot()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no slot is free: raise max_dormant"))?;
+    plane.attach_flow(&slot, serial, legs)?;
+    let flow = Flow::attached(splicer, plane, slot, legs);
+    let states = Side::BOTH.map(|side| flow.leg(side));
+    let built = build(&flow, &states);
+    match built {
+        Ok(sockets) => Ok((flow, sockets)),
+        Err(error) => {
+            splicer.settle_later(flow.release());
+            Err(error)
+        }
+    }
+}
+
+fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
+    if states.iter().any(|s| s.reset) || states.iter().all(|s| s.fin) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the flow is ending"));
+    }
+    let mut sockets = Vec::with_capacity(2);
+    let mut places = Vec::with_capacity(2);
+    for side in Side::BOTH {
+        let (x, o) = (&states[side.index()], &states[side.other().index()]);
+        let place = place(x, o);
+        sockets.push(build_one(flow.legs()[side.index()], x, &place)?);
+        places.push(place);
+    }
+    flow.slot().set_sockets([places[0], places[1]]);
+    flow.slot().set_keeping(true);
+    flow.slot().set_wakeable(true);
+    let [Ok(client), Ok(server)] = [sockets.remove(0), sockets.remove(0)].map(TcpStream::from_std) else {
+        return Err(io::Error::other("the runtime takes no more sockets"));
+    };
+    Ok([client, server])
+}
+
+/// Where a leg's socket goes on. A FIN is said again by the sockets themselves.
+fn place(x: &LegState, o: &LegState) -> Sockets {
+    let end = |s: &LegState| s.rx_end.wrapping_sub(u32::from(s.fin));
+    let receive_next = end(x);
+    let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);
+    let promised = if (promised as i32) < 0 { 0 } else { promised };
+    let window = promised.max(LEAST_WINDOW).min(largest_window(x.scale_out));
+    Sockets {
+        receive_next,
+        send_next: end(o).wrapping_add(o.seq_off),
+        edge: receive_next.wrapping_add(window),
+    }
+}
+
+fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
+    let offered = x.rx_edge.wrapping_sub(place.send_next);
+    let offered = if (offered as i32) < 0 { 0 } else { offered };
+    let image = Image {
+        local: leg.local.into(),
+        peer: leg.peer.into(),
+        send_next: place.send_next,
+        receive_next: place.receive_next,
+        options: ImageOptions {
+            mss: x.mss,
+            send_scale: x.scale_in,
+            receive_scale: x.scale_out,
+            sack: x.sack,
+            timestamps: x.timestamps,
+        },
+        timestamp_clock: x.ts_sent,
+        window: Window {
+            send: offered,
+            send_wl1: place.receive_next,
+            largest: offered.max(65_535),
+            receive: place.edge.wrapping_sub(place.receive_next),
+        },
+    };
+    let socket = StdStream::from(thaw(&image)?);
+    prepare_socket(&socket)?;
+    options::set_keepalive(&socket, false)?;
+    Ok(socket)
+}

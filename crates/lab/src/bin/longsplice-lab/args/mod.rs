@@ -1,0 +1,115 @@
+//! The command line.
+
+mod drive;
+mod net;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+pub(crate) use drive::DriveArgs;
+pub(crate) use net::NetArgs;
+
+/// Topologies of network namespaces, emulated links and verified traffic.
+///
+/// A topology is a client, a forwarder and one or more servers, each a network namespace, and lives as long as the command
+/// that made it. Links are emulated where they are described, and veth pairs elsewhere; `links` says how to describe them.
+#[derive(Debug, clap::Parser)]
+#[command(version)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Subcommand {
+    /// Bring up a topology around a command, or until interrupted, and report on its links
+    Up(UpArgs),
+    /// Run a command in a namespace of a topology that is up
+    Run(RunArgs),
+    /// Bring up a topology, run verified traffic over it, and report
+    ///
+    /// Ends with status 0 when every byte arrived, 1 when not, and 3 when it did but the emulator was late in every
+    /// attempt, so that the run does not count.
+    Traffic(TrafficArgs),
+    /// Show how links are described, and what descriptions mean
+    Links {
+        /// Descriptions, as `rtt20,loss=1%`
+        links: Vec<String>,
+    },
+    /// Serve verified traffic
+    Serve(ServeArgs),
+    /// Drive verified traffic to a server, and report
+    Drive {
+        /// Where the server is, or what stands before it
+        to: SocketAddr,
+        #[command(flatten)]
+        drive: DriveArgs,
+        /// Report as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove what runs of this program, or of tests, left behind when they were killed
+    #[command(alias = "sweep")]
+    Clean {
+        /// What the names of the namespaces begin with
+        #[arg(default_value = "")]
+        prefix: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) net: NetArgs,
+    /// Report on the links as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command; it finds names and addresses in variables that begin with LAB_
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunArgs {
+    /// What the names of the namespaces begin with
+    #[arg(long, default_value = "lab")]
+    pub(crate) name: String,
+    /// The node: client, router, forwarder, server, server2…; or the full name of a namespace
+    pub(crate) node: String,
+    /// The command
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrafficArgs {
+    #[command(flatten)]
+    pub(crate) net: NetArgs,
+    #[command(flatten)]
+    pub(crate) drive: DriveArgs,
+    /// Connect to this port of the forwarder, at which the command must listen; otherwise to the servers, which the
+    /// forwarder's kernel routes to
+    #[arg(long)]
+    pub(crate) front: Option<u16>,
+    /// The port of the servers
+    #[arg(long, default_value_t = 7000)]
+    pub(crate) port: u16,
+    /// How often to run at most, until the emulator was in time
+    #[arg(long, default_value_t = 3)]
+    pub(crate) attempts: u32,
+    /// Report as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A command to run in the forwarder meanwhile; it finds names and addresses in variables that begin with LAB_
+    #[arg(last = true)]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeArgs {
+    /// The address to listen at
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub(crate) addr: IpAddr,
+    /// The port to listen at
+    #[arg(long)]
+    pub(crate) port: u16,
+}

@@ -1,0 +1,78 @@
+//! The topology on the command line.
+
+use std::str::FromStr;
+
+use longsplice_lab::{FarmOptions, Leg, LinkError};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct NetArgs {
+    /// What the names of the namespaces begin with
+    #[arg(long, default_value = "lab")]
+    pub(crate) name: String,
+    /// Between the client and what is next to it: a link, or `veth[,mtu=N][,no-offloads]`
+    #[arg(long, value_name = "LINK", default_value = "veth")]
+    client_link: Given,
+    /// With this there is a router next to the client, and this link between it and the forwarder
+    #[arg(long, value_name = "LINK")]
+    router_link: Option<Given>,
+    /// Between the forwarder and a server; given several times, for one server after the other, the last one also for all
+    /// that follow
+    #[arg(long, value_name = "LINK", default_value = "veth")]
+    server_link: Vec<Given>,
+    /// How many servers; as many as there are server links, if it is not given
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=510))]
+    servers: Option<u16>,
+    /// The seed of all links that are described without one: a different one for each follows from it
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Do not let the forwarder's kernel route
+    #[arg(long)]
+    no_routing: bool,
+    /// Let sockets use up to 32 MiB
+    #[arg(long)]
+    large_buffers: bool,
+}
+
+impl NetArgs {
+    pub(crate) fn options(&self) -> FarmOptions {
+        let leg = |given: &Given| given.leg(self.seed);
+        let mut servers: Vec<Leg> = self.server_link.iter().map(leg).collect();
+        let last = servers.last().cloned().unwrap_or_default();
+        servers.resize(self.servers.map_or(servers.len(), usize::from), last);
+        FarmOptions {
+            client: leg(&self.client_link),
+            router: self.router_link.as_ref().map(leg),
+            servers,
+            forwards: !self.no_routing,
+            large_buffers: self.large_buffers,
+        }
+    }
+}
+
+/// A leg as it was given.
+#[derive(Debug, Clone)]
+struct Given {
+    leg: Leg,
+    has_seed: bool,
+}
+
+impl FromStr for Given {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        Ok(Given {
+            leg: text.parse()?,
+            has_seed: text.contains("seed="),
+        })
+    }
+}
+
+impl Given {
+    /// With this seed, unless it has its own. Links that then are alike are told apart when they are made.
+    fn leg(&self, seed: u64) -> Leg {
+        match &self.leg {
+            Leg::Link(link) if !self.has_seed => Leg::Link(link.clone().with_seed(seed)),
+            leg => leg.clone(),
+        }
+    }
+}

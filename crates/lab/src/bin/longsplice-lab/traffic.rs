@@ -1,0 +1,143 @@
+//! Verified traffic over a topology.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use longsplice_lab::{
+    Counters, Emulator, Farm, LinkReport, Namespace, Outcome, Process, Tally, Traffic, TrafficServer,
+    TrafficSpec, Verdict,
+};
+use serde::Serialize;
+
+use crate::args::TrafficArgs;
+use crate::{command, net, print_json};
+
+/// How long the command in the forwarder may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The status of a run that does not count.
+const LATE: u8 = 3;
+
+/// What became of a run.
+#[derive(Debug, Serialize)]
+struct Run {
+    /// For each address that was connected to.
+    traffic: Vec<(SocketAddr, Outcome)>,
+    /// For each node.
+    nodes: Vec<(String, Tally)>,
+    links: Vec<LinkReport>,
+    verdict: Verdict,
+}
+
+pub(crate) fn run(args: &TrafficArgs) -> Result<ExitCode> {
+    let farm = Farm::new(&args.net.name, args.net.options())?;
+    let start = |server: &longsplice_lab::topology::Server| {
+        TrafficServer::start(&server.namespace, (server.addr, args.port).into())
+    };
+    let servers = farm.servers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let _beside = beside(&farm, args)?;
+    let to = match args.front {
+        Some(port) => vec![(farm.forwarder_client_addr, port).into()],
+        None => servers.iter().map(TrafficServer::addr).collect(),
+    };
+    let spec = args.drive.spec();
+    let mut attempt = 1;
+    loop {
+        let run = once(&farm, &to, &spec)?;
+        let is_ok = run.traffic.iter().all(|(_, outcome)| outcome.all_ok());
+        let is_last = !is_ok || run.verdict.counts() || attempt >= args.attempts;
+        if is_last {
+            show(&run, args.json)?;
+            return Ok(match (is_ok, run.verdict.counts()) {
+                (false, _) => ExitCode::FAILURE,
+                (true, false) => ExitCode::from(LATE),
+                (true, true) => ExitCode::SUCCESS,
+            });
+        }
+        eprintln!("attempt {attempt} of {}: {}", args.attempts, run.verdict);
+        attempt += 1;
+    }
+}
+
+/// Starts the command in the forwarder, if there is one, and waits until it listens where the traffic goes.
+fn beside(farm: &Farm, args: &TrafficArgs) -> Result<Option<Process>> {
+    if args.command.is_empty() {
+        return Ok(None);
+    }
+    let mut command = command(&args.command)?;
+    command.envs(net::variables(farm));
+    let process = farm.forwarder.run(|| Process::spawn(&mut command))??;
+    let Some(port) = args.front else {
+        return Ok(Some(process));
+    };
+    let since = Instant::now();
+    while !farm.forwarder.listens_at(port)? {
+        ensure!(
+            process.is_running(),
+            "the command ended before it listened at port {port}"
+        );
+        ensure!(
+            since.elapsed() < PATIENCE,
+            "the command does not listen at port {port}"
+        );
+        // No event tells of this.
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(Some(process))
+}
+
+/// Runs the traffic to all addresses at once.
+fn once(farm: &Farm, to: &[SocketAddr], spec: &TrafficSpec) -> Result<Run> {
+    let before = counters(farm)?;
+    if let Some(emulator) = farm.emulator() {
+        Emulator::reset(emulator);
+    }
+    let outcomes = thread::scope(|scope| {
+        let drive = |to: &SocketAddr| {
+            let to = *to;
+            (to, scope.spawn(move || Traffic::run(&farm.client, to, spec)))
+        };
+        let running: Vec<_> = to.iter().map(drive).collect();
+        let joined = running.into_iter().map(|(to, thread)| {
+            let outcome = thread.join().ok().context("a thread has panicked")??;
+            Ok((to, outcome))
+        });
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let nodes = counters(farm)?.into_iter().zip(before);
+    Ok(Run {
+        traffic: outcomes,
+        nodes: nodes
+            .map(|((node, after), (_, before))| (node, after.diff(&before).tally()))
+            .collect(),
+        links: farm.link_reports(),
+        verdict: farm.verdict(),
+    })
+}
+
+fn counters(farm: &Farm) -> Result<Vec<(String, Counters)>> {
+    let of = |(node, namespace): (String, &Namespace)| Ok((node, namespace.snmp()?));
+    farm.nodes().into_iter().map(of).collect()
+}
+
+fn show(run: &Run, json: bool) -> Result<()> {
+    if json {
+        return print_json(run);
+    }
+    for (to, outcome) in &run.traffic {
+        println!("to {to}, {outcome}");
+    }
+    for (node, tally) in run.nodes.iter().filter(|(_, tally)| *tally != Tally::default()) {
+        println!("{node}: {tally}");
+    }
+    for link in &run.links {
+        println!("link of the {link}");
+    }
+    if !run.links.is_empty() {
+        println!("{}", run.verdict);
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! A client, a forwarder and any number of servers behind it; a router before it, where one is wanted.
+
+use std::net::Ipv4Addr;
+
+use super::leg::{Cable, End, Leg, lay};
+use super::{C0, F0, R0, R1, S0, settings};
+use crate::emulator::{Emulator, LinkReport, Verdict};
+use crate::{Error, Namespace, tool};
+
+/// The most servers: as many as there are /24 networks in 198.18.0.0/15 beside those of the client's side.
+const MOST_SERVERS: usize = 510;
+
+/// How a [`Farm`] is set up. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FarmOptions {
+    /// Between the client and what is next to it.
+    pub client: Leg,
+    /// With this, there is a router next to the client, and this leg between it and the forwarder.
+    pub router: Option<Leg>,
+    /// Between the forwarder and each of the servers, of which there are as many: 1 to 510.
+    pub servers: Vec<Leg>,
+    /// Whether the forwarder's kernel routes, too (`ip_forward`).
+    pub forwards: bool,
+    /// Whether sockets may use up to 32 MiB for each direction, as long and fast paths want.
+    pub large_buffers: bool,
+}
+
+impl Default for FarmOptions {
+    fn default() -> Self {
+        FarmOptions {
+            client: Leg::default(),
+            router: None,
+            servers: vec![Leg::default()],
+            forwards: false,
+            large_buffers: false,
+        }
+    }
+}
+
+/// A server of a [`Farm`].
+#[derive(Debug)]
+pub struct Server {
+    /// Where it runs.
+    pub namespace: Namespace,
+    /// Its address, of its device `s0`.
+    pub addr: Ipv4Addr,
+    /// The forwarder's address on this side: what this server sees as its client.
+    pub forwarder_addr: Ipv4Addr,
+    /// The forwarder's device on this side: `f1` for the first one.
+    pub forwarder_device: String,
+}
+
+/// A client, a forwarder and servers; see [`super`] for names and addresses.
+#[derive(Debug)]
+pub struct Farm {
+    // First: the devices go before the namespaces they are in.
+    emulator: Option<Emulator>,
+    /// Where connections begin.
+    pub client: Namespace,
+    /// The router next to the client, if there is one.
+    pub router: Option<Namespace>,
+    /// The node before the servers.
+    pub forwarder: Namespace,
+    /// Where connections end.
+    pub servers: Vec<Server>,
+    /// The address of `c0`.
+    pub client_addr: Ipv4Addr,
+    /// The address of the forwarder's `f0`: where the client finds it.
+    pub forwarder_client_addr: Ipv4Addr,
+}
+
+impl Farm {
+    /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`] and [`Emulator::start`]; [`Error::TooMany`] for more than 510 servers.
+    pub fn new(name: &str, options: FarmOptions) -> Result<Self, Error> {
+        if options.servers.len() > MOST_SERVERS {
+            return Err(Error::TooMany {
+                asked: options.servers.len(),
+                most: MOST_SERVERS,
+            });
+        }
+        let space = |node: &str| Namespace::new(&format!("{name}-{node}"));
+        let router = options.router.is_some().then(|| space("router")).transpose()?;
+        let servers = (0..options.servers.len()).map(|n| Server::new(name, n));
+        let mut farm = Farm {
+            emulator: None,
+            client: space("client")?,
+            forwarder: space("forwarder")?,
+            servers: servers.collect::<Result<_, _>>()?,
+            client_addr: Ipv4Addr::new(198, 18, 1, 1),
+            forwarder_client_addr: match &router {
+                Some(_) => BEHIND_ROUTER,
+                None => NEXT_TO_CLIENT,
+            },
+            router,
+        };
+        for (_, namespace) in farm.nodes() {
+            settings::common(namespace, options.large_buffers)?;
+        }
+        settings::forward(&farm.forwarder, options.forwards)?;
+        let emulator = lay(farm.cables(options))?;
+        farm.emulator = emulator;
+        farm.route()?;
+        Ok(farm)
+    }
+
+    /// The emulator of its emulated links, if it has any.
+    pub fn emulator(&self) -> Option<&Emulator> {
+        self.emulator.as_ref()
+    }
+
+    /// What each emulated link did so far.
+    pub fn link_reports(&self) -> Vec<LinkReport> {
+        self.emulator.as_ref().map(Emulator::reports).unwrap_or_default()
+    }
+
+    /// Whether what happened so far counts; always where no link is emulated.
+    pub fn verdict(&self) -> Verdict {
+        self.emulator.as_ref().map(Emulator::verdict).unwrap_or_default()
+    }
+
+    /// All nodes with their names: `client`, `router`, `forwarder`, `server`, `server2` and so on.
+    pub fn nodes(&self) -> Vec<(String, &Namespace)> {
+        let mut nodes = vec![("client".to_owned(), &self.client)];
+        nodes.extend(self.router.iter().map(|router| ("router".to_owned(), router)));
+        nodes.push(("forwarder".to_owned(), &self.forwarder));
+        let servers = self.servers.iter().enumerate();
+        nodes.extend(servers.map(|(n, server)| (server_name(n), &server.namespace)));
+        nodes
+    }
+
+    fn cables(&self, options: FarmOptions) -> Vec<Cable<'_>> {
+        let end = |namespace, device, addr| End {
+            namespace,
+            device,
+            addr,
+        };
+        let client = end(&self.client, C0, self.client_addr);
+        let front = end(&self.forwarder, F0, self.forwarder_client_addr);
+        let cable = |name: &str, client_side, server_side, leg| Cable {
+            name: name.to_owned(),
+            client_side,
+            server_side,
+            leg,
+        };
+        let mut cables = match (&self.router, options.router) {
+            (Some(router), Some(leg)) => vec![
+                cable("client", client, end(router, R0, NEXT_TO_CLIENT), options.client),
+                cable("router", end(router, R1, ROUTER_BEHIND), front, leg),
+            ],
+            _ => vec![cable("client", client, front, options.client)],
+        };
+        let servers = self.servers.iter().zip(options.servers).enumerate();
+        cables.extend(servers.map(|(n, (server, leg))| {
+            let here = end(&self.forwarder, &server.forwarder_device, server.forwarder_addr);
+            cable(
+                &server_name(n),
+                here,
+                end(&server.namespace, S0, server.addr),
+                leg,
+            )
+        }));
+        cables
+    }
+
+    fn route(&self) -> Result<(), Error> {
+        let default =
+            |space: &Namespace, via| tool::ip(&format!("-n {} route add default via {via}", space.name()));
+        default(&self.client, NEXT_TO_CLIENT)?;
+        if let Some(router) = &self.router {
+            settings::forward(router, true)?;
+            default(router, BEHIND_ROUTER)?;
+            default(&self.forwarder, ROUTER_BEHIND)?;
+        }
+        for server in &self.servers {
+            default(&server.namespace, server.forwarder_addr)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is next to the client: the forwarder, or the router.
+const NEXT_TO_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
+/// The router's side of the network between it and the forwarder.
+const ROUTER_BEHIND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The forwarder's.
+const BEHIND_ROUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+
+impl Server {
+    /// The `n`-th server, counted from 0.
+    fn new(name: &str, n: usize) -> Result<Self, Error> {
+        // The networks 198.18.2.0/24 to 198.19.255.0/24; `n` is below 510.
+        let number = n as u16 + 2;
+        let addr = |host| Ipv4Addr::new(198, 18 + (number >> 8) as u8, number as u8, host);
+        Ok(Server {
+            namespace: Namespace::new(&format!("{name}-{}", server_name(n)))?,
+            addr: addr(1),
+            forwarder_addr: addr(2),
+            forwarder_device: format!("f{}", n + 1),
+        })
+    }
+}
+
+/// `server`, `server2`, `server3`.
+fn server_name(n: usize) -> String {
+    match n {
+        0 => "server".to_owned(),
+        n => format!("server{}", n + 1),
+    }
+}

@@ -1,0 +1,238 @@
+//! What connects two nodes: a veth pair, or an emulated link.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use crate::emulator::{Emulator, Span};
+use crate::link::{LinkError, LinkSpec};
+use crate::{Error, Namespace, tool};
+
+/// What is between two nodes.
+///
+/// As text it is `veth`, with `mtu=` and `no-offloads` behind it if need be (`veth,mtu=900,no-offloads`), or what a
+/// [`LinkSpec`] is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Leg {
+    /// A veth pair: as fast as the machine.
+    Veth {
+        /// The MTU of both devices, in bytes.
+        mtu: u16,
+        /// Whether the devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one
+        /// segment with its checksum filled in, as on a wire.
+        offloads: bool,
+    },
+    /// An emulated link. Neighbours are permanent there: an ARP request that the link lost would cost a second.
+    Link(LinkSpec),
+}
+
+impl Default for Leg {
+    /// A veth pair with offloads and an MTU of 1,500.
+    fn default() -> Self {
+        Leg::Veth {
+            mtu: 1500,
+            offloads: true,
+        }
+    }
+}
+
+impl From<LinkSpec> for Leg {
+    fn from(link: LinkSpec) -> Self {
+        Leg::Link(link)
+    }
+}
+
+impl FromStr for Leg {
+    type Err = LinkError;
+
+    fn from_str(text: &str) -> Result<Self, LinkError> {
+        let Some(options) = text.trim().strip_prefix("veth") else {
+            return text.parse().map(Leg::Link);
+        };
+        let (mut mtu, mut offloads) = (1500, true);
+        for option in options.split(',').skip(1).map(str::trim) {
+            match option.split_once('=') {
+                Some(("mtu", number)) => {
+                    let parsed = number.parse().ok().filter(|mtu| *mtu >= 68);
+                    mtu = parsed.ok_or_else(|| LinkError::out_of_range("mtu", &number))?;
+                }
+                None if option == "no-offloads" => offloads = false,
+                _ => return Err(LinkError::Unknown(option.to_owned())),
+            }
+        }
+        match options.is_empty() || options.starts_with(',') {
+            true => Ok(Leg::Veth { mtu, offloads }),
+            false => Err(LinkError::Unknown(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Leg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mtu, offloads) = match self {
+            Leg::Link(link) => return link.fmt(f),
+            Leg::Veth { mtu, offloads } => (*mtu, *offloads),
+        };
+        write!(f, "veth")?;
+        if mtu != 1500 {
+            write!(f, ",mtu={mtu}")?;
+        }
+        if !offloads {
+            write!(f, ",no-offloads")?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of a leg.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) device: &'a str,
+    pub(super) addr: Ipv4Addr,
+}
+
+/// A leg and where it is.
+#[derive(Debug)]
+pub(super) struct Cable<'a> {
+    /// What reports call it.
+    pub(super) name: String,
+    pub(super) client_side: End<'a>,
+    pub(super) server_side: End<'a>,
+    pub(super) leg: Leg,
+}
+
+/// Makes all legs, gives their devices addresses of /24 networks and sets them up. Answers the emulator, if there is an
+/// emulated link among them.
+pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
+    if cables.iter().any(|cable| matches!(cable.leg, Leg::Link(_))) {
+        return emulate(cables).map(Some);
+    }
+    make(&cables)?;
+    Ok(None)
+}
+
+/// The same where there are emulated links. Those with the same seed are [told apart](LinkSpec::tell_apart).
+pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
+    LinkSpec::tell_apart(cables.iter_mut().filter_map(|cable| match &mut cable.leg {
+        Leg::Link(link) => Some(link),
+        Leg::Veth { .. } => None,
+    }));
+    let spans: Vec<Span<'_>> = cables.iter().filter_map(Cable::span).collect();
+    let emulator = Emulator::start(&spans)?;
+    make(&cables)?;
+    Ok(emulator)
+}
+
+/// Makes the veth pairs, and sets up all devices.
+fn make(cables: &[Cable<'_>]) -> Result<(), Error> {
+    for cable in cables {
+        let (near, far) = (cable.client_side, cable.server_side);
+        if let Leg::Veth { mtu, offloads } = cable.leg {
+            veth(near, far, mtu, offloads)?;
+        }
+        set_up(near)?;
+        set_up(far)?;
+        if matches!(cable.leg, Leg::Link(_)) {
+            introduce(near, far)?;
+            introduce(far, near)?;
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Cable<'a> {
+    fn span(&self) -> Option<Span<'a>> {
+        let Leg::Link(spec) = &self.leg else { return None };
+        Some(Span {
+            name: self.name.clone(),
+            client_side: (self.client_side.namespace, self.client_side.device),
+            server_side: (self.server_side.namespace, self.server_side.device),
+            spec: spec.clone(),
+        })
+    }
+}
+
+fn veth(near: End<'_>, far: End<'_>, mtu: u16, offloads: bool) -> Result<(), Error> {
+    let (near_space, far_space) = (near.namespace.name(), far.namespace.name());
+    tool::ip(&format!(
+        "-n {near_space} link add {} mtu {mtu} type veth peer name {} mtu {mtu} netns {far_space}",
+        near.device, far.device
+    ))?;
+    if !offloads {
+        without_offloads(near_space, near.device)?;
+        without_offloads(far_space, far.device)?;
+    }
+    Ok(())
+}
+
+fn without_offloads(namespace: &str, device: &str) -> Result<(), Error> {
+    let set = ["tso", "off", "gso", "off", "gro", "off", "tx", "off"];
+    let ethtool = ["netns", "exec", namespace, "ethtool", "-K", device];
+    tool::run("ip", &[&ethtool[..], &set[..]].concat())
+}
+
+fn set_up(end: End<'_>) -> Result<(), Error> {
+    let (namespace, device, addr) = (end.namespace.name(), end.device, end.addr);
+    tool::ip(&format!("-n {namespace} addr add {addr}/24 dev {device}"))?;
+    tool::ip(&format!("-n {namespace} link set {device} up"))
+}
+
+/// Tells one end the hardware address of the other, for good.
+fn introduce(here: End<'_>, there: End<'_>) -> Result<(), Error> {
+    let mac = mac(there.namespace, there.device)?;
+    tool::ip(&format!(
+        "-n {} neigh replace {} lladdr {mac} dev {}",
+        here.namespace.name(),
+        there.addr,
+        here.device
+    ))
+}
+
+/// The hardware address of a device.
+fn mac(namespace: &Namespace, device: &str) -> Result<String, Error> {
+    let output = namespace
+        .command("ip")
+        .args(["-o", "link", "show", "dev", device])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace().skip_while(|word| *word != "link/ether");
+    match words.nth(1) {
+        Some(mac) => Ok(mac.to_owned()),
+        None => Err(Error::Parse {
+            what: "the hardware address of a device",
+            text,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legs_as_text() {
+        for text in [
+            "veth",
+            "veth,mtu=900",
+            "veth,no-offloads",
+            "veth,mtu=900,no-offloads",
+            "20ms,seed=1",
+        ] {
+            let leg: Leg = text.parse().unwrap();
+            assert_eq!(leg.to_string(), text);
+        }
+        assert_eq!("veth".parse(), Ok(Leg::default()));
+        assert_eq!("rtt20".parse(), "rtt20".parse().map(Leg::Link));
+        for bad in [
+            "vethernet",
+            "veth,mtu=67",
+            "veth,mtu=x",
+            "veth,loss=1%",
+            "veth,",
+            "ethernet",
+        ] {
+            assert!(bad.parse::<Leg>().is_err(), "{bad}");
+        }
+    }
+}

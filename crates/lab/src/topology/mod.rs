@@ -1,0 +1,43 @@
+//! Nodes and what connects them: a client, a forwarder in the middle, and servers.
+//!
+//! [`Three`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`Farm`] has any number of
+//! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two.
+//!
+//! All use the same names and addresses (198.18.0.0/15 is set aside for benchmarks), so that what runs in one runs
+//! in the other:
+//!
+//! ```text
+//!   client                   forwarder                      server
+//!   c0 198.18.1.1 -------- f0 198.18.1.2
+//!                          f1 198.18.2.2 -------- s0 198.18.2.1
+//!                          f2 198.18.3.2 -------- s0 198.18.3.1   the second server of a farm, and so on
+//!
+//!   client                   router                         forwarder
+//!   c0 198.18.1.1 -------- r0 198.18.1.2
+//!                          r1 198.18.0.1 -------- f0 198.18.0.2   with a router before the forwarder
+//! ```
+//!
+//! Namespaces are named after the test, the node, the process that made them and a counter: `my-test-client-4711-0`.
+//! They go with their guards; see [`crate::cleanup`] for other ends.
+
+mod farm;
+mod leg;
+mod settings;
+mod three;
+
+pub use farm::{Farm, FarmOptions, Server};
+pub use leg::Leg;
+pub use three::{Emulated, Nodes, Three, ThreeOptions};
+
+/// The client's device.
+pub const C0: &str = "c0";
+/// The forwarder's device on the client's side.
+pub const F0: &str = "f0";
+/// The forwarder's device on the side of the first server.
+pub const F1: &str = "f1";
+/// The server's device.
+pub const S0: &str = "s0";
+/// The router's device on the client's side.
+pub const R0: &str = "r0";
+/// The router's device on the forwarder's side.
+pub const R1: &str = "r1";

@@ -1,0 +1,198 @@
+//! Three nodes in a row: client, forwarder, server.
+
+use std::net::Ipv4Addr;
+use std::ops::Deref;
+
+use super::leg::{Cable, End, Leg, emulate, lay};
+use super::{C0, F0, F1, S0, settings};
+use crate::emulator::{Emulator, LinkReport, Report, Verdict};
+use crate::link::LinkSpec;
+use crate::{Error, Namespace, tool};
+
+/// The three namespaces and their addresses, whatever connects them.
+#[derive(Debug)]
+pub struct Nodes {
+    /// Where connections begin.
+    pub client: Namespace,
+    /// The node in the middle.
+    pub forwarder: Namespace,
+    /// Where connections end.
+    pub server: Namespace,
+    /// The address of `c0`.
+    pub client_addr: Ipv4Addr,
+    /// The address of `f0`.
+    pub forwarder_client_addr: Ipv4Addr,
+    /// The address of `f1`.
+    pub forwarder_server_addr: Ipv4Addr,
+    /// The address of `s0`.
+    pub server_addr: Ipv4Addr,
+}
+
+/// How [`Three`] is set up. The default is a forwarder that forwards no packets by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreeOptions {
+    /// Whether the forwarder's kernel routes between its two sides (`ip_forward`).
+    pub router: bool,
+    /// Whether devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one segment
+    /// with its checksum filled in, as on a wire.
+    pub offloads: bool,
+    /// The MTU between client and forwarder, in bytes.
+    pub mtu_client: u16,
+    /// The MTU between forwarder and server, in bytes.
+    pub mtu_server: u16,
+    /// Whether sockets may use up to 32 MiB for each direction, as long and fast paths want.
+    pub large_buffers: bool,
+}
+
+impl Default for ThreeOptions {
+    fn default() -> Self {
+        ThreeOptions {
+            router: false,
+            offloads: true,
+            mtu_client: 1500,
+            mtu_server: 1500,
+            large_buffers: false,
+        }
+    }
+}
+
+/// Three nodes connected by two veth pairs: as fast as the machine.
+#[derive(Debug)]
+pub struct Three(Nodes);
+
+impl Three {
+    /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
+    ///
+    /// # Errors
+    /// As [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
+    pub fn new(name: &str, options: ThreeOptions) -> Result<Self, Error> {
+        let nodes = Nodes::new(name)?;
+        let leg = |mtu| Leg::Veth {
+            mtu,
+            offloads: options.offloads,
+        };
+        nodes.settle(options.router, options.large_buffers)?;
+        lay(nodes.cables(leg(options.mtu_client), leg(options.mtu_server)))?;
+        nodes.route()?;
+        Ok(Three(nodes))
+    }
+}
+
+impl Deref for Three {
+    type Target = Nodes;
+
+    fn deref(&self) -> &Nodes {
+        &self.0
+    }
+}
+
+/// Three nodes connected by two emulated links. The forwarder's kernel routes, and sockets may have large
+/// buffers, as long paths need them.
+///
+/// Neighbours are permanent: an ARP request that the link lost would cost a whole second.
+#[derive(Debug)]
+pub struct Emulated {
+    // In this order: the devices go before the namespaces they are in.
+    emulator: Emulator,
+    nodes: Nodes,
+}
+
+impl Emulated {
+    /// Sets the topology up, with a link between client and forwarder and one between forwarder and server. Where
+    /// both have the same seed, the second one gets another: see [`LinkSpec::tell_apart`].
+    ///
+    /// # Errors
+    /// As [`Namespace::new`] and [`Emulator::start`].
+    pub fn new(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Result<Self, Error> {
+        let nodes = Nodes::new(name)?;
+        nodes.settle(true, true)?;
+        let emulator = emulate(nodes.cables(client_link.into(), server_link.into()))?;
+        nodes.route()?;
+        Ok(Emulated { emulator, nodes })
+    }
+
+    /// The emulator of both links.
+    pub fn emulator(&self) -> &Emulator {
+        &self.emulator
+    }
+
+    /// What both links did so far.
+    pub fn report(&self) -> Report {
+        self.emulator.report()
+    }
+
+    /// What the client's and the server's link did so far.
+    pub fn link_reports(&self) -> Vec<LinkReport> {
+        self.emulator.reports()
+    }
+
+    /// Whether what happened so far counts.
+    pub fn verdict(&self) -> Verdict {
+        self.emulator.verdict()
+    }
+}
+
+impl Deref for Emulated {
+    type Target = Nodes;
+
+    fn deref(&self) -> &Nodes {
+        &self.nodes
+    }
+}
+
+impl Nodes {
+    fn new(name: &str) -> Result<Self, Error> {
+        Ok(Nodes {
+            client: Namespace::new(&format!("{name}-client"))?,
+            forwarder: Namespace::new(&format!("{name}-forwarder"))?,
+            server: Namespace::new(&format!("{name}-server"))?,
+            client_addr: Ipv4Addr::new(198, 18, 1, 1),
+            forwarder_client_addr: Ipv4Addr::new(198, 18, 1, 2),
+            forwarder_server_addr: Ipv4Addr::new(198, 18, 2, 2),
+            server_addr: Ipv4Addr::new(198, 18, 2, 1),
+        })
+    }
+
+    /// The names of the namespaces of client, forwarder and server.
+    pub fn names(&self) -> [&str; 3] {
+        [self.client.name(), self.forwarder.name(), self.server.name()]
+    }
+
+    /// Sysctls, which devices take over when they are made.
+    fn settle(&self, router: bool, large_buffers: bool) -> Result<(), Error> {
+        for namespace in [&self.client, &self.forwarder, &self.server] {
+            settings::common(namespace, large_buffers)?;
+        }
+        settings::forward(&self.forwarder, router)
+    }
+
+    fn cables(&self, client_leg: Leg, server_leg: Leg) -> Vec<Cable<'_>> {
+        let end = |namespace, device, addr| End {
+            namespace,
+            device,
+            addr,
+        };
+        vec![
+            Cable {
+                name: "client".to_owned(),
+                client_side: end(&self.client, C0, self.client_addr),
+                server_side: end(&self.forwarder, F0, self.forwarder_client_addr),
+                leg: client_leg,
+            },
+            Cable {
+                name: "server".to_owned(),
+                client_side: end(&self.forwarder, F1, self.forwarder_server_addr),
+                server_side: end(&self.server, S0, self.server_addr),
+                leg: server_leg,
+            },
+        ]
+    }
+
+    fn route(&self) -> Result<(), Error> {
+        let [client, _, server] = self.names();
+        let client_side = self.forwarder_client_addr;
+        tool::ip(&format!("-n {client} route add default via {client_side}"))?;
+        let server_side = self.forwarder_server_addr;
+        tool::ip(&format!("-n {server} route add default via {server_side}"))
+    }
+}

@@ -1,0 +1,77 @@
+//! How far the receiving half of an end is, for the sending half, which may have to wait for it.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many bytes were received, and whether there will be more.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct State {
+    received: u64,
+    is_over: bool,
+}
+
+impl Progress {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many bytes were received, altogether.
+    pub(super) fn advance(&self, received: u64) {
+        self.lock().received = received;
+        self.news.notify_all();
+    }
+
+    /// Nothing will be received any more, however that came.
+    pub(super) fn end(&self) {
+        self.lock().is_over = true;
+        self.news.notify_all();
+    }
+
+    /// How many bytes were received so far.
+    pub(super) fn received(&self) -> u64 {
+        self.lock().received
+    }
+
+    /// Waits until so many bytes were received; answers false when that will never be.
+    pub(super) fn wait_for(&self, bytes: u64) -> bool {
+        let waiting = |state: &mut State| state.received < bytes && !state.is_over;
+        let state = self.news.wait_while(self.lock(), waiting);
+        state.unwrap_or_else(PoisonError::into_inner).received >= bytes
+    }
+
+    /// Waits until receiving is over.
+    pub(super) fn wait_end(&self) {
+        let state = self.news.wait_while(self.lock(), |state| !state.is_over);
+        drop(state.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_is_woken_by_what_comes_or_by_the_end() {
+        let progress = Progress::default();
+        thread::scope(|scope| {
+            let enough = scope.spawn(|| progress.wait_for(10));
+            let too_much = scope.spawn(|| progress.wait_for(11));
+            let end = scope.spawn(|| progress.wait_end());
+            progress.advance(9);
+            progress.advance(10);
+            assert!(enough.join().unwrap());
+            progress.end();
+            assert!(!too_much.join().unwrap());
+            end.join().unwrap();
+        });
+        assert_eq!(progress.received(), 10);
+        assert!(progress.wait_for(10), "it is there, over or not");
+    }
+}

@@ -1,0 +1,179 @@
+//! Connections, made with a handshake or without; and traffic between two sockets, compared byte by byte.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_repair::{
+    Image, ImageOptions, Window, close_silently, probe_repair, thaw, unacknowledged, unread,
+};
+
+/// How long an event may take before the test has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn need_privilege() {
+    if let Err(e) = probe_repair() {
+        panic!("this test needs CAP_NET_ADMIN (run it as root): {e}");
+    }
+}
+
+/// The two ends of a connection, the connecting one first.
+pub(crate) fn pair() -> (TcpStream, TcpStream) {
+    need_privilege();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    pair_of(&listener)
+}
+
+/// The same, with the listener given.
+pub(crate) fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
+    need_privilege();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// The images of both ends of a connection that never existed. To be changed before they are thawed: by [`apart`].
+pub(crate) struct Made {
+    pub(crate) a: Image,
+    pub(crate) b: Image,
+}
+
+impl Made {
+    /// A sends from sequence number `a`, B from `b`; both have promised `window` bytes.
+    pub(crate) fn new(a: u32, b: u32, window: u32) -> Made {
+        need_privilege();
+        Made::at(Ipv4Addr::LOCALHOST.into(), a, b, window)
+    }
+
+    /// The same on an address of this host.
+    pub(crate) fn at(ip: IpAddr, a: u32, b: u32, window: u32) -> Made {
+        let (first, second) = (free_port(ip), free_port(ip));
+        let image = |local, peer, send_next, receive_next| Image {
+            local,
+            peer,
+            send_next,
+            receive_next,
+            options: ImageOptions {
+                mss: 1460,
+                send_scale: 9,
+                receive_scale: 9,
+                sack: true,
+                timestamps: true,
+            },
+            timestamp_clock: 4_000_000,
+            window: Window {
+                send: window,
+                send_wl1: receive_next,
+                largest: window,
+                receive: window,
+            },
+        };
+        Made {
+            a: image(first, second, a, b),
+            b: image(second, first, b, a),
+        }
+    }
+
+    pub(crate) fn thaw(&self) -> (TcpStream, TcpStream) {
+        (thawed(&self.a), thawed(&self.b))
+    }
+}
+
+fn free_port(ip: IpAddr) -> SocketAddr {
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+}
+
+/// The socket of an image, made blocking.
+pub(crate) fn thawed(image: &Image) -> TcpStream {
+    let socket = TcpStream::from(thaw(image).unwrap());
+    socket.set_nonblocking(false).unwrap();
+    socket
+}
+
+/// Takes a socket away and builds it again.
+pub(crate) fn replaced(socket: TcpStream) -> TcpStream {
+    let image = Image::of(&socket).unwrap();
+    close_silently(socket.into()).unwrap();
+    thawed(&image)
+}
+
+/// Numbers that look random (xorshift).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        println!("seed {seed}");
+        Random(seed)
+    }
+
+    /// From 0 to `end`, exclusively.
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as u32 % end
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// Sends bytes from one end to the other, and sees that they are what arrives.
+pub(crate) fn carry(from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
+    from.set_write_timeout(Some(PATIENCE)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| { from }.write_all(bytes).unwrap());
+        expect(to, bytes);
+    });
+}
+
+/// Sees that these bytes arrive, and no more of them are there.
+pub(crate) fn expect(mut to: &TcpStream, bytes: &[u8]) {
+    to.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut got = vec![0; bytes.len()];
+    to.read_exact(&mut got).unwrap();
+    // Not assert_eq, which would print them.
+    assert!(
+        got == bytes,
+        "other bytes arrived than were sent ({} of them)",
+        bytes.len()
+    );
+    assert_eq!(unread(to).unwrap(), 0);
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Waits until everything that was written is acknowledged.
+pub(crate) fn settle(sockets: [&TcpStream; 2]) {
+    for socket in sockets {
+        until("acknowledged", || unacknowledged(socket).unwrap() == 0);
+    }
+}
+
+/// The state of the socket with these ports in the kernel's table, in hex as `/proc/net/tcp` has it.
+pub(crate) fn kernel_state(local: SocketAddr, remote: SocketAddr) -> Option<String> {
+    let (local, remote) = (
+        format!(":{:04X}", local.port()),
+        format!(":{:04X}", remote.port()),
+    );
+    fs::read_to_string("/proc/self/net/tcp")
+        .unwrap()
+        .lines()
+        .skip(1)
+        .find_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let found = words.next()?.ends_with(&local) && words.next()?.ends_with(&remote);
+            found.then(|| words.next().map(str::to_owned)).flatten()
+        })
+}

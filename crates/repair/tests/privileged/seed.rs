@@ -1,0 +1,78 @@
+//! What was sent by the sockets' predecessors, and did not arrive, is sent again.
+
+use std::{io::Write, net::TcpStream, time::Instant};
+
+use longsplice_repair::{enter, options, seed_send_queue, tcp_info, unacknowledged, unsent};
+
+use crate::common::{Made, Random, carry, expect, settle};
+
+fn seed(socket: &TcpStream, bytes: &[u8]) -> usize {
+    let repair = enter(socket).unwrap();
+    let taken = seed_send_queue(&repair, bytes).unwrap();
+    let end = repair.send_sequence().unwrap();
+    repair.leave_silently().unwrap();
+    assert_eq!(end, START.wrapping_add(taken as u32));
+    taken
+}
+
+const START: u32 = u32::MAX - 2000;
+
+#[test]
+fn what_the_peer_lacks_is_repeated_until_it_is_acknowledged() {
+    let bytes = Random::new(11).bytes(40_000);
+    let (a, b) = Made::new(START, 5, 1_000_000).thaw();
+    assert_eq!(seed(&a, &bytes), bytes.len());
+    assert_eq!((unacknowledged(&a).unwrap(), unsent(&a).unwrap()), (40_000, 0));
+    assert_eq!(tcp_info(&b).unwrap().segs_in(), 0, "nothing is sent at once");
+    let start = Instant::now();
+    expect(&b, &bytes);
+    println!("40 kB by the timer: {:?}", start.elapsed());
+    settle([&a, &b]);
+    carry(&a, &b, b"and on");
+    carry(&b, &a, b"and back");
+}
+
+#[test]
+fn what_the_peer_has_in_part_is_repeated_from_there() {
+    let bytes = Random::new(12).bytes(9000);
+    let mut made = Made::new(START, 5, 1_000_000);
+    // B has got 4000 of them from elsewhere.
+    made.b.receive_next = START.wrapping_add(4000);
+    let (a, b) = made.thaw();
+    assert_eq!(seed(&a, &bytes), bytes.len());
+    // B's segment acknowledges what A never sent itself.
+    carry(&b, &a, b"data with an ACK");
+    assert_eq!(unacknowledged(&a).unwrap(), 5000);
+    expect(&b, &bytes[4000..]);
+    settle([&a, &b]);
+}
+
+#[test]
+fn bytes_written_afterwards_make_the_peer_ask_for_what_it_lacks() {
+    let bytes = Random::new(13).bytes(6000);
+    let (a, b) = Made::new(START, 5, 1_000_000).thaw();
+    options::set_nodelay(&a, true).unwrap();
+    assert_eq!(seed(&a, &bytes[..5000]), 5000);
+    let start = Instant::now();
+    (&a).write_all(&bytes[5000..]).unwrap();
+    expect(&b, &bytes);
+    let took = start.elapsed();
+    println!("6 kB by SACK: {took:?}");
+    assert!(
+        took.as_millis() < 100,
+        "{took:?}: the timer, 200 ms or more, was not needed"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_left_for_an_ordinary_write() {
+    let bytes = Random::new(14).bytes(2_000_000);
+    let (a, b) = Made::new(START, 5, 4_000_000).thaw();
+    let taken = seed(&a, &bytes);
+    println!("{taken} fit");
+    assert!((50_000..1_000_000).contains(&taken), "{taken}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| (&a).write_all(&bytes[taken..]).unwrap());
+        expect(&b, &bytes);
+    });
+}
