@@ -23,6 +23,10 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 
 	edge = kept_edge(w->slot, o, ack + (s->window << (x->rec.wscale_in & 15)));
 	translate(new, s, &x->rec, &edits);
+	if (!(s->flags & TCP_ACK)) {
+		apply_edits(new, s, &edits);
+		return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+	}
 	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
 	if (raised)
 		ack = o->tx_ack;
@@ -38,10 +42,19 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
 }
 
+/* A reset that is exactly where x's stream ends, or where the far end expects it. Any other one stays where
+ * it is: moved to the cut, a forged one would be in place. */
+static __always_inline int ends_stream(const struct ls_leg *x, const struct ls_leg *o,
+				       const struct segment *s)
+{
+	return s->seq == x->rec.rx_end || s->seq == o->rec.rx_ack + o->rec.ack_off;
+}
+
 /* The local socket's copy: payload below the cut, and acknowledgements of what it sent itself. `written` is
  * what stands in the packet. */
-static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg *x, struct headers *h,
-					    struct headers *written, const struct segment *s, int old)
+static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg *x, const struct ls_leg *o,
+					    struct headers *h, struct headers *written,
+					    const struct segment *s, int old)
 {
 	__u32 ack = seq_min(s->ack, x->loc_end);
 	struct edits edits = {
@@ -49,22 +62,21 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 
 	x->loc_acked = seq_max(x->loc_acked, ack);
 	h->tcp.ack = bpf_htonl(ack);
-	if (!old) {
+	if (!old && (!(s->flags & TCP_RST) || ends_stream(x, o, s)))
 		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
-		if (!(s->flags & TCP_RST))
-			h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
-	}
+	if (!old && !(s->flags & TCP_RST))
+		h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
 	if (write_for_socket(skb, written, h, s, &edits, mapping_of_leg(x)))
 		return -1;
 	return !old && s->len ? trim_payload(skb, h, s->opt_len) : 0;
 }
 
-static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg *x, struct scratch *b,
-					   const struct segment *s, int old)
+static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg *x, const struct ls_leg *o,
+					   struct scratch *b, const struct segment *s, int old)
 {
 	copy_headers(&b->out, &b->in, s->opt_len);
-	return drain_local_copy(skb, x, &b->out, &b->in, s, old) ? drop(LS_V_DROP_REWRITE)
-								 : pass(LS_V_LOCAL_ONLY);
+	return drain_local_copy(skb, x, o, &b->out, &b->in, s, old) ? drop(LS_V_DROP_REWRITE)
+								    : pass(LS_V_LOCAL_ONLY);
 }
 
 static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
@@ -83,7 +95,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, x->rec.rx_end) ||
 		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
 	if (!wanted)
-		return waits ? drain_to_socket(skb, x, b, s, old) : drop(LS_V_ABSORBED);
+		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
 	note_fin_or_rst(w, s);
@@ -106,7 +118,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (read_check(skb, new))
 		return drop(LS_V_DROP_REWRITE);
 	send_copy_by(skb, &route);
-	return drain_local_copy(skb, x, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_SHARED);
+	return drain_local_copy(skb, x, o, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_SHARED);
 }
 
 /*
@@ -116,13 +128,14 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 					 const struct segment *s)
 {
-	struct ls_leg *x = &w->slot->leg[w->side & 1];
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
-	if (went_past(x))
+	/* What is below the cut is waited for by it. */
+	if (went_past(x) && after(s->end, x->cut))
 		return hold(skb, w, s);
 	raise(&x->rec.rx_end, s->end);
 	raise(&x->cut, s->end);
-	return drain_to_socket(skb, x, b, s, 1);
+	return drain_to_socket(skb, x, o, b, s, 1);
 }
 
 #endif

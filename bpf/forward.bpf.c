@@ -52,7 +52,7 @@ static __always_inline void keep_window(const struct walk *w, struct headers *ne
 	struct ls_record *rec = w->rec;
 	__u32 ack = s->ack + rec->ack_off, edge = ack + (s->window << (rec->wscale_in & 15));
 
-	if (!(w->slot->flags & LS_KEEP))
+	if (!(w->slot->flags & LS_KEEP) || !(s->flags & TCP_ACK))
 		return;
 	edge = kept_edge(w->slot, o, edge);
 	raise(&o->tx_edge, edge);
@@ -117,30 +117,34 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 					struct segment *s, __u32 mode, int trapped)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int unsent = acks_unsent(x, o, s), heard = settled(o, x);
+	int heard = settled(o, x), takes_room = s->end != s->seq && !(s->flags & TCP_RST);
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
-	if (!fits_window(x, s))
+	if (!fits_window(x, s) || acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
-	s->in_place = !unsent && !before(s->end, x->tx_ack);
+	if (mode != LS_TRACK && acks_too_little(&x->rec, s))
+		return drop(LS_V_ABSORBED);
+	s->in_place = !before(s->end, x->tx_ack);
 	note_peer(x, s);
 	if (mode == LS_TRACK && s->in_place)
 		x->loc_acked = seq_max(x->loc_acked, s->ack);
 	if (mode == LS_DRAIN && trapped)
-		return unsent ? deliver(skb, b, s, mapping_of_leg(x)) : drain_trapped(skb, w, b, s);
-	if (mode != LS_DRAIN || (before(s->seq, x->cut) && s->end != s->seq)) {
+		return drain_trapped(skb, w, b, s);
+	if (takes_room && (mode != LS_DRAIN || before(s->seq, x->cut))) {
 		raise(&x->rec.rx_end, s->end);
-		mode = raise_cut(w->slot, x, s->end);
+		raise(&x->cut, s->end);
 	}
+	/* The cut first, then the mode: see raise(). */
+	mode = mode_of(w->slot);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
 		return deliver(skb, b, s, mapping_of_leg(x));
 	}
 	if (mode == LS_DRAIN)
-		return unsent ? deliver(skb, b, s, mapping_of_leg(x)) : drain(skb, w, b, s);
+		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s);
 	if (mode == LS_UNDRAIN)
-		return unsent ? deliver(skb, b, s, mapping_of_leg(x)) : undrain(skb, w, b, s, heard);
+		return undrain(skb, w, b, s, heard);
 	return mode == LS_ABORTED ? NEXT : look_again(skb);
 }
 

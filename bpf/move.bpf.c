@@ -73,7 +73,8 @@ static __always_inline void merge_side(struct ls_slot *slot, int side, struct ls
 		merge(rec, &slot->leg[side].rec);
 }
 
-/* Returns 0, or 1 if a record is gone: then a new connection has taken the flow's place. */
+/* Returns 0; 1 if a record is gone: then a new connection has taken the flow's place; 2 if the flow is not
+ * in mode FINAL: nothing has changed then. */
 SEC("syscall")
 int release(struct ls_move *arg)
 {
@@ -83,11 +84,13 @@ int release(struct ls_move *arg)
 
 	if (!slot)
 		return 1;
+	/* First: a packet that wakes the sockets must not come between. Segments look again meanwhile. */
+	if (mode_of(slot) != LS_MOVED &&
+	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
+		return 2;
 	gone = release_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT], arg->where[LS_CLIENT]) |
 	       release_side(slot, index, LS_SERVER, arg->key[LS_SERVER], arg->where[LS_SERVER]);
-	/* See claimed(): a segment that noted something in the slot after it was copied sees this, or we see
-	 * what it noted. */
-	__sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED);
+	/* See claimed(): what a segment noted in the slot after it was copied. */
 	merge_side(slot, LS_CLIENT, arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, arg->key[LS_SERVER]);
 	return gone;

@@ -19,7 +19,12 @@ static __always_inline __u32 seq_min(__u32 a, __u32 b)
 }
 
 /*
- * Raises a shared sequence number. Two CPUs may have a segment of the same flow: a store that goes back would
+ * Raises a shared sequence number, with a full barrier where it stores. That matters for the cut (what was
+ * shown to a local socket) and for rx_end (what was forwarded): a program raises them and then reads the
+ * mode, whoever changes the mode does that and then reads them. One of the two sees the other, so that no
+ * byte can be acknowledged by a socket that nobody reads any more, nor forwarded past one that is awake.
+ *
+ * Two CPUs may have a segment of the same flow: a store that goes back would
  * make us take what an end really sent for a forgery. A full barrier, where it stores. Four tries: each that
  * fails means that another one raised it.
  */

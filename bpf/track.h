@@ -55,22 +55,17 @@ static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
 		x->rx_ts = seq_max(x->rx_ts, s->tsval);
 }
 
-/*
- * Notes that payload up to `end` is shown to the local socket, and returns the mode after that. User space
- * stores the mode and then reads the cut; here the cut is stored and then the mode is read, with a full
- * barrier between: one of the two sees the other, so that no byte can be acknowledged by a socket that nobody
- * reads any more.
- */
-static __always_inline __u32 raise_cut(struct ls_slot *slot, struct ls_leg *x, __u32 end)
-{
-	raise(&x->cut, end);
-	return mode_of(slot);
-}
-
 /* Whether the local socket could take the segment: nothing else may move the cut. */
 static __always_inline int fits_window(const struct ls_leg *x, const struct segment *s)
 {
 	return !after(s->end, seq_max(x->loc_edge, x->tx_edge) + 1);
+}
+
+/* Whether x acknowledges so little that no TCP takes the segment (RFC 5961 section 5.2): raised on its way,
+ * the acknowledgement would make it acceptable. */
+static __always_inline int acks_too_little(const struct ls_record *rec, const struct segment *s)
+{
+	return s->flags & TCP_ACK && before(s->ack, rec->rx_ack - (65535 << (rec->wscale_in & 15)));
 }
 
 /*
@@ -78,11 +73,12 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
  * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two
  * of them could do what one cannot: make a reset count, or turn TSval back.
  */
-static __always_inline int in_window(const struct ls_record *back, const struct segment *s)
+static __always_inline int in_window(const struct ls_record *rec, const struct ls_record *back,
+				     const struct segment *s)
 {
 	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
 
-	return !before(s->end, acked) && !after(s->end, edge + 1) &&
+	return !before(s->end, acked) && !after(s->end, edge + 1) && !acks_too_little(rec, s) &&
 	       !(s->flags & TCP_ACK && after(s->ack, back->rx_end + back->seq_off));
 }
 
@@ -99,7 +95,7 @@ static __always_inline void note_end(struct ls_record *rec, const struct ls_reco
 	if (s->flags & TCP_RST) {
 		if (s->seq == acked || s->seq == rec->rx_end)
 			rec->seen |= LS_SEEN_RST;
-	} else if (!before(s->end, acked) && !after(s->end, edge + 1)) {
+	} else if (s->in_place && !before(s->end, acked) && !after(s->end, edge + 1)) {
 		rec->seen |= LS_SEEN_FIN;
 	}
 }

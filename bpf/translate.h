@@ -103,9 +103,10 @@ static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct
 {
 	__u32 tsval = s->tsval + rec->tsval_off;
 
-	if (before(tsval, rec->ts_high))
+	/* What is not noted must not be ahead either: the next one would be behind it. */
+	if (!s->in_place || before(tsval, rec->ts_high))
 		tsval = rec->ts_high;
-	else if (s->in_place)
+	else
 		rec->ts_high = tsval;
 	return tsval - s->tsval;
 }

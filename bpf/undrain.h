@@ -34,6 +34,10 @@ static __always_inline void undrain_far_headers(struct ls_leg *x, struct ls_leg 
 	struct edits edits;
 
 	translate(new, s, &x->rec, &edits);
+	if (!(s->flags & TCP_ACK)) {
+		apply_edits(new, s, &edits);
+		return;
+	}
 	if (!o->owed)
 		ack = o->tx_ack;
 	else if (!before(ack, o->base))
@@ -81,7 +85,7 @@ static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct 
 	if (!(s->flags & TCP_RST))
 		s->seq = seq_min(s->seq, x->owed ? x->base : x->cut);
 	b->out.tcp.seq = bpf_htonl(s->seq);
-	b->out.tcp.flags = TCP_ACK | (s->flags & TCP_RST);
+	b->out.tcp.flags = s->flags & (TCP_ACK | TCP_RST);
 	if (write_headers(skb, &b->in, &b->out, s->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	b->in = b->out;

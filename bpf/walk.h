@@ -72,7 +72,7 @@ static __always_inline void judge(const struct walk *w, struct segment *s)
 	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN))
 		return;
 	back = find_back(w);
-	s->in_place = back && !(s->flags & TCP_SYN) && in_window(back, s);
+	s->in_place = back && !(s->flags & TCP_SYN) && in_window(w->rec, back, s);
 }
 
 /*

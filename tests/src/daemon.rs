@@ -55,6 +55,14 @@ impl Config {
         self
     }
 
+    /// Adds a line to the listener that was added last.
+    #[must_use]
+    pub fn with(mut self, line: &str) -> Config {
+        self.listeners += line;
+        self.listeners += "\n";
+        self
+    }
+
     /// Adds a listener.
     #[must_use]
     pub fn listener(mut self, listen: SocketAddr, to: SocketAddr, splice: &str, detach: &str) -> Config {
@@ -302,6 +310,14 @@ impl Daemon {
     /// The same without a process of its own, for those who are in a hurry.
     pub fn request_splice(&self, id: u32) -> Result<(), String> {
         match self.http("POST", &format!("/flows/{id}/splice")) {
+            Some((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Has a flow come back to control mode, as `longsplice unsplice ID` does.
+    pub fn unsplice(&self, id: u32) -> Result<(), String> {
+        match self.http("POST", &format!("/flows/{id}/unsplice")) {
             Some((200, _)) => Ok(()),
             other => Err(format!("{other:?}")),
         }

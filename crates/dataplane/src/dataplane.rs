@@ -271,7 +271,8 @@ impl Dataplane {
     }
 
     /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. The slot
-    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place.
+    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in mode Final,
+    /// and nothing has changed.
     pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
         self.r#move(self.release.as_fd(), slot, legs, toward)
     }
@@ -291,6 +292,10 @@ impl Dataplane {
         };
         match run::with_argument(program, argument.bytes())? {
             0 => Ok(()),
+            2 => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "the flow's sockets are awake",
+            )),
             _ => Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the flow's records are gone",

@@ -124,7 +124,7 @@ impl Slot {
     }
 
     /// Changes the mode if it is `from`; whether it was. A full barrier: what is read of the legs afterwards is
-    /// what the kernel half wrote before it saw the new mode, or it saw the new mode (bpf/track.h, `raise_cut`).
+    /// what the kernel half wrote before it saw the new mode, or it saw the new mode (bpf/seq.h, `raise`).
     pub fn switch(&self, from: Mode, to: Mode) -> bool {
         let mode = field!(self, mode);
         let done = self.mode() == from

@@ -349,17 +349,24 @@ impl Flow {
     }
 
     /// Lets the kernel half's records stand alone. What is given back must be kept for a moment, then be passed to
-    /// [`Settling::settle`].
-    pub(crate) fn release(mut self) -> Settling {
-        let settling = self.leave();
-        match self.plane.release(&settling.slot, self.legs, self.interfaces) {
-            // The tuple has a new owner already.
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+    /// [`Settling::settle`]. The flow itself comes back if a packet has just woken its sockets.
+    pub(crate) fn release(mut self) -> Result<Settling, Flow> {
+        match self.plane.release(self.slot(), self.legs, self.interfaces) {
+            Err(_) if self.mode() == Mode::Undrain => return Err(self),
+            // Else the tuple has a new owner already.
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
                 tracing::error!(error = %e, "cannot release a flow from its slot");
             }
             _ => {}
         }
-        settling
+        Ok(self.leave())
+    }
+
+    /// The same for a flow whose sockets nobody has seen yet.
+    pub(crate) fn abandon(self, splicer: &Inner) {
+        if let Ok(settling) = self.release() {
+            splicer.settle_later(settling);
+        }
     }
 
     /// The legs have nothing to do with each other any more. What is given back is to be kept for a moment, too.

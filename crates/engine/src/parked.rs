@@ -37,6 +37,7 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
     if !flow.finish(parkable) {
         return match flow.mode() {
             Mode::Undrain => {
+                driver.note_spliced(&flow);
                 driver.note_awake(&flow);
                 Ok(Left::Awake(driver, flow))
             }
@@ -93,40 +94,10 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
             () = sleep_until(next) => {}
             () = driver.entry.asked() => {}
             () = driver.splicer.reached(Phase::Closing) => {
-                return Ok(Left::Ended(leave(driver, flow, None).await?.1));
+                return detached(driver, flow, None).await;
             }
         }
     }
-}
-
-/// Closes the sockets in silence; the flow runs on in the records.
-async fn leave(
-    mut driver: Driver<'_>,
-    flow: Flow,
-    started: Option<std::time::Instant>,
-) -> io::Result<(Option<Detached<'_>>, Ended)> {
-    let id = driver.id();
-    let (serial, legs, cuts) = (flow.serial(), flow.legs(), flow.cuts());
-    let keeping = Keeping::new(driver.splicer, serial);
-    let settling = flow.release();
-    for socket in driver.pump.take_sockets() {
-        close_in_silence(socket)?;
-    }
-    if let Some(started) = started {
-        driver.splicer.stats.to_detached.add(started.elapsed());
-    }
-    driver.splicer.settle_later(settling);
-    driver.splicer.stats.detached.add(1);
-    driver.entry.set_state(FlowState::Detached);
-    let stays = !driver.traps.is_closed() && !driver.splicer.is_closing();
-    let detached = stays.then_some(Detached {
-        driver,
-        keeping,
-        serial,
-        legs,
-        cuts,
-    });
-    Ok((detached, Ended::Detached(id)))
 }
 
 /// A flow without sockets whose traps are set.
@@ -139,15 +110,44 @@ struct Detached<'a> {
     cuts: [u32; 2],
 }
 
+/// Closes the sockets in silence; the flow runs on in the records, and is waited for if it is to come back.
 async fn detached(
-    driver: Driver<'_>,
+    mut driver: Driver<'_>,
     flow: Flow,
     started: Option<std::time::Instant>,
 ) -> io::Result<Left<'_>> {
-    match leave(driver, flow, started).await? {
-        (Some(detached), _) => detached.wait().await,
-        (None, ended) => Ok(Left::Ended(ended)),
+    let id = driver.id();
+    let (serial, legs, cuts) = (flow.serial(), flow.legs(), flow.cuts());
+    let keeping = Keeping::new(driver.splicer, serial);
+    let settling = match flow.release() {
+        Ok(settling) => settling,
+        Err(flow) => {
+            driver.note_awake(&flow);
+            return Ok(Left::Awake(driver, flow));
+        }
+    };
+    for socket in driver.pump.take_sockets() {
+        close_in_silence(socket)?;
     }
+    if let Some(started) = started {
+        driver.splicer.stats.to_detached.add(started.elapsed());
+    }
+    driver.splicer.settle_later(settling);
+    driver.splicer.stats.detached.add(1);
+    driver.entry.set_state(FlowState::Detached);
+    if driver.traps.is_closed() || driver.splicer.is_closing() {
+        // Counts what was relayed.
+        let _ = driver.summary(true, false);
+        return Ok(Left::Ended(Ended::Detached(id)));
+    }
+    let detached = Detached {
+        driver,
+        keeping,
+        serial,
+        legs,
+        cuts,
+    };
+    detached.wait().await
 }
 
 impl<'a> Detached<'a> {
@@ -207,7 +207,7 @@ impl<'a> Detached<'a> {
         let (flow, sockets) = wake::rebuild(self.driver.splicer, self.serial, self.legs)?;
         if !flow.wake()? {
             // It is being replaced, or has just ended.
-            self.driver.splicer.settle_later(flow.release());
+            flow.abandon(self.driver.splicer);
             for socket in sockets {
                 close_in_silence(socket)?;
             }

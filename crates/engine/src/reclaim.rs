@@ -35,7 +35,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
     let started = std::time::Instant::now();
     let (flow, sockets) = wake::rebuild(splicer, id.0, legs).map_err(fail)?;
     if !flow.wake().map_err(fail)? {
-        splicer.settle_later(flow.release());
+        flow.abandon(splicer);
         for socket in sockets {
             close_in_silence(socket).map_err(fail)?;
         }
@@ -58,7 +58,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         spliced: true,
         id,
         splice: SplicePolicy::Never,
-        detach: DetachPolicy::default(),
+        detach: DetachPolicy::Now,
     })
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn rebuild(splicer: &Arc<Inner>, serial: u32, legs: [Leg; 2]) -> io::
     match built {
         Ok(sockets) => Ok((flow, sockets)),
         Err(error) => {
-            splicer.settle_later(flow.release());
+            flow.abandon(splicer);
             Err(error)
         }
     }

@@ -16,9 +16,29 @@
 //! # }
 //! ```
 //!
+//! Links are emulated where a test wants them long or bad, and described as text ([`LinkSpec`] has the syntax, and
+//! `longsplice-lab links` shows it). A run in which the emulator was late does not count, and is repeated:
+//!
+//! ```no_run
+//! # use longsplice_lab::{ConnectionSpec, Emulated, Exchanges, Traffic, TrafficServer, TrafficSpec};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let net = Emulated::new("my-test", "rtt100".parse()?, "bad,seed=7".parse()?)?;
+//! let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into())?;
+//! // Ten requests of 200 bytes on each connection, each answered by 20,000.
+//! let spec = TrafficSpec::same(4, ConnectionSpec::exchanges(Exchanges::new(10, 200, 20_000)));
+//! let outcome = net.emulator().counted(5, || Traffic::run(&net.client, server.addr(), &spec))??;
+//! assert!(outcome.all_ok(), "{outcome}");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`topology`] has the nodes and what connects them, [`emulator`] says what can be relied upon, [`traffic`] what is
+//! sent and noted.
+//!
 //! Everything here needs root, except [`pattern`], [`link`], [`emulator::schedule`] and [`Traffic::drive`].
 //! What was created is removed when its guard is dropped, when the process panics, and, after
-//! [`cleanup::install`], when it is interrupted. What a SIGKILL left behind, [`cleanup::sweep`] removes.
+//! [`cleanup::install`], when it is interrupted. What a SIGKILL left behind, [`cleanup::sweep`] removes
+//! (`longsplice-lab clean`).
 
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,7 @@ use std::{io, thread};
 
 use common::namespace;
 use longsplice_lab::traffic::Failure;
-use longsplice_lab::{ConnectionSpec, Outcome, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
 
 const BYTES: u64 = 500_000;
 
@@ -29,10 +29,14 @@ enum Damage {
 
 /// Runs one connection through a relay that damages the byte at `offset` of the stream to the client.
 fn through_relay(damage: Damage, offset: u64) -> Outcome {
+    through_relay_with(ConnectionSpec::both_ways(BYTES), damage, offset)
+}
+
+/// The same with another connection.
+fn through_relay_with(mut each: ConnectionSpec, damage: Damage, offset: u64) -> Outcome {
     let ns = namespace("lab-relay");
     let server = TrafficServer::start(&ns, SocketAddr::from(([127, 0, 0, 1], 7000))).unwrap();
     let listener = ns.run(|| TcpListener::bind("127.0.0.1:7001")).unwrap().unwrap();
-    let mut each = ConnectionSpec::both_ways(BYTES);
     each.stall = Duration::from_secs(2);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -169,5 +173,46 @@ fn a_lost_connection_is_found() {
     assert!(
         matches!(found, Some(Failure::Reset { .. } | Failure::Short { .. })),
         "{found:?}"
+    );
+}
+
+#[test]
+fn a_wrong_byte_in_an_exchange_ends_it_there() {
+    let spec = ConnectionSpec::exchanges(Exchanges::new(10, 100, 5000));
+    let outcome = through_relay_with(spec.clone(), Damage::Flip, 12_345);
+    assert_eq!(
+        client_failure(&outcome),
+        Some(&Failure::Mismatch { offset: 12_345 })
+    );
+    let client = &outcome.connections[0].client;
+    assert_eq!(
+        client.exchanges.len(),
+        2,
+        "those before the wrong byte: {client:?}"
+    );
+    assert!(client.sent <= 300, "no more requests after it: {client:?}");
+    assert!(
+        outcome
+            .to_string()
+            .contains("\n  connection 0: the byte at 12345 is wrong")
+    );
+    let faithful = through_relay_with(spec, Damage::None, 0);
+    assert!(
+        faithful.all_ok() && faithful.exchange_times().count() == 10,
+        "{faithful}"
+    );
+}
+
+#[test]
+fn a_missing_byte_of_a_reply_stalls_the_exchange() {
+    let spec = ConnectionSpec::exchanges(Exchanges::new(3, 100, 5000));
+    let outcome = through_relay_with(spec, Damage::Remove, 4999);
+    let found = client_failure(&outcome);
+    assert_eq!(
+        found,
+        Some(&Failure::Stalled {
+            received: 4999,
+            sent: 100
+        })
     );
 }

@@ -10,17 +10,10 @@ use longsplice_lab::Process;
 use rustix::process::Signal;
 
 /// Starts a topology around a long sleep, interrupts it, and answers its status and its namespaces.
-fn interrupt(name: &str, subcommand: &str, signal: Signal) -> (Option<i32>, Vec<String>) {
+fn interrupt(name: &str, options: &[&str], signal: Signal) -> (Option<i32>, Vec<String>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
-    command.args([
-        subcommand,
-        "--name",
-        name,
-        "--",
-        "sh",
-        "-c",
-        "echo ready; sleep 1000",
-    ]);
+    command.args(["up", "--name", name]).args(options);
+    command.args(["--", "sh", "-c", "echo ready; sleep 1000"]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let lab = Process::spawn(&mut command).unwrap();
     let mut ready = String::new();
@@ -48,14 +41,18 @@ fn exists(name: &str) -> bool {
 
 #[test]
 fn by_the_keyboard() {
-    let (code, names) = interrupt("lab-int", "three", Signal::INT);
+    let (code, names) = interrupt("lab-int", &[], Signal::INT);
     assert_eq!(code, Some(130));
     assert!(!names.iter().any(|name| exists(name)), "{names:?}");
 }
 
 #[test]
 fn by_a_supervisor_with_emulated_links() {
-    let (code, names) = interrupt("lab-term", "link", Signal::TERM);
+    let (code, names) = interrupt(
+        "lab-term",
+        &["--client-link=1ms", "--server-link=1ms"],
+        Signal::TERM,
+    );
     assert_eq!(code, Some(143));
     assert!(!names.iter().any(|name| exists(name)), "{names:?}");
 }

@@ -1,131 +1,254 @@
 //! Emulated links do what they were asked. Needs root.
 //!
-//! These tests look at the clock, so they run one at a time.
+//! These tests look at the clock, so they run one at a time; where a late emulator would spoil the result, a run that
+//! does not count is repeated.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::emulated;
+use common::{Udp, linked, one_at_a_time, to_server};
+use longsplice_lab::emulator::schedule::{Fate, Schedule};
 use longsplice_lab::traffic::Transfer;
-use longsplice_lab::{
-    ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec,
-};
+use longsplice_lab::{ConnectionSpec, Direction, Emulated, Traffic, TrafficServer, TrafficSpec};
 
 const MS: Duration = Duration::from_millis(1);
 
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// As often as a run is repeated that does not count.
+const ATTEMPTS: usize = 5;
 
-/// A socket at the client and one at the server, that know each other.
-fn udp_pair(net: &Emulated) -> (UdpSocket, UdpSocket) {
-    let at = |ns: &longsplice_lab::Namespace, addr: std::net::Ipv4Addr| {
-        let socket = ns.run(|| UdpSocket::bind((addr, 9000))).unwrap().unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-        socket
-    };
-    let (client, server) = (at(&net.client, net.client_addr), at(&net.server, net.server_addr));
-    client.connect(server.local_addr().unwrap()).unwrap();
-    server.connect(client.local_addr().unwrap()).unwrap();
-    (client, server)
+/// Round trips of single packets, sorted.
+fn round_trips(udp: &Udp, count: usize) -> Vec<Duration> {
+    let mut times: Vec<Duration> = (0..count)
+        .map(|_| {
+            let start = Instant::now();
+            udp.client.send(b"x").unwrap();
+            udp.server.recv(&mut [0]).unwrap();
+            udp.server.send(b"x").unwrap();
+            udp.client.recv(&mut [0]).unwrap();
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times
 }
 
 #[test]
-fn the_delay_is_the_one_that_was_asked() {
+fn round_trips_are_those_of_the_legs() {
     let _turn = one_at_a_time();
-    let net = emulated("lab-delay", LinkSpec::delay(10 * MS), LinkSpec::delay(25 * MS));
-    let (client, server) = udp_pair(&net);
-    let mut times = Vec::new();
-    for _ in 0..20 {
-        let start = Instant::now();
-        client.send(b"x").unwrap();
-        server.recv(&mut [0]).unwrap();
-        server.send(b"x").unwrap();
-        client.recv(&mut [0]).unwrap();
-        times.push(start.elapsed());
+    for (preset, rtt, count) in [
+        ("rtt1", 1, 20),
+        ("rtt20", 20, 10),
+        ("rtt100", 100, 5),
+        ("rtt300", 300, 3),
+    ] {
+        let net = linked("lab-rtt", preset, "wire");
+        let udp = Udp::new(&net);
+        let times = net
+            .emulator()
+            .counted(ATTEMPTS, || round_trips(&udp, count))
+            .unwrap();
+        assert!(times[0] >= rtt * MS, "never early: {times:?}");
+        let middle = times[times.len() / 2];
+        assert!(
+            middle < rtt * MS + 2 * MS,
+            "{preset}: {times:?}, real time: {}",
+            net.emulator().is_real_time()
+        );
     }
-    times.sort();
-    assert!(times[0] >= 70 * MS, "never early: {times:?}");
-    assert!(
-        times[10] < 72 * MS,
-        "{times:?}, real time: {}",
-        net.emulator().is_real_time()
-    );
+}
+
+#[test]
+fn both_links_of_a_path_add_up_and_count_every_packet() {
+    let _turn = one_at_a_time();
+    let net = linked("lab-delay", "10ms/15ms", "25ms/20ms");
+    let udp = Udp::new(&net);
+    let times = net
+        .emulator()
+        .counted(ATTEMPTS, || round_trips(&udp, 10))
+        .unwrap();
+    assert!(times[0] >= 70 * MS && times[5] < 72 * MS, "{times:?}");
     let report = net.report();
     assert_eq!(
         (report.forwarded, report.lost, report.dropped),
-        (80, 0, 0),
+        (40, 0, 0),
         "{report:?}"
     );
-    assert_eq!(report.lateness.count(), 80);
+    assert_eq!(report.lateness.count(), 40);
+}
+
+/// Which packets a direction delivers, how often, when they come one right after the other: by its seed alone.
+fn predicted(direction: &Direction, count: u32) -> Vec<u32> {
+    let mut schedule = Schedule::new(direction.clone());
+    let mut numbers = Vec::new();
+    for number in 0..count {
+        if let Fate::Delivered { duplicated, .. } = schedule.offer(0, 64) {
+            numbers.extend(std::iter::repeat_n(number, 1 + usize::from(duplicated)));
+        }
+    }
+    numbers
 }
 
 #[test]
-fn the_same_seed_loses_the_same_packets() {
+fn packets_meet_the_fates_that_their_seed_has_in_store() {
     let _turn = one_at_a_time();
-    let lossy = Direction {
-        loss: 0.2,
-        seed: 5,
-        ..Direction::default()
-    };
-    let arrived = || {
-        let net = emulated(
-            "lab-loss",
-            LinkSpec::symmetric(lossy.clone()),
-            LinkSpec::delay(MS),
+    let arrived = |link: &str| {
+        let net = linked("lab-fate", link, "wire");
+        let expected = predicted(&net.link_reports()[0].link.to_server, 500);
+        let (mut numbers, _) = Udp::new(&net).send(&net, 500, 64);
+        numbers.sort_unstable();
+        assert_eq!(numbers, expected, "{link}");
+        let report = to_server(&net);
+        let mut different = numbers.clone();
+        different.dedup();
+        assert_eq!(report.lost, 500 - different.len() as u64, "{link}");
+        assert_eq!(
+            report.duplicated,
+            (numbers.len() - different.len()) as u64,
+            "{link}"
         );
-        let (client, server) = udp_pair(&net);
-        for number in 0..200u8 {
-            client.send(&[number]).unwrap();
-        }
-        let before_the_first_link = |net: &Emulated| {
-            let link = &net.link_reports()[0].to_server;
-            link.forwarded + link.lost
-        };
-        common::eventually("all packets", || before_the_first_link(&net) == 200);
-        let report = net.link_reports()[0].to_server.clone();
-        let mut numbers = Vec::new();
-        for _ in 0..report.forwarded {
-            let mut number = [0];
-            server.recv(&mut number).unwrap();
-            numbers.push(number[0]);
-        }
-        assert_eq!(report.lost, 200 - numbers.len() as u64);
-        numbers
+        (report.lost, report.duplicated)
     };
-    let first = arrived();
-    assert!((130..190).contains(&first.len()), "{}", first.len());
-    assert_eq!(first, arrived());
+    let first = arrived("1ms,loss=20%,dup=10%,jitter=1ms,reorder=5%,seed=5");
+    // Three standard deviations of the binomial distribution: 9 for losses, 6 of those left for duplicates.
+    assert!(
+        (70..130).contains(&first.0) && (20..60).contains(&first.1),
+        "{first:?}"
+    );
+    assert_eq!(
+        first,
+        arrived("1ms,loss=20%,dup=10%,jitter=1ms,reorder=5%,seed=5")
+    );
+    assert_ne!(
+        first,
+        arrived("1ms,loss=20%,dup=10%,jitter=1ms,reorder=5%,seed=6")
+    );
+    let bursts = arrived("1ms,burst=5%:20%");
+    assert!((40..180).contains(&bursts.0) && bursts.1 == 0, "{bursts:?}");
 }
 
 #[test]
-fn the_rate_limits_and_verified_traffic_survives_every_impairment() {
+fn one_direction_does_not_do_what_the_other_was_asked() {
     let _turn = one_at_a_time();
-    let bad = Direction {
-        delay: 5 * MS,
-        jitter: 2 * MS,
-        loss: 0.005,
-        reorder: 0.01,
-        reorder_delay: 3 * MS,
-        duplicate: 0.01,
-        rate: Some(50_000_000),
-        queue: Queue::Bytes(100_000),
-        seed: 11,
-    };
-    let net = emulated("lab-bad", LinkSpec::symmetric(bad), LinkSpec::delay(MS));
-    let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
-    let spec = TrafficSpec::same(
-        4,
-        ConnectionSpec::new(Transfer::of(2_000_000), Transfer::of(500_000)),
+    let net = linked("lab-oneway", "1ms,loss=30%/1ms", "wire");
+    let udp = Udp::new(&net);
+    udp.send(&net, 100, 64);
+    for _ in 0..50 {
+        udp.server.send(b"x").unwrap();
+        udp.client.recv(&mut [0]).unwrap();
+    }
+    let reports = net.link_reports();
+    assert!(reports[0].to_server.lost > 10, "{reports:?}");
+    assert_eq!(
+        (reports[0].to_client.lost, reports[0].to_client.forwarded),
+        (0, 50)
     );
-    let outcome = Traffic::run(&net.client, server.addr(), &spec).unwrap();
-    assert!(outcome.all_ok(), "{:?}", outcome.failures().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_fourth_packet_is_overtaken_by_those_behind_it() {
+    let _turn = one_at_a_time();
+    let net = linked(
+        "lab-reorder",
+        "20ms,reorder=100%,gap=4,reorder-delay=50ms",
+        "wire",
+    );
+    let udp = Udp::new(&net);
+    let (numbers, _) = udp.send(&net, 100, 64);
+    let held = |number: &u32| number % 4 == 3;
+    let expected: Vec<u32> = (0..100)
+        .filter(|n| !held(n))
+        .chain((0..100).filter(held))
+        .collect();
+    assert_eq!(numbers, expected);
+    assert_eq!(to_server(&net).reordered, 25);
+}
+
+#[test]
+fn jitter_changes_the_order_only_where_it_may() {
+    let _turn = one_at_a_time();
+    let arrived = |link: &str| {
+        let net = linked("lab-jitter", link, "wire");
+        let (numbers, spread) = Udp::new(&net).send(&net, 200, 64);
+        assert_eq!(numbers.len(), 200, "{link}");
+        (numbers.is_sorted(), spread, to_server(&net).reordered)
+    };
+    let (in_order, spread, reordered) = arrived("30ms,jitter=20ms,normal");
+    assert!(in_order && reordered == 0, "{reordered}");
+    assert!(spread > 10 * MS, "{spread:?}");
+    let (in_order, _, reordered) = arrived("30ms,jitter=20ms,jitter-reorders");
+    assert!(!in_order && reordered > 50, "{reordered}");
+}
+
+#[test]
+fn the_rate_is_kept_within_five_percent() {
+    let _turn = one_at_a_time();
+    for mbit in [5, 20, 100] {
+        let net = linked("lab-rate", &format!("1ms,{mbit}Mbit,queue=2000p"), "wire");
+        let udp = Udp::new(&net);
+        let count = mbit * 10;
+        let spread = net.emulator().counted(ATTEMPTS, || {
+            let (numbers, spread) = udp.send(&net, count, 1472);
+            assert_eq!(numbers.len(), count as usize);
+            spread
+        });
+        // Frames of 1,514 bytes; the first one's time on the wire is not seen.
+        let expected = f64::from((count - 1) * 1514 * 8) / f64::from(mbit * 1_000_000);
+        let ratio = spread.unwrap().as_secs_f64() / expected;
+        assert!((0.95..1.05).contains(&ratio), "{mbit} Mbit/s: {ratio}");
+    }
+}
+
+#[test]
+fn the_queue_drops_what_does_not_fit() {
+    let _turn = one_at_a_time();
+    let passed = |queue: &str| {
+        // A packet takes 12 ms.
+        let net = linked("lab-queue", &format!("1ms,1Mbit,queue={queue}"), "wire");
+        let (numbers, _) = Udp::new(&net).send(&net, 50, 1472);
+        assert_eq!(to_server(&net).dropped, 50 - numbers.len() as u64);
+        assert_eq!(numbers[..8], [0, 1, 2, 3, 4, 5, 6, 7], "{queue}");
+        numbers.len()
+    };
+    // One more where sending them took so long that one had left.
+    assert!((10..12).contains(&passed("10p")));
+    assert!((8..10).contains(&passed("12KiB")), "8 of 1,514 bytes in 12,288");
+}
+
+/// Runs so many bytes each way on a few connections, all of which must arrive.
+fn transfer(net: &Emulated, to_server: u64, to_client: u64) -> longsplice_lab::Outcome {
+    let server = TrafficServer::start(&net.server, SocketAddr::from((net.server_addr, 7000))).unwrap();
+    let spec = ConnectionSpec::new(Transfer::of(to_server), Transfer::of(to_client));
+    let outcome = Traffic::run(&net.client, server.addr(), &TrafficSpec::same(4, spec)).unwrap();
+    assert!(outcome.all_ok(), "{outcome}");
+    outcome
+}
+
+#[test]
+fn changed_bits_are_found_by_checksums() {
+    let _turn = one_at_a_time();
+    let net = linked("lab-corrupt", "1ms,corrupt=3%", "wire");
+    transfer(&net, 300_000, 300_000);
+    let report = net.report();
+    let found = |namespace: &longsplice_lab::Namespace| {
+        let counters = namespace.snmp().unwrap();
+        counters.tally().bad_checksums + counters.get("Ip.InHdrErrors")
+    };
+    let found = found(&net.client) + found(&net.server) + found(&net.forwarder);
+    assert!(
+        report.corrupted > 10 && found > report.corrupted as i64 / 2,
+        "{report:?}, {found} found"
+    );
+}
+
+#[test]
+fn verified_traffic_survives_every_impairment() {
+    let _turn = one_at_a_time();
+    let net = linked("lab-bad", "bad,50Mbit,burst=0.05%:30%,seed=11", "rtt1");
+    let outcome = transfer(&net, 2_000_000, 500_000);
     // 8 MB at 50 Mbit/s.
     assert!(outcome.duration_us > 1_280_000, "{}", outcome.duration_us);
     assert!(outcome.total_retrans() > 0);
@@ -138,4 +261,20 @@ fn the_rate_limits_and_verified_traffic_survives_every_impairment() {
         assert!(count > 0, "{what}: {report:?}");
     }
     assert_eq!(report.refused, 0);
+}
+
+#[test]
+fn links_with_the_same_seed_are_told_apart() {
+    let _turn = one_at_a_time();
+    let net = linked("lab-apart", "wire", "wire");
+    let seeds: Vec<u64> = net
+        .link_reports()
+        .iter()
+        .flat_map(|link| [link.link.to_server.seed, link.link.to_client.seed])
+        .collect();
+    assert_eq!(seeds[0], 1);
+    assert!(
+        !seeds[2..].contains(&seeds[0]) && !seeds[2..].contains(&seeds[1]),
+        "{seeds:?}"
+    );
 }

@@ -42,7 +42,7 @@ impl Flow {
     pub(super) fn drain(&mut self, side: Side, s: &Segment, in_place: bool, case: DrainCase) -> Outcome {
         if !case.wanted {
             return if case.waits {
-                self.drain_to_socket(side, s, case.old)
+                self.drain_to_socket(side, s, in_place, case.old)
             } else {
                 Outcome::of(Verdict::Absorbed)
             };
@@ -54,7 +54,8 @@ impl Flow {
         if !case.old && !case.waits && !s.has(flag::RST) {
             return Outcome::far(Verdict::Forwarded, far);
         }
-        let local = drain_local_copy(self.legs(side).0, s, case.old);
+        let (x, o) = self.legs(side);
+        let local = drain_local_copy(x, o, s, in_place, case.old);
         Outcome { far: Some(far), ..Outcome::local(Verdict::Shared, local) }
     }
 
@@ -66,6 +67,9 @@ impl Flow {
         let raised = ack.before(o.tx_ack);
         let edge = kept_edge(&slot, o, s.edge(x.rec.wscale_in) + x.rec.ack_off);
         let (mut new, mut sack) = translate(&mut x.rec, s, in_place);
+        if !s.has(flag::ACK) {
+            return new;
+        }
         // The local socket may have acknowledged more already: an acknowledgement never goes back.
         if raised {
             ack = o.tx_ack;
@@ -83,31 +87,38 @@ impl Flow {
         new
     }
 
-    pub(super) fn drain_to_socket(&mut self, side: Side, s: &Segment, old: bool) -> Outcome {
-        Outcome::local(Verdict::LocalOnly, drain_local_copy(self.legs(side).0, s, old))
+    pub(super) fn drain_to_socket(&mut self, side: Side, s: &Segment, in_place: bool, old: bool) -> Outcome {
+        let (x, o) = self.legs(side);
+        Outcome::local(Verdict::LocalOnly, drain_local_copy(x, o, s, in_place, old))
     }
 
     /// Payload that met a trap while the sockets cannot go on yet. Where nothing of its stream went past the local
     /// socket, that may have it at once: the cut moves on.
-    pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment) -> Outcome {
+    pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment, in_place: bool) -> Outcome {
         let (x, _) = self.legs(side);
-        if went_past(x) {
+        if went_past(x) && s.end().after(x.cut) {
             return Outcome::held(*s);
         }
         raise(&mut x.rec.rx_end, s.end());
         raise(&mut x.cut, s.end());
-        self.drain_to_socket(side, s, true)
+        self.drain_to_socket(side, s, in_place, true)
     }
 }
 
 /// The local socket's copy: payload below the cut, and acknowledgements of what it sent itself.
-fn drain_local_copy(x: &mut Leg, s: &Segment, old: bool) -> Segment {
+fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool) -> Segment {
     let ack = s.ack.min(x.loc_end);
     let sack = if ack == x.loc_end { SackEdit::Blank } else { SackEdit::Clip(ack, x.loc_end) };
-    x.loc_acked = x.loc_acked.max(ack);
+    if in_place && s.has(flag::ACK) {
+        x.loc_acked = x.loc_acked.max(ack);
+    }
     let mut h = Segment { ack, ..*s };
     if !old {
-        h.seq = s.seq.min(x.cut);
+        // A reset is moved only from where it would count: a forged one could come to be in place.
+        let counts = s.seq == x.rec.rx_end || s.seq == o.rec.rx_ack + o.rec.ack_off;
+        if counts || !s.has(flag::RST) {
+            h.seq = s.seq.min(x.cut);
+        }
         if !s.has(flag::RST) {
             h.flags &= !(flag::FIN | flag::PSH | flag::URG);
         }

@@ -6,7 +6,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
     state::{Flow, Mode, Placement, Side, raise, slot_flag, traits},
-    undrain::settled,
+    undrain::{first_own, settled},
     window::{coupled_edge, kept_edge, window_field},
 };
 use crate::seq::Seq;
@@ -43,6 +43,11 @@ impl Flow {
             return self.abort(side, raw, s, mode);
         }
         if mode == Mode::Aborted {
+            return Outcome::of(Verdict::DropParked);
+        }
+        let o = self.leg(side.other());
+        // It was acknowledged, and the socket has not heard of it: its numbers are others' now.
+        if mode != Mode::Drain && o.owed && s.occupies() && s.seq.before(first_own(o)) {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)

@@ -16,9 +16,10 @@ pub(super) fn translate(rec: &mut Record, s: &Segment, in_place: bool) -> (Segme
     new.window = ((s.window << (rec.wscale_in & 15)) >> (rec.wscale_out & 15)).min(65_535);
     if let Some(ts) = &mut new.ts {
         ts.val = ts.val + rec.tsval_off;
-        if ts.val.before(rec.ts_high) {
+        // What is not noted must not go ahead of what is.
+        if !in_place || ts.val.before(rec.ts_high) {
             ts.val = rec.ts_high;
-        } else if in_place {
+        } else {
             rec.ts_high = ts.val;
         }
         if ts.ecr.raw() != 0 {
@@ -37,7 +38,7 @@ impl Flow {
         rec.bytes += u64::from(s.len);
         let (mut new, sack) = translate(rec, s, in_place);
         new.sack = sack.apply(s.sack, rec.ack_off);
-        if slotted && flags & slot_flag::KEEP != 0 {
+        if slotted && flags & slot_flag::KEEP != 0 && s.has(flag::ACK) {
             self.keep_window(side, &mut new, s);
         }
         let mut outcome = Outcome::far(Verdict::Forwarded, new);
@@ -60,7 +61,10 @@ impl Flow {
         let (Some(rec), Some(back)) = (self.record(side).copied(), self.record(side.other()).copied()) else {
             return false;
         };
-        if (rec.seen | back.seen) & seen::RST == 0 && rec.seen & back.seen & seen::FIN == 0 {
+        let ended = rec.seen & back.seen & seen::FIN != 0
+            && !back.rx_ack.before(rec.rx_end + rec.seq_off)
+            && !rec.rx_ack.before(back.rx_end + back.seq_off);
+        if (rec.seen | back.seen) & seen::RST == 0 && !ended {
             return false;
         }
         // An old duplicate is not a new connection.

@@ -7,7 +7,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Mode, Placement, Record, Side, raise},
-    track::{acks_unsent, note_ack, note_end_of, note_peer},
+    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer},
     undrain::settled,
     wake::Wake,
     window::fits_window,
@@ -21,7 +21,6 @@ pub struct Passage {
     in_place: bool,
     trapped: bool,
     heard: bool,
-    unsent: bool,
     woken: bool,
     slotted: bool,
     acknowledge: bool,
@@ -60,7 +59,6 @@ impl Passage {
             in_place: true,
             trapped: false,
             heard: true,
-            unsent: false,
             woken: false,
             slotted: false,
             acknowledge: false,
@@ -172,9 +170,7 @@ impl Passage {
         if self.slotted && !matches!(mode, Mode::Final | Mode::Freeze) {
             return Next::Step(Step::WithSockets(mode));
         }
-        let new = self.slotted
-            && self.segment.occupies()
-            && self.segment.end().after(flow.leg(self.side).base);
+        let new = self.slotted && flow.is_new(self.side, &self.segment);
         if self.trapped || (mode == Mode::Freeze && new) {
             return Next::Done(Outcome::held(self.segment));
         }
@@ -188,28 +184,32 @@ impl Passage {
         if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
             return again();
         }
-        self.unsent = acks_unsent(x, o, &s);
+        let unsent = acks_unsent(x, o, &s);
         self.heard = settled(o, x);
         if !fits_window(x, s.end()) {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
-        self.in_place = !self.unsent && !s.end().before(x.tx_ack);
+        if unsent {
+            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+        }
+        if mode != Mode::Track && acks_too_old(&x.rec, &s) {
+            return Next::Done(Outcome::of(Verdict::Absorbed));
+        }
+        self.in_place = !s.end().before(x.tx_ack) && !acks_too_old(&x.rec, &s);
         note_peer(x, &s, self.in_place);
-        if mode == Mode::Track && self.in_place {
+        if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
             x.loc_acked = x.loc_acked.max(s.ack);
         }
         if mode == Mode::Drain && self.trapped {
-            return Next::Done(if self.unsent {
-                deliver(&s, Mapping::of_leg(x))
-            } else {
-                flow.drain_trapped(self.side, &s)
-            });
+            return Next::Done(flow.drain_trapped(self.side, &s, self.in_place));
         }
-        if mode != Mode::Drain || (s.seq.before(x.cut) && s.occupies()) {
+        // What the socket may take. It takes no payload of a reset.
+        let takes = s.occupies() && !s.has(flag::RST);
+        if takes && (mode != Mode::Drain || s.seq.before(x.cut)) {
             raise(&mut x.rec.rx_end, s.end());
             return Next::Step(Step::RaiseCut);
         }
-        self.by_mode(flow, mode)
+        Next::Step(Step::ReadMode)
     }
 
     fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
@@ -217,10 +217,10 @@ impl Passage {
         let unmapped = Mapping::of_leg(flow.leg(self.side));
         match mode {
             Mode::Track => {
-                flow.note_fin_or_rst(self.side, true, s);
+                flow.note_fin_or_rst(self.side, true, s, self.in_place);
                 Next::Done(deliver(s, unmapped))
             }
-            Mode::Drain | Mode::Undrain if self.unsent => Next::Done(deliver(s, unmapped)),
+            Mode::Drain if self.trapped => Next::Done(flow.drain_trapped(self.side, s, self.in_place)),
             Mode::Drain => Next::Step(Step::Drain),
             Mode::Undrain => Next::Step(Step::Undrain),
             Mode::Aborted => untouched(s),
@@ -234,7 +234,7 @@ impl Passage {
         if !case.wanted {
             return Next::Step(Step::DrainEnd(case));
         }
-        flow.note_fin_or_rst(self.side, true, &s);
+        flow.note_fin_or_rst(self.side, true, &s, self.in_place);
         if case.old {
             return Next::Step(Step::DrainEnd(case));
         }
@@ -251,7 +251,7 @@ impl Passage {
         {
             note_ack(rec, &s);
         }
-        flow.note_fin_or_rst(self.side, self.slotted, &s);
+        flow.note_fin_or_rst(self.side, self.slotted, &s, self.in_place);
         if let Some(rec) = flow.record_at(self.side, self.slotted) {
             note_end_of(rec, &s, self.in_place);
         }
@@ -262,7 +262,11 @@ impl Passage {
     /// takes a flow elsewhere stores that first and reads `rx_end` then.
     fn claim(&mut self, flow: &Flow, then: Step) -> Next {
         let claimed = if self.slotted {
-            matches!(flow.slot.mode, Mode::Final | Mode::Drain)
+            match flow.slot.mode {
+                Mode::Final | Mode::Drain => true,
+                Mode::Freeze => !flow.is_new(self.side, &self.segment),
+                _ => false,
+            }
         } else {
             flow.placement(self.side) == Some(Placement::Detached)
         };
@@ -280,6 +284,11 @@ fn again() -> Next {
 }
 
 impl Flow {
+    /// FREEZE: not among what was forwarded before.
+    fn is_new(&self, side: Side, s: &Segment) -> bool {
+        s.occupies() && s.end().after(self.leg(side).base)
+    }
+
     /// A segment of the peer of a side, in one go.
     pub fn ingress(&mut self, side: Side, s: &Segment) -> Outcome {
         Passage::new(side, s).run(self)

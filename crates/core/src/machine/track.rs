@@ -21,6 +21,12 @@ pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
     s.has(flag::ACK) && s.ack.after(x.loc_end.max(sent))
 }
 
+/// Whether its acknowledgement is older than any that the other end would accept (RFC 5961 section 5.2): raised, it
+/// would be.
+pub(super) fn acks_too_old(rec: &Record, s: &Segment) -> bool {
+    s.has(flag::ACK) && s.ack.before(rec.rx_ack - (65_535 << (rec.wscale_in & 15)))
+}
+
 /// What a segment of x tells in any mode that has a slot.
 pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
     if !in_place {
@@ -33,12 +39,13 @@ pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
 }
 
 /// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
-pub(super) fn in_window(back: &Record, s: &Segment) -> bool {
+pub(super) fn in_window(rec: &Record, back: &Record, s: &Segment) -> bool {
     let acked = back.rx_ack + back.ack_off;
     let edge = back.rx_edge + back.ack_off;
     !s.end().before(acked)
         && !s.end().after(edge + 1)
         && !(s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off))
+        && !acks_too_old(rec, s)
 }
 
 /// The end of x's stream counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
@@ -56,15 +63,16 @@ pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
 
 /// Notes how far x's stream goes.
 pub(super) fn note_end_of(rec: &mut Record, s: &Segment, in_place: bool) {
-    if in_place && !s.has(flag::SYN | flag::RST) {
+    // The number of an empty segment is ahead of what is late, lost or held.
+    if in_place && s.occupies() && !s.has(flag::SYN | flag::RST) {
         raise(&mut rec.rx_end, s.end());
     }
 }
 
 impl Flow {
     /// `note_fin_or_rst` of `walk.h`.
-    pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment) {
-        if !s.has(flag::FIN | flag::RST) {
+    pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) {
+        if !s.has(flag::RST) && !(in_place && s.has(flag::FIN)) {
             return;
         }
         let Some(back) = self.record(side.other()).copied() else { return };
@@ -75,10 +83,10 @@ impl Flow {
 
     /// `judge` of `walk.h`: whether what a segment says is to be noted.
     pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
-        let Some(rec) = self.record_at(side, slotted) else { return false };
+        let Some(rec) = self.record_at(side, slotted).copied() else { return false };
         if s.seq == rec.rx_end && !s.has(flag::SYN) {
             return true;
         }
-        !s.has(flag::SYN) && self.record(side.other()).is_some_and(|back| in_window(back, s))
+        !s.has(flag::SYN) && self.record(side.other()).is_some_and(|back| in_window(&rec, back, s))
     }
 }

@@ -9,6 +9,8 @@ pub enum Direction {
     Release,
     /// From the records to the slot, which is in mode FINAL already.
     Attach,
+    /// From FINAL to FREEZE: all that is forwarded lies below `base` from then on.
+    Freeze,
 }
 
 /// A flow on its way between its slot and its records.
@@ -41,7 +43,14 @@ impl Transfer {
         match self.direction {
             Direction::Release => release(flow, step),
             Direction::Attach => attach(flow, step),
+            Direction::Freeze => freeze(flow, step),
         }
+    }
+
+    /// What it is about.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        self.direction
     }
 
     /// Takes all steps at once.
@@ -51,18 +60,20 @@ impl Transfer {
 }
 
 fn release(flow: &mut Flow, step: u8) -> bool {
+    // A packet may wake the pair until this: who is first has it.
+    if step == 0 {
+        return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
+    }
     let side = if step.is_multiple_of(2) { Side::Client } else { Side::Server };
     let from = flow.leg(side).rec;
-    let record = &mut flow.records[side.index()];
-    match (step, record) {
-        (0 | 1, Some(rec)) if rec.placement == Placement::Slotted => {
+    match (step, &mut flow.records[side.index()]) {
+        (1 | 2, Some(rec)) if rec.placement == Placement::Slotted => {
             *rec = Record { placement: Placement::Detached, ..from };
         }
-        (2, _) if flow.slot.mode == Mode::Final => flow.slot.mode = Mode::Moved,
-        (4 | 5, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
+        (3 | 4, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
         _ => {}
     }
-    step >= 5
+    step >= 4
 }
 
 fn attach(flow: &mut Flow, step: u8) -> bool {
@@ -76,4 +87,17 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
         _ => {}
     }
     step >= 5
+}
+
+/// The mode is stored between two looks at `rx_end`: whoever claimed FINAL noted his segment before.
+fn freeze(flow: &mut Flow, step: u8) -> bool {
+    if step == 1 {
+        return !flow.switch(Mode::Final, Mode::Freeze);
+    }
+    if step == 0 || flow.slot.mode == Mode::Freeze {
+        for leg in &mut flow.slot.leg {
+            leg.base = leg.rec.rx_end;
+        }
+    }
+    step >= 2
 }

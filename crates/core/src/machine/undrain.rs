@@ -12,7 +12,7 @@ use super::{
 use crate::seq::Seq;
 
 /// Where the local socket's stream toward x begins, if something was forwarded before it.
-fn first_own(o: &Leg) -> Seq {
+pub(super) fn first_own(o: &Leg) -> Seq {
     o.base + o.rec.seq_off
 }
 
@@ -35,9 +35,9 @@ impl Flow {
         }
         // x is gone, and what it sent last may be lost with it: o must not wait for it.
         let copied = !heard || (s.has(flag::RST) && !settled(x, o));
-        self.note_fin_or_rst(side, true, s);
+        self.note_fin_or_rst(side, true, s, in_place);
         let (x, o) = self.legs(side);
-        let mut outcome = Outcome::local(Verdict::Delivered, undrain_local_copy(x, o, s));
+        let mut outcome = Outcome::local(Verdict::Delivered, undrain_local_copy(x, o, s, in_place));
         outcome.acknowledge = copied.then_some(*s);
         outcome
     }
@@ -53,7 +53,7 @@ impl Flow {
         if !s.has(flag::RST) {
             s.seq = s.seq.min(if x.owed { x.base } else { x.cut });
         }
-        s.flags = flag::ACK | (s.flags & flag::RST);
+        s.flags &= flag::ACK | flag::RST;
         s.len = 0;
         Outcome::far(Verdict::Forwarded, undrain_far(x, o, &s, true))
     }
@@ -64,6 +64,9 @@ impl Flow {
 fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment {
     let mut ack = s.ack + x.rec.ack_off;
     let (mut new, mut sack) = translate(&mut x.rec, s, in_place);
+    if !s.has(flag::ACK) {
+        return new;
+    }
     if !o.owed {
         ack = o.tx_ack;
     } else if !ack.before(o.base) {
@@ -82,7 +85,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
 
 /// The local socket's copy. An acknowledgement from before its stream began says to it that all before is
 /// acknowledged; the window's edge is what x said.
-fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment) -> Segment {
+fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segment {
     let edge = s.edge(x.rec.wscale_in);
     let mut ack = s.ack;
     if o.owed && ack.before(first_own(o)) {
@@ -96,6 +99,8 @@ fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment) -> Segment {
         h.window = window_field(edge, ack, x.rec.wscale_in);
         sack = if ack.before(x.loc_end) { SackEdit::Clip(ack, x.loc_end) } else { SackEdit::Blank };
     }
-    x.loc_acked = x.loc_acked.max(ack);
+    if in_place && s.has(flag::ACK) {
+        x.loc_acked = x.loc_acked.max(ack);
+    }
     for_socket(h, sack, Mapping::of_leg(x))
 }

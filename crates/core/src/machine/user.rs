@@ -137,6 +137,7 @@ impl Flow {
             leg.rec.tsval_off = ts_off[side.index()];
             leg.rec.tsecr_off = -far;
             leg.read_to = leg.cut - 1;
+            leg.owed = false;
         }
         self.slot.flags = flags;
         self.switch(Mode::Track, Mode::Drain)
@@ -162,29 +163,34 @@ impl Flow {
         self.is_settled() && self.switch(Mode::Undrain, Mode::Track)
     }
 
-    /// Gives a frozen flow rebuilt sockets, and wakes it: from Freeze to Undrain.
+    /// Gives a flow in FINAL, which nobody may wake yet, rebuilt sockets: it can be woken then. `false` if it is in
+    /// another mode.
     pub fn rebuilt(&mut self, sockets: &[Rebuilt; 2]) -> bool {
-        if self.slot.mode != Mode::Freeze {
+        if self.slot.mode != Mode::Final || self.slot.flags & slot_flag::WAKEABLE != 0 {
             return false;
         }
         for side in Side::BOTH {
             let socket = &sockets[side.index()];
             let (x, o) = self.legs(side);
-            x.base = socket.rcv_nxt;
-            x.owed = true;
-            x.cut = socket.rcv_nxt;
-            x.read_to = socket.rcv_nxt - 1;
-            x.adj_seq = Offset::default();
-            x.adj_ack = Offset::default();
-            x.loc_ack = socket.rcv_nxt;
-            x.loc_edge = socket.rcv_edge;
-            x.loc_end = socket.snd_nxt;
-            x.loc_acked = socket.snd_nxt;
-            x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
-            x.tx_edge = socket.rcv_edge;
+            *x = Leg {
+                rec: x.rec,
+                cut: socket.rcv_nxt,
+                // The record does not have it; this is the least that it can be.
+                rx_ts: x.rec.ts_high - x.rec.tsval_off,
+                loc_acked: socket.snd_nxt,
+                loc_end: socket.snd_nxt,
+                loc_ack: socket.rcv_nxt,
+                loc_edge: socket.rcv_edge,
+                tx_ack: o.rec.rx_ack + o.rec.ack_off,
+                tx_edge: socket.rcv_edge,
+                base: socket.rcv_nxt,
+                owed: true,
+                read_to: socket.rcv_nxt - 1,
+                ..Leg::default()
+            };
         }
-        self.slot.flags = 0;
-        self.switch(Mode::Freeze, Mode::Undrain)
+        self.slot.flags = slot_flag::WAKEABLE;
+        true
     }
 
     /// Takes the flow apart: each leg is alone from now on, with its mapping if it has one.

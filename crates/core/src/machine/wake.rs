@@ -16,11 +16,14 @@ fn can_go_on(x: &Leg, o: &Leg) -> bool {
 fn go_on(x: &mut Leg, o: &mut Leg) {
     let cut = x.cut;
     let mut base = x.rec.rx_end;
-    x.owed = base.after(cut);
+    if base.after(cut) {
+        x.owed = true;
+    }
+    // Or the socket was rebuilt, and all before it was forwarded.
     if !x.owed {
         return;
     }
-    if x.rec.seen & seen::FIN != 0 {
+    if base.after(cut) && x.rec.seen & seen::FIN != 0 {
         base = base - 1;
         x.rec.rx_end = base;
     }

@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_late_direction_is_not_hidden_by_the_others() {
         let good = link(report(100_000, 0, 0), report(100_000, 0, 0));
-        assert!(Verdict::of(&[good.clone()], None).counts());
+        assert!(Verdict::of(std::slice::from_ref(&good), None).counts());
         assert!(Verdict::default().counts());
         let bad = link(report(100_000, 0, 0), report(8, 1, 1));
         let verdict = Verdict::of(&[good, bad], Some("not permitted".into()));

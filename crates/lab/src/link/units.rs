@@ -38,7 +38,7 @@ pub(super) fn show_time(time: Duration) -> String {
     let ns = time.as_nanos();
     let (digits, unit) = match ns {
         0 => (6, "ms"),
-        _ if ns % 1_000_000_000 == 0 => (9, "s"),
+        _ if ns.is_multiple_of(1_000_000_000) => (9, "s"),
         1_000_000.. => (6, "ms"),
         1000.. => (3, "us"),
         _ => (0, "ns"),

@@ -13,6 +13,7 @@ use crate::{Error, Namespace, tool};
 /// As text it is `veth`, with `mtu=` and `no-offloads` behind it if need be (`veth,mtu=900,no-offloads`), or what a
 /// [`LinkSpec`] is.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a topology has a handful of them")]
 pub enum Leg {
     /// A veth pair: as fast as the machine.
     Veth {

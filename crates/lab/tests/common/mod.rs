@@ -1,9 +1,14 @@
 //! What the privileged tests share.
 #![allow(dead_code, reason = "each test file is a crate of its own, and uses a part")]
 
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use longsplice_lab::{Emulated, Error, LinkSpec, Namespace, Three, ThreeOptions, cleanup};
+use longsplice_lab::{
+    Emulated, Error, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions, cleanup,
+};
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 /// A topology of veth pairs; a test without root fails, and says why.
 pub(crate) fn three(name: &str, options: ThreeOptions) -> Three {
@@ -15,6 +20,17 @@ pub(crate) fn three(name: &str, options: ThreeOptions) -> Three {
 pub(crate) fn emulated(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Emulated {
     prepare();
     or_needs_root(Emulated::new(name, client_link, server_link))
+}
+
+/// The same, with links as text.
+pub(crate) fn linked(name: &str, client_link: &str, server_link: &str) -> Emulated {
+    emulated(name, client_link.parse().unwrap(), server_link.parse().unwrap())
+}
+
+/// A topology with several servers.
+pub(crate) fn farm(name: &str, options: FarmOptions) -> Farm {
+    prepare();
+    or_needs_root(Farm::new(name, options))
 }
 
 /// A namespace.
@@ -47,4 +63,82 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Held by tests that look at the clock: each has the processors to itself, as far as this file goes.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A UDP socket at the client and one at the server, which know each other and have room for many packets.
+pub(crate) struct Udp {
+    pub(crate) client: UdpSocket,
+    pub(crate) server: UdpSocket,
+}
+
+impl Udp {
+    pub(crate) fn new(net: &Emulated) -> Udp {
+        let at = |namespace: &Namespace, addr: Ipv4Addr| {
+            let socket = namespace.run(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            setsockopt(&socket, RcvBufForce, &(8 << 20)).unwrap();
+            socket
+        };
+        let (client, server) = (at(&net.client, net.client_addr), at(&net.server, net.server_addr));
+        let to = |socket: &UdpSocket| -> SocketAddr { socket.local_addr().unwrap() };
+        client.connect(to(&server)).unwrap();
+        server.connect(to(&client)).unwrap();
+        Udp { client, server }
+    }
+
+    /// Sends packets numbered from 0 to the server, one right after the other, `len` bytes each, and waits until they
+    /// have passed the client's link or not. Answers their numbers in the order of their arrival, and when the
+    /// first and the last were received.
+    pub(crate) fn send(&self, net: &Emulated, count: u32, len: usize) -> (Vec<u32>, Duration) {
+        let mut packet = vec![0; len];
+        let arrived = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| self.receive_all(net, count));
+            for number in 0..count {
+                packet[..4].copy_from_slice(&number.to_be_bytes());
+                self.client.send(&packet).unwrap();
+            }
+            receiver.join().unwrap()
+        });
+        let times = [arrived.first(), arrived.last()].map(|one| one.map(|(_, at)| *at));
+        let [Some(first), Some(last)] = times else {
+            return (Vec::new(), Duration::ZERO);
+        };
+        (
+            arrived.into_iter().map(|(number, _)| number).collect(),
+            last - first,
+        )
+    }
+
+    /// Receives until everything has arrived that will.
+    fn receive_all(&self, net: &Emulated, count: u32) -> Vec<(u32, Instant)> {
+        let mut arrived = Vec::new();
+        let mut packet = [0; 2000];
+        loop {
+            let report = to_server(net);
+            let known = report.forwarded + report.lost + report.dropped;
+            let all = known == u64::from(count)
+                && arrived.len() as u64 == report.forwarded + report.duplicated - report.corrupted;
+            if all {
+                return arrived;
+            }
+            if self.server.recv(&mut packet).is_err() {
+                // Told by the assertions of the caller.
+                return arrived;
+            }
+            let number = u32::from_be_bytes(packet[..4].try_into().unwrap());
+            arrived.push((number, Instant::now()));
+        }
+    }
+}
+
+/// What the client's link did to packets to the server.
+pub(crate) fn to_server(net: &Emulated) -> longsplice_lab::Report {
+    let [LinkReport { to_server, .. }, _] = net.link_reports().try_into().unwrap();
+    to_server
 }

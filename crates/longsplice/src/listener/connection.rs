@@ -1,15 +1,19 @@
 //! One connection, from accept to its end.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
 
 use longsplice_engine::{Ended, Pair, Returned, Splicer, Summary, Trap, Until, policy::SplicePolicy};
-use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::Service;
 use crate::upstream;
+
+/// How much is read of what was trapped before the pair is spliced again; bytes.
+const TRAPPED: usize = 64 << 10;
 
 /// Counts the connection as open for as long as this process holds it.
 struct Held {
@@ -74,14 +78,37 @@ pub(crate) async fn carry(mut pair: Pair, until: Until, splicer: &Splicer, name:
             }
             Ok(Ended::Returned(returned)) => {
                 tracing::debug!(listener = name, %peer, flow = %returned.id, why = returned.why.as_str(), "unspliced");
-                let asked = returned.why == Trap::Asked;
+                let why = returned.why;
+                let asked = why == Trap::Asked;
                 pair = Pair::from(returned);
+                if let Err(error) = hand_on(&mut pair, why).await {
+                    return tracing::debug!(listener = name, %peer, %error, "connection broken: both ends are reset");
+                }
                 // Who wants it back wants it to stay, until it is asked to be spliced.
                 if asked {
                     pair.splice = SplicePolicy::Never;
                 }
             }
             Err(error) => return tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
+        }
+    }
+}
+
+/// Reads what was trapped, and writes it on: where there is a protocol, this is what its handler does.
+async fn hand_on(pair: &mut Pair, why: Trap) -> io::Result<()> {
+    let (from, to) = match why {
+        Trap::Client => (&mut pair.client, &mut pair.server),
+        Trap::Server => (&mut pair.server, &mut pair.client),
+        _ => return Ok(()),
+    };
+    let mut trapped = vec![0; TRAPPED];
+    match from.try_read(&mut trapped) {
+        Ok(n) => to.write_all(&trapped[..n]).await,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Err(e) => {
+            // The end that is well hears of it.
+            let _ = to.set_zero_linger();
+            Err(e)
         }
     }
 }

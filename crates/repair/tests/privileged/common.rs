@@ -13,7 +13,7 @@ use longsplice_repair::{
 };
 
 /// How long an event may take before the test has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn need_privilege() {
     if let Err(e) = probe_repair() {
@@ -124,25 +124,38 @@ impl Random {
 
 /// Sends bytes from one end to the other, and sees that they are what arrives.
 pub(crate) fn carry(from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
-    from.set_write_timeout(Some(PATIENCE)).unwrap();
     thread::scope(|scope| {
-        scope.spawn(|| { from }.write_all(bytes).unwrap());
+        scope.spawn(|| write(from, bytes));
         expect(to, bytes);
     });
 }
 
+/// Writes bytes, however long that takes within reason.
+pub(crate) fn write(mut to: &TcpStream, mut bytes: &[u8]) {
+    let end = Instant::now() + PATIENCE;
+    to.set_write_timeout(Some(PATIENCE)).unwrap();
+    while !bytes.is_empty() {
+        let n = to.write(bytes).unwrap();
+        bytes = &bytes[n..];
+        assert!(Instant::now() < end, "{} bytes were not taken", bytes.len());
+    }
+}
+
 /// Sees that these bytes arrive, and no more of them are there.
-pub(crate) fn expect(mut to: &TcpStream, bytes: &[u8]) {
-    to.set_read_timeout(Some(PATIENCE)).unwrap();
+pub(crate) fn expect(mut from: &TcpStream, bytes: &[u8]) {
+    let end = Instant::now() + PATIENCE;
+    from.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut got = vec![0; bytes.len()];
-    to.read_exact(&mut got).unwrap();
+    let mut len = 0;
+    while len < got.len() {
+        match from.read(&mut got[len..]) {
+            Ok(n @ 1..) if Instant::now() < end => len += n,
+            other => panic!("{len} of {} bytes came, then {other:?}", got.len()),
+        }
+    }
     // Not assert_eq, which would print them.
-    assert!(
-        got == bytes,
-        "other bytes arrived than were sent ({} of them)",
-        bytes.len()
-    );
-    assert_eq!(unread(to).unwrap(), 0);
+    assert!(got == bytes, "other bytes arrived than were sent");
+    assert_eq!(unread(from).unwrap(), 0);
 }
 
 /// Waits until it is so.

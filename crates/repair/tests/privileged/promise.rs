@@ -1,16 +1,16 @@
 //! What was promised is accepted, in full, while nobody reads.
 
-use std::{fs, io::Write, net::TcpStream, thread};
+use std::{fs, net::TcpStream, thread};
 
 use longsplice_repair::{Image, grow_receive_buffer, options, set_receive_window, tcp_info, unread};
 
-use crate::common::{Made, Random, expect, pair, until};
+use crate::common::{Made, Random, expect, pair, until, write};
 
 /// Sends `len` bytes while nobody reads, and sees that none is refused.
 fn fill(from: &TcpStream, to: &TcpStream, len: u32) {
     let bytes = Random::new(u64::from(len)).bytes(len as usize);
     thread::scope(|scope| {
-        scope.spawn(|| { from }.write_all(&bytes).unwrap());
+        scope.spawn(|| write(from, &bytes));
         until("all is there", || unread(to).unwrap() == len);
     });
     let repeated = tcp_info(from).unwrap().total_retrans();
@@ -74,7 +74,7 @@ fn a_grown_buffer_goes_on_growing_by_itself() {
 fn a_grown_buffer_leaves_the_reader_awake() {
     let (client, server) = pair();
     grow_receive_buffer(&server, 500_000).unwrap();
-    (&client).write_all(b"short").unwrap();
+    write(&client, b"short");
     // Blocks until SO_RCVLOWAT bytes are there.
     expect(&server, b"short");
 }

@@ -1,7 +1,7 @@
 //! Taken away and built again, over and over: the connection goes on, and its other end notices nothing.
 
 use std::{
-    io::{ErrorKind, Write},
+    io::ErrorKind,
     net::{Shutdown, TcpListener, TcpStream},
     thread,
     time::Duration,
@@ -9,7 +9,9 @@ use std::{
 
 use longsplice_repair::{Image, State, Window, close_silently, tcp_info, thaw, unread};
 
-use crate::common::{Made, Random, carry, kernel_state, pair, pair_of, replaced, settle, thawed, until};
+use crate::common::{
+    Made, Random, carry, kernel_state, pair, pair_of, replaced, settle, thawed, until, write,
+};
 
 /// Sends random amounts both ways, and replaces one end or both, `cycles` times.
 fn go_round(
@@ -133,7 +135,7 @@ fn both_ends_agree_on_what_is_in_their_images() {
 fn what_was_not_read_is_not_in_the_socket_afterwards() {
     let (client, server) = pair();
     carry(&client, &server, b"read");
-    (&client).write_all(b"never read").unwrap();
+    write(&client, b"never read");
     until("received", || unread(&server).unwrap() == 10);
     settle([&client, &server]);
     let server = replaced(server);

@@ -1,10 +1,10 @@
 //! What was sent by the sockets' predecessors, and did not arrive, is sent again.
 
-use std::{io::Write, net::TcpStream, time::Instant};
+use std::{net::TcpStream, thread, time::Instant};
 
 use longsplice_repair::{enter, options, seed_send_queue, tcp_info, unacknowledged, unsent};
 
-use crate::common::{Made, Random, carry, expect, settle};
+use crate::common::{Made, Random, carry, expect, settle, write};
 
 fn seed(socket: &TcpStream, bytes: &[u8]) -> usize {
     let repair = enter(socket).unwrap();
@@ -54,7 +54,7 @@ fn bytes_written_afterwards_make_the_peer_ask_for_what_it_lacks() {
     options::set_nodelay(&a, true).unwrap();
     assert_eq!(seed(&a, &bytes[..5000]), 5000);
     let start = Instant::now();
-    (&a).write_all(&bytes[5000..]).unwrap();
+    write(&a, &bytes[5000..]);
     expect(&b, &bytes);
     let took = start.elapsed();
     println!("6 kB by SACK: {took:?}");
@@ -71,8 +71,8 @@ fn what_does_not_fit_is_left_for_an_ordinary_write() {
     let taken = seed(&a, &bytes);
     println!("{taken} fit");
     assert!((50_000..1_000_000).contains(&taken), "{taken}");
-    std::thread::scope(|scope| {
-        scope.spawn(|| (&a).write_all(&bytes[taken..]).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| write(&a, &bytes[taken..]));
         expect(&b, &bytes);
     });
 }

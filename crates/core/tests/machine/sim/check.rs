@@ -79,9 +79,9 @@ impl World {
     }
 
     /// A segment of a side that was forwarded.
-    pub fn check_trap(&mut self, side: Side, s: &Segment) {
+    pub fn check_trap(&mut self, side: Side, s: &Segment, far: &Segment) {
         if let Some(floor) = self.trap_floor[side.index()]
-            && s.len > 0
+            && far.len > 0
             && s.at < FORGED
             && (s.seq + s.len).after(floor)
         {

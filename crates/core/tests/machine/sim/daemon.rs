@@ -376,6 +376,10 @@ impl World {
 
     pub fn transferred(&mut self) {
         match self.daemon.phase {
+            Phase::Releasing if self.is_slotted() => {
+                self.stats.add("release lost to a wake");
+                self.enter_phase(Phase::Dormant, 10 * MS, 20 * MS);
+            }
             Phase::Releasing => {
                 for side in Side::BOTH {
                     self.replace_local(side, None);
@@ -385,7 +389,6 @@ impl World {
                 self.enter_phase(Phase::Detached, 5 * MS, 100 * MS);
             }
             Phase::Attaching => {
-                self.flow.switch(Mode::Final, Mode::Freeze);
                 self.enter_phase(Phase::Frozen, 0, 0);
                 if self.rng.chance(500) {
                     self.rebuild();
@@ -450,7 +453,10 @@ impl World {
             self.flow.rebuilt(&[a, b]);
         }
         self.stats.add("rebuilt");
-        self.woken();
+        self.enter_phase(Phase::Dormant, 0, 0);
+        if self.rng.chance(700) {
+            self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
+        }
     }
 
     /// The pair is back in control mode.

@@ -102,8 +102,11 @@ impl World {
         let pair = |i: usize| {
             let [out, back] = s.isn[i];
             let window = |c: &super::tcp::Config| c.room.min(65_535 << c.our_scale) >> c.our_scale << c.our_scale;
-            let end = Tcp::new(s.ends[i], out, back, window(&s.locals[i]), 0);
-            let local = Tcp::new(s.locals[i], back, out, window(&s.ends[i]), 0);
+            let mut end = Tcp::new(s.ends[i], out, back, window(&s.locals[i]), 0);
+            let mut local = Tcp::new(s.locals[i], back, out, window(&s.ends[i]), 0);
+            // Of the handshake.
+            end.ts_recent = Some(Seq::new(s.locals[i].ts_offset));
+            local.ts_recent = Some(Seq::new(s.ends[i].ts_offset));
             (end, local)
         };
         let ((a, la), (b, lb)) = (pair(0), pair(1));
@@ -323,7 +326,7 @@ impl World {
             self.at(self.now, Event::Acknowledge(side, s));
         }
         if let Some(far) = o.far {
-            self.check_trap(side, s);
+            self.check_trap(side, s, &far);
             self.send_to_end(side.other(), far);
         }
         if let Some(local) = o.local {
@@ -496,12 +499,29 @@ impl World {
         }
         let side = self.rng.pick(&Side::BOTH);
         let Some(rec) = self.flow.record(side).copied() else { return };
-        let far = 1 + self.rng.between(300_000, 1 << 30) as u32;
-        let seq = if self.rng.chance(500) { rec.rx_end + far } else { rec.rx_end - far };
-        let near = self.rng.chance(300);
+        let back = self.flow.record(side.other()).copied().unwrap_or_default();
+        let x = self.flow.leg(side);
+        let mut edge = back.rx_edge + back.ack_off;
+        if self.is_slotted() {
+            edge = edge.max(x.loc_edge).max(x.tx_edge);
+        }
+        let far = self.rng.between(300_000, 1 << 30) as u32;
+        // What an end would take of a stranger is none of ours: so it is out of the window, or its ACK is.
+        let in_window = self.rng.chance(300);
+        let seq = match () {
+            () if in_window => rec.rx_end + 1 + self.rng.below(u64::from(edge.bytes_since(rec.rx_end)).max(1)) as u32,
+            () if self.rng.chance(500) => edge + 2 + far,
+            () => rec.rx_end - far,
+        };
+        let odd = (1 << 22) + self.rng.below((1 << 31) - (1 << 23)) as u32;
+        let ack = match () {
+            () if in_window => rec.rx_ack - odd,
+            () if self.rng.chance(500) => rec.rx_ack,
+            () => Seq::new(self.rng.next() as u32),
+        };
         let s = Segment {
-            seq: if near { rec.rx_end + 70_000 + self.rng.below(100_000) as u32 } else { seq },
-            ack: if self.rng.chance(500) { rec.rx_ack } else { Seq::new(self.rng.next() as u32) },
+            seq,
+            ack,
             len: if self.rng.chance(300) { 100 } else { 0 },
             window: self.rng.below(65_536) as u32,
             flags: self.rng.pick(&[0x04, 0x14, 0x02, 0x12, 0x11, 0x10, 0x10]),

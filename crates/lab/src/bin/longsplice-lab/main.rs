@@ -16,10 +16,17 @@ use longsplice_lab::{Process, Traffic, TrafficServer, cleanup, netns};
 
 use args::{Args, RunArgs, Subcommand};
 
-fn main() -> Result<ExitCode> {
+fn main() -> ExitCode {
     let args = Args::parse();
+    run(args.command).unwrap_or_else(|error| {
+        eprintln!("longsplice-lab: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(command: Subcommand) -> Result<ExitCode> {
     cleanup::install()?;
-    match args.command {
+    match command {
         Subcommand::Up(up) => net::up(&up),
         Subcommand::Run(run) => run_inside(&run),
         Subcommand::Traffic(traffic) => traffic::run(&traffic),

@@ -85,7 +85,7 @@ pub struct Tcp {
     pub eof: bool,
     pub rcv_wup: i64,
     pub rcv_edge: i64,
-    ts_recent: Option<Seq>,
+    pub ts_recent: Option<Seq>,
     unacked: i64,
     delack_at: Option<Time>,
     last_early: i64,

@@ -180,7 +180,7 @@ impl Tcp {
             }
             skip -= r.len;
         }
-        let last = self.fin && from + run.len == self.write;
+        let last = self.fin && from + run.len == self.write && (self.nxt > self.write || from == self.nxt);
         let flags = if last { flag::FIN } else { 0 };
         let mut s = self.header(now, flags | if run.len > 0 { flag::PSH } else { 0 }, from);
         s.len = run.len as u32;
@@ -240,7 +240,7 @@ impl Tcp {
             }
             first = false;
             let next = self.sacked.iter().map(|b| b.0).find(|&l| l > self.again).unwrap_or(self.nxt);
-            let len = (next - self.again).min(self.segment_size());
+            let len = (next.min(self.nxt) - self.again).min(self.segment_size());
             let s = self.segment_of(now, self.again, len);
             let took = i64::from(s.end() - s.seq);
             if took == 0 {
@@ -265,7 +265,7 @@ impl Tcp {
         self.again = self.una;
         self.lost_to = self.nxt;
         self.dupacks = 0;
-        let s = self.segment_of(now, self.una, self.segment_size());
+        let s = self.segment_of(now, self.una, self.segment_size().min(self.nxt - self.una));
         self.again += i64::from(s.end() - s.seq);
         out.push(s);
         self.rto_at = Some(now + (self.config.rto << self.backoff));

@@ -20,6 +20,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, clap::Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub(crate) enum Subcommand {
     /// Bring up a topology around a command, or until interrupted, and report on its links
     Up(UpArgs),

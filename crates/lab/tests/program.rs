@@ -1,0 +1,251 @@
+//! The program `longsplice-lab`. Needs root.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use longsplice_lab::Process;
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn lab(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The report of a run of `traffic`, and its status.
+fn traffic(args: &[&str]) -> (Value, Option<i32>) {
+    let output = lab(&[&["traffic", "--json"], args].concat());
+    let report = serde_json::from_slice(&output.stdout);
+    (
+        report.unwrap_or_else(|error| panic!("{error}: {output:?}")),
+        output.status.code(),
+    )
+}
+
+#[test]
+fn links_are_shown_as_they_are_meant() {
+    let output = lab(&["links"]);
+    assert!(output.status.success());
+    let syntax = text(&output.stdout);
+    for preset in longsplice_lab::link::PRESETS {
+        assert!(
+            syntax.contains(preset.name) && syntax.contains(preset.text),
+            "{preset:?}"
+        );
+    }
+    let output = lab(&["links", "rtt20,loss=1%,seed=3/wire,seed=4"]);
+    assert_eq!(
+        text(&output.stdout),
+        "10ms,100Mbit,queue=256KiB,loss=1%,seed=3 / 0ms,seed=4\n  \
+         to the server: 10ms,100Mbit,queue=256KiB,loss=1%,seed=3\n  \
+         to the client: 0ms,seed=4\n"
+    );
+    let output = lab(&["links", "rtt21"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("\"rtt21\" is neither an option"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn traffic_is_reported_with_links_and_seeds() {
+    let (report, status) = traffic(&[
+        "--name=lab-prog",
+        "--client-link=10ms,100Mbit,loss=2%",
+        "--server-link=veth",
+        "--server-link=1ms,seed=5",
+        "--seed=77",
+        "--exchanges=20",
+        "--reply=20000",
+        "--attempts=5",
+    ]);
+    assert_eq!(status, Some(0), "{report:#}");
+    let [first, second] = report["traffic"].as_array().unwrap().as_slice() else {
+        panic!("{report:#}")
+    };
+    assert_eq!(
+        (&first[0], &second[0]),
+        (&"198.18.2.1:7000".into(), &"198.18.3.1:7000".into())
+    );
+    let client = &second[1]["connections"][0]["client"];
+    assert_eq!(client["received"], 400_000);
+    assert_eq!(client["exchanges"].as_array().unwrap().len(), 20);
+    assert_eq!(report["links"][0]["name"], "client");
+    assert_eq!(report["links"][0]["link"], "10ms,100Mbit,loss=2%,seed=77");
+    assert_eq!(report["links"][1]["link"], "1ms,seed=5");
+    assert!(
+        report["links"][0]["to_client"]["lost"].as_u64() > Some(0),
+        "{report:#}"
+    );
+    assert_eq!(report["verdict"]["counts"], true);
+    let node = |name: &str| {
+        report["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|node| node[0] == name)
+            .cloned()
+    };
+    let sent_again = node("server2").unwrap()[1]["sent_again"].as_i64();
+    assert!(sent_again > Some(0), "{report:#}");
+}
+
+#[test]
+fn the_text_says_the_same() {
+    let output = lab(&[
+        "traffic",
+        "--name=lab-text",
+        "--client-link=1ms",
+        "--bytes=1000",
+        "--attempts=5",
+    ]);
+    let report = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{report}");
+    for line in [
+        "to 198.18.2.1:7000, seed 1: 1 of 1 connections ok, 2000 bytes compared",
+        "link of the client: 1ms,seed=1\n  to the server: ",
+        "the emulator was in time: this run counts",
+    ] {
+        assert!(report.contains(line), "{line}: {report}");
+    }
+}
+
+#[test]
+fn traffic_that_fails_is_told_by_the_status() {
+    let (report, status) = traffic(&["--name=lab-fails", "--no-routing", "--stall=1"]);
+    assert_eq!(status, Some(1));
+    assert!(
+        report["traffic"][0][1]["connections"][0]["client"]["failure"]["Connect"].is_string(),
+        "{report:#}"
+    );
+}
+
+#[test]
+fn traffic_passes_a_command_in_the_forwarder() {
+    // The command is the laboratory itself, which serves at the forwarder in place of what forwards.
+    let program = env!("CARGO_BIN_EXE_longsplice-lab");
+    let (report, _) = traffic(&[
+        "--name=lab-front",
+        "--front=8080",
+        "--no-routing",
+        "--",
+        program,
+        "serve",
+        "--port=8080",
+    ]);
+    // Its reports are in another process, so that nothing is known of the server's end; the client's is in order.
+    let connection = &report["traffic"][0][1]["connections"][0];
+    assert_eq!(report["traffic"][0][0], "198.18.1.2:8080");
+    assert_eq!(connection["client"]["failure"], Value::Null, "{report:#}");
+    assert_eq!(connection["client"]["received"], 1 << 20);
+}
+
+#[test]
+fn a_command_runs_in_a_node_of_a_topology_that_is_up() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.args(["up", "--name=lab-up", "--servers=2"]);
+    let up = Process::spawn(command.stderr(Stdio::piped())).unwrap();
+    let mut lines = BufReader::new(up.take_stderr().unwrap()).lines();
+    let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line == "up, until interrupted"));
+    ready.expect("this test needs root").unwrap();
+    let addrs = |args: &[&str]| {
+        let output = lab(&[args, &["--", "ip", "-o", "-4", "addr"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    assert!(addrs(&["run", "--name=lab-up", "server2"]).contains("198.18.3.1/24"));
+    let full = format!("lab-up-client-{}-0", up.pid());
+    assert!(addrs(&["run", &full]).contains("198.18.1.1/24"));
+    let failed = lab(&["run", "--name=lab-up", "client", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(7));
+    let unknown = lab(&["run", "--name=lab-up", "server3", "--", "true"]);
+    assert!(
+        text(&unknown.stderr).contains(&full),
+        "what there is: {unknown:?}"
+    );
+    up.kill(Signal::TERM).unwrap();
+    up.wait(Duration::from_secs(10)).unwrap().expect("it ends");
+    assert!(!fs::exists(format!("/run/netns/{full}")).unwrap());
+}
+
+#[test]
+fn what_a_killed_run_left_is_cleaned() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.args(["up", "--name=lab-killed", "--client-link=1ms"]);
+    let up = Process::spawn(command.stderr(Stdio::piped())).unwrap();
+    let mut lines = BufReader::new(up.take_stderr().unwrap()).lines();
+    let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line == "up, until interrupted"));
+    ready.expect("this test needs root").unwrap();
+    let left = format!("/run/netns/lab-killed-server-{}-2", up.pid());
+    // While it lives, nothing of it is removed.
+    lab(&["clean", "lab-killed"]);
+    assert!(fs::exists(&left).unwrap());
+    up.kill(Signal::KILL).unwrap();
+    up.wait(None).unwrap();
+    assert!(fs::exists(&left).unwrap());
+    let output = lab(&["clean", "lab-killed"]);
+    assert_eq!(text(&output.stderr), "3 namespaces removed\n");
+    assert!(!fs::exists(&left).unwrap());
+}
+
+/// Without the capability to do so, no thread gets real-time priority.
+#[test]
+fn an_emulator_without_real_time_priority_says_so() {
+    let args = ["--bounding-set=-sys_nice", "--inh-caps=-sys_nice"];
+    let lab = [
+        env!("CARGO_BIN_EXE_longsplice-lab"),
+        "up",
+        "--name=lab-nice",
+        "--client-link=1ms",
+        "--",
+        "true",
+    ];
+    let output = Command::new("setpriv").args(args).args(lab).output().unwrap();
+    let told = "the emulator runs without SCHED_FIFO";
+    assert!(text(&output.stderr).contains(told), "{output:?}");
+    assert!(text(&output.stdout).contains(told), "{output:?}");
+}
+
+/// A stopped emulator delivers nothing, and neither takes anything in: what passes then is late, and the run does not
+/// count.
+#[test]
+fn a_late_run_does_not_count() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.args(["up", "--name=lab-late", "--client-link=20ms", "--json", "--"]);
+    let ping =
+        "echo ready; exec nsenter --net=/run/netns/$LAB_CLIENT ping -q -i 0.002 -c 200 $LAB_SERVER_ADDR";
+    command
+        .args(["sh", "-c", ping])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let up = Process::spawn(&mut command).unwrap();
+    let mut output = BufReader::new(up.take_stdout().unwrap());
+    let mut ready = String::new();
+    output.read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n", "this test needs root");
+    // Time itself is what is tested here.
+    std::thread::sleep(Duration::from_millis(100));
+    up.kill(Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(60));
+    up.kill(Signal::CONT).unwrap();
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut output, &mut rest).unwrap();
+    let report: Value = serde_json::from_str(&rest[rest.find("\n{").unwrap()..]).unwrap();
+    assert_eq!(report["verdict"]["counts"], false, "{report:#}");
+    let to_server = &report["links"][0]["to_server"];
+    assert!(to_server["very_late"].as_u64() > Some(5), "{report:#}");
+    let longest = to_server["lateness"]["max_ns"].as_u64();
+    assert!(
+        (Some(40_000_000)..Some(300_000_000)).contains(&longest),
+        "{report:#}"
+    );
+}
