@@ -126,7 +126,9 @@ struct ls_leg {
 	__u32 adj_seq; /* see above */
 	__u32 adj_ack;
 	__u32 base; /* UNDRAIN: what x sent below it was forwarded, and is not the local socket's business */
-	__u32 owed; /* UNDRAIN: 1 if there is anything below `base` */
+	/* UNDRAIN: 1 if anything below `base` may be under way past the sockets; DRAIN, FINAL: 1 if it will
+	 * be so (old payload was forwarded, too, or the socket is new). */
+	__u32 owed;
 	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had */
 };
 
@@ -161,6 +163,7 @@ enum ls_verdict {
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
 	LS_V_DROP_TOO_BIG,    /* longer than the outgoing interface's MTU */
 	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
+	LS_V_DROP_WINDOW,     /* payload beyond what its receiver offers */
 	LS_V_DROP_HOLD,	      /* to be held, but user space does not keep up */
 	LS_V_COUNT,
 };
@@ -213,9 +216,10 @@ struct ls_peek {
 	__u32 rcv_nxt, copied_seq, snd_nxt, snd_una, write_seq;
 	__u32 rcv_wup, rcv_wnd, snd_wnd;
 	__u32 ts_recent;
-	__u32 mss_clamp; /* the MSS that the peer offered, or less if the socket was told so */
-	__u32 ifindex;	 /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
-	__u32 fib;	 /* what the route look-up said */
+	__u32 mss_clamp;    /* the MSS that the peer offered, or less if the socket was told so */
+	__u32 ifindex;	    /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
+	__u32 fib;	    /* what the route look-up said */
+	__u32 out_of_order; /* 1 if it holds segments beyond a hole */
 };
 
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */

@@ -60,7 +60,7 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 	struct edits edits = {
 	    .sack = ack == x->loc_end ? SACK_BLANK : SACK_CLIP, .lo = ack, .hi = x->loc_end};
 
-	x->loc_acked = seq_max(x->loc_acked, ack);
+	note_heard(x, s, ack);
 	h->tcp.ack = bpf_htonl(ack);
 	if (!old && (!(s->flags & TCP_RST) || ends_stream(x, o, s)))
 		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
@@ -99,6 +99,8 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
 	note_fin_or_rst(w, s);
+	if (old)
+		x->owed = 1;
 	if (!old) {
 		note_end_of(&x->rec, s);
 		if (!claimed(w))

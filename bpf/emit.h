@@ -71,6 +71,8 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 	struct answer a = {.ack = s->ack, .edge = s->ack + (s->window << (o->rec.wscale_out & 15))};
 	__u32 far = o->rec.rx_ack + o->rec.ack_off;
 
+	if (w->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(x, o)))
+		a.edge = coupled_edge(x, o);
 	if (mode == LS_DRAIN) {
 		a.edge = kept_edge(w->slot, x, o->rec.rx_edge + o->rec.ack_off);
 		a.ack = seq_max(a.ack, x->tx_ack);
@@ -80,8 +82,6 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 			a.lowered = 1;
 		}
 		a.edge = seq_max(a.edge, x->tx_edge);
-	} else if (w->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(x, o))) {
-		a.edge = coupled_edge(x, o);
 	}
 	return a;
 }
@@ -96,6 +96,10 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	__u32 window = s->window;
 	struct answer a;
 
+	/* It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
+	 */
+	if (mode == LS_UNDRAIN && o->owed && s->end != s->seq && before(s->seq, first_own(o)))
+		return drop(LS_V_DROP_PARKED);
 	raise(&x->loc_end, s->end);
 	never_back(&o->rec.ts_high, s, edits);
 	if (s->flags & TCP_ACK) {

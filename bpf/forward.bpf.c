@@ -17,6 +17,12 @@
 #include "walk.h"
 #include "window.h"
 
+/* Whether x has ended its stream and the far end has acknowledged that. */
+static __always_inline int is_done(const struct ls_record *rec, const struct ls_record *back)
+{
+	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, rec->rx_end + rec->seq_off);
+}
+
 /*
  * A SYN on a spliced tuple. If both ends have closed, the connection is a new one: the record goes, and the
  * listener gets it (RFC 9293 section 3.6.1, from TIME-WAIT). Otherwise the far end is asked: it challenges
@@ -31,7 +37,7 @@ static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple
 
 	if (!back)
 		return 0;
-	if (!((w->rec->seen | back->seen) & LS_SEEN_RST) && !(w->rec->seen & back->seen & LS_SEEN_FIN))
+	if (!((w->rec->seen | back->seen) & LS_SEEN_RST) && !(is_done(w->rec, back) && is_done(back, w->rec)))
 		return 0;
 	/* An old duplicate is not a new connection. */
 	if (!after(s->seq, w->rec->rx_end) &&
@@ -72,6 +78,9 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
 	judge(w, s);
+	/* Its receiver might take it meanwhile, and nobody here would know. */
+	if (!s->in_place && s->len && after(s->end, rec->rx_end))
+		return drop(LS_V_DROP_WINDOW);
 	if (s->in_place)
 		note_ack(rec, s);
 	note_fin_or_rst(w, s);
@@ -123,12 +132,12 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		return look_again(skb);
 	if (!fits_window(x, s) || acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
-	if (mode != LS_TRACK && acks_too_little(&x->rec, s))
-		return drop(LS_V_ABSORBED);
+	if (acks_too_little(&x->rec, s))
+		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
 	s->in_place = !before(s->end, x->tx_ack);
 	note_peer(x, s);
-	if (mode == LS_TRACK && s->in_place)
-		x->loc_acked = seq_max(x->loc_acked, s->ack);
+	if (mode == LS_TRACK)
+		note_heard(x, s, s->ack);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
 	if (takes_room && (mode != LS_DRAIN || before(s->seq, x->cut))) {

@@ -110,6 +110,7 @@ static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int si
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	/* As above. */
 	merge(to, rec);
+	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
 	return 0;
 }
 

@@ -20,10 +20,17 @@ struct tcp_options_received {
 	__u16 mss_clamp;
 } __attribute__((preserve_access_index));
 
+struct rb_node;
+
+struct rb_root {
+	struct rb_node *rb_node;
+} __attribute__((preserve_access_index));
+
 struct tcp_sock {
 	__u32 rcv_nxt, copied_seq, rcv_wup, rcv_wnd;
 	__u32 snd_nxt, snd_una, snd_wnd, write_seq;
 	struct tcp_options_received rx_opt;
+	struct rb_root out_of_order_queue;
 } __attribute__((preserve_access_index));
 
 static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
@@ -78,6 +85,7 @@ int peek(struct __sk_buff *skb)
 			p.write_seq = tp->write_seq;
 			p.ts_recent = tp->rx_opt.ts_recent;
 			p.mss_clamp = tp->rx_opt.mss_clamp;
+			p.out_of_order = !!tp->out_of_order_queue.rb_node;
 		}
 		bpf_sk_release(sk);
 	}

@@ -24,6 +24,13 @@ static __always_inline struct ls_tuple reverse_of(const struct ls_record *rec)
 	return tuple;
 }
 
+/* Notes what the local socket hears of x. Only what it takes: a wake relies on it. */
+static __always_inline void note_heard(struct ls_leg *x, const struct segment *s, __u32 ack)
+{
+	if (s->in_place && s->flags & TCP_ACK)
+		x->loc_acked = seq_max(x->loc_acked, ack);
+}
+
 static __always_inline void note_ack(struct ls_record *rec, const struct segment *s)
 {
 	__u32 edge = s->ack + (s->window << (rec->wscale_in & 15));
@@ -73,10 +80,10 @@ static __always_inline int acks_too_little(const struct ls_record *rec, const st
  * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two
  * of them could do what one cannot: make a reset count, or turn TSval back.
  */
-static __always_inline int in_window(const struct ls_record *rec, const struct ls_record *back,
+static __always_inline int in_window(const struct ls_record *rec, const struct ls_record *back, __u32 edge,
 				     const struct segment *s)
 {
-	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+	__u32 acked = back->rx_ack + back->ack_off;
 
 	return !before(s->end, acked) && !after(s->end, edge + 1) && !acks_too_little(rec, s) &&
 	       !(s->flags & TCP_ACK && after(s->ack, back->rx_end + back->seq_off));
@@ -103,7 +110,8 @@ static __always_inline void note_end(struct ls_record *rec, const struct ls_reco
 /* Notes how far x's stream goes; a full barrier where that is news. */
 static __always_inline void note_end_of(struct ls_record *rec, const struct segment *s)
 {
-	if (s->in_place && !(s->flags & (TCP_SYN | TCP_RST)))
+	/* A pure acknowledgement stands where the sender is, not where its payload has got to. */
+	if (s->in_place && s->end != s->seq && !(s->flags & (TCP_SYN | TCP_RST)))
 		raise(&rec->rx_end, s->end);
 }
 

@@ -9,10 +9,11 @@
 #include "seq.h"
 #include "track.h"
 
-/* Whether payload of x ends at a trap. A FIN alone passes: there is nothing to read in it. */
+/* Whether a segment of x goes beyond a trap. A FIN alone passes, unless there is payload before it that did
+ * not. */
 static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *s)
 {
-	return rec->armed && s->len && !before(s->seq + s->len, rec->trap);
+	return rec->armed && (s->len || s->flags & TCP_FIN) && !before(s->seq + s->len, rec->trap);
 }
 
 static __always_inline __u32 once(const __u32 *field)
@@ -28,11 +29,11 @@ static __always_inline int went_past(const struct ls_leg *x)
 	return after(once(&x->rec.rx_end), cut);
 }
 
-/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went
- * past them, or if all that they had is through. */
+/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was
+ * forwarded, or if all that they had is through. */
 static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o)
 {
-	return !went_past(x) || (x->read_to == x->cut && o->loc_acked == o->loc_end);
+	return (!went_past(x) && !x->owed) || (x->read_to == x->cut && o->loc_acked == o->loc_end);
 }
 
 /* Where the sockets go on in the direction from x to o: behind all that was forwarded. A FIN that was
@@ -44,7 +45,6 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o)
 
 	if (after(base, cut))
 		x->owed = 1;
-	/* Or the socket was rebuilt, and all before it was forwarded. */
 	if (!x->owed)
 		return;
 	if (after(base, cut) && x->rec.seen & LS_SEEN_FIN)

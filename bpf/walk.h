@@ -68,11 +68,19 @@ static __always_inline void note_fin_or_rst(const struct walk *w, const struct s
 static __always_inline void judge(const struct walk *w, struct segment *s)
 {
 	struct ls_record *back;
+	__u32 offered;
 
 	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN))
 		return;
 	back = find_back(w);
-	s->in_place = back && !(s->flags & TCP_SYN) && in_window(w->rec, back, s);
+	s->in_place = 0;
+	if (!back)
+		return;
+	offered = back->rx_edge + back->ack_off;
+	/* A local socket may have offered more before. */
+	if (w->slot)
+		offered = seq_max(offered, w->slot->leg[w->side & 1].tx_edge);
+	s->in_place = !(s->flags & TCP_SYN) && in_window(w->rec, back, offered, s);
 }
 
 /*

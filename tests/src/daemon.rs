@@ -381,7 +381,7 @@ impl Daemon {
 }
 
 /// Links first, then maps, as the daemon itself does.
-fn remove_pins(root: &Path) {
+pub(crate) fn remove_pins(root: &Path) {
     for dir in [root.join("links"), root.to_owned()] {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let _ = fs::remove_file(entry.path());

@@ -15,6 +15,7 @@
 mod bed;
 mod binary;
 mod daemon;
+pub mod library;
 mod luck;
 mod pair;
 mod status;

@@ -9,9 +9,10 @@ use std::{
 };
 
 use longsplice_lab::{Namespace, pattern::Pattern};
+use longsplice_repair::tcp_info;
 use socket2::SockRef;
 
-use crate::{SOON, eventually};
+use crate::{SOON, library::accept};
 
 /// One end of a connection: what it sends is a pattern, and what it receives is compared with the other end's.
 #[derive(Debug)]
@@ -45,7 +46,11 @@ impl Pair {
 
     /// Accepts at `listener` what the daemon connects on behalf of `client`.
     pub fn accept(client: TcpStream, listener: &TcpListener) -> Pair {
-        let server = accept(listener);
+        Pair::of(client, accept(listener))
+    }
+
+    /// Of two sockets whose connections are joined in the middle.
+    pub fn of(client: TcpStream, server: TcpStream) -> Pair {
         static SEED: AtomicU64 = AtomicU64::new(1);
         let seed = SEED.fetch_add(2, Ordering::Relaxed);
         let (to_server, to_client) = (Pattern::new(seed), Pattern::new(seed + 1));
@@ -88,21 +93,6 @@ impl Pair {
         self.server.finish();
         self.client.expect_end();
     }
-}
-
-/// Accepts a connection, soon.
-fn accept(listener: &TcpListener) -> TcpStream {
-    listener.set_nonblocking(true).unwrap();
-    eventually("the daemon to connect to the server", SOON, || {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false).unwrap();
-                Some(stream)
-            }
-            Err(e) if e.kind() == ErrorKind::WouldBlock => None,
-            Err(e) => panic!("cannot accept: {e}"),
-        }
-    })
 }
 
 /// The sending half of an end.
@@ -277,6 +267,24 @@ impl End {
     fn read_one(&self) -> io::Result<usize> {
         let mut stream = &self.stream;
         stream.read(&mut [0])
+    }
+
+    /// Checks bytes that somebody else has received of this end, right behind those that were received before, and counts
+    /// them as received by the other end.
+    pub fn vouch(&mut self, bytes: &[u8]) {
+        let wrong = self.expected.mismatch(self.received, bytes);
+        assert_eq!(wrong, None, "{} bytes after {} bytes", bytes.len(), self.received);
+        self.received += bytes.len() as u64;
+    }
+
+    /// How many bytes have reached the socket, in all.
+    pub fn arrived(&self) -> u64 {
+        tcp_info(&self.stream).unwrap().bytes_received()
+    }
+
+    /// How many segments the socket has sent again.
+    pub fn sent_again(&self) -> u32 {
+        tcp_info(&self.stream).unwrap().total_retrans()
     }
 
     /// Bytes received so far.

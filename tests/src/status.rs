@@ -19,6 +19,7 @@ pub struct Status {
     pub relayed_total: u64,
     pub relayed_reasons: BTreeMap<String, u64>,
     pub segments: BTreeMap<String, u64>,
+    pub returned_total: BTreeMap<String, u64>,
     pub health: Health,
     pub listeners: Vec<Listener>,
 }
@@ -82,6 +83,11 @@ impl Status {
     /// How many spliced flows ended like this, and were removed.
     pub fn ended(&self, how: &str) -> u64 {
         self.ended_total.get(how).copied().unwrap_or(0)
+    }
+
+    /// How often a pair came back for this cause.
+    pub fn returned(&self, why: &str) -> u64 {
+        self.returned_total.get(why).copied().unwrap_or(0)
     }
 
     /// How many segments had this verdict of the kernel half.

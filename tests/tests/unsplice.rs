@@ -1,25 +1,41 @@
-//! A spliced pair comes back: by command and by each kind of trap, from both depths, and is spliced again.
+//! A spliced pair comes back: by command and by each kind of condition, from both depths, exactly where it was said, and
+//! is spliced again.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use longsplice_tests::{Bed, Policy};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
-/// Back and forth by command, with bytes in both directions in every state.
+use longsplice_engine::{Returned, Side, Trap, Until, policy::SplicePolicy};
+use longsplice_tests::{
+    Bed, End, Luck, Pair, Policy,
+    library::{Depth, Desk, Library, at_once},
+};
+
+/// By command, any number of times, with bytes in both directions in every state.
 fn to_and_fro(name: &str, policy: Policy<'_>, state: &str) {
+    const CYCLES: u64 = 20;
     let bed = Bed::new(name, policy);
     let mut pair = bed.connect();
     pair.exchange(10_000);
-    for _ in 0..5 {
+    for _ in 0..CYCLES {
         bed.splice(&pair, state);
-        pair.exchange(100_000);
+        pair.exchange(50_000);
         let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
         bed.daemon.unsplice(flow.id).unwrap();
-        bed.daemon.wait_state(pair.client_port(), &["relay", "undraining"]);
-        pair.exchange(100_000);
+        bed.daemon
+            .wait_state(pair.client_port(), &["relay", "undraining"]);
+        pair.exchange(50_000);
     }
     pair.close();
-    let status = bed.daemon.wait_status("five of each", |s| s.unspliced_total == 5);
-    assert_eq!(status.spliced_total, 5, "{status:?}");
+    let status = bed
+        .daemon
+        .wait_status("as many of each", |s| s.unspliced_total == CYCLES);
+    assert_eq!(status.spliced_total, CYCLES, "{status:?}");
+    assert_eq!(status.returned("asked"), CYCLES, "{status:?}");
+    bed.daemon.wait_reaped();
 }
 
 #[test]
@@ -32,43 +48,388 @@ fn by_command_from_detached() {
     to_and_fro("un-detached", Policy::ON_DEMAND, "detached");
 }
 
-/// Through a listener whose connections come back by a trap, and are spliced again, many times.
-fn cycles(name: &str, detach: &str, unsplice: &str) {
-    let policy = Policy {
-        splice: "now",
-        detach,
-    };
-    let bed = Bed::with(name, Default::default(), policy, |c| {
-        c.with(&format!("unsplice = \"{unsplice}\""))
-    });
+/// Whatever the listener's policy says: who asks for a pair wants to have it.
+#[test]
+fn after_a_command_it_stays_relayed_until_asked() {
+    for (policy, state) in [(Policy::DORMANT, "dormant"), (Policy::DETACHED, "detached")] {
+        let bed = Bed::new("un-stays", policy);
+        let mut pair = bed.connect_spliced(state);
+        pair.exchange(1 << 20);
+        let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+        bed.daemon.unsplice(flow.id).unwrap();
+        let back = bed.daemon.wait_state(pair.client_port(), &["relay"]);
+        assert_eq!(back.id, flow.id, "it keeps its identity");
+        // Enough for any policy to think about it.
+        for _ in 0..20 {
+            pair.exchange(500_000);
+        }
+        let status = bed.daemon.status();
+        assert_eq!(
+            (status.spliced_total, status.unspliced_total),
+            (1, 1),
+            "{status:?}"
+        );
+        bed.splice(&pair, state);
+        pair.exchange(1 << 20);
+        pair.close();
+        assert_eq!(bed.daemon.status().spliced_total, 2);
+    }
+}
+
+/// What is not spliced cannot come back, what is not there neither, and the command says so.
+#[test]
+fn a_command_that_cannot_be_followed_says_why() {
+    let bed = Bed::new("un-why", Policy::ON_DEMAND);
     let mut pair = bed.connect();
+    let flow = bed.daemon.wait_state(pair.client_port(), &["relay"]);
+    for (id, code, says) in [
+        (flow.id, 1, "not spliced"),
+        (4_000_000_000, 1, "there is no flow"),
+    ] {
+        let output = bed.daemon.cli(&["unsplice", &id.to_string()]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    pair.exchange(1 << 20);
+    pair.close();
+}
+
+/// Through a listener whose connections come back by a condition, and are spliced again.
+fn by_condition(name: &str, unsplice: &str, causes: &[&str], mut work: impl FnMut(&Bed, &mut Pair)) {
+    for detach in ["never", "now"] {
+        let policy = Policy {
+            splice: "now",
+            detach,
+        };
+        let bed = Bed::with(name, Default::default(), policy, |c| {
+            c.with(&format!("unsplice = \"{unsplice}\""))
+        });
+        let mut pair = bed.connect();
+        work(&bed, &mut pair);
+        pair.close();
+        let status = bed
+            .daemon
+            .wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
+        assert!(status.unspliced_total >= 2, "{detach}: {status:?}");
+        assert_eq!(status.segments("aborted"), 0, "{detach}: {status:?}");
+        for cause in causes {
+            assert!(status.returned(cause) > 0, "{detach}: {cause}: {status:?}");
+        }
+        assert_eq!(
+            causes.iter().map(|c| status.returned(c)).sum::<u64>(),
+            status.returned_total.values().sum::<u64>(),
+            "{detach}: no other causes: {status:?}"
+        );
+        bed.daemon.wait_reaped();
+    }
+}
+
+fn many_exchanges(_: &Bed, pair: &mut Pair) {
     for _ in 0..40 {
         pair.exchange(300_000);
         pair.exchange_unevenly(1_000, 30_000);
+        pair.exchange_unevenly(30_000, 1_000);
     }
-    pair.close();
-    let status = bed.daemon.wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
-    println!("{status:?}");
-    assert!(status.unspliced_total >= 2, "{status:?}");
-    assert_eq!(status.segments("aborted"), 0, "{status:?}");
 }
 
 #[test]
-fn by_bytes_from_dormant() {
-    cycles("un-bytes-dorm", "never", "bytes=client:200kB");
+fn by_bytes_of_the_client() {
+    by_condition("un-bytes-c", "bytes=client:200kB", &["client"], many_exchanges);
 }
 
 #[test]
-fn by_bytes_from_detached() {
-    cycles("un-bytes-det", "now", "bytes=client:200kB");
+fn by_bytes_of_the_server() {
+    by_condition("un-bytes-s", "bytes=server:200kB", &["server"], many_exchanges);
 }
 
 #[test]
-fn by_data_from_dormant() {
-    cycles("un-data-dorm", "never", "data=client");
+fn by_data_of_the_client() {
+    by_condition("un-data-c", "data=client", &["client"], many_exchanges);
 }
 
 #[test]
-fn by_data_from_detached() {
-    cycles("un-data-det", "now", "data=server");
+fn by_data_of_the_server() {
+    by_condition("un-data-s", "data=server", &["server"], many_exchanges);
+}
+
+#[test]
+fn by_data_of_either_side() {
+    by_condition("un-data", "data", &["client", "server"], many_exchanges);
+}
+
+#[test]
+fn after_some_time() {
+    by_condition("un-after", "after=40ms", &["elapsed"], |bed, pair| {
+        while bed.daemon.status().unspliced_total < 5 {
+            pair.exchange(1 << 20);
+        }
+    });
+}
+
+#[test]
+fn by_idleness() {
+    by_condition("un-idle", "idle=100ms", &["idle"], |_, pair| {
+        for _ in 0..3 {
+            pair.exchange(200_000);
+            // This is the condition.
+            thread::sleep(Duration::from_millis(700));
+        }
+    });
+}
+
+#[test]
+fn by_whatever_comes_first() {
+    by_condition(
+        "un-first",
+        "bytes=client:50kB,bytes=server:5MB,after=10s",
+        &["client"],
+        |_, pair| {
+            for _ in 0..10 {
+                pair.exchange_unevenly(60_000, 6_000);
+            }
+        },
+    );
+}
+
+fn ends(pair: &mut Pair, side: Side) -> [&mut End; 2] {
+    match side {
+        Side::Client => [&mut pair.client, &mut pair.server],
+        Side::Server => [&mut pair.server, &mut pair.client],
+    }
+}
+
+fn near(returned: &mut Returned, side: Side) -> &mut tokio::net::TcpStream {
+    match side {
+        Side::Client => &mut returned.client,
+        Side::Server => &mut returned.server,
+    }
+}
+
+fn trap(side: Side) -> Trap {
+    match side {
+        Side::Client => Trap::Client,
+        Side::Server => Trap::Server,
+    }
+}
+
+/// One end has sent `beyond` more bytes than may pass, and the other one has received those: what is beyond is here.
+fn exactly(library: &Library, pair: &mut Pair, returned: &mut Returned, side: Side, may: u64, beyond: u64) {
+    assert_eq!(returned.why, trap(side));
+    let [from, to] = ends(pair, side);
+    assert_eq!(returned.passed[side.index()], may);
+    assert_eq!(to.arrived(), to.received(), "and no more");
+    let rest = library.read(near(returned, side), beyond as usize);
+    to.vouch(&rest);
+    assert_eq!(to.received(), from.sent());
+    assert_eq!(to.arrived() + beyond, from.sent(), "nothing came by another way");
+}
+
+/// The sizes are around those of segments and super-packets, and random.
+#[test]
+fn exactly_so_many_bytes_pass() {
+    let mut luck = Luck::new();
+    for depth in Depth::BOTH {
+        let desk = Desk::new("un-exact");
+        for side in Side::BOTH {
+            let random: Vec<u64> = (0..6).map(|_| luck.of(1..400_000)).collect();
+            for may in [1, 2, 1447, 1448, 1449, 65_536].into_iter().chain(random) {
+                let beyond = luck.of(1..100_000);
+                let (mut pair, call) = desk.spliced(depth, Until::bytes_from(side, may));
+                let [from, to] = ends(&mut pair, side);
+                let mut returned = thread::scope(|scope| {
+                    scope.spawn(|| from.send(may + beyond));
+                    to.receive(may);
+                    call.returned()
+                });
+                assert!(returned.spliced);
+                exactly(&desk.library, &mut pair, &mut returned, side, may, beyond);
+                // The other direction is as before.
+                let [from, to] = ends(&mut pair, side);
+                to.send(777);
+                let there = library_reads(&desk.library, &mut returned, side, 777);
+                from.vouch(&there);
+                // And all goes on.
+                let call = desk.library.splice(at_once(returned, depth), Until::closed());
+                pair.exchange(20_000);
+                pair.close();
+                drop(call);
+            }
+        }
+    }
+}
+
+fn library_reads(library: &Library, returned: &mut Returned, side: Side, bytes: usize) -> Vec<u8> {
+    library.read(near(returned, side.other()), bytes)
+}
+
+/// The budget is used up while the pair is being spliced, somewhere between relay and splice.
+#[test]
+fn exactly_so_many_bytes_pass_during_the_splice() {
+    let mut luck = Luck::new();
+    let desk = Desk::new("un-exact-during");
+    for round in 0..60 {
+        let depth = Depth::BOTH[round % 2];
+        let side = Side::BOTH[round / 2 % 2];
+        let (may, beyond) = (luck.of(1..3 << 20), luck.of(1..50_000));
+        let (mut pair, near) = desk.connect_for(depth);
+        let call = desk.library.splice(near, Until::bytes_from(side, may));
+        let [from, to] = ends(&mut pair, side);
+        let mut returned = thread::scope(|scope| {
+            scope.spawn(|| from.send(may + beyond));
+            to.receive(may);
+            call.returned()
+        });
+        assert_eq!((returned.why, returned.passed[side.index()]), (trap(side), may));
+        let there = desk
+            .library
+            .read(self::near(&mut returned, side), beyond as usize);
+        let [_, to] = ends(&mut pair, side);
+        to.vouch(&there);
+        assert_eq!(to.arrived(), may);
+    }
+}
+
+/// A request is trapped whole, and is readable at once: its sender's timers see nothing of it.
+#[test]
+fn data_is_trapped_whole_and_at_once() {
+    const ROUNDS: u32 = 100;
+    for depth in Depth::BOTH {
+        for side in Side::BOTH {
+            let desk = Desk::new("un-data-once");
+            let (mut pair, near_pair) = desk.connect_for(depth);
+            pair.client.stream.set_nodelay(true).unwrap();
+            let mut next = near_pair;
+            let mut times = Vec::new();
+            for _ in 0..ROUNDS {
+                let call = desk.library.splice(next, Until::data_from(side));
+                desk.library.wait_state(pair.client_port(), &[depth.state()]);
+                let [from, to] = ends(&mut pair, side);
+                // The other direction passes all the while.
+                to.send(3_000);
+                from.receive(3_000);
+                let start = Instant::now();
+                from.send(1_000);
+                let mut returned = call.returned();
+                let request = desk.library.read(near(&mut returned, side), 1_000);
+                times.push(start.elapsed());
+                assert_eq!((returned.why, returned.passed[side.index()]), (trap(side), 0));
+                assert_eq!(to.arrived(), to.received(), "none of it was forwarded");
+                desk.library.write(near(&mut returned, side.other()), &request);
+                to.receive(1_000);
+                next = at_once(returned, depth);
+            }
+            for end in [&pair.client, &pair.server] {
+                assert_eq!(end.sent_again(), 0, "{depth:?}, {side:?}");
+            }
+            times.sort_unstable();
+            let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+            eprintln!("{depth:?}, data of the {side:?}: readable after {median:?}, at most {worst:?}");
+        }
+    }
+}
+
+/// Conditions of time bring back a pair over which nothing passes, and one over which much does.
+#[test]
+fn time_is_kept() {
+    for depth in Depth::BOTH {
+        let desk = Desk::new("un-time");
+        for (until, why) in [
+            (Until::elapsed(Duration::from_millis(300)), Trap::Elapsed),
+            (Until::idle(Duration::from_millis(300)), Trap::Idle),
+        ] {
+            let (mut pair, call) = desk.spliced(depth, until);
+            let start = Instant::now();
+            pair.exchange(100_000);
+            let mut returned = call.returned();
+            let took = start.elapsed();
+            assert_eq!((returned.why, returned.passed), (why, [100_000; 2]));
+            // A spliced flow is looked at every 250 ms.
+            let due = Duration::from_millis(150)..Duration::from_millis(1_500);
+            assert!(due.contains(&took), "{why:?} after {took:?}");
+            pair.client.send(10);
+            let read = desk.library.read(&mut returned.client, 10);
+            pair.server.vouch(&read);
+        }
+        // An idle time begins anew with each byte.
+        let (mut pair, call) = desk.spliced(depth, Until::idle(Duration::from_secs(1)));
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(2_500) {
+            pair.exchange(100);
+            assert!(!call.is_over());
+            thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(call.returned().why, Trap::Idle);
+    }
+}
+
+/// Who waits for the pair gets it; a flow that nobody waits for is given to who asks.
+#[test]
+fn it_comes_back_to_who_waits_or_to_who_asks() {
+    for depth in Depth::BOTH {
+        let desk = Desk::new("un-asked");
+        let (mut pair, call) = desk.spliced(depth, Until::bytes_from(Side::Client, 1 << 30));
+        pair.exchange(100_000);
+        let id = desk.library.wait_state(pair.client_port(), &[depth.state()]).id;
+        assert!(desk.library.unsplice(id).is_none());
+        let returned = call.returned();
+        assert_eq!(
+            (returned.why, returned.passed, returned.id),
+            (Trap::Asked, [100_000; 2], id)
+        );
+        // Nobody waits any more.
+        let call = desk
+            .library
+            .splice(at_once(returned, Depth::Detached), Until::closed());
+        assert_eq!(call.detached(), id);
+        pair.exchange(100_000);
+        let mut returned = desk.library.unsplice(id).unwrap();
+        assert_eq!((returned.why, returned.id), (Trap::Asked, id));
+        pair.client.send(1_000);
+        let read = desk.library.read(&mut returned.client, 1_000);
+        pair.server.vouch(&read);
+        let call = desk
+            .library
+            .splice(at_once(returned, depth), Until::data_from(Side::Server));
+        desk.library.wait_state(pair.client_port(), &[depth.state()]);
+        pair.server.send(1_000);
+        let mut returned = call.returned();
+        let read = desk.library.read(&mut returned.server, 1_000);
+        pair.client.vouch(&read);
+    }
+}
+
+/// A condition that is met before the splice is made: relayed or spliced, the caller sees no difference.
+#[test]
+fn a_pair_that_is_only_relayed_comes_back_just_so() {
+    let mut luck = Luck::new();
+    let desk = Desk::new("un-relayed");
+    for side in Side::BOTH {
+        let may = luck.of(1..200_000);
+        let (mut pair, near_pair) = desk.connect();
+        let near_pair = near_pair.with_splice(SplicePolicy::Never);
+        let call = desk.library.splice(near_pair, Until::bytes_from(side, may));
+        let [from, to] = ends(&mut pair, side);
+        from.send(may + 500);
+        to.receive(may);
+        let mut returned = call.returned();
+        assert!(!returned.spliced);
+        exactly(&desk.library, &mut pair, &mut returned, side, may, 500);
+        let call = desk.library.splice(returned, Until::data_from(side.other()));
+        let [from, to] = ends(&mut pair, side);
+        from.send(50_000);
+        to.receive(50_000);
+        assert!(!call.is_over());
+        to.send(1);
+        let mut returned = call.returned();
+        assert_eq!(
+            (returned.why, returned.passed[side.index()]),
+            (trap(side.other()), 50_000)
+        );
+        let read = desk.library.read(near(&mut returned, side.other()), 1);
+        from.vouch(&read);
+        let id = returned.id;
+        let call = desk.library.splice(returned, Until::elapsed(Duration::ZERO));
+        assert_eq!(call.returned().id, id, "it keeps its identity");
+    }
 }

@@ -65,7 +65,7 @@ macro_rules! pod {
 pod!(ls_event, ls_meta, ls_move, ls_peek, ls_record, ls_tuple, ls_wake);
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 64);
+    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 68);
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

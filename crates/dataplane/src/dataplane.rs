@@ -23,7 +23,7 @@ use crate::{
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
-    skel::types::ls_placement,
+    skel::types::{ls_placement, ls_trait},
     slot::{Mode, Slot},
     slots::SlotTable,
     time, verdicts,
@@ -195,33 +195,37 @@ impl Dataplane {
         slot.fill(serial, legs, Mode::Track);
         let put = |side: Side| {
             let (start, rec) = (&start[side.index()], &legs[side.index()].rec);
-            match start.mapping.is_none() {
-                true => self.flows.insert(start.leg, rec),
-                false => self.flows.replace(start.leg, rec),
+            match start.alone {
+                false => self.flows.insert(start.leg, rec),
+                true => self.flows.replace(start.leg, rec),
             }
         };
         put(Side::Client)?;
-        put(Side::Server).inspect_err(|_| self.leave_alone(&start[0].leg, start[0].mapping, start[1].ts_high))?;
+        put(Side::Server).inspect_err(|_| match start[0].alone {
+            true => self.leave_alone(&start[0].leg, start[0].mapping, start[1].ts_high),
+            false => self.flows.remove(start[0].leg),
+        })?;
         self.records.fetch_add(2, Ordering::Relaxed);
         Ok(())
     }
 
     /// The flow of two legs ends, but not their connections: what each socket counts otherwise than the wire is kept.
-    /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled).
+    /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled). A socket that
+    /// counts as the wire does may still be behind the TSval that its peer was sent.
     pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
         for side in Side::BOTH {
-            let ts_high = slot.leg(side.other()).rec.ts_high;
-            self.leave_alone(&legs[side.index()], slot.mapping(side), ts_high);
+            let back = slot.leg(side.other()).rec;
+            let timestamps = u32::from(back.traits) & ls_trait::LS_TIMESTAMPS.0 != 0;
+            match slot.mapping(side).is_none() && !timestamps {
+                true => self.flows.remove(legs[side.index()]),
+                false => self.leave_alone(&legs[side.index()], slot.mapping(side), back.ts_high),
+            }
         }
         self.records.fetch_sub(2, Ordering::Relaxed);
     }
 
     /// `ts_high` is the highest TSval sent to the leg's peer.
     fn leave_alone(&self, leg: &Leg, mapping: Mapping, ts_high: u32) {
-        if mapping.is_none() {
-            self.flows.remove(*leg);
-            return;
-        }
         let rec = ls_record {
             placement: ls_placement::LS_ALONE.0 as u8,
             seq_off: mapping.seq,

@@ -28,8 +28,10 @@ pub struct LegStart {
     pub ended: bool,
     /// What the socket knows, in the numbers of the wire.
     pub peek: Peek,
-    /// What its own are greater by. Not none: the leg stands alone in the kernel half's table.
+    /// What its own are greater by.
     pub mapping: Mapping,
+    /// The leg stands alone in the kernel half's table.
+    pub alone: bool,
     /// The MSS that the peer offered, or less where the socket was told so; bytes.
     pub mss: u16,
     /// The peer permitted SACK (RFC 2018).

@@ -30,6 +30,8 @@ pub struct Peek {
     pub mss_clamp: u32,
     /// Interface of the route to the peer; 1, the loopback, where the peer is local; 0 where there is none.
     pub ifindex: u32,
+    /// The socket holds segments beyond a hole.
+    pub out_of_order: bool,
 }
 
 impl Peek {
@@ -68,5 +70,6 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
         ts_recent: p.ts_recent,
         mss_clamp: p.mss_clamp,
         ifindex: p.ifindex,
+        out_of_order: p.out_of_order != 0,
     })
 }

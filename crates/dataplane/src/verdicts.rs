@@ -29,6 +29,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_NO_ROUTE, "drop_no_route"),
     (V::LS_V_DROP_TOO_BIG, "drop_too_big"),
     (V::LS_V_DROP_REWRITE, "drop_rewrite"),
+    (V::LS_V_DROP_WINDOW, "drop_window"),
     (V::LS_V_DROP_HOLD, "drop_hold"),
 ];
 // A verdict without a name would be a drop that nobody sees.

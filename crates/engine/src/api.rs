@@ -11,20 +11,24 @@ use tokio::net::TcpStream;
 
 use crate::until::Trap;
 
-/// How a [`Splicer`] is set up.
+/// How a [`crate::Splicer`] is set up.
 #[derive(Debug, Clone)]
 pub struct SplicerConfig {
-    /// Names the pins (`/sys/fs/bpf/longsplice-NAME`): instances with different names do not disturb each other.
+    /// Names the pins (`/sys/fs/bpf/longsplice-NAME`): instances with different names do not disturb each other. What a file
+    /// name may have, without a dot; one process at a time.
     pub instance: String,
     /// Only these interfaces are watched; `None`: all that routes use, and the loopback, followed when they change.
     pub interfaces: Option<Vec<String>>,
     /// How many flows may be spliced at once (1 to 2^26). Fixed while pins of the instance live.
     pub max_flows: u32,
-    /// How many of them may be in transition or dormant at once; the rest must be detached (1 to 2^20).
+    /// How many of them may have sockets at once: in transition, dormant, or just come back (1 to 2^20). The rest must be
+    /// detached, and comes back only when there is room. Fixed likewise; about 300 bytes each, allocated at once.
     pub max_dormant: u32,
-    /// Source ports of the legs to the targets; `None`: a range that the kernel does not hand out itself.
+    /// Source ports of the legs to the targets, 1 to 65535; `None`: a range that the kernel does not hand out itself
+    /// (outside `net.ipv4.ip_local_port_range`).
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// A spliced flow in which nothing passed for this long is ended.
+    /// A detached flow in which nothing passed for this long is ended: its records go, and its ends are reset by their next
+    /// segment. Looked at once a second; a tick of the records is about 1.1 s.
     pub idle_timeout: Duration,
     /// How long the record of a flow outlives its close (2 MSL, RFC 9293 section 3.6.1).
     pub linger: Duration,
@@ -45,28 +49,45 @@ impl Default for SplicerConfig {
 }
 
 /// Two connected sockets, and how they are to be joined.
+///
+/// What was read from a socket and not written to the other is the handler's; what it writes of its own comes before all
+/// that is forwarded. From the call of [`crate::Splicer::splice`] on, the bytes that wait in the sockets and those that come are
+/// the engine's.
 #[derive(Debug)]
 pub struct Pair {
     /// Leg A: the initiator's.
     pub client: TcpStream,
     /// Leg B: the target's.
     pub server: TcpStream,
-    /// When to splice.
+    /// When to splice. Bytes and time count from the call.
     pub splice: SplicePolicy,
-    /// When to let go of the parked sockets.
+    /// When to let go of the parked sockets; earlier when memory, descriptors or `max_dormant` run short.
     pub detach: DetachPolicy,
-    pub(crate) id: Option<FlowId>,
+    /// Of a pair that came back.
+    pub(crate) before: Option<Before>,
+}
+
+/// What is known of a pair from an earlier call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Before {
+    pub(crate) id: FlowId,
+    /// Of both legs. A socket that has ended cannot tell any more.
+    pub(crate) legs: [LegInfo; 2],
+    /// Whether it was spliced.
+    pub(crate) spliced: bool,
+    /// `SO_COOKIE` of both sockets: the caller may have put another one in the place.
+    pub(crate) cookies: [u64; 2],
 }
 
 impl Pair {
-    /// A pair under the default policies.
+    /// A pair under the default policies: `auto` and `after=1s`.
     pub fn new(client: TcpStream, server: TcpStream) -> Pair {
         Pair {
             client,
             server,
             splice: SplicePolicy::default(),
             detach: DetachPolicy::default(),
-            id: None,
+            before: None,
         }
     }
 
@@ -84,7 +105,14 @@ impl Pair {
 }
 
 /// A pair that is in control mode again. Its sockets are ordinary ones: to be read, written, closed, pooled, or spliced
-/// again, with each other (`splicer.splice(returned, …)`) or with others.
+/// again, with each other (`splicer.splice(returned, …)`) or with others. Something that passed may still be unacknowledged by an
+/// end; the kernel half sees to that, and lets a new splice wait for it ([`RelayReason::Unsettled`]).
+///
+/// Their options are not all what they were: `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, a close is orderly again
+/// (`SO_LINGER` off, whatever it was), and keep-alive is off if they were parked. Sockets that were rebuilt, because the flow was
+/// detached, have nothing else of what the handler had set, such as a congestion control, marks, TOS or buffer sizes; nor
+/// ECN (RFC 3168), which `TCP_REPAIR` cannot restore, nor measured round-trip times: they begin with a congestion window of
+/// 10 segments (papers' section III-D: “a slow start is initiated”).
 #[derive(Debug)]
 pub struct Returned {
     /// Leg A. What the client sent beyond what has passed is readable here.
@@ -93,14 +121,16 @@ pub struct Returned {
     pub server: TcpStream,
     /// Why it came back.
     pub why: Trap,
-    /// Payload bytes that passed during this call: from the client, and from the server.
+    /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
+    /// that many, on its side.
     pub passed: [u64; 2],
-    /// Whether it was spliced in between.
+    /// Whether it was spliced during this call; else the condition was met in the relay.
     pub spliced: bool,
     /// Its identity, kept if the same pair is spliced again.
     pub id: FlowId,
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
+    pub(crate) before: Before,
 }
 
 impl From<Returned> for Pair {
@@ -110,7 +140,7 @@ impl From<Returned> for Pair {
             server: r.server,
             splice: r.splice,
             detach: r.detach,
-            id: Some(r.id),
+            before: Some(r.before),
         }
     }
 }
@@ -118,16 +148,17 @@ impl From<Returned> for Pair {
 /// How a call of [`crate::Splicer::splice`] ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// Both ends are done.
+    /// Both ends are done, in order or by a reset; the sockets are closed.
     Closed(Summary),
-    /// A condition of the caller was met: back in control mode.
+    /// A condition of the caller was met: back in control mode (papers' section III-D).
     Returned(Returned),
     /// The flow lives on in the kernel, without sockets and without this process. Not before a shutdown, if there is a
-    /// condition under which it is to come back.
+    /// condition under which it is to come back: budgets of bytes stay armed then, and what meets one waits for a successor;
+    /// conditions of time are forgotten.
     Detached(FlowId),
 }
 
-/// What passed over a pair of connections while this process held it.
+/// What passed over a pair of connections during one call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
     /// The flow's identity.
@@ -136,7 +167,7 @@ pub struct Summary {
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
     pub bytes_to_client: u64,
-    /// Whether it was spliced at any time.
+    /// Whether it was spliced during the call.
     pub spliced: bool,
     /// Why it was not spliced, where it was not.
     pub relay_reason: Option<RelayReason>,
@@ -144,7 +175,8 @@ pub struct Summary {
     pub reset: bool,
 }
 
-/// Identifies a flow for as long as its record lives; never used again by the instance within 2^32 flows.
+/// Identifies a flow for as long as its record lives, through splices and returns; never used again by the instance within
+/// 2^32 flows. Written as a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FlowId(pub u32);
@@ -163,21 +195,23 @@ impl std::str::FromStr for FlowId {
     }
 }
 
-/// Where a flow is in its life.
+/// Where a flow is in its life (docs/lifecycle.md). The names in JSON are stable: `relay`, `coupling`, `draining`, `dormant`,
+/// `detached`, `undraining`, `closing`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowState {
     /// Control mode or forwarding over the sockets, in user space.
     Relay,
-    /// The windows are being coupled, before a drain.
+    /// The windows are being coupled, before a drain (papers' section III-E).
     Coupling,
-    /// New segments pass already; old bytes are still delivered.
+    /// New segments pass already; old bytes are still delivered (papers' section III-C).
     Draining,
     /// Spliced, the sockets are parked.
     Dormant,
     /// Spliced, no sockets.
     Detached,
-    /// It has come back, and what had passed is not yet acknowledged by both ends.
+    /// It has come back: the sockets go on, while what had passed by them may not be acknowledged by both ends yet (papers'
+    /// section III-D).
     Undraining,
     /// Spliced and ended at both sides; the record lingers.
     Closing,
@@ -186,7 +220,8 @@ pub enum FlowState {
 /// One direction of a flow.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct DirectionInfo {
-    /// Payload bytes, relayed and spliced.
+    /// Payload bytes, relayed and spliced, of the present call of [`crate::Splicer::splice`]; of a flow that nobody holds: since it
+    /// was last spliced, and before in the same call. What is sent again while spliced counts again.
     pub bytes: u64,
     /// Segments translated by the kernel half (wire segments, as GSO would cut them); 0 while relayed.
     pub segments: u64,
@@ -220,47 +255,50 @@ pub struct FlowInfo {
     pub to_server: DirectionInfo,
     /// From server to client.
     pub to_client: DirectionInfo,
-    /// Seconds since the pair was connected (since adoption for a flow that a predecessor left).
+    /// Seconds since the pair was handed over; of a flow that nobody holds: since it was registered to be spliced.
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, where known.
     pub idle_seconds: Option<f64>,
 }
 
-/// The counters of an instance, since this process started (`adopted_total` of its predecessors' flows).
+/// The counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the
+/// pins were made). Names only ever come to it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Connections accepted by listeners.
     pub accepted_total: u64,
-    /// Pairs that were spliced.
+    /// Splices; a pair that came back and is spliced again counts again.
     pub spliced_total: u64,
     /// Spliced pairs whose sockets were closed in silence.
     pub detached_total: u64,
-    /// Spliced pairs that came back to control mode.
+    /// Spliced pairs whose sockets took over again, those included that were spliced on without coming back to a caller.
     pub unspliced_total: u64,
     /// Flows found at the start, of a predecessor.
     pub adopted_total: u64,
     /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`. (Those whose tuple a new
     /// connection took are counted in `segments`, as `syn_replaced`.)
     pub ended_total: BTreeMap<String, u64>,
-    /// Pairs that ended without having been spliced.
+    /// Pairs that ended without having been spliced, in the call in which they ended.
     pub relayed_total: u64,
     /// The same by reason.
     pub relayed_reasons: BTreeMap<String, u64>,
     /// Bytes moved by the relay.
     pub relay_bytes_total: u64,
-    /// Segments that the kernel half forwarded, delivered, dropped…, by verdict.
+    /// Packets that the kernel half forwarded, delivered, dropped…, by verdict (docs/configuration.md lists them). One of GRO's
+    /// super-packets counts once.
     pub segments: BTreeMap<String, u64>,
-    /// Unsplices by their cause: `client`, `server`, `elapsed`, `idle`, `asked`.
+    /// Spliced pairs that came back to a caller, by cause: the names of [`Trap`].
     pub returned_total: BTreeMap<String, u64>,
-    /// Nanoseconds that the switch to final took, once drained.
+    /// How long the switch to final took, once drained.
     pub switch_to_dormant: SwitchTimes,
-    /// The same, with the sockets closed.
+    /// The same, with the sockets closed, where that followed at once.
     pub switch_to_detached: SwitchTimes,
-    /// Nanoseconds that it took to build the sockets of a detached flow and to wake them.
+    /// How long it took to build the sockets of a detached flow and to wake them.
     pub rebuild: SwitchTimes,
 }
 
-/// Quantiles over the last (up to 4,096) switches.
+/// Quantiles over the last (up to 4,096) times.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct SwitchTimes {
     /// How many the quantiles are of.
@@ -278,13 +316,13 @@ pub struct Health {
     pub can_splice: bool,
     /// If not: why, and what would help.
     pub why_not: Option<String>,
-    /// The interfaces that are watched.
+    /// The interfaces that are watched, by name.
     pub interfaces: Vec<String>,
-    /// Spliced flows now (dormant, detached and lingering).
+    /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
     pub flows: u64,
-    /// The limit.
+    /// Their limit; that of the pins, where a predecessor has made them. 0 where nothing can be spliced.
     pub max_flows: u32,
-    /// The source ports that legs B use.
+    /// The source ports that legs B use, `LO-HI`.
     pub source_ports: String,
 }
 
@@ -297,13 +335,13 @@ pub enum Shutdown {
     EndSpliced,
 }
 
-/// Why a request about one flow could not be done.
+/// Why a request about one flow could not be done. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// There is no such flow.
     #[error("there is no flow {0}: `longsplice flows` lists them")]
     NoSuchFlow(FlowId),
-    /// It is spliced already.
+    /// It is spliced already, or on the way there.
     #[error("flow {0} is spliced already")]
     AlreadySpliced(FlowId),
     /// It is in control mode already.
@@ -312,7 +350,8 @@ pub enum RequestError {
     /// It is about to end.
     #[error("flow {0} is ending: both ends have closed, or one was reset")]
     Ending(FlowId),
-    /// It could not be brought back; it is spliced still.
+    /// It could not be brought back, for this reason: no room in `max_dormant`, no descriptor, or the kernel refused a socket. It is
+    /// spliced still.
     #[error("flow {0} stays spliced: {1}")]
     CannotReturn(FlowId, String),
     /// This splicer cannot splice.

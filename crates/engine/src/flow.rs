@@ -34,6 +34,10 @@ pub(crate) struct Flow {
     /// `copied_seq` of each socket less what the pump had consumed then: what the pump consumes later is added.
     copied_base: [u32; 2],
     keeping: Keeping,
+    /// It has been in mode Drain: TSvals of others went to its ends.
+    drained: bool,
+    /// The coupling takes something back that was offered.
+    shrunk: bool,
     /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
     released: bool,
 }
@@ -66,6 +70,8 @@ impl Flow {
             interfaces: assessment.interfaces(),
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
+            drained: false,
+            shrunk: true,
             released: false,
         };
         for leg in flow.legs {
@@ -87,6 +93,8 @@ impl Flow {
             interfaces: [0; 2],
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
+            drained: true,
+            shrunk: true,
             released: false,
         }
     }
@@ -100,18 +108,20 @@ impl Flow {
         self.slot().set_offsets(assessment.offsets(pump));
         self.interfaces = assessment.interfaces();
         self.copied_base = assessment.copied_base(pump);
-        self.note_sockets();
         self.keeping.held.keep_out();
         true
     }
 
-    /// What came between a peek and now was not noted.
-    fn note_sockets(&self) {
-        for side in Side::BOTH {
-            if let Ok(peek) = self.plane.peek(self.legs[side.index()]) {
-                self.slot().note_socket(side, &peek);
+    /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
+    /// holds something out of order.
+    fn note_sockets(&self) -> bool {
+        Side::BOTH.iter().all(|&side| {
+            let peek = self.plane.peek(self.legs[side.index()]);
+            if let Ok(peek) = &peek {
+                self.slot().note_socket(side, peek);
             }
-        }
+            peek.is_ok_and(|p| !p.out_of_order)
+        })
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -140,7 +150,9 @@ impl Flow {
         let states = Side::BOTH.map(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0
+            let past = !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
+            // A FIN that was forwarded, and that the socket toward o has not said yet.
+            past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
         })
     }
 
@@ -164,8 +176,15 @@ impl Flow {
     }
 
     /// Begins to couple the windows (papers' section III-E).
-    pub(crate) fn start_coupling(&self, infos: &[TcpInfo; 2]) {
+    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2]) {
         self.set_rooms(infos);
+        let states = Side::BOTH.map(|side| self.leg(side));
+        // Who was offered more than it will be has to hear of it.
+        self.shrunk = Side::BOTH.iter().any(|&side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let allowed = o.rx_edge.wrapping_add(o.ack_off);
+            (x.tx_edge.wrapping_sub(allowed) as i32) > 0
+        });
         self.slot().set_coupling(true);
     }
 
@@ -209,7 +228,7 @@ impl Flow {
                 sent: Seq::new(from.rx_end),
                 far_edge: Seq::new(to.rx_edge),
                 offset: Offset::new(from.seq_off),
-                shrunk: true,
+                shrunk: self.shrunk,
                 backlog: u64::from(unread(pump.socket(x))?)
                     + pump.held(x) as u64
                     + u64::from(unsent(pump.socket(o))?),
@@ -241,7 +260,7 @@ impl Flow {
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             let behind = allowed.wrapping_sub(x.tx_edge) as i32;
             let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
-            if (behind < 0 || (behind > worth && open < NEARLY_CLOSED))
+            if (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED))
                 && let Err(error) = announcer.announce(self.legs[side.index()], x, self.timestamps)
             {
                 tracing::debug!(%error, "cannot announce a window");
@@ -250,18 +269,26 @@ impl Flow {
     }
 
     /// Goes from Track to Drain: new segments pass from now on. False if something else happened to the slot.
-    pub(crate) fn start_drain(&self, pump: &Pump, announcer: &Announcer) -> io::Result<bool> {
+    pub(crate) fn start_drain(&mut self, pump: &Pump, announcer: &Announcer) -> io::Result<bool> {
         if self.timestamps {
             let mut offsets = [0; 2];
             for side in Side::BOTH {
                 let clock = options::timestamp_clock(pump.socket(side.other()))?;
                 // A socket that was spliced before may be behind what its peer was sent meanwhile.
                 let sent = self.leg(side.other()).ts_sent;
-                let now = if (sent.wrapping_sub(clock) as i32) > 0 { sent } else { clock };
+                let now = if (sent.wrapping_sub(clock) as i32) > 0 {
+                    sent
+                } else {
+                    clock
+                };
                 offsets[side.index()] = now.wrapping_sub(self.leg(side).peer_ts);
             }
             self.slot().set_timestamp_offsets(offsets);
         }
+        if !self.note_sockets() {
+            return Ok(false);
+        }
+        self.drained = true;
         let started = self.slot().switch(Mode::Track, Mode::Drain);
         // Whoever waits for a window that the coupling kept back hears of it now: the far end, which has granted it
         // already, may have nothing more to say.
@@ -307,14 +334,10 @@ impl Flow {
     }
 
     /// Arms the traps: payload that ends so many bytes from the next one to be read, or later, brings control back.
-    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<u64>; 2]) {
+    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<u32>; 2]) {
         for side in Side::BOTH {
             let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
-            // What is half the sequence space away is armed again later.
-            let at = distances[side.index()]
-                .and_then(|d| u32::try_from(d).ok())
-                .filter(|d| *d < 1 << 31)
-                .map(|d| copied.wrapping_add(d));
+            let at = distances[side.index()].map(|d| copied.wrapping_add(d));
             self.slot().set_trap(side, at);
         }
     }
@@ -343,9 +366,9 @@ impl Flow {
         self.slot().add_bytes(side, bytes);
     }
 
-    /// Whether a socket counts otherwise than the wire.
+    /// Whether its sockets still need the kernel half after the flow.
     pub(crate) fn is_mapped(&self) -> bool {
-        Side::BOTH.iter().any(|&side| !self.mapping(side).is_none())
+        self.drained
     }
 
     /// Lets the kernel half's records stand alone. What is given back must be kept for a moment, then be passed to

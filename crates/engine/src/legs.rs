@@ -15,7 +15,7 @@ use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Peek, Side};
 use longsplice_repair::{State, TcpInfo, options, tcp_info};
 use tokio::net::TcpStream;
 
-use crate::{mapped::Place, pump::Pump};
+use crate::{api::LegInfo, mapped::Place, pump::Pump};
 
 /// IPv4 and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
 const HEADERS: u32 = 40;
@@ -50,21 +50,22 @@ impl Refusal {
 }
 
 /// The addresses of a socket's connection, v4-mapped ones as what they are on the wire.
-pub(crate) fn addresses(socket: &TcpStream) -> io::Result<(SocketAddr, SocketAddr)> {
+pub(crate) fn addresses(socket: &TcpStream) -> io::Result<LegInfo> {
     let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-    Ok((canonical(socket.peer_addr()?), canonical(socket.local_addr()?)))
+    Ok(LegInfo {
+        peer: canonical(socket.peer_addr()?),
+        local: canonical(socket.local_addr()?),
+    })
 }
 
-fn leg(socket: &TcpStream) -> Result<Leg, Refusal> {
-    // The only error there is: the connection has just ended.
-    let (peer, local) = addresses(socket).map_err(|_| Refusal::for_now(RelayReason::NotEstablished))?;
+fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
     let v4 = |a: SocketAddr| match a.ip() {
         IpAddr::V4(ip) => Ok(SocketAddrV4::new(ip, a.port())),
         IpAddr::V6(_) => Err(Refusal::for_good(RelayReason::Ipv6)),
     };
     Ok(Leg {
-        peer: v4(peer)?,
-        local: v4(local)?,
+        peer: v4(addresses.peer)?,
+        local: v4(addresses.local)?,
     })
 }
 
@@ -76,7 +77,7 @@ fn peer_max_segment(info: &TcpInfo, peek: &Peek) -> u32 {
 
 /// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told.
 pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
-    let peek = plane.peek(leg(client).ok()?).ok()?;
+    let peek = plane.peek(leg(&addresses(client).ok()?).ok()?).ok()?;
     Some(peer_max_segment(&tcp_info(client).ok()?, &peek))
 }
 
@@ -124,26 +125,29 @@ pub(crate) struct Assessment {
     /// In the numbers of the wire.
     peeks: [Peek; 2],
     mappings: [Mapping; 2],
+    alone: [bool; 2],
     /// The TSval that was, or would be, sent last.
     clocks: [u32; 2],
     sack: [bool; 2],
     ecn: bool,
 }
 
-/// The addresses of both legs; `None` if they cannot be spliced, whatever else they are.
-pub(crate) fn both(client: &TcpStream, server: &TcpStream) -> Option<[Leg; 2]> {
-    Some([leg(client).ok()?, leg(server).ok()?])
+/// Both legs; `None` if they cannot be spliced, whatever else they are.
+pub(crate) fn both(addresses: &[LegInfo; 2]) -> Option<[Leg; 2]> {
+    Some([leg(&addresses[0]).ok()?, leg(&addresses[1]).ok()?])
 }
 
 /// Asks the kernel about both sockets and matches them. `place` knows what a leg counts otherwise than the wire.
 pub(crate) fn assess(
     plane: &Dataplane,
+    addresses: &[LegInfo; 2],
     pump: &Pump,
     watched: impl Fn(u32) -> bool,
     mut place: impl FnMut(Side, Leg) -> Place,
 ) -> Result<Assessment, Refusal> {
-    let legs = [leg(pump.socket(Side::Client))?, leg(pump.socket(Side::Server))?];
+    let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
     let mut mappings = [Mapping::default(); 2];
+    let mut alone = [false; 2];
     let mut peeks = Vec::with_capacity(2);
     let mut infos = Vec::with_capacity(2);
     let mut clocks = [0; 2];
@@ -160,6 +164,10 @@ pub(crate) fn assess(
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
         check_layers(socket)?;
+        // What lies beyond a hole was shown to the socket before anybody noted it.
+        if peek.out_of_order {
+            return Err(Refusal::for_now(RelayReason::Recovery));
+        }
         match peek.ifindex {
             0 => return Err(Refusal::for_now(RelayReason::Route)),
             n if !watched(n) => return Err(Refusal::for_now(RelayReason::Interface)),
@@ -173,6 +181,7 @@ pub(crate) fn assess(
             Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
             Place::Alone(mapping, sent) => {
                 mappings[side.index()] = mapping;
+                alone[side.index()] = true;
                 let clock = &mut clocks[side.index()];
                 if (sent.wrapping_sub(*clock) as i32) > 0 {
                     *clock = sent;
@@ -193,6 +202,7 @@ pub(crate) fn assess(
         plan,
         peeks: [peeks[0], peeks[1]],
         mappings,
+        alone,
         clocks,
         sack: [infos[0].sack(), infos[1].sack()],
         ecn: infos[0].ecn(),
@@ -264,6 +274,7 @@ impl Assessment {
                 ended: pump.passed_eof(side),
                 peek: self.peeks[x],
                 mapping: self.mappings[x],
+                alone: self.alone[x],
                 mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
                 sack: self.sack[x],
                 ecn: self.ecn,

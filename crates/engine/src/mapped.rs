@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Leg, Mapping, Side};
+use longsplice_dataplane::{Dataplane, Leg, Mapping};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::flow::{Flow, Settling};
@@ -77,6 +77,8 @@ impl Mapped {
                 .filter_map(|s| s.as_fd().try_clone_to_owned().ok())
                 .collect(),
         };
+        // If it is spliced again soon, its windows fit already.
+        flow.slot().set_coupling(true);
         let mut table = self.table();
         for leg in flow.legs() {
             table.flows.insert(leg, flow.serial());
@@ -191,9 +193,9 @@ impl Table {
         };
         let legs = awake.flow.legs();
         let now = Instant::now();
-        for (side, leg) in Side::BOTH.into_iter().zip(legs) {
+        for leg in legs {
             self.flows.remove(&leg);
-            if !awake.flow.mapping(side).is_none() {
+            if awake.flow.is_mapped() {
                 self.alone.insert(
                     leg,
                     Alone {

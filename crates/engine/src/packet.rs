@@ -166,7 +166,10 @@ mod tests {
         let (first, last) = (piece(&event, 0..31).unwrap(), piece(&event, 31..101).unwrap());
         for p in [&first, &last] {
             assert!(is_sealed(&p[ETHERNET..]));
-            assert_eq!(usize::from(u16::from_be_bytes([p[16], p[17]])), p.len() - ETHERNET);
+            assert_eq!(
+                usize::from(u16::from_be_bytes([p[16], p[17]])),
+                p.len() - ETHERNET
+            );
         }
         assert_eq!(first[start..], event.packet[start..start + 31]);
         assert_eq!(last[start..], event.packet[start + 31..start + 101]);

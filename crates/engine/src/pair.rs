@@ -9,10 +9,14 @@ use longsplice_core::{
 };
 use longsplice_dataplane::{Direction, Mapping, Side};
 use longsplice_repair::{options, tcp_info, unread};
-use tokio::time::{Instant, sleep_until};
+use socket2::SockRef;
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
-    api::{Ended, FlowId, FlowState, Pair, Returned, Summary},
+    api::{Before, Ended, FlowId, FlowState, LegInfo, Pair, Returned, Summary},
     flow::Flow,
     gate::{Due, Gate},
     legs::{self, Refusal},
@@ -52,6 +56,9 @@ pub(crate) struct Driver<'a> {
     pub(crate) flow: Option<Flow>,
     splice: SplicePolicy,
     detach: DetachPolicy,
+    legs: [LegInfo; 2],
+    /// What the sockets had set before they were parked.
+    pub(crate) keepalive: [bool; 2],
     /// For the advisor: over whole round trips, so that a burst or the wait for a window is not taken for the stream.
     pace: Meter,
     since: Instant,
@@ -134,7 +141,16 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
             }
         };
         driver.welcome(flow);
+        if driver.fired(Instant::now()).is_none() {
+            // A trap on the way to one that is too far for a sequence number, or a part of the budget is left.
+            driver.entry.ask();
+        }
     }
+}
+
+/// `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
+pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<[u64; 2]> {
+    Ok([SockRef::from(client).cookie()?, SockRef::from(server).cookie()?])
 }
 
 /// In control mode a socket that closes because its process died resets the connection: bytes that were in our buffers
@@ -148,22 +164,28 @@ pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
 
 impl<'a> Driver<'a> {
     fn new(splicer: &'a Arc<Inner>, pair: Pair, until: Until) -> io::Result<Driver<'a>> {
-        let (client, server) = (legs::addresses(&pair.client)?, legs::addresses(&pair.server)?);
+        // Another socket in the place makes it another pair.
+        let before = pair
+            .before
+            .filter(|b| cookies(&pair.client, &pair.server).is_ok_and(|c| c == b.cookies));
+        let legs = match &before {
+            Some(before) => before.legs,
+            None => [legs::addresses(&pair.client)?, legs::addresses(&pair.server)?],
+        };
         for socket in [&pair.client, &pair.server] {
             prepare_socket(socket)?;
         }
-        let flow = pair
-            .id
-            .and_then(|_| splicer.mapped.take(legs::both(&pair.client, &pair.server)?));
-        let id = match (&flow, pair.id) {
+        let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs)?));
+        let id = match (&flow, &before) {
             (Some(flow), _) => FlowId(flow.serial()),
-            (None, Some(id)) if !splicer.mapped.has(id.0) => id,
+            (None, Some(before)) if !splicer.mapped.has(before.id.0) => before.id,
             _ => splicer.next_id(),
         };
         let now = Instant::now();
         let driver = Driver {
             splicer,
-            entry: splicer.registry.add(Entry::new(id, client, server)),
+            entry: splicer.registry.add(Entry::new(id, legs)),
+            legs,
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, now),
             meter: Meter::new(now),
@@ -173,12 +195,16 @@ impl<'a> Driver<'a> {
             pace: Meter::new(now),
             since: now,
             rounds: 0,
-            spliced: false,
+            spliced: before.is_some_and(|b| b.spliced),
+            keepalive: [false; 2],
             mappings: Default::default(),
             recorded: [0; 2],
             seen: [0; 4],
         };
         driver.entry.set_reason(splicer.why_relayed(pair.splice));
+        if driver.flow.is_some() {
+            driver.entry.set_state(FlowState::Undraining);
+        }
         Ok(driver)
     }
 }
@@ -197,6 +223,9 @@ impl Driver<'_> {
             self.step()?;
             if self.pump.finished() {
                 return Err(Over::Finished);
+            }
+            if self.entry.state() != FlowState::Relay && self.flow.as_ref().is_none_or(Flow::is_settled) {
+                self.entry.set_state(FlowState::Relay);
             }
             let now = Instant::now();
             if let Some(trap) = self.fired(now) {
@@ -234,8 +263,13 @@ impl Driver<'_> {
     }
 
     /// How far each side's trap is.
-    pub(crate) fn distances(&self) -> [Option<u64>; 2] {
+    pub(crate) fn distances(&self) -> [Option<u32>; 2] {
         Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
+    }
+
+    /// The addresses of both legs.
+    pub(crate) fn legs(&self) -> &[LegInfo; 2] {
+        &self.legs
     }
 
     /// A splice begins.
@@ -282,6 +316,24 @@ impl Driver<'_> {
         self.entry.set_state(FlowState::Undraining);
         flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
         self.flow = Some(flow);
+        for side in Side::BOTH {
+            self.pump.set_limit(side, self.traps.pump_limit(side));
+            if self.keepalive[side.index()] {
+                let _ = options::set_keepalive(self.pump.socket(side), true);
+            }
+        }
+    }
+
+    /// Switches keep-alive off: a parked socket's probes are not the flow's.
+    pub(crate) fn rest(&mut self) {
+        for side in Side::BOTH {
+            let socket = self.pump.socket(side);
+            let on = SockRef::from(socket).keepalive().unwrap_or(false);
+            self.keepalive[side.index()] |= on;
+            if on {
+                let _ = options::set_keepalive(socket, false);
+            }
+        }
     }
 
     /// Gives the sockets to the caller, once what was read is written.
@@ -310,6 +362,12 @@ impl Driver<'_> {
         if let Some(flow) = self.flow.take() {
             self.splicer.mapped.keep(flow, [&client, &server], Instant::now());
         }
+        let before = Before {
+            id: self.id(),
+            legs: self.legs,
+            spliced: self.spliced,
+            cookies: cookies(&client, &server)?,
+        };
         Ok(Ended::Returned(Returned {
             client,
             server,
@@ -319,6 +377,7 @@ impl Driver<'_> {
             id: self.id(),
             splice: self.splice,
             detach: self.detach,
+            before,
         }))
     }
 

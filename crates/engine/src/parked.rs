@@ -4,7 +4,6 @@ use std::{io, time::Duration};
 
 use longsplice_core::policy::DetachPolicy;
 use longsplice_dataplane::{Direction, Leg, Mode, Side};
-use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
@@ -54,9 +53,8 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
     }
     driver.splicer.stats.to_dormant.add(switched);
     driver.entry.set_state(FlowState::Dormant);
+    driver.rest();
     for side in Side::BOTH {
-        // Its probes are not the flow's.
-        let _ = options::set_keepalive(driver.pump.socket(side), false);
         // What comes now comes after a wake.
         driver.pump.set_limit(side, Some(driver.pump.bytes(side)));
     }
@@ -154,7 +152,9 @@ impl<'a> Detached<'a> {
     async fn wait(mut self) -> io::Result<Left<'a>> {
         loop {
             let now = Instant::now();
-            let directions = self.legs.map(|leg| self.driver.splicer.plane.as_ref()?.direction(leg));
+            let directions = self
+                .legs
+                .map(|leg| self.driver.splicer.plane.as_ref()?.direction(leg));
             let over = match directions {
                 [Some(a), Some(b)] if a.serial == self.serial => {
                     let ended = self.driver.look(&[a, b], now);
@@ -169,10 +169,16 @@ impl<'a> Detached<'a> {
                 match self.come_back() {
                     Ok(flow) => return Ok(Left::Awake(self.driver, flow)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now"),
+                    Err(error) => {
+                        tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now")
+                    }
                 }
             }
-            let next = self.driver.traps.next().map_or(now + LOOK, |at| at.min(now + LOOK));
+            let next = self
+                .driver
+                .traps
+                .next()
+                .map_or(now + LOOK, |at| at.min(now + LOOK));
             tokio::select! {
                 () = self.keeping.held.changed() => {}
                 () = sleep_until(next.max(now + Duration::from_millis(1))) => {}

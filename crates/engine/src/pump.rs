@@ -181,7 +181,9 @@ impl Direction {
 
     /// How many bytes may be read now.
     fn room(&self) -> usize {
-        let left = self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.bytes));
+        let left = self
+            .limit
+            .map_or(u64::MAX, |limit| limit.saturating_sub(self.bytes));
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 

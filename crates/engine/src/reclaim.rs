@@ -6,7 +6,7 @@ use longsplice_core::policy::{DetachPolicy, SplicePolicy};
 use longsplice_dataplane::{Event, Leg};
 
 use crate::{
-    api::{FlowId, Pair, RequestError, Returned},
+    api::{Before, FlowId, LegInfo, Pair, RequestError, Returned},
     flow::close_in_silence,
     held::Keeping,
     pair, reaper,
@@ -45,6 +45,15 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
     splicer.stats.unspliced.add(1);
     splicer.stats.returned(why);
     let [client, server] = sockets;
+    let before = Before {
+        id,
+        legs: legs.map(|l| LegInfo {
+            peer: l.peer.into(),
+            local: l.local.into(),
+        }),
+        spliced: true,
+        cookies: pair::cookies(&client, &server).map_err(fail)?,
+    };
     flow.welcome([false; 2]);
     splicer
         .mapped
@@ -59,6 +68,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         id,
         splice: SplicePolicy::Never,
         detach: DetachPolicy::Now,
+        before,
     })
 }
 

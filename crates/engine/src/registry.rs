@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -41,12 +40,7 @@ struct Seen {
 }
 
 impl Entry {
-    pub(crate) fn new(
-        id: FlowId,
-        client: (SocketAddr, SocketAddr),
-        server: (SocketAddr, SocketAddr),
-    ) -> Entry {
-        let leg = |(peer, local)| LegInfo { peer, local };
+    pub(crate) fn new(id: FlowId, [client, server]: [LegInfo; 2]) -> Entry {
         let now = Instant::now();
         let seen = Seen {
             state: FlowState::Relay,
@@ -56,8 +50,8 @@ impl Entry {
         };
         Entry {
             id,
-            client: leg(client),
-            server: leg(server),
+            client,
+            server,
             since: now,
             seen: Mutex::new(seen),
             asked: AtomicBool::new(false),

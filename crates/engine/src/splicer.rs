@@ -20,8 +20,8 @@ use crate::{
     adopt,
     announce::Announcer,
     api::{
-        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Returned, Shutdown,
-        SplicerConfig,
+        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Returned,
+        Shutdown, SplicerConfig,
     },
     flow::Settling,
     held::{self, Holding},
@@ -35,7 +35,8 @@ use crate::{
     until::{Trap, Until},
 };
 
-/// Joins pairs of connections; cheap to clone.
+/// Joins pairs of connections. Cheap to clone; all clones are one. When the last is dropped without
+/// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
 #[derive(Debug, Clone)]
 pub struct Splicer {
     inner: Arc<Inner>,
@@ -44,13 +45,14 @@ pub struct Splicer {
 /// Why a splicer could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The process may not load programs, attach them or use TCP_REPAIR: a relay is still possible.
+    /// The process may not load programs, attach them or use `TCP_REPAIR` or a raw socket: a relay is still possible.
     #[error("{0}")]
     Privileges(String),
     /// The kernel cannot do it: a relay is still possible.
     #[error("{0}")]
     Unsupported(String),
-    /// What a predecessor pinned is of another version, or belongs to another namespace: starting would harm it.
+    /// What a predecessor pinned is of another version, or belongs to another network namespace, and has flows: starting
+    /// would harm them.
     #[error("{0}")]
     Incompatible(String),
     /// Anything else.
@@ -155,7 +157,12 @@ impl Inner {
 }
 
 impl Splicer {
-    /// Loads or adopts the kernel half, and starts to watch interfaces and flows.
+    /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `net.ipv4.conf.lo.forwarding`. Flows that a
+    /// predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
+    /// predecessor is relayed here, and spliced again when the advisor says so.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Errors
     /// After [`OpenError::Privileges`] and [`OpenError::Unsupported`], [`Splicer::relay_only`] still works.
@@ -203,7 +210,8 @@ impl Splicer {
         }
     }
 
-    /// Counts an accepted connection. Its socket resets when the process dies, until the pair has ended.
+    /// Counts an accepted connection. Its socket resets when it is dropped or the process dies (`SO_LINGER` of 0), until the pair
+    /// has ended or comes back.
     ///
     /// # Errors
     /// The socket is not a TCP socket, or not connected any more.
@@ -226,7 +234,9 @@ impl Splicer {
         Ok(())
     }
 
-    /// Connects leg B from a source port that this instance owns, with an MSS that fits leg A.
+    /// Connects leg B from a source port that this instance owns, so that the port is not given away while a flow without
+    /// sockets has it, and with an MSS (RFC 9293 section 3.7.1) that fits leg A. A pair whose leg B was connected otherwise can be
+    /// spliced, too, where the segments fit; its port is safe only while it has its socket.
     ///
     /// # Errors
     /// Those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` where all source ports toward the target are
@@ -246,15 +256,24 @@ impl Splicer {
         ports.connect(plane, v4, max_segment, timeout).await
     }
 
-    /// Relays, splices when the policy says so, and returns when the pair has ended or was detached.
+    /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
+    /// or when nobody is needed any more (papers' sections III-C and III-D). Takes a [`Pair`], or what an earlier call
+    /// [returned](Ended::Returned).
+    ///
+    /// A pair comes back once all that was read of it is written, which may take as long as a reader is slow. When the
+    /// splicer shuts down, a pair that is relayed is reset after the grace period: that is an ending, too.
+    ///
+    /// Not cancel-safe: dropped, the future takes the connections with it (see the crate's page).
     ///
     /// # Errors
-    /// Only where the sockets are unusable from the start; a connection that breaks later is an ending.
+    /// Only where the sockets are unusable from the start (not connected any more, not TCP); they are closed then. A
+    /// connection that breaks later is an ending.
     pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         pair::run(&self.inner, pair.into(), until).await
     }
 
-    /// Every flow there is, relayed ones too.
+    /// Every flow there is, relayed ones too, by number; not those whose sockets a handler has. Walks over all records: some
+    /// ten milliseconds for each 10,000, which an async task should leave to `spawn_blocking`.
     pub fn flows(&self) -> Vec<FlowInfo> {
         let mut flows = self.inner.registry.list();
         let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
@@ -271,7 +290,7 @@ impl Splicer {
         flows
     }
 
-    /// The counters.
+    /// The counters, as they stand.
     pub fn counters(&self) -> Counters {
         let segments = self
             .inner
@@ -303,10 +322,11 @@ impl Splicer {
         }
     }
 
-    /// Asks for a relayed pair to be spliced now, whatever its policy; returns once that is under way.
+    /// Asks for a relayed pair to be spliced now, whatever its policy; returns once that is under way. Whether it succeeds is
+    /// seen in [`Splicer::flows`]: in the state, or in the reason.
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::CannotSplice`].
     pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
         if let Some((why, _)) = &self.inner.why_not {
             return Err(RequestError::CannotSplice(why.clone()));
@@ -322,11 +342,15 @@ impl Splicer {
         }
     }
 
-    /// Asks for a spliced pair to come back to control mode now. A pair that somebody waits for comes back to them
-    /// ([`Ended::Returned`] with [`Trap::Asked`]): then `None`. A flow that nobody waits for is given to the caller.
+    /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that somebody waits for comes back
+    /// to them ([`Ended::Returned`] with [`Trap::Asked`]), whatever their conditions: then `None`, once it is under way. A flow that
+    /// nobody waits for is given to the caller, with sockets built for it; dropped, they end it.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Errors
-    /// See [`RequestError`].
+    /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
     pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
         match self.inner.registry.get(id) {
             Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
@@ -347,7 +371,9 @@ impl Splicer {
         }
     }
 
-    /// Waits up to `grace` for what is relayed to end, and resets the rest. What is spliced is left or ended.
+    /// Waits up to `grace` for what is relayed to end, and resets the rest, which takes half a second at most. What is dormant is
+    /// detached at once; what is spliced is left or ended. Pins go when nothing is left that needs them. Nothing is to be
+    /// asked of the splicer afterwards; sockets that a handler holds at that time are its own to close before.
     pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
         self.inner.phase.send_replace(Phase::Closing);
         self.wait_empty(grace).await;

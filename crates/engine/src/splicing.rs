@@ -44,9 +44,9 @@ pub(crate) enum Drained {
 
 /// Registers, couples and drains. The flow that is given back is in mode Drain, and drained, or in mode Undrain.
 pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), Spliced> {
-    let flow = register(driver).map_err(Spliced::Refused)?;
+    let mut flow = register(driver).map_err(Spliced::Refused)?;
     driver.note_start(&flow);
-    match couple(driver, &flow).await {
+    match couple(driver, &mut flow).await {
         Ok(()) => {}
         Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow))),
         Err(refused) => {
@@ -70,11 +70,8 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         .ok_or(Refusal::for_good(RelayReason::Unsupported))?;
     let watched = |ifindex| splicer.watches(ifindex);
     if let Some(mut flow) = driver.flow.take() {
-        let assessed = legs::assess(plane, &driver.pump, watched, |side, _| {
-            match flow.mapping(side) {
-                mapping if mapping.is_none() => Place::Plain,
-                mapping => Place::Alone(mapping, flow.leg(side).ts_sent),
-            }
+        let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |side, _| {
+            Place::Alone(flow.mapping(side), flow.leg(side).ts_sent)
         });
         return match assessed {
             Ok(assessment) if flow.resume(&assessment, &driver.pump) => Ok(flow),
@@ -85,14 +82,14 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         };
     }
     let mut left = Vec::new();
-    let assessed = legs::assess(plane, &driver.pump, watched, |_, leg| {
+    let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |_, leg| {
         splicer.mapped.place(plane, leg, &mut left)
     });
     left.into_iter().for_each(|one| splicer.settle_later(one));
     Flow::register(splicer, plane, &assessed?, &driver.pump, driver.id().0)
 }
 
-async fn couple(driver: &mut Driver<'_>, flow: &Flow) -> Result<(), Spliced> {
+async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced> {
     let over = |e: io::Error| Spliced::Over(e.into(), None);
     let info = |d: &Driver<'_>, side| tcp_info(d.pump.socket(side)).map_err(|e| over(e.into()));
     let infos = [info(driver, Side::Client)?, info(driver, Side::Server)?];

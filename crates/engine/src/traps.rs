@@ -10,6 +10,9 @@ use crate::{
     until::{Trap, Until},
 };
 
+/// How far away a trap may be, in bytes: sequence numbers are compared modulo 2^32.
+const STEP: u32 = 1 << 30;
+
 /// Where a pair is on its way to its traps.
 #[derive(Debug)]
 pub(crate) struct Traps {
@@ -63,18 +66,28 @@ impl Traps {
             .map(|b| b.saturating_sub(self.past[side.index()]))
     }
 
-    /// How many bytes from the next one to be read on bring control back, when they have passed or are there.
-    pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u64> {
+    /// How many bytes from the next one to be read on bring control back, when they have passed or are there. What is too
+    /// far for a sequence number is approached in steps.
+    pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u32> {
         let limit = self.pump_limit(side)?;
-        Some(limit.saturating_sub(pump.bytes(side)).max(1))
+        let left = limit.saturating_sub(pump.bytes(side)).clamp(1, STEP.into());
+        Some(u32::try_from(left).unwrap_or(STEP))
     }
 
     /// The condition that is met.
     pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
         for side in Side::BOTH {
-            let used_up = self.pump_limit(side).is_some_and(|limit| pump.bytes(side) >= limit);
+            let used_up = self
+                .pump_limit(side)
+                .is_some_and(|limit| pump.bytes(side) >= limit);
             let is_data = self.until.budget(side) == Some(0);
-            if used_up && if is_data { pump.stopped(side) } else { pump.held(side) == 0 } {
+            if used_up
+                && if is_data {
+                    pump.stopped(side)
+                } else {
+                    pump.held(side) == 0
+                }
+            {
                 return Some(Trap::of(side));
             }
         }

@@ -10,7 +10,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// Positions count from where the streams are at the call of [`crate::Splicer::splice`]: bytes that the handler has read
 /// from a side are behind it, bytes that wait in the socket are not. It makes no difference whether the pair is relayed
-/// or spliced when a condition is met.
+/// or spliced when a condition is met, nor whether it is dormant or detached: what is trapped is not forwarded, and is
+/// readable on the returned socket, whole and in order, however often its sender had to repeat it.
+///
+/// Written as text, conditions are joined by commas: `data` (either side), `data=client`, `data=server`,
+/// `bytes=SIDE:COUNT` (units as in `1MiB`, `64kB`), `after=DURATION`, `idle=DURATION` (a whole number with `us`, `ms`, `s`, `m`, `h`
+/// or `d`). `bytes=client:0` is `data=client`, and reads back as that. [`Until::closed`] has no text.
 ///
 /// ```
 /// use longsplice_engine::{Side, Until};
@@ -31,13 +36,15 @@ pub struct Until {
 }
 
 impl Until {
-    /// Until both ends are done: no trap. Such a pair may outlive this process ([`crate::Ended::Detached`]).
+    /// Until both ends are done: no trap. The call ends as soon as such a pair is detached, and the flow may outlive this
+    /// process ([`crate::Ended::Detached`]).
     pub fn closed() -> Until {
         Until::default()
     }
 
     /// Until a side sends payload. It is trapped whole: none of it reaches the other end. The end of the side's stream
-    /// alone is not payload, and passes.
+    /// alone (FIN) is not payload, and passes. This is the papers' example of HTTP/1.1 (section III-D), and costs the kernel
+    /// half a comparison of sequence numbers.
     pub fn data_from(side: Side) -> Until {
         Until::bytes_from(side, 0)
     }
@@ -48,14 +55,16 @@ impl Until {
     }
 
     /// Until so many payload bytes of a side have passed: exactly so many, what follows is trapped. (With 0, it is
-    /// [`Until::data_from`].)
+    /// [`Until::data_from`].) 2^31 or more are honoured in the relay only, in this version: spliced, the pair does not come back by
+    /// them.
     pub fn bytes_from(side: Side, bytes: u64) -> Until {
         let mut until = Until::default();
         until.budgets[side.index()] = Some(bytes);
         until
     }
 
-    /// Until this much time has passed.
+    /// Until this much time has passed since the call, in whole milliseconds at best. What is on its way between the ends then
+    /// arrives there; what follows is the sockets'.
     pub fn elapsed(time: Duration) -> Until {
         Until {
             elapsed: Some(time),
@@ -96,25 +105,28 @@ impl Until {
         *self == Until::default()
     }
 
-    /// How many payload bytes of a side may pass.
-    pub(crate) fn budget(&self, side: Side) -> Option<u64> {
+    /// How many payload bytes of a side may pass, 0 to 2^64 − 1; `None`: all.
+    pub fn budget(&self, side: Side) -> Option<u64> {
         self.budgets[side.index()]
     }
 
-    pub(crate) fn time(&self) -> Option<Duration> {
+    /// How much time may pass.
+    pub fn time(&self) -> Option<Duration> {
         self.elapsed
     }
 
-    pub(crate) fn idleness(&self) -> Option<Duration> {
+    /// For how long nothing may pass.
+    pub fn idleness(&self) -> Option<Duration> {
         self.idle
     }
 }
 
-/// Why a pair came back.
+/// Why a pair came back. Of several conditions that are met at the same time: the first in this order, but `Asked` before
+/// those of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trap {
-    /// The budget of the client's stream is used up, or there is payload beyond it.
+    /// The budget of the client's stream is used up, and has passed; or, with a budget of 0, there is payload.
     Client,
     /// The same of the server's stream.
     Server,
@@ -122,7 +134,7 @@ pub enum Trap {
     Elapsed,
     /// Nothing has passed for as long as was said.
     Idle,
-    /// Somebody asked for it ([`crate::Splicer::request_unsplice`]).
+    /// Somebody asked for it ([`crate::Splicer::request_unsplice`]); or a trap was met that a predecessor had set.
     Asked,
 }
 
@@ -195,7 +207,10 @@ impl fmt::Display for Until {
         }
         for (time, name) in [(self.elapsed, "after"), (self.idle, "idle")] {
             if let Some(time) = time {
-                parts.push(format!("{name}={}", longsplice_core::policy::FormatDuration(time)));
+                parts.push(format!(
+                    "{name}={}",
+                    longsplice_core::policy::FormatDuration(time)
+                ));
             }
         }
         f.write_str(&parts.join(","))
@@ -229,7 +244,10 @@ mod tests {
             assert_eq!(s.parse::<Until>().unwrap().to_string(), s);
         }
         assert_eq!("data".parse(), Ok(Until::data()));
-        assert_eq!("idle=1s, idle=2s".parse(), Ok(Until::idle(Duration::from_secs(1))));
+        assert_eq!(
+            "idle=1s, idle=2s".parse(),
+            Ok(Until::idle(Duration::from_secs(1)))
+        );
         assert_eq!(
             "bytes=server:2MiB".parse(),
             Ok(Until::bytes_from(Side::Server, 2 << 20))
@@ -238,7 +256,16 @@ mod tests {
 
     #[test]
     fn what_is_no_condition_is_named_with_the_remedy() {
-        for s in ["", "data=", "data=me", "bytes=client", "bytes=client:x", "after=x", "idle", "closed"] {
+        for s in [
+            "",
+            "data=",
+            "data=me",
+            "bytes=client",
+            "bytes=client:x",
+            "after=x",
+            "idle",
+            "closed",
+        ] {
             let e = s.parse::<Until>().unwrap_err().to_string();
             assert!(e.contains("idle=DURATION"), "{e}");
         }

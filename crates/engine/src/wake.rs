@@ -8,14 +8,7 @@ use longsplice_repair::{
 };
 use tokio::net::TcpStream;
 
-use crate::{
-    flow::Flow,
-    held,
-    packet::end_of_stream,
-    pair::prepare_socket,
-    pump::Pump,
-    splicer::Inner,
-};
+use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, pump::Pump, splicer::Inner};
 
 /// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
@@ -96,7 +89,11 @@ impl MaxSeq for u32 {
 /// # Errors
 /// `NotFound`: there is no such flow, or it is ending. Others: no slot, or the kernel refused a socket; the flow is
 /// detached as before.
-pub(crate) fn rebuild(splicer: &Arc<Inner>, serial: u32, legs: [Leg; 2]) -> io::Result<(Flow, [TcpStream; 2])> {
+pub(crate) fn rebuild(
+    splicer: &Arc<Inner>,
+    serial: u32,
+    legs: [Leg; 2],
+) -> io::Result<(Flow, [TcpStream; 2])> {
     let plane = splicer.plane.as_ref().ok_or(io::ErrorKind::Unsupported)?;
     let slot = plane
         .take_slot()

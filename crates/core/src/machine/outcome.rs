@@ -31,6 +31,8 @@ pub enum Verdict {
     Held,
     /// The flow changed under it: it must come in once more.
     Again,
+    /// Payload that the far end's window does not take.
+    DropWindow,
     /// The emission of a parked or closed socket.
     DropParked,
 }

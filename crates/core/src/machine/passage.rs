@@ -192,10 +192,11 @@ impl Passage {
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
-        if mode != Mode::Track && acks_too_old(&x.rec, &s) {
-            return Next::Done(Outcome::of(Verdict::Absorbed));
+        // The socket may know of less than we do, but not by more than a window.
+        if mode == Mode::Track && acks_too_old(&x.rec, &s, 2) {
+            return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
-        self.in_place = !s.end().before(x.tx_ack) && !acks_too_old(&x.rec, &s);
+        self.in_place = !s.end().before(x.tx_ack) && !acks_too_old(&x.rec, &s, 1);
         note_peer(x, &s, self.in_place);
         if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
             x.loc_acked = x.loc_acked.max(s.ack);
@@ -219,6 +220,10 @@ impl Passage {
             Mode::Track => {
                 flow.note_fin_or_rst(self.side, true, s, self.in_place);
                 Next::Done(deliver(s, unmapped))
+            }
+            // Raised or lowered, its acknowledgement would become good.
+            Mode::Drain | Mode::Undrain if acks_too_old(&flow.leg(self.side).rec, s, 1) => {
+                Next::Done(Outcome::of(Verdict::Absorbed))
             }
             Mode::Drain if self.trapped => Next::Done(flow.drain_trapped(self.side, s, self.in_place)),
             Mode::Drain => Next::Step(Step::Drain),
@@ -254,6 +259,11 @@ impl Passage {
         flow.note_fin_or_rst(self.side, self.slotted, &s, self.in_place);
         if let Some(rec) = flow.record_at(self.side, self.slotted) {
             note_end_of(rec, &s, self.in_place);
+        }
+        // What is forwarded is counted: the sockets may have to go on behind it.
+        let unnoted = !self.in_place && s.len > 0;
+        if unnoted && flow.record_at(self.side, self.slotted).is_some_and(|r| s.end().after(r.rx_end)) {
+            return Next::Done(Outcome::of(Verdict::DropWindow));
         }
         Next::Step(Step::ForwardClaim)
     }

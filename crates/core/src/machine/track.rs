@@ -22,9 +22,9 @@ pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
 }
 
 /// Whether its acknowledgement is older than any that the other end would accept (RFC 5961 section 5.2): raised, it
-/// would be.
-pub(super) fn acks_too_old(rec: &Record, s: &Segment) -> bool {
-    s.has(flag::ACK) && s.ack.before(rec.rx_ack - (65_535 << (rec.wscale_in & 15)))
+/// would be. `windows`: how many of the largest windows behind what x has acknowledged.
+pub(super) fn acks_too_old(rec: &Record, s: &Segment, windows: u32) -> bool {
+    s.has(flag::ACK) && s.ack.before(rec.rx_ack - windows * (65_535 << rec.wscale_in.min(14)))
 }
 
 /// What a segment of x tells in any mode that has a slot.
@@ -45,18 +45,18 @@ pub(super) fn in_window(rec: &Record, back: &Record, s: &Segment) -> bool {
     !s.end().before(acked)
         && !s.end().after(edge + 1)
         && !(s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off))
-        && !acks_too_old(rec, s)
+        && !acks_too_old(rec, s, 1)
 }
 
-/// The end of x's stream counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
+/// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2). A FIN counts
+/// where `rx_end` does: a wake goes on before it.
 pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
     let acked = back.rx_ack + back.ack_off;
-    let edge = back.rx_edge + back.ack_off;
     if s.has(flag::RST) {
         if s.seq == acked || s.seq == rec.rx_end {
             rec.seen |= seen::RST;
         }
-    } else if !s.end().before(acked) && !s.end().after(edge + 1) {
+    } else {
         rec.seen |= seen::FIN;
     }
 }

@@ -1,7 +1,7 @@
 //! What user space does to a flow: the transitions that are not a packet's.
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, slot_flag},
+    state::{Flow, Leg, Mode, Placement, Record, Side, slot_flag, traits},
     undrain::settled,
 };
 use crate::seq::{Offset, Seq};
@@ -151,11 +151,20 @@ impl Flow {
         self.switch(Mode::Drain, Mode::Final)
     }
 
-    /// Whether both ends have acknowledged all that was forwarded: the sockets are alone in the path.
+    /// Whether both ends have acknowledged all that was forwarded, and the sockets have sent all that the ends may have
+    /// acknowledged: the sockets can be alone in the path.
+    ///
+    /// The second matters to a pair that was woken while it drained: bytes below the cut went both ways, and a socket
+    /// refuses acknowledgements above what it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
     pub fn is_settled(&self) -> bool {
+        let through = |x: &Leg, o: &Leg| {
+            settled(x, o)
+                && !o.loc_end.before(x.base + x.rec.seq_off)
+                && !o.rec.rx_ack.after(o.loc_end)
+        };
         let [a, b] = &self.slot.leg;
-        settled(a, b) && settled(b, a)
+        through(a, b) && through(b, a)
     }
 
     /// From Undrain to Track, once it is settled.
@@ -198,8 +207,10 @@ impl Flow {
         for side in Side::BOTH {
             let leg = *self.leg(side);
             let far = *self.leg(side.other());
+            // With timestamps the peer may have seen a later one than the socket's clock.
             let mapped = leg.adj_seq.raw() | leg.adj_ack.raw() != 0;
-            self.records[side.index()] = mapped.then_some(Record {
+            let needed = mapped || leg.rec.traits & traits::TIMESTAMPS != 0;
+            self.records[side.index()] = needed.then_some(Record {
                 seq_off: leg.adj_seq,
                 ack_off: leg.adj_ack,
                 ts_high: far.rec.ts_high,

@@ -21,6 +21,7 @@ fn go_on(x: &mut Leg, o: &mut Leg) {
     }
     // Or the socket was rebuilt, and all before it was forwarded.
     if !x.owed {
+        x.base = cut;
         return;
     }
     if base.after(cut) && x.rec.seen & seen::FIN != 0 {

@@ -161,9 +161,29 @@ fn syn(flow: &Flow, side: Side, seq: u32, options: Vec<u8>) -> Packet {
     }
 }
 
-fn close(flow: &Flow) {
+/// Both ends have sent a FIN.
+fn finish(flow: &Flow) {
     for side in Side::BOTH {
         pass(flow, side, ACK | FIN, 0, 0);
+    }
+}
+
+/// And this one acknowledges the other one's.
+#[track_caller]
+fn acknowledge(flow: &Flow, side: Side) {
+    let next = flow.peer_segment(side);
+    let ack = Packet {
+        seq: next.seq.wrapping_add(1),
+        ack: next.ack.wrapping_add(1),
+        ..next
+    };
+    flow.forwards(side, &ack, &mut flow.reference(side));
+}
+
+fn close(flow: &Flow) {
+    finish(flow);
+    for side in Side::BOTH {
+        acknowledge(flow, side);
     }
 }
 
@@ -232,6 +252,23 @@ fn a_syn_on_a_half_closed_flow_is_asked_at_the_far_end() {
         pass(flow, side, ACK | FIN, 0, 0);
         let next = flow.plan.peer[side.index()].wrapping_add(64_000);
         does_not_replace(flow, side, &syn(flow, side, next, vec![]));
+    });
+}
+
+#[test]
+fn a_syn_is_asked_at_the_far_end_while_a_fin_is_not_acknowledged() {
+    each_of(&[None, Some(Side::Client), Some(Side::Server)], |flow, side, acknowledged| {
+        finish(flow);
+        if let Some(s) = *acknowledged {
+            acknowledge(flow, s);
+        }
+        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        does_not_replace(flow, side, &syn(flow, side, next, vec![]));
+        // Not lost: it is sent once more, and the last acknowledgement has come meanwhile.
+        for s in Side::BOTH {
+            acknowledge(flow, s);
+        }
+        replaces(flow, side, &syn(flow, side, next, vec![]));
     });
 }
 

@@ -20,4 +20,8 @@ mod routes;
 mod super_packets;
 mod track;
 mod translation;
+mod trap_in_drain;
+mod traps;
+mod undrain;
+mod wake;
 mod wire;

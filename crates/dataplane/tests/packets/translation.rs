@@ -274,8 +274,11 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                         ..segment
                     };
                     let reference = &mut references.borrow_mut()[side.index()];
-                    let mut stranger = reference.clone();
-                    flow.forwards(side, &packet, if honest { reference } else { &mut stranger });
+                    if honest {
+                        flow.forwards(side, &packet, reference);
+                    } else {
+                        flow.forwards_stray(side, &packet, reference);
+                    }
                     Ok(())
                 },
             )

@@ -134,9 +134,11 @@ impl Plan {
                 ts_recent: self.clock[x],
                 ifindex: u32::from(self.on_this_host[x]),
                 mss_clamp: 1460,
+                out_of_order: false,
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
             mapping: Mapping::default(),
+            alone: false,
             mss: 1460,
             sack: true,
             ecn: false,
@@ -333,8 +335,8 @@ impl Flow {
         (value, after)
     }
 
-    /// Asserts what becomes of a frame on ingress: the program's value, the one counter that moves (or none, ""), and
-    /// every byte afterwards.
+    /// Asserts what becomes of a frame on ingress: the program's value, the counters that move by one (mostly one, or none,
+    /// ""), and every byte afterwards.
     #[track_caller]
     pub fn ingress_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
         self.gives(Hook::Ingress, side, frame, expected);
@@ -346,12 +348,9 @@ impl Flow {
     }
 
     #[track_caller]
-    fn gives(&self, hook: Hook, side: Side, frame: &[u8], (verdict, counter, after): (u32, &str, &[u8])) {
+    fn gives(&self, hook: Hook, side: Side, frame: &[u8], (verdict, counters, after): (u32, &str, &[u8])) {
         let (ran, counted) = self.counted(|| self.run(hook, side, frame));
-        let expected: BTreeMap<_, _> = [(counter.to_owned(), 1)]
-            .into_iter()
-            .filter(|(name, _)| !name.is_empty())
-            .collect();
+        let expected: BTreeMap<_, _> = counters.split_whitespace().map(|name| (name.to_owned(), 1)).collect();
         assert_eq!((ran.verdict, counted), (verdict, expected), "{hook:?} {side:?}");
         assert_frame(&ran.packet, after, &format!("{hook:?} {side:?}"));
     }
@@ -360,6 +359,13 @@ impl Flow {
     #[track_caller]
     pub fn forwards(&self, side: Side, packet: &Packet, reference: &mut Reference) {
         let expected = reference.translate(packet).bytes();
+        self.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    }
+
+    /// The same for a segment that is out of the window.
+    #[track_caller]
+    pub fn forwards_stray(&self, side: Side, packet: &Packet, reference: &mut Reference) {
+        let expected = reference.translate_stray(packet).bytes();
         self.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
     }
 

@@ -5,5 +5,7 @@ pub mod flow;
 pub mod net;
 pub mod options;
 pub mod packet;
+pub mod raw;
 pub mod reference;
 pub mod tap;
+pub mod woken;

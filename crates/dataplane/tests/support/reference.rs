@@ -28,9 +28,25 @@ pub struct Reference {
     pub ts_high: u32,
 }
 
+/// Whether a segment can be x's own: only then what it says is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Belief {
+    InPlace,
+    Stray,
+}
+
 impl Reference {
     /// What the far end is to see of a segment of x.
     pub fn translate(&mut self, p: &Packet) -> Packet {
+        self.translate_as(p, Belief::InPlace)
+    }
+
+    /// The same for one that is out of the window: its TSval is as high as it may be without being noted.
+    pub fn translate_stray(&mut self, p: &Packet) -> Packet {
+        self.translate_as(p, Belief::Stray)
+    }
+
+    fn translate_as(&mut self, p: &Packet, belief: Belief) -> Packet {
         let window = (u64::from(p.window) << self.scale_in) >> self.scale_out;
         Packet {
             dst_mac: self.dst_mac,
@@ -41,12 +57,12 @@ impl Reference {
             seq: p.seq.wrapping_add(self.seq),
             ack: p.ack.wrapping_sub(self.far_seq),
             window: window.min(65535) as u16,
-            options: self.options(&p.options),
+            options: self.options(&p.options, belief),
             ..p.clone()
         }
     }
 
-    fn options(&mut self, bytes: &[u8]) -> Vec<u8> {
+    fn options(&mut self, bytes: &[u8], belief: Belief) -> Vec<u8> {
         let shift = |edge: u32| edge.wrapping_sub(self.far_seq);
         let mut ts_high = self.ts_high;
         let translated: Vec<Opt> = options::read(bytes)
@@ -54,7 +70,7 @@ impl Reference {
             .flat_map(|option| match option {
                 Opt::Timestamps(value, echo) => {
                     let value = value.wrapping_add(self.ts);
-                    if (value.wrapping_sub(ts_high) as i32) >= 0 {
+                    if belief == Belief::InPlace && (value.wrapping_sub(ts_high) as i32) >= 0 {
                         ts_high = value;
                     }
                     let echo = if echo == 0 {

@@ -1,7 +1,6 @@
 //! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`,
-//! `POST /flows/ID/unsplice`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;

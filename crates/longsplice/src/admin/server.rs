@@ -68,12 +68,16 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
+    // What is relayed is about to be reset; what is spliced lives on.
+    if *admin.stopping.borrow() {
+        let message = format!("flow {id} stays as it is: the daemon is shutting down");
+        return error(StatusCode::CONFLICT, &message);
+    }
     match admin.splicer.request_unsplice(id).await {
         Ok(None) => {}
         // Nobody waits for it but us now.
         Ok(Some(returned)) => {
-            let splicer = admin.splicer.clone();
-            tokio::spawn(async move { connection::carry_reclaimed(returned, &splicer).await });
+            connection::spawn_reclaimed(returned, admin.splicer.clone(), &admin.listeners);
         }
         Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),

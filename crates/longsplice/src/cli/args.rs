@@ -58,7 +58,8 @@ pub enum Command {
     /// Run a daemon with one listener, without a file
     #[command(after_help = "\
 Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
-         longsplice forward --listen 8080 --to web.example:80 --splice after=1MiB --detach now")]
+         longsplice forward --listen 8080 --to web.example:80 --splice after=1MiB --detach now
+         longsplice forward --listen 8080 --to web.example:80 --splice now --unsplice data=client,idle=10s")]
     Forward(Box<Forward>),
     /// Check configuration files and say what was understood
     #[command(after_help = "Example: longsplice check /etc/longsplice.toml")]
@@ -78,18 +79,18 @@ Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
     /// Say what this machine can do, what is missing, and how to mend it
     #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
     Doctor(Doctor),
-    /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
-    #[command(after_help = "Example: longsplice unsplice 17")]
-    Unsplice {
+    /// Splice a relayed connection now, whatever its policy
+    #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
+    Splice {
         /// The connection's number.
         id: FlowId,
         /// Where the daemon's admin socket is, if not at the usual place
         #[arg(long, value_name = "PATH")]
         admin: Option<PathBuf>,
     },
-    /// Splice a relayed connection now, whatever its policy
-    #[command(after_help = "Example: longsplice splice 17     (`longsplice flows` shows the numbers)")]
-    Splice {
+    /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
+    #[command(after_help = "Example: longsplice unsplice 17     (`longsplice flows` shows the numbers)")]
+    Unsplice {
         /// The connection's number.
         id: FlowId,
         /// Where the daemon's admin socket is, if not at the usual place
@@ -127,8 +128,8 @@ pub struct Forward {
     /// When to close the sockets of a spliced connection: now, never or after=DURATION
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub detach: DetachPolicy,
-    /// When to take a spliced connection back into the relay, such as data=client, bytes=server:1MiB or idle=10s, joined by
-    /// commas [default: when it is asked for]
+    /// When to take a spliced connection back into the relay: data=SIDE, bytes=SIDE:BYTES, after=DURATION or idle=DURATION,
+    /// joined by commas; SIDE is client or server [default: when it is asked for]
     #[arg(long, value_name = "CONDITIONS")]
     pub unsplice: Option<Until>,
     /// Splice only over this interface; can be given again [default: all that routes use]

@@ -1,4 +1,4 @@
-//! `flows`, `status` and `splice`: ask a running daemon.
+//! `flows`, `status`, `splice` and `unsplice`: ask a running daemon.
 
 use std::{
     path::{Path, PathBuf},
@@ -43,7 +43,7 @@ pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Resul
 pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
     request("POST", &format!("/flows/{id}/unsplice"), admin, common)?;
     print(&format!(
-        "flow {id} comes back to the relay; `longsplice splice {id}` splices it again\n"
+        "flow {id} comes back to the relay, and stays there; `longsplice splice {id}` splices it again\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -63,6 +63,10 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             Period(idle_timeout)
         ));
     }
+    let unsplice = args.unsplice.unwrap_or_default();
+    if let Some(rules::Complaint { message, help }) = rules::unsplice(args.splice, unsplice) {
+        return Err(format!("--{message}\n{help}"));
+    }
     Ok(Config {
         instance: common.instance.clone().unwrap_or_default(),
         admin: args.admin,
@@ -83,7 +87,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             to: args.to,
             splice: args.splice,
             detach: args.detach,
-            unsplice: args.unsplice.unwrap_or_default(),
+            unsplice,
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),
@@ -159,6 +163,7 @@ mod tests {
     fn every_option_arrives() {
         let c = config(
             "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
+             --unsplice data=client,after=1m \
              --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
              --instance x --admin /tmp/x --on-shutdown end --grace 1s -v --log-format json",
         )
@@ -174,7 +179,9 @@ mod tests {
             (s.idle_timeout, c.grace),
             (Duration::from_secs(300), Duration::from_secs(1))
         );
-        assert_eq!((c.listeners[0].listen.len(), c.listeners[0].to.len()), (2, 2));
+        let l = &c.listeners[0];
+        assert_eq!((l.listen.len(), l.to.len()), (2, 2));
+        assert_eq!(l.unsplice.to_string(), "data=client,after=60s");
     }
 
     #[test]
@@ -193,6 +200,12 @@ mod tests {
             ("--listen :80 --to a:1 --idle-timeout 0s", "too short"),
             ("--listen :80 --to a:1 --interface a/b", "ip -br link"),
             ("--listen :80 --to a:1 --max-flows 0", "1..=67108864"),
+            ("--listen :80 --to a:1 --unsplice closed", "bytes=server:1MiB"),
+            ("--listen :80 --to a:1 --unsplice after=0s", "use 1ms or more"),
+            (
+                "--listen :80 --to a:1 --splice never --unsplice data",
+                "--unsplice data=client,data=server is useless",
+            ),
         ] {
             let e = config(&format!("longsplice forward {rest}")).unwrap_err();
             assert!(e.contains(says), "{rest}: {e}");

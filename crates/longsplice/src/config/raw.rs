@@ -49,7 +49,7 @@ pub(super) struct Listener {
     pub(super) to: Spanned<OneOrMany<Target>>,
     pub(super) splice: Option<SplicePolicy>,
     pub(super) detach: Option<DetachPolicy>,
-    pub(super) unsplice: Option<Until>,
+    pub(super) unsplice: Option<Spanned<Until>>,
     pub(super) connect_timeout: Option<Spanned<Period>>,
     pub(super) max_connections: Option<Spanned<i64>>,
     pub(super) on_full: Option<OnFull>,

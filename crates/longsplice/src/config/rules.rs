@@ -1,8 +1,56 @@
 //! What must not be, whether it stands in a file or on the command line. Each rule answers with its complaint.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
+use longsplice_core::policy::SplicePolicy;
+use longsplice_engine::Until;
+
+use super::Period;
 use crate::address::{PortRange, Target};
+
+/// With less, a connection would do little else than come back.
+const LEAST_UNSPLICE_TIME: Duration = Duration::from_millis(1);
+
+/// What is wrong, and what to do about it.
+#[derive(Debug)]
+pub struct Complaint {
+    /// The message.
+    pub message: String,
+    /// The remedy.
+    pub help: &'static str,
+}
+
+/// Conditions of coming back that could never be met by a spliced connection, or would be met all the time.
+pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
+    let complaint = |message, help| Some(Complaint { message, help });
+    if until.is_closed() {
+        return None;
+    }
+    for (time, name) in [(until.time(), "after"), (until.idleness(), "idle")] {
+        if let Some(time) = time.filter(|t| *t < LEAST_UNSPLICE_TIME) {
+            let message = format!("unsplice {name}={} is too short", Period(time));
+            return complaint(message, "use 1ms or more");
+        }
+    }
+    match (splice, until.time()) {
+        (SplicePolicy::Never, _) => complaint(
+            format!("unsplice {until} is useless: with splice never there is nothing to come back from"),
+            "leave unsplice out, or splice: auto, now or after=…",
+        ),
+        (SplicePolicy::AfterTime(begin), Some(end)) if end <= begin => complaint(
+            format!(
+                "unsplice after={} comes before splice after={}: the connection would never be spliced",
+                Period(end),
+                Period(begin)
+            ),
+            "both count from the beginning, and again from each return: let unsplice come later",
+        ),
+        _ => None,
+    }
+}
 
 /// Two listeners may not take the same port of the same address.
 pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use longsplice_engine::SplicerConfig;
+use longsplice_engine::{SplicerConfig, Until};
 use toml::Spanned;
 
 use super::{
@@ -201,13 +201,20 @@ impl Settler<'_> {
             .name
             .map_or(unnamed, |name| self.listener_name(name, earlier));
         let ms = Duration::from_millis(1);
+        let splice = given.splice.unwrap_or_default();
+        let unsplice = given.unsplice.map_or_else(Until::closed, |given| {
+            if let Some(complaint) = rules::unsplice(splice, *given.get_ref()) {
+                self.complain(given.span(), complaint.message, complaint.help);
+            }
+            given.into_inner()
+        });
         ListenerConfig {
             name,
             listen,
             to: to.into_iter().map(Spanned::into_inner).collect(),
-            splice: given.splice.unwrap_or_default(),
+            splice,
             detach: given.detach.unwrap_or_default(),
-            unsplice: given.unsplice.unwrap_or_default(),
+            unsplice,
             connect_timeout: self.period(
                 "connect_timeout",
                 given.connect_timeout,

@@ -25,6 +25,7 @@ listen = ["0.0.0.0:8080", "[::]:8080"]
 to = ["192.0.2.1:80", "web.example:80"]
 splice = "after=1MiB"
 detach = "never"
+unsplice = "bytes=client:0, idle=1m"
 connect_timeout = "500ms"
 max_connections = 1000
 on_full = "refuse"
@@ -63,6 +64,8 @@ fn a_full_file_is_understood() {
         ["0.0.0.0:8080".parse().unwrap(), "[::]:8080".parse().unwrap()]
     );
     assert_eq!(web.splice, SplicePolicy::AfterBytes(1 << 20));
+    assert_eq!(web.unsplice.to_string(), "data=client,idle=60s");
+    assert!(c.listeners[1].unsplice.is_closed());
     assert_eq!((web.max_connections, web.on_full), (Some(1000), OnFull::Refuse));
     assert_eq!(c.listeners[1].name, "0.0.0.0:9000");
     assert_eq!(c.listeners[1].connect_timeout, DEFAULT_CONNECT_TIMEOUT);
@@ -116,6 +119,22 @@ fn messages_name_the_place_and_the_remedy() {
         (
             "[[listener]]\nlisten = \":0\"\nto = \"a:1\"\n".to_owned(),
             "x.toml:2:10: port 0 in `0.0.0.0:0`: nobody could know where to connect\n   2 | listen = \":0\"\n     |          ^^^^\n     = use 1 to 65535",
+        ),
+        (
+            format!("{listener}unsplice = \"data=me\"\n"),
+            "x.toml:4:12: `data=me` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas\n   4 | unsplice = \"data=me\"\n     |            ^^^^^^^^^",
+        ),
+        (
+            format!("{listener}splice = \"never\"\nunsplice = \"data=client\"\n"),
+            "x.toml:5:12: unsplice data=client is useless: with splice never there is nothing to come back from\n   5 | unsplice = \"data=client\"\n     |            ^^^^^^^^^^^^^\n     = leave unsplice out, or splice: auto, now or after=…",
+        ),
+        (
+            format!("{listener}splice = \"after=5s\"\nunsplice = \"after=5s\"\n"),
+            "x.toml:5:12: unsplice after=5s comes before splice after=5s: the connection would never be spliced\n   5 | unsplice = \"after=5s\"\n     |            ^^^^^^^^^^\n     = both count from the beginning, and again from each return: let unsplice come later",
+        ),
+        (
+            format!("{listener}unsplice = \"data, idle=0s\"\n"),
+            "x.toml:4:12: unsplice idle=0s is too short\n   4 | unsplice = \"data, idle=0s\"\n     |            ^^^^^^^^^^^^^^^\n     = use 1ms or more",
         ),
         (
             String::new(),

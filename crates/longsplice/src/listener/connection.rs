@@ -1,24 +1,31 @@
 //! One connection, from accept to its end.
 
 use std::{
-    io,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
 
-use longsplice_engine::{Ended, Pair, Returned, Splicer, Summary, Trap, Until, policy::SplicePolicy};
-use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
+use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_repair::unread;
+use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::Service;
 use crate::upstream;
 
-/// How much is read of what was trapped before the pair is spliced again; bytes.
-const TRAPPED: usize = 64 << 10;
-
-/// Counts the connection as open for as long as this process holds it.
+/// Counts the connection as open for as long as this process holds it, or waits for its return.
 struct Held {
     service: Arc<Service>,
     _permits: [Option<OwnedSemaphorePermit>; 2],
+}
+
+impl Held {
+    fn new(service: Arc<Service>, permits: [Option<OwnedSemaphorePermit>; 2]) -> Held {
+        service.open.fetch_add(1, Ordering::Relaxed);
+        Held {
+            service,
+            _permits: permits,
+        }
+    }
 }
 
 impl Drop for Held {
@@ -35,11 +42,7 @@ pub(super) fn spawn(
     service: Arc<Service>,
     permits: [Option<OwnedSemaphorePermit>; 2],
 ) {
-    service.open.fetch_add(1, Ordering::Relaxed);
-    let held = Held {
-        service,
-        _permits: permits,
-    };
+    let held = Held::new(service, permits);
     tokio::spawn(async move { serve(client, peer, &held.service).await });
 }
 
@@ -69,57 +72,83 @@ async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
 }
 
 /// Forwards a pair to its end, however often it comes back.
-pub(crate) async fn carry(mut pair: Pair, until: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
+async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
+    let mut until = conditions;
     loop {
-        match splicer.splice(pair, until).await {
+        let returned = match splicer.splice(pair, until).await {
             Ok(Ended::Closed(summary)) => return log_end(name, peer, &summary),
             Ok(Ended::Detached(id)) => {
                 return tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
             }
-            Ok(Ended::Returned(returned)) => {
-                tracing::debug!(listener = name, %peer, flow = %returned.id, why = returned.why.as_str(), "unspliced");
-                let why = returned.why;
-                let asked = why == Trap::Asked;
-                pair = Pair::from(returned);
-                if let Err(error) = hand_on(&mut pair, why).await {
-                    return tracing::debug!(listener = name, %peer, %error, "connection broken: both ends are reset");
-                }
-                // Who wants it back wants it to stay, until it is asked to be spliced.
-                if asked {
-                    pair.splice = SplicePolicy::Never;
-                }
-            }
+            Ok(Ended::Returned(returned)) => returned,
             Err(error) => return tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
+        };
+        reset_if_dropped(&returned);
+        let why = returned.why;
+        if returned.spliced {
+            tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
+        }
+        until = until_passed(&returned, until, conditions);
+        pair = Pair::from(returned);
+        if why == Trap::Asked {
+            // Who wants it back wants it to stay, until it is asked to be spliced.
+            pair.splice = SplicePolicy::Never;
+            conditions = Until::closed();
+            until = conditions;
         }
     }
 }
 
-/// Reads what was trapped, and writes it on: where there is a protocol, this is what its handler does.
-async fn hand_on(pair: &mut Pair, why: Trap) -> io::Result<()> {
-    let (from, to) = match why {
-        Trap::Client => (&mut pair.client, &mut pair.server),
-        Trap::Server => (&mut pair.server, &mut pair.client),
-        _ => return Ok(()),
+/// What was trapped has to pass before the conditions count again: where there is a protocol, its handler reads it. The
+/// engine's relay carries it, so that a slow reader holds up nothing else, a shutdown included.
+fn until_passed(returned: &Returned, until: Until, conditions: Until) -> Until {
+    let (side, from) = match returned.why {
+        Trap::Client => (Side::Client, &returned.client),
+        Trap::Server => (Side::Server, &returned.server),
+        _ => return conditions,
     };
-    let mut trapped = vec![0; TRAPPED];
-    match from.try_read(&mut trapped) {
-        Ok(n) => to.write_all(&trapped[..n]).await,
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
-        Err(e) => {
-            // The end that is well hears of it.
-            let _ = to.set_zero_linger();
-            Err(e)
-        }
+    if until != conditions || conditions.budget(side) != Some(0) {
+        return conditions;
+    }
+    Until::bytes_from(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
+}
+
+/// The sockets come back as ordinary ones. Ours must not look as if they had ended in order, should this process die or one
+/// of them turn out to be broken.
+fn reset_if_dropped(returned: &Returned) {
+    for socket in [&returned.client, &returned.server] {
+        // Refused, there is no connection any more.
+        let _ = socket.set_zero_linger();
     }
 }
 
-/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced.
-pub(crate) async fn carry_reclaimed(returned: Returned, splicer: &Splicer) {
-    match returned.client.peer_addr() {
-        Ok(peer) => carry(returned.into(), Until::closed(), splicer, "reclaimed", peer).await,
-        // It has ended already, and the sockets with it.
-        Err(error) => tracing::debug!(flow = %returned.id, %error, "reclaimed too late"),
-    }
+/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of
+/// the listener that has its address, whose limits do not refuse what is there already.
+pub(crate) fn spawn_reclaimed(
+    returned: Returned,
+    splicer: Splicer,
+    listeners: &[(Arc<Service>, Vec<SocketAddr>)],
+) {
+    reset_if_dropped(&returned);
+    let (Ok(peer), Ok(local)) = (returned.client.peer_addr(), returned.client.local_addr()) else {
+        return tracing::debug!(flow = %returned.id, "it was reset while it came back");
+    };
+    let covers = |bound: &SocketAddr| {
+        bound.port() == local.port() && (bound.ip() == local.ip() || bound.ip().is_unspecified())
+    };
+    let of_it = listeners.iter().find(|(_, bound)| bound.iter().any(covers));
+    let held = of_it.map(|(service, _)| {
+        let slot = service
+            .slots
+            .clone()
+            .and_then(|slots| slots.try_acquire_owned().ok());
+        Held::new(Arc::clone(service), [slot, service.resources.try_pair()])
+    });
+    tokio::spawn(async move {
+        let name = held.as_ref().map_or("none", |h| h.service.config.name.as_str());
+        tracing::debug!(listener = name, %peer, flow = %returned.id, "taken back from the kernel");
+        carry(returned.into(), Until::closed(), &splicer, name, peer).await;
+    });
 }
 
 fn log_end(listener: &str, peer: SocketAddr, summary: &Summary) {

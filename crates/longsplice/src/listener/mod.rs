@@ -50,11 +50,12 @@ pub struct ListenerStatus {
     pub splice: String,
     /// When it detaches.
     pub detach: String,
-    /// When a spliced connection comes back to the relay; empty: never.
+    /// When a spliced connection comes back to the relay; empty: when it is asked for.
+    #[serde(default)]
     pub unsplice: String,
     /// How long an address of a target may take to answer.
     pub connect_timeout: String,
-    /// Connections that the process holds now.
+    /// Connections that the process holds now, or waits for because of `unsplice`.
     pub open: u64,
     /// The limit of these.
     pub max_connections: Option<u32>,

@@ -74,7 +74,11 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         true => String::new(),
         false => format!(", unsplice {}", l.unsplice),
     };
-    line(out, "", format!("splice {}, detach {}{unsplice}", l.splice, l.detach));
+    line(
+        out,
+        "",
+        format!("splice {}, detach {}{unsplice}", l.splice, l.detach),
+    );
     let then = match l.on_full {
         OnFull::Wait => "others wait",
         OnFull::Refuse => "others are refused",

@@ -43,14 +43,19 @@ pub fn status(s: &Status) -> String {
     line(
         &mut out,
         "spliced",
-        format!("{}{}", c.spliced_total, switch(&c.switch_to_dormant)),
+        format!("{}{}", c.spliced_total, times("switch", &c.switch_to_dormant)),
     );
     line(
         &mut out,
         "detached",
-        format!("{}{}", c.detached_total, switch(&c.switch_to_detached)),
+        format!("{}{}", c.detached_total, times("switch", &c.switch_to_detached)),
     );
-    line(&mut out, "unspliced", c.unspliced_total);
+    line(
+        &mut out,
+        "unspliced",
+        format!("{}{}", c.unspliced_total, times("sockets rebuilt", &c.rebuild)),
+    );
+    line(&mut out, "returned", counted(&c.returned_total));
     line(&mut out, "adopted", c.adopted_total);
     line(&mut out, "ended", counted(&c.ended_total));
     line(
@@ -74,12 +79,12 @@ fn or_none(s: String) -> String {
     if s.is_empty() { "none".to_owned() } else { s }
 }
 
-fn switch(times: &SwitchTimes) -> String {
+fn times(what: &str, times: &SwitchTimes) -> String {
     if times.samples == 0 {
         return String::new();
     }
     format!(
-        " (switch: median {}, p99 {})",
+        " ({what}: median {}, p99 {})",
         nanoseconds(times.median_ns),
         nanoseconds(times.p99_ns)
     )
@@ -117,6 +122,7 @@ fn listeners(s: &Status) -> String {
         ("TO", Left),
         ("SPLICE", Left),
         ("DETACH", Left),
+        ("UNSPLICE", Left),
         ("OPEN", Right),
         ("REFUSED", Right),
     ]);
@@ -131,6 +137,11 @@ fn listeners(s: &Status) -> String {
             l.to.join(" "),
             l.splice.clone(),
             l.detach.clone(),
+            if l.unsplice.is_empty() {
+                "by command".to_owned()
+            } else {
+                l.unsplice.clone()
+            },
             open,
             l.refused_total.to_string(),
         ]);
@@ -162,6 +173,13 @@ mod tests {
                     median_ns: 300,
                     p99_ns: 1_500,
                 },
+                unspliced_total: 3,
+                returned_total: counted(&[("client", 2), ("asked", 1)]),
+                rebuild: SwitchTimes {
+                    samples: 2,
+                    median_ns: 33_000,
+                    p99_ns: 120_000,
+                },
                 ..Counters::default()
             },
             health: Health {
@@ -179,6 +197,8 @@ mod tests {
             "up            1h01m, shutting down\n",
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
+            "unspliced     3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
+            "returned      asked 1, client 2\n",
             "           4 ipv6: One of the legs is IPv6: only IPv4 pairs are spliced in this version.\n",
             "           2 of_a_later_version\n",
         ] {

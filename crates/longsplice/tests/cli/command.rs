@@ -9,7 +9,9 @@ fn the_version_and_the_help_are_shown() {
         (code, out.trim()),
         (0, concat!("longsplice ", env!("CARGO_PKG_VERSION")))
     );
-    for command in ["run", "forward", "check", "flows", "status", "doctor", "splice"] {
+    for command in [
+        "run", "forward", "check", "flows", "status", "doctor", "splice", "unsplice",
+    ] {
         let (code, out, _) = ask(&[command, "--help"]);
         assert_eq!(code, 0);
         assert!(
@@ -37,6 +39,33 @@ fn wrong_usage_ends_with_2_and_the_remedy() {
             "cannot read /nonexistent.toml",
         ),
         (&["splice", "x"], "invalid digit"),
+        (&["unsplice", "x"], "invalid digit"),
+        (
+            &[
+                "forward",
+                "--listen",
+                ":80",
+                "--to",
+                "a:1",
+                "--unsplice",
+                "data=me",
+            ],
+            "data=client",
+        ),
+        (
+            &[
+                "forward",
+                "--listen",
+                ":80",
+                "--to",
+                "a:1",
+                "--splice",
+                "never",
+                "--unsplice",
+                "data",
+            ],
+            "leave unsplice out",
+        ),
         (&["flow"], "flows"),
     ] {
         let (code, _, err) = ask(args);
@@ -72,6 +101,20 @@ fn check_points_at_the_place() {
 }
 
 #[test]
+fn check_says_when_connections_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.toml");
+    let text = "[[listener]]\nlisten = \":80\"\nto = \"a:1\"\nunsplice = \"bytes=client:0,idle=2m\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (code, out, err) = ask(&["check", file.to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        out.contains("splice auto, detach after=1s, unsplice data=client,idle=120s\n"),
+        "{out}"
+    );
+}
+
+#[test]
 fn where_no_daemon_runs_it_is_said_and_that_its_flows_run_on() {
     let name = instance("nobody");
     for args in [
@@ -79,6 +122,7 @@ fn where_no_daemon_runs_it_is_said_and_that_its_flows_run_on() {
         &["status", "--json"],
         &["flows"],
         &["splice", "1"],
+        &["unsplice", "1"],
     ] {
         let (code, out, err) = ask(&[args, &["--instance", &name]].concat());
         assert_eq!((code, out.as_str()), (1, ""));

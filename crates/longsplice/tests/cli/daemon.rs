@@ -76,6 +76,8 @@ fn status_bears_the_counters_at_the_top() {
     ] {
         assert!(status[counter].is_u64(), "{counter}: {status}");
     }
+    assert!(status["returned_total"].is_object() && status["rebuild"]["samples"].is_u64());
+    assert_eq!(status["listeners"][0]["unsplice"], "");
     assert!(status["relayed_reasons"].is_object() && status["health"]["can_splice"].is_boolean());
     assert_eq!(status["instance"], name);
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
@@ -149,6 +151,66 @@ fn a_flow_that_is_not_there_cannot_be_spliced() {
     let daemon = Daemon::forward(&instance("splice"), "127.0.0.1:9", &[]);
     let (code, _, err) = daemon.ask(&["splice", "4000000000"]);
     assert_eq!(code, 1, "{err}");
+}
+
+#[test]
+fn a_flow_that_is_not_there_cannot_come_back() {
+    let daemon = Daemon::forward(&instance("unsplice"), "127.0.0.1:9", &[]);
+    let (code, _, err) = daemon.ask(&["unsplice", "4000000000"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(
+        err.contains("there is no flow 4000000000: `longsplice flows` lists them"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_relayed_flow_has_nothing_to_come_back_from() {
+    let daemon = Daemon::forward(&instance("relayed"), &echo_server().to_string(), &[]);
+    let mut stream = daemon.connect();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    let (_, out, _) = daemon.ask(&["flows", "--json"]);
+    let flows: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let id = flows[0]["id"].to_string();
+    let (code, _, err) = daemon.ask(&["unsplice", &id]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains(&format!("flow {id} is not spliced")), "{err}");
+    stream.write_all(b"y").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn no_flow_comes_back_into_a_daemon_that_ends() {
+    let more = ["--splice", "never", "--grace", "1h"];
+    let mut daemon = Daemon::forward(&instance("late"), &echo_server().to_string(), &more);
+    let mut stream = daemon.connect();
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    daemon.signal(Signal::SIGTERM);
+    daemon.wait_for_line("shutting down");
+    let (code, _, err) = daemon.ask(&["unsplice", "1"]);
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("the daemon is shutting down"), "{err}");
+}
+
+/// Conditions are met while relayed, too: all bytes pass, both ways.
+#[test]
+fn conditions_hold_up_no_byte_of_a_relayed_connection() {
+    for unsplice in ["data", "bytes=client:1000,bytes=server:70000", "after=1ms,idle=1ms"] {
+        let more = ["--splice", "now", "--unsplice", unsplice];
+        let daemon = Daemon::forward(&instance("conditions"), &echo_server().to_string(), &more);
+        let sent: Vec<u8> = (0..2_000_000u32).map(|i| (i % 251) as u8).collect();
+        let mut stream = daemon.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let mut received = vec![0; sent.len()];
+        thread::scope(|scope| {
+            scope.spawn(|| writer.write_all(&sent).unwrap());
+            stream.read_exact(&mut received).unwrap();
+        });
+        assert!(received == sent, "{unsplice}");
+        assert_eq!(status(&daemon)["listeners"][0]["open"], 1, "{unsplice}");
+    }
 }
 
 #[test]

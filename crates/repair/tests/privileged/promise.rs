@@ -1,8 +1,16 @@
 //! What was promised is accepted, in full, while nobody reads.
 
-use std::{fs, net::TcpStream, thread};
+use std::{
+    fs,
+    io::Read,
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
 
-use longsplice_repair::{Image, grow_receive_buffer, options, set_receive_window, tcp_info, unread};
+use longsplice_repair::{
+    Image, close_silently, grow_receive_buffer, options, set_receive_window, tcp_info, unread,
+};
 
 use crate::common::{Made, Random, expect, pair, until, write};
 
@@ -26,7 +34,8 @@ fn fill(from: &TcpStream, to: &TcpStream, len: u32) {
 #[test]
 fn a_thawed_socket_accepts_what_was_promised() {
     for window in [50_000, 300_000, 3_000_000] {
-        let (a, b) = Made::new(1000, 2000, window).thaw();
+        let (a, b) = Made::new(u32::MAX - 1000, 2000, window).thaw();
+        assert!(options::receive_buffer(&b).unwrap() >= window);
         fill(&a, &b, window);
     }
 }
@@ -72,9 +81,48 @@ fn a_grown_buffer_goes_on_growing_by_itself() {
 
 #[test]
 fn a_grown_buffer_leaves_the_reader_awake() {
-    let (client, server) = pair();
+    let (client, mut server) = pair();
     grow_receive_buffer(&server, 500_000).unwrap();
     write(&client, b"short");
-    // Blocks until SO_RCVLOWAT bytes are there.
-    expect(&server, b"short");
+    // A read waits for SO_RCVLOWAT bytes, or its time is over.
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let start = Instant::now();
+    assert_eq!(server.read(&mut [0; 100]).unwrap(), 5);
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Whether B keeps a segment of 1000 bytes that ends so many bytes behind its RCV.NXT.
+fn keeps(made: &mut Made, end: u32, prepare: impl FnOnce(&TcpStream)) -> bool {
+    let old = made.a.send_next;
+    made.a.send_next = old.wrapping_add(end - 1000);
+    let (a, b) = made.thaw();
+    made.a.send_next = old;
+    prepare(&b);
+    let before = tcp_info(&b).unwrap().segs_in();
+    write(&a, &[0; 1000]);
+    until("a segment", || tcp_info(&b).unwrap().segs_in() > before);
+    // It is not what comes next, so that B keeps it aside, if it lies in the window.
+    let kept = tcp_info(&b).unwrap().rcv_ooopack() == Some(1);
+    for socket in [a, b] {
+        close_silently(socket.into()).unwrap();
+    }
+    kept
+}
+
+#[test]
+fn the_promise_is_the_edge_of_what_is_accepted() {
+    for window in [5000, 100_000, 10_000_000] {
+        let mut made = Made::new(u32::MAX - 3000, 2000, window);
+        assert!(
+            keeps(&mut made, window, |_| ()),
+            "{window}: the last segment of the window"
+        );
+        assert!(!keeps(&mut made, window + 1001, |_| ()), "{window}: the next one");
+        let promise = |b: &TcpStream| set_receive_window(b, 3 * window).unwrap();
+        assert!(keeps(&mut made, 3 * window, promise), "{window}: promised later");
+        assert!(
+            !keeps(&mut made, 3 * window + 1001, promise),
+            "{window}: not promised"
+        );
+    }
 }

@@ -61,6 +61,25 @@ fn it_sends_segments_of_the_peers_size_from_the_first_on() {
 }
 
 #[test]
+fn its_timestamp_clock_goes_on_and_counts_milliseconds() {
+    let mut made = Made::new(1, 2, 100_000);
+    // A quarter of the clock apart, so that it cannot be the system's own.
+    for (last, next) in [
+        (7, 8),
+        (1 << 30, (1 << 30) + 2),
+        (1 << 31, (1 << 31) + 2),
+        (u32::MAX, 0),
+    ] {
+        made.a.timestamp_clock = last;
+        let socket = thawed(&made.a);
+        let passed = options::timestamp_clock(&socket).unwrap().wrapping_sub(next);
+        assert!(passed < 10_000, "{passed} ms");
+        assert!(!tcp_info(&socket).unwrap().usec_timestamps());
+        close_silently(socket.into()).unwrap();
+    }
+}
+
+#[test]
 fn it_works_without_scaling_sack_and_timestamps() {
     let mut made = Made::new(10, 20, 60_000);
     for image in [&mut made.a, &mut made.b] {

@@ -69,6 +69,10 @@ impl World {
         let last = &mut self.last_ts[side.index()];
         if last.is_some_and(|l| ts.val.before(l)) {
             self.stats.add("TSval went back");
+            // A socket that dies does not care.
+            if s.has(flag::RST) {
+                return;
+            }
             if !self.doomed && self.scenario.forge == 0 {
                 let what = format!("TSval to {side:?} went back: {} after {:?}", ts.val, self.last_ts);
                 self.fail(what);
@@ -93,6 +97,15 @@ impl World {
     pub fn check_invariants(&mut self) {
         if self.flow.slot.mode == Mode::Aborted && !self.doomed {
             self.doomed = true;
+        }
+        if self.flow.slot.mode == Mode::Track && self.is_slotted() && self.tasks.is_empty() && !self.doomed {
+            for side in Side::BOTH {
+                let x = self.flow.leg(side);
+                if x.rec.rx_ack.after(x.loc_end + 1) {
+                    self.fail(format!("{side:?} acknowledged what its socket did not send"));
+                    return;
+                }
+            }
         }
     }
 

@@ -86,6 +86,8 @@ pub struct World {
     pub trace: Option<VecDeque<String>>,
     pub last_ts: [Option<Seq>; 2],
     /// Payload of a side from here on must not be forwarded while its trap is armed.
+    /// Segments on their way from tc to a local socket.
+    pub backlog: u32,
     pub trap_floor: [Option<Seq>; 2],
     timers: [[Option<Time>; 2]; 2],
 }
@@ -130,6 +132,7 @@ impl World {
             stats: Stats::default(),
             trace: trace.then(VecDeque::new),
             last_ts: [None; 2],
+            backlog: 0,
             trap_floor: [None; 2],
             timers: [[None; 2]; 2],
             scenario,
@@ -189,7 +192,7 @@ impl World {
         let now = self.now;
         if let Some(trace) = &mut self.trace {
             trace.push_back(format!("{:>9} {}", now, text()));
-            if trace.len() > 4000 {
+            if trace.len() > 100_000 {
                 trace.pop_front();
             }
         }
@@ -271,7 +274,10 @@ impl World {
                 }
                 self.end_says(side, out);
             }
-            Event::ToLocal(side, s) => self.to_local_now(side, &s),
+            Event::ToLocal(side, s) => {
+                self.backlog -= 1;
+                self.to_local_now(side, &s);
+            }
             Event::EndTimer(side) => {
                 self.timers[0][side.index()] = None;
                 self.ends[side.index()].on_timer(self.now, &mut out);
@@ -332,6 +338,7 @@ impl World {
         if let Some(local) = o.local {
             if self.rng.chance(self.scenario.backlog) {
                 let delay = self.rng.below(300);
+                self.backlog += 1;
                 self.at(self.now + delay, Event::ToLocal(side, local));
             } else {
                 self.to_local_now(side, &local);

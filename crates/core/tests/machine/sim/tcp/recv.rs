@@ -39,6 +39,11 @@ impl Tcp {
         }
     }
 
+    /// Whether bytes wait for others before them.
+    pub fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// What user space may read now; at most `max` bytes.
     pub fn read(&mut self, now: Time, max: i64, out: &mut Vec<Segment>) -> Vec<Run> {
         let mut runs = Vec::new();

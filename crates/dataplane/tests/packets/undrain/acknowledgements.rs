@@ -1,0 +1,174 @@
+//! The far end waits for acknowledgements of what it sent past the sockets: of a segment that is the socket's it gets a
+//! copy without payload. The copy comes in once more, so this is seen on real interfaces.
+
+use longsplice_dataplane::Side;
+
+use super::{SENT, across, start};
+use crate::support::{
+    flow::{Flow, Plan},
+    options::usual_with_sack,
+    packet::*,
+    tap::{Offload, Tap},
+    woken::{Past, with_sack},
+};
+
+fn wired(past: Past) -> (Flow, [Tap; 2]) {
+    let flow = Flow::woken(Plan::default(), past);
+    for side in Side::BOTH {
+        flow.plane.attach(flow.ifindex(side)).expect("attached");
+    }
+    let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+    (flow, taps)
+}
+
+/// What the far end gets of a segment: no payload, at the place where the forwarded part ends.
+fn copy(flow: &Flow, side: Side, packet: &Packet, acked: u32, promised: u32) -> Packet {
+    let bare = Packet {
+        seq: start(flow, side).wrapping_add(SENT[side.index()]),
+        flags: packet.flags & (ACK | RST),
+        payload: vec![],
+        padding: vec![],
+        ..packet.clone()
+    };
+    across(flow, side, &bare, start(flow, side.other()) + acked, promised - acked)
+}
+
+fn promised(flow: &Flow, far: Side) -> u32 {
+    flow.raw_leg(far).tx_edge.wrapping_sub(start(flow, far))
+}
+
+#[test]
+fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let (sent, all) = (SENT[side.index()], SENT[far.index()]);
+        for partial in [false, true] {
+            let (flow, taps) = wired(Past::unacknowledged(SENT));
+            let mut offset = sent;
+            for (len, acked) in [(1, 0), (2, 5), (1400, 5), (999, all - 1), (0, all - 1), (333, all)] {
+                let room = promised(&flow, far);
+                let packet = flow.timed(side, acked, flow.later(side, offset, len, acked));
+                offset += len;
+                let expected = copy(&flow, side, &packet, acked, room);
+                let offload = Offload {
+                    needs_checksum: partial,
+                    ..Offload::default()
+                };
+                let frame = if partial { packet.bytes_for_offload() } else { packet.bytes() };
+                let ((), counted) = flow.counted(|| taps[side.index()].send(&frame, offload));
+                assert_eq!((counted["delivered"], counted["forwarded"]), (1, 1), "{len} {acked}");
+                let (got, bytes) = taps[far.index()].only_with_offload();
+                assert_eq!(got.needs_checksum, partial, "{len} {acked}");
+                let expected = if partial { expected.bytes_for_offload() } else { expected.bytes() };
+                assert_frame(&bytes, &expected, "the copy");
+            }
+            // The far end has heard of everything: from now on its socket speaks for itself.
+            let last = flow.later(side, offset, 10, all);
+            let ((), counted) = flow.counted(|| taps[side.index()].send(&last.bytes(), Offload::default()));
+            assert_eq!(counted.get("forwarded"), None);
+            taps[far.index()].nothing();
+        }
+    }
+}
+
+#[test]
+fn the_copy_of_a_super_packet_is_one_header() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let (flow, taps) = wired(Past::unacknowledged(SENT));
+        let room = promised(&flow, far);
+        let packet = flow.timed(side, 1, flow.later(side, SENT[side.index()], 10_000, 3));
+        let expected = copy(&flow, side, &packet, 3, room);
+        let offload = Offload {
+            needs_checksum: true,
+            gso_size: 1000,
+        };
+        taps[side.index()].send(&packet.bytes_for_offload(), offload);
+        let (got, bytes) = taps[far.index()].only_with_offload();
+        assert!(got.needs_checksum);
+        assert_frame(&bytes, &expected.bytes_for_offload(), "the copy");
+    }
+}
+
+#[test]
+fn a_trimmed_copy_is_right_on_a_wire_that_needs_its_checksum() {
+    // As above, but seen by a socket without offloads: the kernel finishes what is left to the device.
+    for side in Side::BOTH {
+        let far = side.other();
+        let (flow, taps) = wired(Past::unacknowledged(SENT));
+        let raw = Tap::new(flow.net.ifindex(["a1", "b1"][far.index()]));
+        // The device toward the far end cannot compute checksums.
+        let device = ["a0", "b0"][far.index()];
+        let status = std::process::Command::new("ethtool")
+            .args(["-K", device, "tx", "off"])
+            .stdout(std::process::Stdio::null())
+            .status()
+            .expect("ethtool");
+        assert!(status.success());
+        let room = promised(&flow, far);
+        let packet = flow.timed(side, 1, flow.later(side, SENT[side.index()], 501, 3));
+        let expected = copy(&flow, side, &packet, 3, room);
+        let offload = Offload {
+            needs_checksum: true,
+            ..Offload::default()
+        };
+        taps[side.index()].send(&packet.bytes_for_offload(), offload);
+        assert_frame(&raw.only(), &expected.bytes(), "on the wire");
+    }
+}
+
+#[test]
+fn selective_acknowledgements_are_clipped_in_the_copy() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let all = SENT[far.index()];
+        let (flow, taps) = wired(Past::unacknowledged(SENT));
+        let (room, local) = (promised(&flow, far), flow.plan.local[side.index()]);
+        let packet = Packet {
+            options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 50, local + all)]),
+            ..flow.later(side, SENT[side.index()], 20, 7)
+        };
+        let mut expected = copy(&flow, side, &packet, 7, room);
+        let first = start(&flow, far);
+        expected.options = with_sack(&expected.options, |_, _| (first + 50, first + all));
+        taps[side.index()].send(&packet.bytes(), Offload::default());
+        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the copy");
+    }
+}
+
+#[test]
+fn where_nothing_went_past_the_far_socket_nobody_needs_a_copy() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let mut sent = [0; 2];
+        sent[side.index()] = SENT[side.index()];
+        let (flow, taps) = wired(Past::unacknowledged(sent));
+        let packet = flow.later(side, SENT[side.index()], 20, 0);
+        taps[side.index()].send(&packet.bytes(), Offload::default());
+        taps[far.index()].nothing();
+    }
+}
+
+#[test]
+fn a_copy_that_comes_too_late_is_dropped() {
+    // The segment that wakes the pair is the first that has a copy; when the copy is looked at, the mode may be another.
+    for side in Side::BOTH {
+        let far = side.other();
+        let flow = Flow::dormant(Plan::default());
+        flow.pass(Past::unacknowledged(SENT));
+        flow.slot().set_wakeable(true);
+        flow.slot().set_trap(side, Some(start(&flow, side) + SENT[side.index()] + 1));
+        for s in Side::BOTH {
+            flow.plane.attach(flow.ifindex(s)).expect("attached");
+        }
+        let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+        let packet = flow.later(side, SENT[side.index()], 20, 9);
+        let ((), counted) = flow.counted(|| taps[side.index()].send(&packet.bytes(), Offload::default()));
+        assert_eq!((counted["woken"], counted["delivered"], counted["forwarded"]), (1, 1, 1));
+        let expected = {
+            let room = promised(&flow, far);
+            copy(&flow, side, &packet, 9, room)
+        };
+        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the copy");
+    }
+}

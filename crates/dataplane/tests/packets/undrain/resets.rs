@@ -1,0 +1,126 @@
+//! Resets of a peer, and of a socket that is awake.
+
+use longsplice_dataplane::{Mode, Side};
+
+use super::{SENT, across, awake, start};
+use crate::support::{
+    flow::{Flow, OK, Plan, legs},
+    packet::*,
+    tap::{Offload, Tap},
+    woken::{Behind, Past},
+};
+
+#[test]
+fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
+    for side in Side::BOTH {
+        for flags in [RST, RST | ACK] {
+            let far = side.other();
+            let flow = awake();
+            for s in Side::BOTH {
+                flow.plane.attach(flow.ifindex(s)).expect("attached");
+            }
+            let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+            let sent = SENT[side.index()];
+            let room = flow.raw_leg(far).tx_edge.wrapping_sub(start(&flow, far));
+            let packet = Packet {
+                flags,
+                ..flow.later(side, sent, 0, 0)
+            };
+            let expected = if flags & ACK == 0 {
+                flow.reference(side).translate(&packet)
+            } else {
+                across(&flow, side, &packet, start(&flow, far), room)
+            };
+            taps[side.index()].send(&packet.bytes(), Offload::default());
+            assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+            assert!(flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+        }
+    }
+}
+
+#[test]
+fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
+    for side in Side::BOTH {
+        // The far end has acknowledged all of it: it has heard everything, and has a socket to tell it the rest.
+        let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
+        let packet = Packet {
+            flags: RST,
+            ack: 0,
+            ..flow.later(side, SENT[side.index()], 0, 0)
+        };
+        let expected = Behind::of(side, SENT).to_socket(&packet);
+        flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
+        assert!(flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+    }
+}
+
+#[test]
+fn a_forged_reset_stays_where_it_is() {
+    for side in Side::BOTH {
+        let far = side.other();
+        for offset in [SENT[side.index()] + 50, SENT[side.index()] + 1, SENT[side.index()] - 1] {
+            let flow = awake();
+            for s in Side::BOTH {
+                flow.plane.attach(flow.ifindex(s)).expect("attached");
+            }
+            let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+            let packet = Packet {
+                flags: RST,
+                ..flow.later(side, offset, 0, 0)
+            };
+            let expected = flow.reference(side).translate(&packet);
+            taps[side.index()].send(&packet.bytes(), Offload::default());
+            assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+            assert!(!flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+        }
+    }
+}
+
+#[test]
+fn the_reset_of_a_socket_ends_the_flow_while_something_is_under_way() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let flow = awake();
+        // It goes to the end of all that x was sent.
+        let reset = Packet {
+            flags: RST | ACK,
+            ..flow.local_later(side, 0, 0, 0)
+        };
+        let expected = Packet {
+            seq: flow.plan.local[side.index()] + SENT[far.index()],
+            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            ..reset.clone()
+        };
+        flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
+        assert_eq!(flow.slot().mode(), Mode::Aborted);
+        // From now on the kernel answers for itself; what it answers to a segment as it came in is in place, whatever else
+        // would be in numbers that the peer does not know.
+        flow.ignores(side, &flow.later(side, 0, 10, 0).bytes());
+        let answer = Packet {
+            seq: 99,
+            flags: RST,
+            ..flow.local_later(side, 0, 0, 0)
+        };
+        flow.egress_gives(side, &answer.bytes(), (OK, "aborted", &answer.bytes()));
+        let other = flow.local_later(side, 0, 10, 0).bytes();
+        flow.egress_gives(side, &other, (2, "drop_parked", &other));
+    }
+}
+
+#[test]
+fn the_reset_of_a_socket_is_its_own_once_everything_is_settled() {
+    for side in Side::BOTH {
+        let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
+        let reset = Packet {
+            flags: RST | ACK,
+            ..flow.local_later(side, 3, 0, 0)
+        };
+        let expected = Packet {
+            seq: flow.plan.local[side.index()] + SENT[side.other().index()] + 3,
+            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            ..reset.clone()
+        };
+        flow.egress_gives(side, &reset.bytes(), (OK, "emitted", &expected.bytes()));
+        assert_eq!(flow.slot().mode(), Mode::Undrain);
+    }
+}

@@ -1,0 +1,117 @@
+//! The slot and the records of a flow as the kernel half has them, every field: through the pinned maps, in the types
+//! that BTF has of bpf/abi.h.
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use longsplice_dataplane::{Leg, Side};
+
+use super::flow::{Flow, leg};
+
+#[allow(missing_docs, unreachable_pub, unsafe_op_in_unsafe_fn, clippy::all)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
+}
+
+pub use skel::types::{
+    ls_leg, ls_mode, ls_placement, ls_record, ls_seen, ls_slot, ls_slot_flag, ls_trait, ls_tuple,
+};
+
+/// A type of bpf/abi.h: bytes, without padding.
+trait Plain: Copy + Default {}
+impl Plain for ls_slot {}
+impl Plain for ls_record {}
+impl Plain for ls_tuple {}
+
+fn bytes<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: `repr(C)` without padding (asserted in bpf/abi.h).
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+fn value<T: Plain>(bytes: &[u8]) -> T {
+    assert_eq!(bytes.len(), size_of::<T>());
+    // SAFETY: as long as the type, of which every bit pattern is a value.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// The key of a leg's record.
+pub fn tuple(leg: Leg) -> ls_tuple {
+    ls_tuple {
+        saddr: u32::from(*leg.peer.ip()).to_be(),
+        daddr: u32::from(*leg.local.ip()).to_be(),
+        sport: leg.peer.port().to_be(),
+        dport: leg.local.port().to_be(),
+    }
+}
+
+/// The pinned maps of an instance.
+pub struct Maps {
+    flows: MapHandle,
+    slots: MapHandle,
+}
+
+impl Maps {
+    pub fn open(instance: &str) -> Maps {
+        let open = |name: &str| {
+            let path = format!("/sys/fs/bpf/longsplice-{instance}/{name}");
+            MapHandle::from_pinned_path(path).expect("a pinned map")
+        };
+        Maps {
+            flows: open("flows"),
+            slots: open("slots"),
+        }
+    }
+
+    pub fn slot(&self, index: u32) -> ls_slot {
+        let found = self.slots.lookup(&index.to_ne_bytes(), MapFlags::ANY);
+        value(&found.expect("the map").expect("the slot"))
+    }
+
+    pub fn set_slot(&self, index: u32, slot: &ls_slot) {
+        let key = index.to_ne_bytes();
+        self.slots.update(&key, bytes(slot), MapFlags::ANY).expect("written");
+    }
+
+    pub fn record(&self, leg: Leg) -> Option<ls_record> {
+        let found = self.flows.lookup(bytes(&tuple(leg)), MapFlags::ANY);
+        found.expect("the map").map(|b| value(&b))
+    }
+
+    pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
+        let key = tuple(leg);
+        match record {
+            Some(record) => self.flows.update(bytes(&key), bytes(record), MapFlags::ANY).expect("written"),
+            None => drop(self.flows.delete(bytes(&key))),
+        }
+    }
+}
+
+impl Flow {
+    fn maps(&self) -> Maps {
+        Maps::open(&self.plane.instance)
+    }
+
+    /// Its slot, every field.
+    pub fn raw(&self) -> ls_slot {
+        self.maps().slot(self.slot().index())
+    }
+
+    /// One of the slot's legs, every field.
+    pub fn raw_leg(&self, side: Side) -> ls_leg {
+        self.raw().leg[side.index()]
+    }
+
+    /// Changes the slot behind everybody's back, as another CPU may.
+    pub fn edit(&self, edit: impl FnOnce(&mut ls_slot)) {
+        let mut slot = self.raw();
+        edit(&mut slot);
+        self.maps().set_slot(self.slot().index(), &slot);
+    }
+
+    /// What is in the table, wherever the truth is.
+    pub fn raw_record(&self, side: Side) -> Option<ls_record> {
+        self.maps().record(leg(side))
+    }
+
+    pub fn set_raw_record(&self, side: Side, record: Option<&ls_record>) {
+        self.maps().set_record(leg(side), record);
+    }
+}

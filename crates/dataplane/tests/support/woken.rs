@@ -1,0 +1,186 @@
+//! A pair that was spliced and is awake again: its sockets count otherwise than the wire.
+
+use longsplice_dataplane::{Mode, Side};
+
+use super::{
+    flow::{Flow, Plan, REDIRECT},
+    options::{Opt, read, usual, write},
+    packet::{ACK, FIN, Packet, PSH, pattern},
+};
+
+/// What each peer did while the pair was spliced; arrays are indexed by side.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Past {
+    /// Payload that was forwarded.
+    pub sent: [u32; 2],
+    /// Whether a FIN was, behind it.
+    pub fin: [bool; 2],
+    /// How much of the other one's stream each peer acknowledged.
+    pub acked: [u32; 2],
+}
+
+impl Past {
+    /// Both ends acknowledged everything.
+    pub fn all_acknowledged(sent: [u32; 2]) -> Past {
+        Past {
+            sent,
+            acked: [sent[1], sent[0]],
+            ..Past::default()
+        }
+    }
+
+    /// Nobody has acknowledged anything.
+    pub fn unacknowledged(sent: [u32; 2]) -> Past {
+        Past {
+            sent,
+            ..Past::default()
+        }
+    }
+}
+
+impl Flow {
+    /// A segment of a peer, so many bytes behind where it stood at first: payload, and an acknowledgement of so many bytes
+    /// of what the other one sent since.
+    pub fn later(&self, side: Side, offset: u32, len: u32, acked: u32) -> Packet {
+        let next = self.peer_segment(side);
+        Packet {
+            seq: next.seq.wrapping_add(offset),
+            ack: next.ack.wrapping_add(acked),
+            flags: if len == 0 { ACK } else { ACK | PSH },
+            payload: pattern(len as usize),
+            ..next
+        }
+    }
+
+    /// Likewise what the local socket sends toward a peer, in its own numbers.
+    pub fn local_later(&self, side: Side, offset: u32, len: u32, acked: u32) -> Packet {
+        let next = self.local_segment(side);
+        Packet {
+            seq: next.seq.wrapping_add(offset),
+            ack: next.ack.wrapping_add(acked),
+            flags: if len == 0 { ACK } else { ACK | PSH },
+            payload: pattern(len as usize),
+            ..next
+        }
+    }
+
+    /// Gives a packet of a peer the timestamps of so many ticks later.
+    pub fn timed(&self, side: Side, later: u32, packet: Packet) -> Packet {
+        let clock = self.plan.clock[side.index()].wrapping_add(later);
+        Packet {
+            options: usual(clock, 77),
+            ..packet
+        }
+    }
+
+    /// In FINAL: the peers send what is said.
+    pub fn pass(&self, past: Past) {
+        for side in Side::BOTH {
+            let i = side.index();
+            let mut packet = self.later(side, 0, past.sent[i], 0);
+            if past.fin[i] {
+                packet.flags |= FIN;
+            }
+            if past.sent[i] > 0 || past.fin[i] {
+                assert_eq!(self.ingress(side, &packet.bytes()).verdict, REDIRECT);
+            }
+        }
+        for side in Side::BOTH {
+            let i = side.index();
+            if past.acked[i] > 0 {
+                let offset = past.sent[i] + u32::from(past.fin[i]);
+                let ack = self.later(side, offset, 0, past.acked[i]);
+                assert_eq!(self.ingress(side, &ack.bytes()).verdict, REDIRECT);
+            }
+        }
+    }
+
+    /// Wakes the parked sockets.
+    #[track_caller]
+    pub fn wake(&self) {
+        self.slot().set_wakeable(true);
+        assert_eq!(self.plane.wake(self.slot()).expect("it runs"), Mode::Undrain);
+    }
+
+    /// Awake, after this past.
+    pub fn woken(plan: Plan, past: Past) -> Flow {
+        let flow = Flow::dormant(plan);
+        flow.pass(past);
+        flow.wake();
+        flow
+    }
+}
+
+/// What a socket counts less than the wire: in the stream of its peer, and in the one toward it.
+#[derive(Debug, Clone, Copy)]
+pub struct Behind {
+    pub seq: u32,
+    pub ack: u32,
+}
+
+impl Behind {
+    /// Of the socket of a side's leg, when the peers sent this past it.
+    pub fn of(side: Side, sent: [u32; 2]) -> Behind {
+        Behind {
+            seq: sent[side.index()],
+            ack: sent[side.other().index()],
+        }
+    }
+
+    /// What the socket is to see of a segment of its peer.
+    pub fn to_socket(self, p: &Packet) -> Packet {
+        Packet {
+            seq: p.seq.wrapping_sub(self.seq),
+            ack: p.ack.wrapping_sub(self.ack),
+            options: shift_sack(&p.options, self.ack),
+            ..p.clone()
+        }
+    }
+
+    /// What the socket sends, so that its peer sees this.
+    pub fn from_socket(self, p: &Packet) -> Packet {
+        Packet {
+            seq: p.seq.wrapping_sub(self.ack),
+            ack: p.ack.wrapping_sub(self.seq),
+            options: shift_sack(&p.options, self.seq),
+            ..p.clone()
+        }
+    }
+}
+
+/// Takes so much off the edges of SACK blocks.
+fn shift_sack(options: &[u8], less: u32) -> Vec<u8> {
+    let shift = |edge: u32| edge.wrapping_sub(less);
+    let options: Vec<Opt> = read(options)
+        .into_iter()
+        .map(|option| match option {
+            Opt::Sack(blocks) => Opt::Sack(blocks.into_iter().map(|(l, r)| (shift(l), shift(r))).collect()),
+            other => other,
+        })
+        .collect();
+    write(&options)
+}
+
+/// The options with these in the place of every SACK block.
+pub fn with_sack(options: &[u8], edit: impl Fn(u32, u32) -> (u32, u32)) -> Vec<u8> {
+    let options: Vec<Opt> = read(options)
+        .into_iter()
+        .map(|option| match option {
+            Opt::Sack(blocks) => Opt::Sack(blocks.into_iter().map(|(l, r)| edit(l, r)).collect()),
+            other => other,
+        })
+        .collect();
+    write(&options)
+}
+
+/// The options with NOPs where SACK was.
+pub fn without_sack(options: &[u8]) -> Vec<u8> {
+    let options: Vec<Opt> = read(options)
+        .into_iter()
+        .flat_map(|option| match option {
+            Opt::Sack(blocks) => vec![Opt::Nop; 2 + 8 * blocks.len()],
+            other => vec![other],
+        })
+        .collect();
+    write(&options)
+}

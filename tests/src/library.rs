@@ -1,0 +1,332 @@
+//! The engine as a library: a splicer of this process in a namespace, and pairs whose far ends the test holds.
+
+use std::{
+    future::Future,
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use longsplice_engine::{
+    Ended, FlowId, FlowInfo, FlowState, Pair as Near, Returned, Shutdown, Splicer, SplicerConfig, Summary,
+    Until,
+    policy::{DetachPolicy, SplicePolicy},
+};
+use longsplice_lab::{Namespace, Three, ThreeOptions, topology::Nodes};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener as NearListener, TcpStream as NearStream},
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{Pair, SOON, bed, daemon::remove_pins, eventually};
+
+/// How deep a splice is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// The sockets are parked.
+    Dormant,
+    /// There are no sockets.
+    Detached,
+}
+
+impl Depth {
+    /// Both.
+    pub const BOTH: [Depth; 2] = [Depth::Dormant, Depth::Detached];
+
+    /// The policy that leads there.
+    pub fn policy(self) -> DetachPolicy {
+        match self {
+            Depth::Dormant => DetachPolicy::Never,
+            Depth::Detached => DetachPolicy::Now,
+        }
+    }
+
+    /// The state of a flow that is there.
+    pub fn state(self) -> FlowState {
+        match self {
+            Depth::Dormant => FlowState::Dormant,
+            Depth::Detached => FlowState::Detached,
+        }
+    }
+}
+
+/// A splicer in a namespace, with a runtime whose threads are all inside. Dropping it ends its flows and removes its pins.
+#[derive(Debug)]
+pub struct Library {
+    splicer: Splicer,
+    runtime: Runtime,
+    instance: String,
+    front: NearListener,
+}
+
+/// A call of [`Splicer::splice`] under way.
+#[derive(Debug)]
+pub struct Call<'a> {
+    library: &'a Library,
+    task: JoinHandle<std::io::Result<Ended>>,
+}
+
+/// The port that handlers listen on.
+const FRONT_PORT: u16 = 8080;
+/// The port of servers.
+const TARGET_PORT: u16 = 7000;
+
+impl Library {
+    /// Opens a splicer in `namespace`, and listens there for clients.
+    pub fn open(namespace: &Namespace) -> Library {
+        Library::configured(namespace, |config| config)
+    }
+
+    /// The same with other settings. Records linger for a second only.
+    pub fn configured(namespace: &Namespace, change: impl FnOnce(SplicerConfig) -> SplicerConfig) -> Library {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let instance = format!("test-lib-{}-{count}", std::process::id());
+        let config = change(SplicerConfig {
+            instance: instance.clone(),
+            linger: Duration::from_secs(1),
+            ..SplicerConfig::default()
+        });
+        // Threads are in the namespace of the one that starts them.
+        let build = || Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = namespace.run(build).unwrap().unwrap();
+        let opened = runtime.spawn(async move {
+            let splicer = Splicer::open(config).await.unwrap();
+            let front = SocketAddr::from((Ipv4Addr::UNSPECIFIED, FRONT_PORT));
+            (splicer, NearListener::bind(front).await.unwrap())
+        });
+        let (splicer, front) = runtime.block_on(opened).unwrap();
+        Library {
+            splicer,
+            runtime,
+            instance,
+            front,
+        }
+    }
+
+    /// The splicer itself.
+    pub fn splicer(&self) -> &Splicer {
+        &self.splicer
+    }
+
+    /// Runs `work` to its end, at most for [`SOON`]; sockets that it makes itself are not in the namespace.
+    pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime
+            .block_on(async { timeout(SOON, work).await })
+            .unwrap_or_else(|_| panic!("waited {SOON:?} in vain; flows: {:#?}", self.splicer.flows()))
+    }
+
+    /// Runs `work` inside the namespace, and does not wait for it.
+    pub fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(work)
+    }
+
+    /// Accepts a client that has connected already.
+    pub fn accept(&self) -> NearStream {
+        let (client, _) = self.run(self.front.accept()).unwrap();
+        self.splicer.prepare_client(&client).unwrap();
+        client
+    }
+
+    /// Connects leg B on behalf of a client; both its ends.
+    pub fn connect(&self, client: &NearStream, target: &TcpListener) -> (NearStream, TcpStream) {
+        let addr = target.local_addr().unwrap();
+        let splicer = self.splicer.clone();
+        // `connect` wants the client only for its MSS.
+        let client = client.peer_addr().and_then(|_| dup(client)).unwrap();
+        let client = self.run(async { NearStream::from_std(client) }).unwrap();
+        let near = self.run(self.spawn(async move { splicer.connect(addr, &client, SOON).await }));
+        (near.unwrap().unwrap(), accept(target))
+    }
+
+    /// Begins to splice a pair.
+    pub fn splice(&self, pair: impl Into<Near>, until: Until) -> Call<'_> {
+        let (splicer, pair) = (self.splicer.clone(), pair.into());
+        Call {
+            library: self,
+            task: self.spawn(async move { splicer.splice(pair, until).await }),
+        }
+    }
+
+    /// The flow of the client at this port, once it is in one of these states.
+    pub fn wait_state(&self, client_port: u16, states: &[FlowState]) -> FlowInfo {
+        eventually(
+            &format!("{states:?} of the client at port {client_port}"),
+            SOON,
+            || {
+                let flows = self.splicer.flows().into_iter();
+                flows
+                    .filter(|f| f.client.peer.port() == client_port)
+                    .find(|f| states.contains(&f.state))
+            },
+        )
+    }
+
+    /// Asks for a flow to come back.
+    pub fn unsplice(&self, id: FlowId) -> Option<Returned> {
+        let splicer = self.splicer.clone();
+        let asked = self.run(self.spawn(async move { splicer.request_unsplice(id).await }));
+        asked.unwrap().unwrap()
+    }
+
+    /// Reads so many bytes.
+    pub fn read(&self, stream: &mut NearStream, bytes: usize) -> Vec<u8> {
+        let mut buffer = vec![0; bytes];
+        let read = self.run(stream.read_exact(&mut buffer));
+        read.unwrap_or_else(|e| panic!("cannot read {bytes} bytes: {e}"));
+        buffer
+    }
+
+    /// Writes all of it.
+    pub fn write(&self, stream: &mut NearStream, bytes: &[u8]) {
+        self.run(stream.write_all(bytes)).unwrap();
+    }
+
+    /// Waits until no flow is left.
+    pub fn wait_reaped(&self) {
+        eventually("all records to be reaped", SOON, || {
+            self.splicer.flows().is_empty().then_some(())
+        });
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- flows: {:#?}", self.splicer.flows());
+            eprintln!("--- counters: {:#?}", self.splicer.counters());
+        }
+        let splicer = self.splicer.clone();
+        let over = self.spawn(async move { splicer.shutdown(Shutdown::EndSpliced, Duration::ZERO).await });
+        let _ = self.runtime.block_on(over);
+        remove_pins(&Path::new("/sys/fs/bpf").join(format!("longsplice-{}", self.instance)));
+    }
+}
+
+impl Call<'_> {
+    /// How it ended.
+    pub fn ended(self) -> Ended {
+        self.library.run(self.task).unwrap().unwrap()
+    }
+
+    /// The pair that came back.
+    pub fn returned(self) -> Returned {
+        match self.ended() {
+            Ended::Returned(returned) => returned,
+            other => panic!("it did not come back: {other:?}"),
+        }
+    }
+
+    /// What became of a pair that has ended.
+    pub fn closed(self) -> Summary {
+        match self.ended() {
+            Ended::Closed(summary) => summary,
+            other => panic!("it has not ended: {other:?}"),
+        }
+    }
+
+    /// The flow that lives on without this call.
+    pub fn detached(self) -> FlowId {
+        match self.ended() {
+            Ended::Detached(id) => id,
+            other => panic!("it was not let go: {other:?}"),
+        }
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+/// Three nodes, a library in the middle one, and a listening socket at the server.
+#[derive(Debug)]
+pub struct Desk {
+    // In this order: the library ends before its namespace.
+    /// The library.
+    pub library: Library,
+    /// The server's socket.
+    pub listener: TcpListener,
+    /// The nodes.
+    pub net: Three,
+}
+
+impl Desk {
+    /// Sets one up.
+    pub fn new(name: &str) -> Desk {
+        let net = bed::three(name, ThreeOptions::default());
+        Desk {
+            library: Library::open(&net.forwarder),
+            listener: target(&net),
+            net,
+        }
+    }
+
+    /// A connection from the client through the library to the server: its far ends, and the near ones, not yet spliced.
+    pub fn connect(&self) -> (Pair, Near) {
+        connect(&self.library, &self.net, &self.listener)
+    }
+
+    /// The same, to be spliced at once to this depth.
+    pub fn connect_for(&self, depth: Depth) -> (Pair, Near) {
+        let (far, near) = self.connect();
+        (far, at_once(near, depth))
+    }
+
+    /// A connection that is spliced to this depth until a condition.
+    pub fn spliced(&self, depth: Depth, until: Until) -> (Pair, Call<'_>) {
+        let (far, near) = self.connect_for(depth);
+        let call = self.library.splice(near, until);
+        self.library.wait_state(far.client_port(), &[depth.state()]);
+        (far, call)
+    }
+}
+
+/// A listening socket at the server of these nodes.
+pub fn target(net: &Nodes) -> TcpListener {
+    let at = SocketAddr::from((net.server_addr, TARGET_PORT));
+    net.server.run(|| TcpListener::bind(at)).unwrap().unwrap()
+}
+
+/// A connection through a library in the middle of these nodes.
+pub fn connect(library: &Library, net: &Nodes, listener: &TcpListener) -> (Pair, Near) {
+    let front = SocketAddr::from((net.forwarder_client_addr, FRONT_PORT));
+    let far_client = net
+        .client
+        .run(|| TcpStream::connect_timeout(&front, SOON))
+        .unwrap()
+        .unwrap();
+    let client = library.accept();
+    let (server, far_server) = library.connect(&client, listener);
+    (Pair::of(far_client, far_server), Near::new(client, server))
+}
+
+/// To be spliced at once.
+pub fn at_once(pair: impl Into<Near>, depth: Depth) -> Near {
+    pair.into()
+        .with_splice(SplicePolicy::Now)
+        .with_detach(depth.policy())
+}
+
+/// Accepts a connection, soon.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    eventually("a connection to the server", SOON, || match listener.accept() {
+        Ok((stream, _)) => {
+            stream.set_nonblocking(false).unwrap();
+            Some(stream)
+        }
+        Err(e) if e.kind() == ErrorKind::WouldBlock => None,
+        Err(e) => panic!("cannot accept: {e}"),
+    })
+}
+
+fn dup(stream: &NearStream) -> std::io::Result<std::net::TcpStream> {
+    use std::os::fd::AsFd;
+    Ok(stream.as_fd().try_clone_to_owned()?.into())
+}
