@@ -184,11 +184,21 @@ struct ls_move {
 	__u32 where[2]; /* release: interface hints */
 };
 
+/* What the program `wake` is to do. */
+enum ls_wake_how {
+	LS_W_GO_ON = 0,	 /* to UNDRAIN: the ends deliver what was forwarded */
+	LS_W_FREEZE = 1, /* FINAL to FREEZE */
+	LS_W_TAKE_OVER =
+	    2, /* FREEZE to TRACK: the sockets have been given what was forwarded and not acknowledged */
+};
+
 /* Argument of the program `wake`, and its answer. */
 struct ls_wake {
 	__u32 slot;
 	__u32 serial;
-	__u32 mode; /* out: the mode after it; UNDRAIN if it was woken */
+	__u32 how;	/* enum ls_wake_how */
+	__u32 acked[2]; /* TAKE_OVER: from where on the socket toward each side has what its peer may lack */
+	__u32 mode;	/* out: the mode after it */
 };
 
 /* What a ls_event brings. */
@@ -232,6 +242,7 @@ struct ls_types {
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_wake wake;
+	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
 	struct ls_event event;
 	struct ls_peek peek;

@@ -103,7 +103,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		x->owed = 1;
 	if (!old) {
 		note_end_of(&x->rec, s);
-		if (!claimed(w))
+		if (!claimed(w, s))
 			return look_again(skb);
 		note_translated(&x->rec, s, skb->gso_segs);
 	}

@@ -85,7 +85,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		note_ack(rec, s);
 	note_fin_or_rst(w, s);
 	note_end_of(rec, s);
-	if (!claimed(w))
+	if (!claimed(w, s))
 		return look_again(skb);
 	note_translated(rec, s, skb->gso_segs);
 	if (w->slot && w->slot->flags & LS_COPY && s->len)
@@ -165,12 +165,6 @@ static __always_inline int acknowledge(struct __sk_buff *skb, struct walk *w, st
 	if (!w->slot || mode_of(w->slot) != LS_UNDRAIN)
 		return drop(LS_V_ABSORBED);
 	return undrain_ack_copy(skb, w, b, s);
-}
-
-/* FREEZE: not among what was forwarded before. */
-static __always_inline int is_new(const struct walk *w, const struct segment *s)
-{
-	return w->slot && s->end != s->seq && after(s->end, w->slot->leg[w->side & 1].base);
 }
 
 /* Not a whole segment with headers that we know: up to the socket while there is one, with its own numbers.

@@ -140,7 +140,12 @@ int wake(struct __sk_buff *skb)
 	slot = bpf_map_lookup_elem(&slots, &arg.slot);
 	if (!slot || slot->serial != arg.serial)
 		return TC_ACT_SHOT;
-	arg.mode = wake_slot(slot, settled_mode(slot));
+	if (arg.how == LS_W_FREEZE)
+		arg.mode = freeze_slot(slot);
+	else if (arg.how == LS_W_TAKE_OVER)
+		arg.mode = take_over_slot(slot, arg.acked[LS_CLIENT], arg.acked[LS_SERVER]);
+	else
+		arg.mode = wake_slot(slot, settled_mode(slot));
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 

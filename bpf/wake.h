@@ -89,19 +89,80 @@ static __always_inline __u32 wake_slot(struct ls_slot *slot, __u32 from)
 	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
 	__u32 to = LS_UNDRAIN;
 
-	if (from != LS_DRAIN && !(from == LS_FINAL && slot->flags & LS_WAKEABLE))
+	if (from != LS_DRAIN && from != LS_FREEZE && !(from == LS_FINAL && slot->flags & LS_WAKEABLE))
 		return from;
 	if (__sync_val_compare_and_swap(&slot->mode, from, LS_WAKING) != from)
 		return settled_mode(slot);
 	if (from == LS_DRAIN && !(can_go_on(a, b) && can_go_on(b, a))) {
 		to = LS_DRAIN;
 	} else {
+		if (from == LS_FREEZE) {
+			/* What came since was not forwarded. */
+			a->rec.rx_end = a->base;
+			b->rec.rx_end = b->base;
+		}
 		go_on(a, b);
 		go_on(b, a);
 		slot->flags = 0;
 	}
 	__sync_lock_test_and_set(&slot->mode, to);
 	return to;
+}
+
+/* FINAL to FREEZE: nothing new is forwarded from `base` on. The mode after it. */
+static __always_inline __u32 freeze_slot(struct ls_slot *slot)
+{
+	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
+
+	if (__sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_WAKING) != LS_FINAL)
+		return settled_mode(slot);
+	a->base = once(&a->rec.rx_end);
+	b->base = once(&b->rec.rx_end);
+	__sync_lock_test_and_set(&slot->mode, LS_FREEZE);
+	return LS_FREEZE;
+}
+
+/* In the direction from x to o the sockets have all: what was forwarded is x's socket's to acknowledge, and
+ * what o may lack of it, from `acked` on, is in the send queue of o's. */
+static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 acked)
+{
+	__u32 base = x->base, shift;
+
+	if (!after(base, x->cut)) {
+		x->owed = 0;
+		return;
+	}
+	if (x->rec.seen & LS_SEEN_FIN)
+		base--;
+	shift = base - x->cut;
+	x->owed = 1;
+	x->base = base;
+	x->cut = base;
+	x->read_to = base - 1;
+	x->rec.rx_end = base;
+	x->adj_seq -= shift;
+	x->loc_ack = base;
+	x->loc_edge += shift;
+	raise(&x->tx_ack, base);
+	raise(&x->tx_edge, seq_min(o->rec.rx_edge + o->rec.ack_off, x->loc_edge));
+	o->adj_ack += o->loc_end - acked;
+	o->loc_end = base + x->rec.seq_off;
+	o->loc_acked = acked;
+}
+
+/* FREEZE to TRACK; the mode after it. */
+static __always_inline __u32 take_over_slot(struct ls_slot *slot, __u32 acked_by_client,
+					    __u32 acked_by_server)
+{
+	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
+
+	if (__sync_val_compare_and_swap(&slot->mode, LS_FREEZE, LS_WAKING) != LS_FREEZE)
+		return settled_mode(slot);
+	take_over(a, b, acked_by_server);
+	take_over(b, a, acked_by_client);
+	slot->flags = 0;
+	__sync_lock_test_and_set(&slot->mode, LS_TRACK);
+	return LS_TRACK;
 }
 
 #endif

@@ -83,20 +83,26 @@ static __always_inline void judge(const struct walk *w, struct segment *s)
 	s->in_place = !(s->flags & TCP_SYN) && in_window(w->rec, back, offered, s);
 }
 
+/* FREEZE: not among what was forwarded before. */
+static __always_inline int is_new(const struct walk *w, const struct segment *s)
+{
+	return w->slot && s->end != s->seq && after(s->end, w->slot->leg[w->side & 1].base);
+}
+
 /*
  * Whether the segment may still be forwarded, after its end was noted in rx_end. Who takes a flow elsewhere
  * stores that first and reads rx_end then, with a full barrier between, as raise() has one: either he counts
  * the segment among the forwarded ones, or we see that he has been here. Nothing is forwarded behind his
  * back.
  */
-static __always_inline int claimed(const struct walk *w)
+static __always_inline int claimed(const struct walk *w, const struct segment *s)
 {
 	__u32 mode;
 
 	if (!w->slot)
 		return *(volatile __u8 *)&w->rec->placement == LS_DETACHED;
 	mode = mode_of(w->slot);
-	return mode == LS_FINAL || mode == LS_DRAIN;
+	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(w, s));
 }
 
 /* Has the packet come in once more: its flow is elsewhere now. */

@@ -1,10 +1,13 @@
 //! A laboratory with a daemon in its middle.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+};
 
-use longsplice_lab::{Emulated, Error, LinkSpec, Three, ThreeOptions, cleanup};
+use longsplice_lab::{Emulated, Error, LinkSpec, Namespace, Process, Three, ThreeOptions, cleanup, topology};
 
-use crate::{Config, Daemon, Pair};
+use crate::{Config, Daemon, Pair, soon};
 
 /// When a listener splices and detaches.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +50,7 @@ pub struct Bed {
     pub daemon: Daemon,
     /// The server's socket, at [`Bed::target`].
     pub listener: TcpListener,
+    _captures: Vec<Process>,
     /// The nodes.
     pub net: Three,
 }
@@ -83,6 +87,7 @@ impl Bed {
         Bed {
             daemon,
             listener,
+            _captures: capture(&net),
             net,
         }
     }
@@ -121,6 +126,23 @@ impl Bed {
 pub fn three(name: &str, options: ThreeOptions) -> Three {
     prepare();
     or_needs_root(Three::new(name, options))
+}
+
+/// Where the environment variable `LONGSPLICE_PCAP` names a folder: has `tcpdump` write there what passes at both ends
+/// (headers only), for who looks for the cause of a failure.
+pub fn capture(net: &topology::Nodes) -> Vec<Process> {
+    let Some(dir) = std::env::var_os("LONGSPLICE_PCAP") else {
+        return Vec::new();
+    };
+    let begin = |namespace: &Namespace| {
+        let file = Path::new(&dir).join(format!("{}.pcap", namespace.name()));
+        let tcpdump = namespace.command("tcpdump");
+        let tcpdump = tcpdump.args(["-q", "-U", "--immediate-mode", "-Z", "root", "-s", "96", "-i", "any", "-w"]).arg(&file);
+        let process = tcpdump.spawn().unwrap();
+        soon("tcpdump", || file.exists());
+        process
+    };
+    [&net.client, &net.server].map(begin).into()
 }
 
 /// Nodes on emulated links.

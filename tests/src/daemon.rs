@@ -10,6 +10,7 @@ use std::{
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
     thread,
+    time::Duration,
 };
 
 use longsplice_lab::{Namespace, Process};
@@ -361,6 +362,8 @@ impl Drop for Daemon {
 
 impl Daemon {
     fn show(&self) {
+        // What has just failed is still being told.
+        thread::sleep(Duration::from_millis(300));
         for start in 1..=self.starts {
             let log = self.log_of(start);
             // The loader tells much, none of which is about connections.

@@ -23,7 +23,7 @@ use crate::{
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
-    skel::types::{ls_placement, ls_trait},
+    skel::types::{ls_placement, ls_trait, ls_wake_how},
     slot::{Mode, Slot},
     slots::SlotTable,
     time, verdicts,
@@ -310,9 +310,26 @@ impl Dataplane {
     /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
     /// pair is awake.
     pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2])
+    }
+
+    /// From Final to Freeze: what is new is held from now on; the mode after it.
+    pub fn freeze(&self, slot: &Slot) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2])
+    }
+
+    /// From Freeze to Track: the sockets have all that was forwarded and may be lacking, the one toward each side from
+    /// `acked` on (as that side's peer acknowledges). The mode after it.
+    pub fn take_over(&self, slot: &Slot, acked: [u32; 2]) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked)
+    }
+
+    fn change(&self, slot: &Slot, how: ls_wake_how, acked: [u32; 2]) -> io::Result<Mode> {
         let argument = ls_wake {
             slot: slot.index(),
             serial: slot.serial(),
+            how: how.0,
+            acked,
             mode: 0,
         };
         run::question(self.wake.as_fd(), &argument).map(|answer| Mode::from_raw(answer.mode))

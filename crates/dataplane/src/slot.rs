@@ -209,10 +209,15 @@ impl Slot {
     pub fn settle(&self) -> bool {
         let done = self.switch(Mode::Undrain, Mode::Track);
         if done {
-            field!(self, leg[0].owed).store(0, Ordering::SeqCst);
-            field!(self, leg[1].owed).store(0, Ordering::SeqCst);
+            self.own_all();
         }
         done
+    }
+
+    /// Mode Track: what passed by the sockets is theirs now.
+    pub fn own_all(&self) {
+        field!(self, leg[0].owed).store(0, Ordering::SeqCst);
+        field!(self, leg[1].owed).store(0, Ordering::SeqCst);
     }
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same

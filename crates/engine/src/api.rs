@@ -63,8 +63,25 @@ pub struct Pair {
     pub splice: SplicePolicy,
     /// When to let go of the parked sockets; earlier when memory, descriptors or `max_dormant` run short.
     pub detach: DetachPolicy,
+    /// What becomes of segments that are on their way when it comes back.
+    pub outstanding: Outstanding,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
+}
+
+/// What becomes of segments that were forwarded and are not yet acknowledged when a pair comes back: the two ways of the
+/// papers (section III-D of 002).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outstanding {
+    /// They stay the business of the two ends until they are acknowledged; retransmissions pass meanwhile, and what comes
+    /// after them is acknowledged only then. The pair comes back at once.
+    #[default]
+    Await,
+    /// Copies of them are collected first, which takes about a round trip; then the sockets acknowledge them and take over
+    /// their retransmission, so that neither end depends on the other any more. Where that cannot be done within a few
+    /// seconds (a reader that stands still), it is [`Outstanding::Await`].
+    Capture,
 }
 
 /// What is known of a pair from an earlier call.
@@ -87,7 +104,17 @@ impl Pair {
             server,
             splice: SplicePolicy::default(),
             detach: DetachPolicy::default(),
+            outstanding: Outstanding::default(),
             before: None,
+        }
+    }
+
+    /// The same pair, with this way back.
+    #[must_use]
+    pub fn with_outstanding(self, outstanding: Outstanding) -> Pair {
+        Pair {
+            outstanding,
+            ..self
         }
     }
 
@@ -130,6 +157,7 @@ pub struct Returned {
     pub id: FlowId,
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
+    pub(crate) outstanding: Outstanding,
     pub(crate) before: Before,
 }
 
@@ -140,6 +168,7 @@ impl From<Returned> for Pair {
             server: r.server,
             splice: r.splice,
             detach: r.detach,
+            outstanding: r.outstanding,
             before: Some(r.before),
         }
     }
@@ -147,6 +176,10 @@ impl From<Returned> for Pair {
 
 /// How a call of [`crate::Splicer::splice`] ended.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made once in a call, and taken apart at once"
+)]
 pub enum Ended {
     /// Both ends are done, in order or by a reset; the sockets are closed.
     Closed(Summary),

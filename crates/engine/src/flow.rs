@@ -102,8 +102,10 @@ impl Flow {
     /// Of a pair that came back and is to be spliced again: goes from Undrain to Track. The handler may have read and
     /// written what it liked. False if something that passed is not acknowledged yet.
     pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
-        if self.mode() == Mode::Undrain && !(self.is_settled() && self.slot().settle()) {
-            return false;
+        match self.mode() {
+            Mode::Undrain if !(self.is_settled() && self.slot().settle()) => return false,
+            Mode::Track => self.slot().own_all(),
+            _ => {}
         }
         self.slot().set_offsets(assessment.offsets(pump));
         self.interfaces = assessment.interfaces();
@@ -264,6 +266,16 @@ impl Flow {
                 && let Err(error) = announcer.announce(self.legs[side.index()], x, self.timestamps)
             {
                 tracing::debug!(%error, "cannot announce a window");
+            }
+        }
+    }
+
+    /// Says to both ends what was acknowledged last.
+    pub(crate) fn announce(&self, announcer: &Announcer) {
+        for side in Side::BOTH {
+            let sent = announcer.announce(self.legs[side.index()], &self.leg(side), self.timestamps);
+            if let Err(error) = sent {
+                tracing::debug!(%error, "cannot announce an acknowledgement");
             }
         }
     }

@@ -68,6 +68,7 @@
 mod adopt;
 mod announce;
 mod api;
+mod capture;
 mod flow;
 mod gate;
 mod held;

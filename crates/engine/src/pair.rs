@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    api::{Before, Ended, FlowId, FlowState, LegInfo, Pair, Returned, Summary},
+    api::{Before, Ended, FlowId, FlowState, LegInfo, Outstanding, Pair, Returned, Summary},
     flow::Flow,
     gate::{Due, Gate},
     legs::{self, Refusal},
@@ -56,6 +56,7 @@ pub(crate) struct Driver<'a> {
     pub(crate) flow: Option<Flow>,
     splice: SplicePolicy,
     detach: DetachPolicy,
+    outstanding: Outstanding,
     legs: [LegInfo; 2],
     /// What the sockets had set before they were parked.
     pub(crate) keepalive: [bool; 2],
@@ -192,6 +193,7 @@ impl<'a> Driver<'a> {
             flow,
             splice: pair.splice,
             detach: pair.detach,
+            outstanding: pair.outstanding,
             pace: Meter::new(now),
             since: now,
             rounds: 0,
@@ -265,6 +267,18 @@ impl Driver<'_> {
     /// How far each side's trap is.
     pub(crate) fn distances(&self) -> [Option<u32>; 2] {
         Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
+    }
+
+    /// Has both ends hear what was acknowledged last.
+    pub(crate) fn announce(&self, flow: &Flow) {
+        if let Some(announcer) = &self.splicer.announcer {
+            flow.announce(announcer);
+        }
+    }
+
+    /// Whether the way back is to collect copies first.
+    pub(crate) fn captures(&self) -> bool {
+        self.outstanding == Outstanding::Capture
     }
 
     /// The addresses of both legs.
@@ -377,6 +391,7 @@ impl Driver<'_> {
             id: self.id(),
             splice: self.splice,
             detach: self.detach,
+            outstanding: self.outstanding,
             before,
         }))
     }

@@ -8,11 +8,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     api::{Ended, FlowState},
+    capture,
     flow::{Flow, Progress, close_in_silence},
     held::Keeping,
     pair::{Driver, Over},
     splicer::Phase,
-    wake,
+    wake::rebuild,
 };
 
 /// How often a spliced pair is looked at: its end and its idleness show in the records.
@@ -33,7 +34,8 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
         flow.keep_promises(&driver.pump);
     }
     let started = std::time::Instant::now();
-    if !flow.finish(parkable) {
+    // Copies come first, then the wake.
+    if !flow.finish(parkable && !driver.captures()) {
         return match flow.mode() {
             Mode::Undrain => {
                 driver.note_spliced(&flow);
@@ -74,9 +76,10 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
             driver.note_awake(&flow);
             return Ok(Left::Awake(driver, flow));
         }
-        if driver.fired(now).is_some() && mode == Mode::Final && !ended {
+        let wanted = driver.fired(now).is_some() || flow.held().is_waiting();
+        if wanted && mode == Mode::Final && !ended {
             flow.keep_promises(&driver.pump);
-            if flow.wake()? {
+            if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));
             }
@@ -91,6 +94,7 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
             () = driver.pump.ready() => {}
             () = sleep_until(next) => {}
             () = driver.entry.asked() => {}
+            () = flow.held().changed() => {}
             () = driver.splicer.reached(Phase::Closing) => {
                 return detached(driver, flow, None).await;
             }
@@ -106,6 +110,15 @@ struct Detached<'a> {
     legs: [Leg; 2],
     /// Up to where the sockets had been.
     cuts: [u32; 2],
+}
+
+/// Brings the sockets of a spliced pair back into the path, in the way that is asked for; whether they are.
+async fn wake(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
+    if driver.captures() && capture::take_over(driver, flow).await? {
+        return Ok(true);
+    }
+    flow.slot().set_wakeable(true);
+    flow.wake()
 }
 
 /// Closes the sockets in silence; the flow runs on in the records, and is waited for if it is to come back.
@@ -166,7 +179,7 @@ impl<'a> Detached<'a> {
                 return Ok(Left::Ended(self.over(&directions)));
             }
             if self.driver.fired(now).is_some() || self.keeping.held.is_waiting() {
-                match self.come_back() {
+                match self.come_back().await {
                     Ok(flow) => return Ok(Left::Awake(self.driver, flow)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => {
@@ -208,18 +221,18 @@ impl<'a> Detached<'a> {
     }
 
     /// Builds the sockets and wakes them.
-    fn come_back(&mut self) -> io::Result<Flow> {
+    async fn come_back(&mut self) -> io::Result<Flow> {
         let started = std::time::Instant::now();
-        let (flow, sockets) = wake::rebuild(self.driver.splicer, self.serial, self.legs)?;
-        if !flow.wake()? {
+        let (flow, sockets) = rebuild(self.driver.splicer, self.serial, self.legs)?;
+        self.driver.pump.put_sockets(sockets);
+        if !wake(&self.driver, &flow).await? {
             // It is being replaced, or has just ended.
             flow.abandon(self.driver.splicer);
-            for socket in sockets {
+            for socket in self.driver.pump.take_sockets() {
                 close_in_silence(socket)?;
             }
             return Err(io::ErrorKind::NotFound.into());
         }
-        self.driver.pump.put_sockets(sockets);
         for side in Side::BOTH {
             self.note_past(side, flow.leg(side).base);
         }

@@ -6,7 +6,7 @@ use longsplice_core::policy::{DetachPolicy, SplicePolicy};
 use longsplice_dataplane::{Event, Leg};
 
 use crate::{
-    api::{Before, FlowId, LegInfo, Pair, RequestError, Returned},
+    api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
     flow::close_in_silence,
     held::Keeping,
     pair, reaper,
@@ -34,6 +34,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
     };
     let started = std::time::Instant::now();
     let (flow, sockets) = wake::rebuild(splicer, id.0, legs).map_err(fail)?;
+    flow.slot().set_wakeable(true);
     if !flow.wake().map_err(fail)? {
         flow.abandon(splicer);
         for socket in sockets {
@@ -68,6 +69,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         id,
         splice: SplicePolicy::Never,
         detach: DetachPolicy::Now,
+        outstanding: Outstanding::Await,
         before,
     })
 }

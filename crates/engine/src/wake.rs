@@ -25,8 +25,8 @@ impl Flow {
         self.slot().set_keeping(true);
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
-            let promised = x.tx_edge.max_seq(o.rx_edge.wrapping_add(o.ack_off));
-            let wanted = promised.wrapping_sub(x.rx_end.max_seq(x.cut));
+            let promised = later(x.tx_edge, o.rx_edge.wrapping_add(o.ack_off));
+            let wanted = promised.wrapping_sub(later(x.rx_end, x.cut));
             let kept = x.loc_edge.wrapping_sub(x.cut);
             if wanted as i32 <= 0 || wanted <= kept {
                 continue;
@@ -69,19 +69,9 @@ impl Flow {
     }
 }
 
-trait MaxSeq {
-    fn max_seq(self, other: u32) -> u32;
-}
-
-impl MaxSeq for u32 {
-    /// The later sequence number.
-    fn max_seq(self, other: u32) -> u32 {
-        if (self.wrapping_sub(other) as i32) < 0 {
-            other
-        } else {
-            self
-        }
-    }
+/// The later of two sequence numbers.
+pub(crate) fn later(a: u32, b: u32) -> u32 {
+    if (a.wrapping_sub(b) as i32) < 0 { b } else { a }
 }
 
 /// Gives a detached flow a slot and sockets, parked; segments pass all the while.
@@ -125,7 +115,6 @@ fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
     }
     flow.slot().set_sockets([places[0], places[1]]);
     flow.slot().set_keeping(true);
-    flow.slot().set_wakeable(true);
     let [Ok(client), Ok(server)] = [sockets.remove(0), sockets.remove(0)].map(TcpStream::from_std) else {
         return Err(io::Error::other("the runtime takes no more sockets"));
     };

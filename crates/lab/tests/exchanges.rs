@@ -144,8 +144,9 @@ fn retransmission_timeouts_are_counted() {
     );
     // Since Linux 6.7 each socket tells, too.
     let told = outcome.timeouts();
+    let possible = tally.timeouts.unsigned_abs()..10;
     assert!(
-        told.is_none_or(|timeouts| timeouts >= tally.timeouts.unsigned_abs()),
+        told.is_none_or(|told| possible.contains(&told)),
         "{told:?}, {tally}"
     );
 }

@@ -44,10 +44,10 @@ pub fn unsent(fd: impl AsFd) -> Result<u32, Error> {
 /// queue count as sent, too. Returns how many bytes the send buffer took, which may be fewer, or none: with the buffer
 /// that a new socket has, some 130 kB fit. The rest is for an ordinary write.
 ///
-/// When the bytes are repeated (Linux 6.18, `net/ipv4/tcp_output.c`): a socket without a measured round-trip time, such as
-/// a thawed one, sends the last segment again after 1 s, and goes on with the first after 3 s more (both 0.2 s if the kernel
-/// remembers a round-trip time to this peer: `ip tcp_metrics`). It takes one round trip only if bytes are written after
-/// these, and leave: that is, if all together fit into the congestion window of 10 segments, and SACK is on.
+/// When they are repeated (Linux 6.18): a socket that has measured no round-trip time, as one that was just thawed,
+/// sends the last segment after 1 s (a tail loss probe), and begins with the first 3 s later (0.2 s each if the kernel
+/// remembers the peer: `ip tcp_metrics`). It takes one round trip if SACK is on and other bytes are written afterwards
+/// and leave at once: that is, if all together fit into the congestion window, 10 segments.
 ///
 /// # Errors
 /// `EPIPE` or `ECONNRESET` if the connection has ended; `ENOMEM`.

@@ -1,9 +1,11 @@
-//! The receive window: what we have promised, and the buffer that has to take it.
+//! The receive window: what was promised to the peer, and the buffer that has to take it.
 //!
-//! Two numbers of the kernel (Linux 6.18) are in play. The *promise* is the right edge of the window: what lies beyond is
-//! dropped, and it is never taken back. The *buffer* is memory: a segment that does not fit is dropped although it was
-//! promised. The buffer grows by itself while a program reads, so that a promise beyond the buffer is what only comes
-//! about where a window was promised on the socket's behalf: in the time without it, or by the other end of a splice.
+//! The kernel keeps them apart (Linux 6.18, `net/ipv4/tcp_input.c`). The *promise* is the right edge of the window: what
+//! lies beyond is dropped, and the edge never goes back. The *buffer* bounds the memory, and with it the next promise. A
+//! socket by itself never promises more than its buffer takes; but here others promise for it, while it is away or parked.
+//! What then exceeds the buffer is still accepted as a rule, as the kernel enlarges the buffer segment by segment; but it
+//! acknowledges late, keeps the next windows small (117 kB after 3 MB, where 4.6 MB would have been offered), and where
+//! memory is short it drops.
 
 use std::os::fd::AsFd;
 
@@ -20,7 +22,7 @@ const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
 /// Makes a connected socket accept at least `bytes` (0 to 2^30) beyond RCV.NXT. Never takes back what was promised
 /// before. Nothing is sent: the peer learns of it with the next segment, or has been told already.
 ///
-/// That there is memory for it is another matter: [`grow_receive_buffer`].
+/// The buffer is another matter: [`grow_receive_buffer`].
 ///
 /// The socket should be idle: an ACK that arrives in the middle of this has its window update undone, until the peer's next
 /// segment.
@@ -50,11 +52,11 @@ pub fn set_receive_window<Fd: AsFd + ?Sized>(fd: &Fd, bytes: u32) -> Result<(), 
 ///
 /// The cap is half of the largest buffer, the third number of `net.ipv4.tcp_rmem`; for a socket whose buffer was fixed
 /// by `set_receive_buffer`, half of that buffer, which stays as it is. The kernel reckons with segments that fill half
-/// of their memory (later: with what it has seen); very small ones may fit less well. No memory is taken before data
+/// of their memory, and later with those that it has seen; more memory goes to smaller ones. None is taken before data
 /// comes.
 ///
 /// How: `SO_RCVLOWAT` makes room for so many bytes (`tcp_set_rcvlowat`), and raises the clamp of the window
-/// (`TCP_WINDOW_CLAMP`) to them. It is 1, its default, afterwards.
+/// (`TCP_WINDOW_CLAMP`) with it. It is 1, its default, afterwards.
 ///
 /// # Errors
 /// None is known for a TCP socket.

@@ -7,7 +7,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Mode, Placement, Record, Side, raise},
-    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer},
+    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::settled,
     wake::Wake,
     window::fits_window,
@@ -196,6 +196,9 @@ impl Passage {
         if mode == Mode::Track && acks_too_old(&x.rec, &s, 2) {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
+        if mode != Mode::Track && acks_too_old(&x.rec, &s, 1) {
+            return Next::Done(Outcome::of(Verdict::Absorbed));
+        }
         self.in_place = !s.end().before(x.tx_ack) && !acks_too_old(&x.rec, &s, 1);
         note_peer(x, &s, self.in_place);
         if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
@@ -259,6 +262,7 @@ impl Passage {
         flow.note_fin_or_rst(self.side, self.slotted, &s, self.in_place);
         if let Some(rec) = flow.record_at(self.side, self.slotted) {
             note_end_of(rec, &s, self.in_place);
+            note_timestamp(rec, &s, self.in_place);
         }
         // What is forwarded is counted: the sockets may have to go on behind it.
         let unnoted = !self.in_place && s.len > 0;

@@ -69,6 +69,15 @@ pub(super) fn note_end_of(rec: &mut Record, s: &Segment, in_place: bool) {
     }
 }
 
+/// Notes the TSval that o is about to see: before the claim, so that whoever takes the flow elsewhere has it.
+pub(super) fn note_timestamp(rec: &mut Record, s: &Segment, in_place: bool) {
+    if let Some(ts) = s.ts
+        && in_place
+    {
+        raise(&mut rec.ts_high, ts.val + rec.tsval_off);
+    }
+}
+
 impl Flow {
     /// `note_fin_or_rst` of `walk.h`.
     pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) {

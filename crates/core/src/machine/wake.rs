@@ -7,9 +7,11 @@ pub(super) fn went_past(x: &Leg) -> bool {
     x.rec.rx_end.after(x.cut)
 }
 
-/// DRAIN: whether the local sockets could go on in the direction from x to o.
+/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went past them,
+/// not even an acknowledgement, or if all that they had is through.
 fn can_go_on(x: &Leg, o: &Leg) -> bool {
-    !went_past(x) || (x.read_to == x.cut && o.loc_acked == o.loc_end)
+    let whole = !went_past(x) && !x.loc_ack.before(x.tx_ack);
+    whole || (x.read_to == x.cut && o.loc_acked == o.loc_end)
 }
 
 /// Where the sockets go on in the direction from x to o: behind all that was forwarded.

@@ -57,6 +57,16 @@ impl Net {
         assert!(ip.wait().expect("ip").success(), "{lines}");
     }
 
+    /// Has the stack ignore what is delivered to it: it would answer for sockets that are not there.
+    pub fn deaf(&self) {
+        self.ip("address del 198.18.1.1/24 dev a0
+             address del 198.18.2.1/24 dev b0
+             route add 198.18.1.0/24 dev a0
+             route add 198.18.2.0/24 dev b0
+             neighbour replace 198.18.1.2 lladdr 02:00:00:00:01:02 dev a0
+             neighbour replace 198.18.2.2 lladdr 02:00:00:00:02:02 dev b0");
+    }
+
     /// Sets a sysctl of the namespace.
     pub fn sysctl(&self, path: &str, value: &str) {
         std::fs::write(format!("/proc/sys/net/{path}"), value).expect(path);

@@ -111,8 +111,8 @@ mod tests {
         /// refused that fits.
         #[test]
         fn exactly_what_fits_is_admitted(
-            packets in prop::collection::vec((0..3 * MS, 60..1515usize), 1..200),
-            limit in 1500..20_000u64,
+            packets in prop::collection::vec((0..3 * MS, (1..=15usize).prop_map(|hundreds| hundreds * 100)), 1..200),
+            limit in (15..200u64).prop_map(|hundreds| hundreds * 100),
         ) {
             let mut tail = tail(Queue::Bytes(limit));
             let (mut now, mut last) = (0, 0);

@@ -187,7 +187,9 @@ mod tests {
         assert_eq!(read_queue("256KiB"), Some(Queue::Bytes(256 << 10)));
         assert_eq!(read_queue("50p"), Some(Queue::Packets(50)));
         assert_eq!(read_queue("99999999999999GiB"), None);
-        assert_eq!(read_queue("50"), None);
+        for bad in ["50", "1.5p", "p", "99999999999999999999p", "1.5KiB"] {
+            assert_eq!(read_queue(bad), None, "{bad}");
+        }
     }
 
     proptest! {

@@ -125,6 +125,25 @@ fn a_connection_that_has_a_socket_is_not_built_again() {
     );
 }
 
+#[test]
+fn what_cannot_be_is_refused() {
+    let made = Made::new(1, 2, 3000);
+    let mut image = made.a;
+    image.options.send_scale = 15;
+    let error = thaw(&image).unwrap_err();
+    assert_eq!(
+        (error.call(), error.raw_os_error()),
+        ("setsockopt(TCP_REPAIR_OPTIONS)", Some(libc::EFBIG))
+    );
+    image = made.a;
+    image.window.send_wl1 = image.receive_next + image.window.receive + 1;
+    let error = thaw(&image).unwrap_err();
+    assert_eq!(
+        (error.call(), error.raw_os_error()),
+        ("setsockopt(TCP_REPAIR_WINDOW)", Some(libc::EINVAL))
+    );
+}
+
 /// Not a check: prints what a thaw costs. `cargo test --release -p longsplice-repair cost -- --nocapture`
 #[test]
 fn cost_of_a_thaw() {

@@ -50,6 +50,8 @@ pub struct Daemon {
     pub drained_at: Option<Time>,
     pub cycles: u32,
     pub adj: [Offset; 4],
+    /// The peers' timestamps: a rebuilt socket does not know its peer's.
+    pub rx_ts: [Option<Seq>; 2],
 }
 
 impl Default for Daemon {
@@ -63,6 +65,7 @@ impl Default for Daemon {
             drained_at: None,
             cycles: 0,
             adj: [Offset::default(); 4],
+            rx_ts: [None; 2],
         }
     }
 }
@@ -228,6 +231,7 @@ impl World {
         if !self.tasks.is_empty() {
             return;
         }
+        self.daemon.rx_ts = legs.map(|x| Some(x.rx_ts));
         self.daemon.adj = [legs[0].adj_seq, legs[0].adj_ack, legs[1].adj_seq, legs[1].adj_ack];
         self.flow.part();
         self.stats.add("legs alone");

@@ -86,6 +86,8 @@ pub struct World {
     pub trace: Option<VecDeque<String>>,
     pub last_ts: [Option<Seq>; 2],
     /// Payload of a side from here on must not be forwarded while its trap is armed.
+    /// How far the streams came that the local sockets have taken.
+    pub taken: [u64; 2],
     /// Segments on their way from tc to a local socket.
     pub backlog: u32,
     pub trap_floor: [Option<Seq>; 2],
@@ -133,6 +135,7 @@ impl World {
             trace: trace.then(VecDeque::new),
             last_ts: [None; 2],
             backlog: 0,
+            taken: [0; 2],
             trap_floor: [None; 2],
             timers: [[None; 2]; 2],
             scenario,
@@ -164,6 +167,10 @@ impl World {
             let (own, far) = (&self.scenario.locals[i], &self.scenario.locals[j]);
             let start = &mut starts[i];
             start.socket = states[i];
+            if let Some(ts) = self.daemon.rx_ts[i] {
+                let known = start.socket.ts_recent;
+                start.socket.ts_recent = if known.raw() == 0 { ts } else { known.max(ts) };
+            }
             start.adj_seq = adj[2 * i];
             start.adj_ack = adj[2 * i + 1];
             start.record.seq_off = if i == 0 { forth } else { back };

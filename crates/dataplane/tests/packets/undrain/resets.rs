@@ -16,6 +16,7 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
         for flags in [RST, RST | ACK] {
             let far = side.other();
             let flow = awake();
+            flow.net.deaf();
             for s in Side::BOTH {
                 flow.plane.attach(flow.ifindex(s)).expect("attached");
             }
@@ -60,6 +61,7 @@ fn a_forged_reset_stays_where_it_is() {
         let far = side.other();
         for offset in [SENT[side.index()] + 50, SENT[side.index()] + 1, SENT[side.index()] - 1] {
             let flow = awake();
+            flow.net.deaf();
             for s in Side::BOTH {
                 flow.plane.attach(flow.ifindex(s)).expect("attached");
             }

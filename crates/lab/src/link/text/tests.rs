@@ -90,6 +90,10 @@ fn what_is_wrong_is_named() {
             "seed=-1",
             "seed is \"-1\", and should be a whole number in its range",
         ),
+        (
+            "burst=1%:x",
+            "burst is \"1%:x\", and should be up to four percentages, as 1%:25% or 1%:25%:100%:0%",
+        ),
         ("0bit", "rate cannot be 0"),
         ("mtu=10", "mtu cannot be 10"),
         ("1ms/1ms/1ms", "a link has two directions, not 3"),

@@ -17,8 +17,9 @@ impl Tcp {
         if free < (self.config.room / 4).min(self.config.mss) {
             free = 0;
         }
-        let edge = self.rcv_nxt + self.room_in_units(free.min(limit));
-        self.rcv_edge = self.rcv_edge.max(edge);
+        let unit = 1 << self.config.our_scale;
+        let offered = (self.rcv_edge - self.rcv_nxt + unit - 1).max(0) / unit * unit;
+        self.rcv_edge = self.rcv_nxt + self.room_in_units(free).max(offered).min(limit);
         self.rcv_edge
     }
 

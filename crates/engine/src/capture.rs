@@ -1,0 +1,216 @@
+//! The second way back (papers' section III-D): copies of all that is unacknowledged are collected while segments pass,
+//! then the sockets take over its retransmission.
+
+use std::{collections::BTreeMap, io, time::Duration};
+
+use longsplice_dataplane::{Event, LegState, Mode, Side};
+use longsplice_repair::{enter, options, seed_send_queue};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{flow::Flow, pair::Driver, wake::later};
+
+/// How long copies are collected at most: a sender's retransmissions bring what was missed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the last copies may be on their way once nothing new passes.
+const LAST: Duration = Duration::from_millis(20);
+
+/// How often acknowledgements are looked at.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Payload of one direction, by its distance from where the collection began.
+#[derive(Debug, Default)]
+struct Copies {
+    origin: Option<u32>,
+    pieces: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Copies {
+    /// Forgets what lies before `from`, which never goes back.
+    fn advance(&mut self, from: u32) {
+        let origin = *self.origin.get_or_insert(from);
+        let gone = from.wrapping_sub(origin);
+        self.pieces
+            .retain(|at, piece| (*at).saturating_add(piece.len() as u32) > gone);
+    }
+
+    fn add(&mut self, event: &Event) {
+        let (Some(origin), Some(payload)) = (self.origin, event.packet.get(event.payload.clone())) else {
+            return;
+        };
+        let at = event.seq.wrapping_sub(origin);
+        // From before the collection: its end may still be of use.
+        let (at, skip) = match at as i32 {
+            n if n < 0 => (0, n.unsigned_abs() as usize),
+            n => (n as u32, 0),
+        };
+        if let Some(rest) = payload.get(skip..).filter(|r| !r.is_empty()) {
+            let known = self.pieces.entry(at).or_default();
+            if known.len() < rest.len() {
+                *known = rest.to_vec();
+            }
+        }
+    }
+
+    /// All bytes from one sequence number to another one, if they are there.
+    fn range(&self, from: u32, to: u32) -> Option<Vec<u8>> {
+        let origin = self.origin?;
+        let (mut at, to) = (from.wrapping_sub(origin), to.wrapping_sub(origin));
+        let mut bytes = Vec::with_capacity(to.checked_sub(at)? as usize);
+        while at < to {
+            let (start, piece) = self
+                .pieces
+                .range(..=at)
+                .rev()
+                .find(|(start, piece)| **start + piece.len() as u32 > at)?;
+            let part = &piece[(at - start) as usize..];
+            let part = &part[..part.len().min((to - at) as usize)];
+            bytes.extend_from_slice(part);
+            at += part.len() as u32;
+        }
+        Some(bytes)
+    }
+}
+
+/// Where the bytes that the far end may lack begin and end, in x's numbers.
+fn outstanding(x: &LegState, o: &LegState, end: u32) -> (u32, u32) {
+    let acked = o.rx_ack.wrapping_add(o.ack_off);
+    (acked, later(end.wrapping_sub(u32::from(x.fin)), acked))
+}
+
+/// Both directions.
+#[derive(Debug, Default)]
+struct Collection {
+    copies: [Copies; 2],
+}
+
+impl Collection {
+    /// Takes what has come; the bytes that are outstanding in each direction, once they are all there, up to `ends`.
+    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<[(u32, Vec<u8>); 2]> {
+        let states = Side::BOTH.map(|side| flow.leg(side));
+        let spans = Side::BOTH.map(|side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            outstanding(x, o, ends(x))
+        });
+        for side in Side::BOTH {
+            self.copies[side.index()].advance(spans[side.index()].0);
+        }
+        for event in flow.held().take_copies() {
+            self.copies[event.side.index()].add(&event);
+        }
+        let [a, b] = Side::BOTH.map(|side| {
+            let (from, to) = spans[side.index()];
+            Some((from, self.copies[side.index()].range(from, to)?))
+        });
+        Some([a?, b?])
+    }
+}
+
+/// Takes over what is outstanding; false if that cannot be done, and nothing has changed then but that the flow may be
+/// frozen.
+pub(crate) async fn take_over(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
+    let mut collection = Collection::default();
+    // Where it begins, before the first copy comes.
+    collection.collect(flow, |x| x.rx_end);
+    flow.slot().set_copying(true);
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let complete = collection.collect(flow, |x| x.rx_end).is_some();
+        if complete || flow.mode() != Mode::Final {
+            break;
+        }
+        let now = Instant::now();
+        if now >= give_up {
+            flow.slot().set_copying(false);
+            return Ok(false);
+        }
+        tokio::select! {
+            () = flow.held().changed() => {}
+            () = sleep_until(now + TICK) => {}
+        }
+    }
+    if flow.plane().freeze(flow.slot())? != Mode::Freeze {
+        return Ok(false);
+    }
+    let give_up = Instant::now() + LAST;
+    let outstanding = loop {
+        if let Some(all) = collection.collect(flow, |x| x.base) {
+            break all;
+        }
+        if Instant::now() >= give_up {
+            return Ok(false);
+        }
+        tokio::select! {
+            () = flow.held().changed() => {}
+            () = sleep_until(Instant::now() + TICK) => {}
+        }
+    };
+    let mut acked = [0; 2];
+    for side in Side::BOTH {
+        let (from, bytes) = &outstanding[side.index()];
+        let other = side.other();
+        acked[other.index()] = from.wrapping_add(flow.leg(side).seq_off);
+        if !bytes.is_empty() {
+            seed(driver, other, bytes)?;
+        }
+    }
+    let mode = flow.plane().take_over(flow.slot(), acked)?;
+    driver.announce(flow);
+    Ok(mode == Mode::Track)
+}
+
+/// Puts bytes into the send queue of a parked socket, as if it had sent them.
+fn seed(driver: &Driver<'_>, side: Side, bytes: &[u8]) -> io::Result<()> {
+    let socket = driver.pump.socket(side);
+    let room = u32::try_from(bytes.len()).unwrap_or(u32::MAX).saturating_mul(2);
+    let _ = options::set_send_buffer(socket, room.max(1 << 20));
+    let repair = enter(socket)?;
+    let seeded = seed_send_queue(&repair, bytes)?;
+    repair.leave_silently()?;
+    match seeded == bytes.len() {
+        true => Ok(()),
+        // The caller resets both ends: better than a hole.
+        false => Err(io::Error::other("a socket did not take what is outstanding")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsplice_dataplane::EventKind;
+
+    use super::*;
+
+    fn event(seq: u32, bytes: &[u8]) -> Event {
+        Event {
+            kind: EventKind::Copy,
+            serial: 1,
+            side: Side::Client,
+            ifindex: 1,
+            seq,
+            payload: 0..bytes.len(),
+            packet: bytes.to_vec(),
+        }
+    }
+
+    #[test]
+    fn copies_are_joined_across_the_wrap_and_holes_are_seen() {
+        let mut copies = Copies::default();
+        let start = u32::MAX - 2;
+        copies.advance(start);
+        copies.add(&event(start.wrapping_sub(2), b"xyab"));
+        copies.add(&event(start.wrapping_add(4), b"efg"));
+        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
+        copies.add(&event(start.wrapping_add(1), b"bcde"));
+        assert_eq!(copies.range(start, start.wrapping_add(7)).unwrap(), b"abcdefg");
+        copies.advance(start.wrapping_add(5));
+        assert_eq!(
+            copies.range(start.wrapping_add(5), start.wrapping_add(7)).unwrap(),
+            b"fg"
+        );
+        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
+        assert_eq!(
+            copies.range(start.wrapping_add(7), start.wrapping_add(7)).unwrap(),
+            b""
+        );
+    }
+}
