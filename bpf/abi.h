@@ -107,6 +107,13 @@ enum ls_slot_flag {
 	LS_COPY = 1 << 3,     /* FINAL: user space gets a copy of the payload that is forwarded */
 };
 
+/* ls_leg.owed: whether something of x passed by its socket that the far end may not have acknowledged. */
+enum ls_owed {
+	LS_OWED_NOTHING = 0,
+	LS_OWED = 1,	 /* UNDRAIN: anything below `base`; DRAIN: old payload was forwarded, too */
+	LS_OWED_NEW = 2, /* FINAL: the socket was built for the flow, everything before it passed by it */
+};
+
 /*
  * The leg of the peer x, while the flow has sockets. "local" is the forwarder's socket of that leg. All
  * numbers are those of the wire; the local socket's own are greater by adj_seq (the stream of x) and adj_ack
@@ -126,9 +133,7 @@ struct ls_leg {
 	__u32 adj_seq; /* see above */
 	__u32 adj_ack;
 	__u32 base; /* UNDRAIN: what x sent below it was forwarded, and is not the local socket's business */
-	/* UNDRAIN: 1 if anything below `base` may be under way past the sockets; DRAIN, FINAL: 1 if it will
-	 * be so (old payload was forwarded, too, or the socket is new). */
-	__u32 owed;
+	__u32 owed; /* enum ls_owed */
 	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had */
 };
 
@@ -244,6 +249,7 @@ struct ls_types {
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
+	enum ls_owed owed;
 	struct ls_event event;
 	struct ls_peek peek;
 };

@@ -100,7 +100,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		return drop(LS_V_DROP_TTL);
 	note_fin_or_rst(w, s);
 	if (old)
-		x->owed = 1;
+		x->owed = LS_OWED;
 	if (!old) {
 		note_end_of(&x->rec, s);
 		if (!claimed(w, s))

@@ -118,13 +118,16 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			x->tx_edge = a.edge;
 		else
 			raise(&x->tx_edge, a.edge);
+		/* What stands behind what was forwarded meanwhile is not even looked at. */
+		if (mode == LS_DRAIN && s->end == s->seq)
+			new->tcp.seq = bpf_htonl(seq_max(s->seq, o->rec.rx_end + o->rec.seq_off));
 		new->tcp.ack = bpf_htonl(a.ack);
 		new->tcp.window = bpf_htons(window);
 		if (a.ack != s->ack)
 			edits->sack = SACK_BLANK;
 	}
-	if (new->tcp.ack == h->tcp.ack && window == s->window && !edits->tsval_off &&
-	    !(x->adj_seq | x->adj_ack))
+	if (new->tcp.seq == h->tcp.seq &&new->tcp.ack == h->tcp.ack && window == s->window &&
+	    !edits->tsval_off && !(x->adj_seq | x->adj_ack))
 		return pass(LS_V_EMITTED);
 	apply_edits(new, s, edits);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_CLAMPED);

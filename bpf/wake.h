@@ -43,10 +43,12 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o)
 {
 	__u32 cut = once(&x->cut), base = once(&x->rec.rx_end), shift;
 
-	if (after(base, cut))
-		x->owed = 1;
-	if (!x->owed)
+	/* Without either, what was forwarded is what the sockets have, too. */
+	if (!after(base, cut) && x->owed != LS_OWED_NEW) {
+		x->owed = LS_OWED_NOTHING;
 		return;
+	}
+	x->owed = LS_OWED;
 	if (after(base, cut) && x->rec.seen & LS_SEEN_FIN)
 		x->rec.rx_end = --base;
 	shift = base - cut;
@@ -129,13 +131,13 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 	__u32 base = x->base, shift;
 
 	if (!after(base, x->cut)) {
-		x->owed = 0;
+		x->owed = LS_OWED_NOTHING;
 		return;
 	}
 	if (x->rec.seen & LS_SEEN_FIN)
 		base--;
 	shift = base - x->cut;
-	x->owed = 1;
+	x->owed = LS_OWED;
 	x->base = base;
 	x->cut = base;
 	x->read_to = base - 1;

@@ -91,10 +91,7 @@ impl Rig<'_> {
         let (room, at, to) = (self.room, self.front(), self.server());
         let middle = &self.nodes.forwarder;
         let longsplice = |splice| -> Result<_> {
-            let policy = Policy {
-                splice,
-                detach: "now",
-            };
+            let policy = Policy::new(splice, "now");
             let daemon = Daemon::forward(&Instance::new(room)?, middle, at, to, policy)?;
             Ok((Some(daemon), None))
         };

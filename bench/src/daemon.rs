@@ -82,13 +82,34 @@ pub(crate) struct Daemon {
     instance: Rc<Instance>,
 }
 
-/// What a listener does with its connections: the values of `--splice` and `--detach`.
+/// What a listener does with its connections: the values of options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy<'a> {
     /// `--splice`.
     pub(crate) splice: &'a str,
     /// `--detach`.
     pub(crate) detach: &'a str,
+    /// `--unsplice`.
+    pub(crate) unsplice: Option<&'a str>,
+}
+
+impl<'a> Policy<'a> {
+    /// Connections that do not come back from a splice.
+    pub(crate) const fn new(splice: &'a str, detach: &'a str) -> Self {
+        Policy {
+            splice,
+            detach,
+            unsplice: None,
+        }
+    }
+
+    /// The same, coming back under these conditions.
+    pub(crate) const fn until(self, unsplice: &'a str) -> Self {
+        Policy {
+            unsplice: Some(unsplice),
+            ..self
+        }
+    }
 }
 
 impl Daemon {
@@ -110,6 +131,7 @@ impl Daemon {
                 &to.to_string(),
             ])
             .args(["--splice", policy.splice, "--detach", policy.detach])
+            .args(policy.unsplice.map(|until| format!("--unsplice={until}")))
             .args(["--instance", instance.name()]);
         Self::start(command, instance)
     }
@@ -124,12 +146,16 @@ impl Daemon {
     ) -> Result<(Self, Vec<SocketAddr>)> {
         let mut config = format!("instance = \"{}\"\n", instance.name());
         let mut at = Vec::new();
-        for (port, Policy { splice, detach }) in (first.port()..).zip(policies) {
+        for (port, policy) in (first.port()..).zip(policies) {
+            let Policy { splice, detach, .. } = policy;
             let listen = SocketAddr::new(first.ip(), port);
             config += &format!(
                 "[[listener]]\nname = \"l{port}\"\nlisten = \"{listen}\"\nto = \"{to}\"\n\
                  splice = \"{splice}\"\ndetach = \"{detach}\"\n"
             );
+            if let Some(until) = policy.unsplice {
+                config += &format!("unsplice = \"{until}\"\n");
+            }
             at.push(listen);
         }
         let file = instance.file("toml");

@@ -5,22 +5,26 @@
 //! |---|---|
 //! | `supervise` | runs the work in a child, and removes what is left however that ended |
 //! | `daemon`, `peers`, `contender` | start what stands in the middle, and stop it |
-//! | `iperf`, `holder`, `memory` | measure |
-//! | `stats`, `report`, `machine` | sum up |
+//! | `inside` | the library itself in the middle, in this process |
+//! | `iperf`, `holder`, `memory`, `capture` | measure |
+//! | `stats`, `report`, `row`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod contender;
 mod daemon;
 pub mod demo;
 mod holder;
+mod inside;
 mod iperf;
 mod machine;
 mod memory;
 mod peers;
 mod report;
+mod row;
 pub mod rows;
 mod stats;
 mod supervise;

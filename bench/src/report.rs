@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::machine::{self, Machine};
+use crate::row::{Row, Table};
 
 /// What a measure must reach, and what it should.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -81,8 +82,8 @@ impl Verdict {
 /// One row of the table.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
-    /// The row of the table, from 1 on.
-    pub(crate) row: u8,
+    /// The row of which table.
+    pub(crate) row: Row,
     /// What was measured, with its unit.
     pub(crate) measure: String,
     /// What was to be reached.
@@ -100,7 +101,7 @@ pub(crate) struct Finding {
 impl Finding {
     /// A measured row.
     pub(crate) fn new(
-        row: u8,
+        row: Row,
         measure: impl Into<String>,
         target: Target,
         value: f64,
@@ -120,7 +121,7 @@ impl Finding {
     }
 
     /// A row that could not be measured.
-    pub(crate) fn failed(row: u8, measure: &str, error: &anyhow::Error) -> Self {
+    pub(crate) fn failed(row: Row, measure: &str, error: &anyhow::Error) -> Self {
         Finding {
             row,
             measure: measure.to_owned(),
@@ -161,6 +162,16 @@ impl Book {
         })
     }
 
+    /// Where a figure of this run goes, beside the samples.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub(crate) fn figure(&self, name: &str) -> Result<PathBuf> {
+        let (dir, stem) = self.file.parent().zip(self.file.file_stem()).context("results need a directory")?;
+        fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
+        Ok(dir.join(format!("{}-{name}.svg", stem.to_string_lossy())))
+    }
+
     /// Takes in what an experiment found, and saves everything so far.
     pub(crate) fn enter(&mut self, findings: Vec<Finding>) -> Result<()> {
         self.findings.extend(findings);
@@ -186,8 +197,23 @@ impl Book {
         if self.quick {
             out += " (shortened: the figures only show that the harness works)";
         }
-        out += "\n\n| # | measure | must | aim | here | verdict | detail |\n|--:|---|---|---|---|---|---|\n";
-        for finding in &self.findings {
+        out += "\n";
+        for table in [Table::Splice, Table::Return] {
+            out += &self.show_table(table);
+        }
+        out + &format!("\nAll samples: {}\n", self.file.display())
+    }
+
+    /// One of the tables, if there is anything in it.
+    fn show_table(&self, table: Table) -> String {
+        let of_it = |finding: &&Finding| finding.row.table == table;
+        let mut findings = self.findings.iter().filter(of_it).peekable();
+        if findings.peek().is_none() {
+            return String::new();
+        }
+        let mut out = format!("\n{}\n\n", table.title());
+        out += "| # | measure | must | aim | here | verdict | detail |\n|--:|---|---|---|---|---|---|\n";
+        for finding in findings {
             let (must, aim) = finding.target.show();
             let value = finding.value.map_or_else(|| "–".to_owned(), number);
             out += &format!(
@@ -198,7 +224,7 @@ impl Book {
                 finding.detail.replace('\n', " ")
             );
         }
-        out + &format!("\nAll samples: {}\n", self.file.display())
+        out
     }
 }
 

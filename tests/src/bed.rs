@@ -128,7 +128,7 @@ pub fn three(name: &str, options: ThreeOptions) -> Three {
     or_needs_root(Three::new(name, options))
 }
 
-/// Where the environment variable `LONGSPLICE_PCAP` names a folder: has `tcpdump` write there what passes at both ends
+/// Where the environment variable `LONGSPLICE_PCAP` names a folder: has `tcpdump` write there what passes at all nodes
 /// (headers only), for who looks for the cause of a failure.
 pub fn capture(net: &topology::Nodes) -> Vec<Process> {
     let Some(dir) = std::env::var_os("LONGSPLICE_PCAP") else {
@@ -137,12 +137,25 @@ pub fn capture(net: &topology::Nodes) -> Vec<Process> {
     let begin = |namespace: &Namespace| {
         let file = Path::new(&dir).join(format!("{}.pcap", namespace.name()));
         let tcpdump = namespace.command("tcpdump");
-        let tcpdump = tcpdump.args(["-q", "-U", "--immediate-mode", "-Z", "root", "-s", "96", "-i", "any", "-w"]).arg(&file);
+        let tcpdump = tcpdump
+            .args([
+                "-q",
+                "-U",
+                "--immediate-mode",
+                "-Z",
+                "root",
+                "-s",
+                "96",
+                "-i",
+                "any",
+                "-w",
+            ])
+            .arg(&file);
         let process = tcpdump.spawn().unwrap();
         soon("tcpdump", || file.exists());
         process
     };
-    [&net.client, &net.server].map(begin).into()
+    [&net.client, &net.forwarder, &net.server].map(begin).into()
 }
 
 /// Nodes on emulated links.

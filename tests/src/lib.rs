@@ -21,7 +21,7 @@ mod pair;
 mod status;
 mod wait;
 
-pub use bed::{Bed, Policy, emulated, three};
+pub use bed::{Bed, Policy, capture, emulated, three};
 pub use binary::path as binary;
 pub use daemon::{Config, Daemon, Exit};
 pub use luck::Luck;
@@ -56,4 +56,32 @@ pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {
         outcome.connections.len(),
         failures.join("\n")
     );
+}
+
+/// Fails unless each end is content, or saw a reset; it never saw an end in order before all had come, and never waits for ever.
+/// Answers how many connections were lost.
+pub fn assert_whole_or_reset(outcome: &longsplice_lab::Outcome, round: u64) -> usize {
+    use longsplice_lab::traffic::Failure;
+    let mut lost = 0;
+    for (n, connection) in outcome.connections.iter().enumerate() {
+        let server = connection.server.as_ref().unwrap();
+        let what = format!(
+            "round {round}, connection {n} from {:?}: client {:?}, server {:?}",
+            connection.client.local, connection.client.failure, server.failure
+        );
+        match (&connection.client.failure, &server.failure) {
+            (None, None) => continue,
+            // The daemon died before it had connected, or before the server was told of anything.
+            (
+                Some(Failure::Reset { .. } | Failure::Connect(_) | Failure::Other(_)),
+                Some(Failure::Silent),
+            ) => {}
+            (Some(Failure::Reset { .. }), Some(Failure::Reset { .. })) => {}
+            // One end had heard everything, the other's end too, and was gone when its last bytes got lost.
+            (None, Some(Failure::Reset { .. })) | (Some(Failure::Reset { .. }), None) => {}
+            _ => panic!("{what}"),
+        }
+        lost += 1;
+    }
+    lost
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use longsplice_engine::{
-    Ended, FlowId, FlowInfo, FlowState, Pair as Near, Returned, Shutdown, Splicer, SplicerConfig, Summary,
-    Until,
+    Ended, FlowId, FlowInfo, FlowState, Pair as Near, Returned, Shutdown, Side, Splicer, SplicerConfig,
+    Summary, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
 use longsplice_lab::{Namespace, Three, ThreeOptions, topology::Nodes};
@@ -304,6 +304,22 @@ pub fn connect(library: &Library, net: &Nodes, listener: &TcpListener) -> (Pair,
     let client = library.accept();
     let (server, far_server) = library.connect(&client, listener);
     (Pair::of(far_client, far_server), Near::new(client, server))
+}
+
+/// The near socket of a side.
+pub fn near(returned: &mut Returned, side: Side) -> &mut NearStream {
+    match side {
+        Side::Client => &mut returned.client,
+        Side::Server => &mut returned.server,
+    }
+}
+
+/// What brings back a pair whose trap is for this side.
+pub fn trap_of(side: Side) -> Trap {
+    match side {
+        Side::Client => Trap::Client,
+        Side::Server => Trap::Server,
+    }
 }
 
 /// To be spliced at once.

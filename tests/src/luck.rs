@@ -19,6 +19,11 @@ impl Luck {
         Luck(seed)
     }
 
+    /// A sequence of its own, for another thread.
+    pub fn branch(&mut self) -> Luck {
+        Luck(self.number())
+    }
+
     /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use longsplice_engine::Side;
 use longsplice_lab::{Namespace, pattern::Pattern};
 use longsplice_repair::tcp_info;
 use socket2::SockRef;
@@ -57,6 +58,14 @@ impl Pair {
         Pair {
             client: End::new(client, to_server, to_client),
             server: End::new(server, to_client, to_server),
+        }
+    }
+
+    /// The end of a side, and the other one.
+    pub fn ends(&mut self, side: Side) -> [&mut End; 2] {
+        match side {
+            Side::Client => [&mut self.client, &mut self.server],
+            Side::Server => [&mut self.server, &mut self.client],
         }
     }
 

@@ -10,8 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec, traffic::Failure};
-use longsplice_tests::{Bed, Config, Daemon, Flow, Luck, Pair, Policy, SOON, assert_all_ok, soon, three};
+use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec};
+use longsplice_tests::{
+    Bed, Config, Daemon, Flow, Luck, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, soon, three,
+};
 
 const CONNECTIONS: u64 = 8;
 
@@ -114,32 +116,6 @@ fn detached_flows_survive_and_are_adopted() {
 #[test]
 fn dormant_flows_survive_and_are_adopted() {
     spliced_flows_survive(Policy::DORMANT, "dormant");
-}
-
-/// An end is content, or it saw a reset; it never saw an end in order before all had come, and never waits for ever.
-fn assert_whole_or_reset(outcome: &Outcome, round: u64) -> usize {
-    let mut lost = 0;
-    for (n, connection) in outcome.connections.iter().enumerate() {
-        let server = connection.server.as_ref().unwrap();
-        let what = format!(
-            "round {round}, connection {n} from {:?}: client {:?}, server {:?}",
-            connection.client.local, connection.client.failure, server.failure
-        );
-        match (&connection.client.failure, &server.failure) {
-            (None, None) => continue,
-            // The daemon died before it had connected, or before the server was told of anything.
-            (
-                Some(Failure::Reset { .. } | Failure::Connect(_) | Failure::Other(_)),
-                Some(Failure::Silent),
-            ) => {}
-            (Some(Failure::Reset { .. }), Some(Failure::Reset { .. })) => {}
-            // One end had heard everything, the other's end too, and was gone when its last bytes got lost.
-            (None, Some(Failure::Reset { .. })) | (Some(Failure::Reset { .. }), None) => {}
-            _ => panic!("{what}"),
-        }
-        lost += 1;
-    }
-    lost
 }
 
 /// Relayed flows, and those that are being spliced, at any moment.

@@ -10,8 +10,8 @@ use std::{
 
 use longsplice_engine::{Returned, Side, Trap, Until, policy::SplicePolicy};
 use longsplice_tests::{
-    Bed, End, Luck, Pair, Policy,
-    library::{Depth, Desk, Library, at_once},
+    Bed, Luck, Pair, Policy,
+    library::{Depth, Desk, Library, at_once, near, trap_of},
 };
 
 /// By command, any number of times, with bytes in both directions in every state.
@@ -192,31 +192,10 @@ fn by_whatever_comes_first() {
     );
 }
 
-fn ends(pair: &mut Pair, side: Side) -> [&mut End; 2] {
-    match side {
-        Side::Client => [&mut pair.client, &mut pair.server],
-        Side::Server => [&mut pair.server, &mut pair.client],
-    }
-}
-
-fn near(returned: &mut Returned, side: Side) -> &mut tokio::net::TcpStream {
-    match side {
-        Side::Client => &mut returned.client,
-        Side::Server => &mut returned.server,
-    }
-}
-
-fn trap(side: Side) -> Trap {
-    match side {
-        Side::Client => Trap::Client,
-        Side::Server => Trap::Server,
-    }
-}
-
 /// One end has sent `beyond` more bytes than may pass, and the other one has received those: what is beyond is here.
 fn exactly(library: &Library, pair: &mut Pair, returned: &mut Returned, side: Side, may: u64, beyond: u64) {
-    assert_eq!(returned.why, trap(side));
-    let [from, to] = ends(pair, side);
+    assert_eq!(returned.why, trap_of(side));
+    let [from, to] = pair.ends(side);
     assert_eq!(returned.passed[side.index()], may);
     assert_eq!(to.arrived(), to.received(), "and no more");
     let rest = library.read(near(returned, side), beyond as usize);
@@ -236,7 +215,7 @@ fn exactly_so_many_bytes_pass() {
             for may in [1, 2, 1447, 1448, 1449, 65_536].into_iter().chain(random) {
                 let beyond = luck.of(1..100_000);
                 let (mut pair, call) = desk.spliced(depth, Until::bytes_from(side, may));
-                let [from, to] = ends(&mut pair, side);
+                let [from, to] = pair.ends(side);
                 let mut returned = thread::scope(|scope| {
                     scope.spawn(|| from.send(may + beyond));
                     to.receive(may);
@@ -245,7 +224,7 @@ fn exactly_so_many_bytes_pass() {
                 assert!(returned.spliced);
                 exactly(&desk.library, &mut pair, &mut returned, side, may, beyond);
                 // The other direction is as before.
-                let [from, to] = ends(&mut pair, side);
+                let [from, to] = pair.ends(side);
                 to.send(777);
                 let there = library_reads(&desk.library, &mut returned, side, 777);
                 from.vouch(&there);
@@ -272,19 +251,20 @@ fn exactly_so_many_bytes_pass_during_the_splice() {
         let depth = Depth::BOTH[round % 2];
         let side = Side::BOTH[round / 2 % 2];
         let (may, beyond) = (luck.of(1..3 << 20), luck.of(1..50_000));
-        let (mut pair, near) = desk.connect_for(depth);
-        let call = desk.library.splice(near, Until::bytes_from(side, may));
-        let [from, to] = ends(&mut pair, side);
+        let (mut pair, near_pair) = desk.connect_for(depth);
+        let call = desk.library.splice(near_pair, Until::bytes_from(side, may));
+        let [from, to] = pair.ends(side);
         let mut returned = thread::scope(|scope| {
             scope.spawn(|| from.send(may + beyond));
             to.receive(may);
             call.returned()
         });
-        assert_eq!((returned.why, returned.passed[side.index()]), (trap(side), may));
-        let there = desk
-            .library
-            .read(self::near(&mut returned, side), beyond as usize);
-        let [_, to] = ends(&mut pair, side);
+        assert_eq!(
+            (returned.why, returned.passed[side.index()]),
+            (trap_of(side), may)
+        );
+        let there = desk.library.read(near(&mut returned, side), beyond as usize);
+        let [_, to] = pair.ends(side);
         to.vouch(&there);
         assert_eq!(to.arrived(), may);
     }
@@ -304,7 +284,7 @@ fn data_is_trapped_whole_and_at_once() {
             for _ in 0..ROUNDS {
                 let call = desk.library.splice(next, Until::data_from(side));
                 desk.library.wait_state(pair.client_port(), &[depth.state()]);
-                let [from, to] = ends(&mut pair, side);
+                let [from, to] = pair.ends(side);
                 // The other direction passes all the while.
                 to.send(3_000);
                 from.receive(3_000);
@@ -313,7 +293,7 @@ fn data_is_trapped_whole_and_at_once() {
                 let mut returned = call.returned();
                 let request = desk.library.read(near(&mut returned, side), 1_000);
                 times.push(start.elapsed());
-                assert_eq!((returned.why, returned.passed[side.index()]), (trap(side), 0));
+                assert_eq!((returned.why, returned.passed[side.index()]), (trap_of(side), 0));
                 assert_eq!(to.arrived(), to.received(), "none of it was forwarded");
                 desk.library.write(near(&mut returned, side.other()), &request);
                 to.receive(1_000);
@@ -409,14 +389,14 @@ fn a_pair_that_is_only_relayed_comes_back_just_so() {
         let (mut pair, near_pair) = desk.connect();
         let near_pair = near_pair.with_splice(SplicePolicy::Never);
         let call = desk.library.splice(near_pair, Until::bytes_from(side, may));
-        let [from, to] = ends(&mut pair, side);
+        let [from, to] = pair.ends(side);
         from.send(may + 500);
         to.receive(may);
         let mut returned = call.returned();
         assert!(!returned.spliced);
         exactly(&desk.library, &mut pair, &mut returned, side, may, 500);
         let call = desk.library.splice(returned, Until::data_from(side.other()));
-        let [from, to] = ends(&mut pair, side);
+        let [from, to] = pair.ends(side);
         from.send(50_000);
         to.receive(50_000);
         assert!(!call.is_over());
@@ -424,7 +404,7 @@ fn a_pair_that_is_only_relayed_comes_back_just_so() {
         let mut returned = call.returned();
         assert_eq!(
             (returned.why, returned.passed[side.index()]),
-            (trap(side.other()), 50_000)
+            (trap_of(side.other()), 50_000)
         );
         let read = desk.library.read(near(&mut returned, side.other()), 1);
         from.vouch(&read);

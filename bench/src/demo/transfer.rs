@@ -27,10 +27,7 @@ const TRANSFER: Duration = Duration::from_secs(60);
 /// How long bytes are counted to see whether they flow.
 const LOOK: Duration = Duration::from_millis(500);
 
-const POLICY: Policy<'_> = Policy {
-    splice: "never",
-    detach: "now",
-};
+const POLICY: Policy<'_> = Policy::new("never", "now");
 
 /// What takes part.
 struct Stage<'a> {

@@ -6,6 +6,7 @@ use longsplice_lab::{Three, ThreeOptions};
 use super::Scope;
 use crate::contender::{Contender, Rig, Series};
 use crate::report::{Finding, Target};
+use crate::row::Row;
 
 /// Rows 1 and 2.
 pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
@@ -42,7 +43,7 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     );
     Ok(vec![
         ratio(
-            1,
+            Row::splice(1),
             "one bulk stream, offloads on, spliced / kernel router",
             Target::AtLeast { must: 1.0, aim: 1.05 },
             [spliced, router],
@@ -50,7 +51,7 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             &series,
         )?,
         ratio(
-            2,
+            Row::splice(2),
             "the same / best of HAProxy (splice) and nginx stream",
             Target::AtLeast { must: 1.9, aim: 2.2 },
             [spliced, best],
@@ -67,7 +68,7 @@ pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         anyhow::bail!("not every contender was measured");
     };
     let finding = ratio(
-        4,
+        Row::splice(4),
         "offloads off (wire-size segments), spliced / kernel router",
         Target::AtLeast { must: 0.95, aim: 1.1 },
         [spliced, router],
@@ -95,7 +96,7 @@ fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Resul
 }
 
 fn ratio(
-    row: u8,
+    row: Row,
     measure: &str,
     target: Target,
     [this, other]: [&Series; 2],

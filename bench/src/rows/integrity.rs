@@ -12,21 +12,22 @@ use super::Scope;
 use super::middle::Middle;
 use crate::daemon::{Daemon, Policy};
 use crate::report::{Finding, Target};
+use crate::row::Row;
 use crate::stats::Spread;
 use crate::wait;
 
 /// When the splice comes and how deep it goes: each is asked for in turn.
 const POLICIES: [Policy<'_>; 9] = [
-    policy("after=64KiB", "now"),
-    policy("after=256KiB", "never"),
-    policy("after=1MiB", "now"),
-    policy("after=1MiB", "never"),
-    policy("after=4MiB", "now"),
-    policy("after=3ms", "now"),
-    policy("after=7ms", "never"),
-    policy("after=10ms", "after=5ms"),
+    Policy::new("after=64KiB", "now"),
+    Policy::new("after=256KiB", "never"),
+    Policy::new("after=1MiB", "now"),
+    Policy::new("after=1MiB", "never"),
+    Policy::new("after=4MiB", "now"),
+    Policy::new("after=3ms", "now"),
+    Policy::new("after=7ms", "never"),
+    Policy::new("after=10ms", "after=5ms"),
     // To see their pauses beside those of streams that are not spliced.
-    policy("never", "now"),
+    Policy::new("never", "now"),
 ];
 /// Sent by each end of each connection.
 const BYTES: u64 = 8 << 20;
@@ -35,10 +36,6 @@ const PARALLEL: usize = 4;
 const SETTLE: Duration = Duration::from_secs(20);
 /// A connection may end before it could be spliced; so often all policies are asked for, at most.
 const MOST_TURNS: u32 = 4;
-
-const fn policy(splice: &'static str, detach: &'static str) -> Policy<'static> {
-    Policy { splice, detach }
-}
 
 /// What the connections of one policy were like.
 #[derive(Debug, Serialize)]
@@ -99,7 +96,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         first.map_or_else(String::new, |first| format!("; the first failure: {first}"))
     );
     let finding = Finding::new(
-        3,
+        Row::splice(3),
         "splices at full rate, both ways: connections with bytes lost, wrong or reordered",
         Target::AtMost { must: 0.0, aim: 0.0 },
         failures as f64,

@@ -13,6 +13,7 @@ use super::Scope;
 use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
+use crate::row::Row;
 use crate::stats::Spread;
 
 /// By each end of each stream, in byte/s. Two streams at a time make 2 Gbit/s each way.
@@ -22,16 +23,7 @@ const BYTES: u64 = RATE / 2;
 /// Small pieces: large ones would be silences of their own between them.
 const CHUNK: usize = 64 << 10;
 
-const POLICIES: [Policy<'_>; 2] = [
-    Policy {
-        splice: "after=48MiB",
-        detach: "now",
-    },
-    Policy {
-        splice: "never",
-        detach: "now",
-    },
-];
+const POLICIES: [Policy<'_>; 2] = [Policy::new("after=48MiB", "now"), Policy::new("never", "now")];
 
 /// The streams of one kind.
 #[derive(Debug, Serialize)]
@@ -60,7 +52,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let of = |streams: &Streams| Spread::of(streams.longest_ms.iter().copied()).context("no streams");
     let (spliced, unspliced) = (of(&run.spliced)?, of(&run.unspliced)?);
     let pause = Finding::new(
-        6,
+        Row::splice(6),
         "longest pause of a stream around a splice under load, p99 / that of unspliced streams",
         Target::AtMost { must: 2.0, aim: 1.0 },
         spliced.p99 / unspliced.p99,
@@ -85,7 +77,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let per_hundred = caused as f64 * 100.0 / run.splices.max(1) as f64;
     let [client, forwarder, server] = run.namespaces;
     let retransmissions = Finding::new(
-        7,
+        Row::splice(7),
         "segments sent again because of 100 splices under load",
         Target::AtMost { must: 10.0, aim: 0.0 },
         per_hundred,

@@ -15,6 +15,7 @@ use crate::contender::{Contender, Rig, Standing};
 use crate::holder::Held;
 use crate::memory::{Growth, Usage};
 use crate::report::{Finding, Target};
+use crate::row::Row;
 use crate::stats::Spread;
 use crate::wait;
 
@@ -142,7 +143,7 @@ fn judge(all: &[Sample]) -> Result<Finding> {
     let connections = all.first().map_or(0, |one| one.connections);
     detail.push(format!("both ends together {direct:.0}, subtracted"));
     Finding::new(
-        10,
+        Row::splice(10),
         format!("memory of a detached connection, {connections} held / the smaller of HAProxy's and nginx's"),
         Target::AtMost {
             must: 0.05,

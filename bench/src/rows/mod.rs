@@ -1,11 +1,18 @@
 //! `make bench`: the rows of the table that Longsplice must reach, one module for each experiment.
 
 mod bulk;
+mod cycles;
+mod depth;
+mod exchanges;
+mod first_byte;
 mod integrity;
 mod load;
 mod memory;
 mod middle;
 mod switch;
+mod trace;
+mod unsplice;
+mod wakes;
 mod wan;
 
 use std::path::PathBuf;
@@ -15,6 +22,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 
 use crate::report::{Book, Finding};
+use crate::row::Row;
 use crate::supervise::{Room, supervised};
 
 /// Measures Longsplice beside the kernel's router, HAProxy and nginx, in the same namespaces, in turn.
@@ -24,12 +32,21 @@ struct Args {
     /// Shortened versions of everything: shows that the harness works
     #[arg(long)]
     quick: bool,
-    /// Only these rows of the table: 1 to 10 [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
-    rows: Vec<u8>,
+    /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
+    rows: Vec<Row>,
     /// Where the results go, as JSON
     #[arg(long, default_value = "bench/results", value_name = "DIR")]
     results: PathBuf,
+}
+
+/// A row that an experiment measures.
+fn known_row(text: &str) -> Result<Row, String> {
+    let row = text.parse()?;
+    match EXPERIMENTS.iter().any(|experiment| experiment.rows.contains(&row)) {
+        true => Ok(row),
+        false => Err(format!("there is no row {row}")),
+    }
 }
 
 /// What every experiment is given.
@@ -37,6 +54,7 @@ struct Args {
 struct Scope<'a> {
     room: &'a Room,
     quick: bool,
+    book: &'a Book,
 }
 
 impl Scope<'_> {
@@ -49,46 +67,76 @@ impl Scope<'_> {
 /// Something that is measured at once.
 struct Experiment {
     /// The rows that come of it.
-    rows: &'static [u8],
+    rows: &'static [Row],
     title: &'static str,
     run: fn(&Scope<'_>) -> Result<Vec<Finding>>,
 }
 
 const EXPERIMENTS: &[Experiment] = &[
     Experiment {
-        rows: &[1, 2],
+        rows: &[Row::splice(1), Row::splice(2)],
         title: "one bulk stream, offloads on",
         run: bulk::with_offloads,
     },
     Experiment {
-        rows: &[3],
+        rows: &[Row::splice(3)],
         title: "bytes lost or reordered by splices at full rate",
         run: integrity::run,
     },
     Experiment {
-        rows: &[4],
+        rows: &[Row::splice(4)],
         title: "one bulk stream, offloads off",
         run: bulk::without_offloads,
     },
     Experiment {
-        rows: &[5],
+        rows: &[Row::splice(5)],
         title: "the switch to final",
         run: switch::run,
     },
     Experiment {
-        rows: &[6, 7],
+        rows: &[Row::splice(6), Row::splice(7)],
         title: "splices under load",
         run: load::run,
     },
     Experiment {
-        rows: &[8, 9],
+        rows: &[Row::splice(8), Row::splice(9)],
         title: "splices over real round-trip times",
         run: wan::run,
     },
     Experiment {
-        rows: &[10],
+        rows: &[Row::splice(10)],
         title: "memory of a detached connection",
         run: memory::run,
+    },
+    Experiment {
+        rows: &[Row::back(1)],
+        title: "from a trap to its bytes in the handler",
+        run: unsplice::run,
+    },
+    Experiment {
+        rows: &[Row::back(2)],
+        title: "splices and returns of streams at full rate",
+        run: cycles::run,
+    },
+    Experiment {
+        rows: &[Row::back(3)],
+        title: "requests and replies, spliced and back for each",
+        run: exchanges::run,
+    },
+    Experiment {
+        rows: &[Row::back(4)],
+        title: "timeouts of woken sockets over emulated links",
+        run: wakes::run,
+    },
+    Experiment {
+        rows: &[Row::back(5)],
+        title: "the first byte of a reply whose request wakes its pair",
+        run: first_byte::run,
+    },
+    Experiment {
+        rows: &[Row::back(6)],
+        title: "a sequence trace through a splice and the way back",
+        run: trace::run,
     },
 ];
 
@@ -100,21 +148,23 @@ pub fn main() -> ExitCode {
 }
 
 fn run(room: &Room, args: &Args) -> Result<()> {
-    let wanted = |row: &u8| args.rows.is_empty() || args.rows.contains(row);
+    let wanted = |row: &Row| args.rows.is_empty() || args.rows.contains(row);
     let part: String = args.rows.iter().map(|row| format!("-row{row}")).collect();
     let mut book = Book::new(&args.results, args.quick, &part)?;
-    let scope = Scope {
-        room,
-        quick: args.quick,
-    };
     for experiment in EXPERIMENTS {
         if !experiment.rows.iter().any(wanted) {
             continue;
         }
-        eprintln!("── rows {:?}: {}", experiment.rows, experiment.title);
+        let rows: Vec<_> = experiment.rows.iter().map(Row::to_string).collect();
+        eprintln!("── {}: {}", rows.join(", "), experiment.title);
+        let scope = Scope {
+            room,
+            quick: args.quick,
+            book: &book,
+        };
         let found = (experiment.run)(&scope).unwrap_or_else(|error| {
             eprintln!("   failed: {error:#}");
-            let failed = |&row: &u8| Finding::failed(row, experiment.title, &error);
+            let failed = |&row: &Row| Finding::failed(row, experiment.title, &error);
             experiment.rows.iter().map(failed).collect()
         });
         book.enter(found.into_iter().filter(|found| wanted(&found.row)).collect())?;

@@ -8,6 +8,7 @@ use super::Scope;
 use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
+use crate::row::Row;
 
 const BYTES: u64 = 4 << 20;
 const PARALLEL: usize = 2;
@@ -16,10 +17,7 @@ const PARALLEL: usize = 2;
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let splices: u32 = scope.count(300, 30);
     let net = Three::new("bench", ThreeOptions::default())?;
-    let policies = ["never", "now"].map(|detach| Policy {
-        splice: "after=256KiB",
-        detach,
-    });
+    let policies = ["never", "now"].map(|detach| Policy::new("after=256KiB", detach));
     let middle = Middle::start(scope, &net, &policies)?;
     for &at in &middle.at {
         let spec = TrafficSpec::same(splices as usize, ConnectionSpec::both_ways(BYTES)).parallel(PARALLEL);
@@ -34,7 +32,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             times.samples
         );
         Finding::new(
-            5,
+            Row::splice(5),
             format!("the switch to final once drained, median, {depth}, ns"),
             Target::AtMost { must, aim },
             times.median_ns as f64,

@@ -71,10 +71,7 @@ impl Kind {
             Kind::Auto => "auto",
             Kind::Never => "never",
         };
-        Policy {
-            splice,
-            detach: "now",
-        }
+        Policy::new(splice, "now")
     }
 }
 

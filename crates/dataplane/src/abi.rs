@@ -4,9 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::skel::types;
 
-pub(crate) use types::{
-    ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_record, ls_slot, ls_tuple, ls_wake,
-};
+pub(crate) use types::{ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_record, ls_slot, ls_tuple, ls_wake};
 
 /// The layout's version: pinned maps carry it.
 pub const ABI_VERSION: u32 = 2;

@@ -288,7 +288,13 @@ impl Dataplane {
         self.r#move(self.attach.as_fd(), slot, legs, [0; 2])
     }
 
-    fn r#move(&self, program: BorrowedFd<'_>, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
+    fn r#move(
+        &self,
+        program: BorrowedFd<'_>,
+        slot: &Slot,
+        legs: [Leg; 2],
+        toward: [u32; 2],
+    ) -> io::Result<()> {
         let argument = ls_move {
             key: legs.map(Leg::tuple),
             slot: slot.index(),

@@ -57,7 +57,11 @@ impl Event {
                 _ => EventKind::Held,
             },
             serial: head.serial,
-            side: if head.side == 0 { Side::Client } else { Side::Server },
+            side: if head.side == 0 {
+                Side::Client
+            } else {
+                Side::Server
+            },
             ifindex: head.ifindex,
             seq: head.seq,
             payload,

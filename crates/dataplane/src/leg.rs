@@ -3,7 +3,7 @@
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
     peek::Peek,
-    skel::types::{ls_placement, ls_seen, ls_trait},
+    skel::types::{ls_owed, ls_placement, ls_seen, ls_trait},
 };
 
 /// The loopback's interface index, in every namespace: where routes to our own addresses lead.
@@ -119,7 +119,7 @@ impl LegState {
             acked: l.loc_acked,
             loc_ack: l.loc_ack,
             base: l.base,
-            owed: l.owed != 0,
+            owed: l.owed != ls_owed::LS_OWED_NOTHING.0,
             mapping: Mapping {
                 seq: l.adj_seq,
                 ack: l.adj_ack,
@@ -135,7 +135,15 @@ impl LegState {
     }
 }
 
-pub(crate) fn start_leg(side: Side, x: &LegStart, o: &LegStart, slot: u32, serial: u32, ts: bool, now: u32) -> ls_leg {
+pub(crate) fn start_leg(
+    side: Side,
+    x: &LegStart,
+    o: &LegStart,
+    slot: u32,
+    serial: u32,
+    ts: bool,
+    now: u32,
+) -> ls_leg {
     let far = o.leg.tuple();
     let mut traits = 0;
     for (on, flag) in [

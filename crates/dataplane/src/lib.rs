@@ -48,4 +48,4 @@ pub use flows::Direction;
 pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
-pub use slot::{Mode, Sockets, Slot};
+pub use slot::{Mode, Slot, Sockets};

@@ -92,7 +92,9 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .events
         .reuse_fd(forward.maps.events.as_fd())
         .map_err(&reuse)?;
-    let moves = open.load().map_err(bpf("cannot load the programs that move flows"))?;
+    let moves = open
+        .load()
+        .map_err(bpf("cannot load the programs that move flows"))?;
 
     let mut object = MaybeUninit::uninit();
     let open = InjectSkelBuilder::default()

@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
     peek::Peek,
-    skel::types::{ls_mode, ls_slot_flag},
+    skel::types::{ls_mode, ls_owed, ls_slot_flag},
     slots::SlotTable,
 };
 
@@ -198,7 +198,7 @@ impl Slot {
                 (field!(self, leg[i].loc_acked), s.send_next),
                 (field!(self, leg[i].adj_seq), 0),
                 (field!(self, leg[i].adj_ack), 0),
-                (field!(self, leg[i].owed), 1),
+                (field!(self, leg[i].owed), ls_owed::LS_OWED_NEW.0),
             ] {
                 word.store(value, Ordering::SeqCst);
             }
@@ -285,7 +285,10 @@ impl Slot {
         let (i, map) = (side.index(), self.mapping(side));
         for (word, value) in [
             (field!(self, leg[i].cut), peek.rcv_nxt.wrapping_sub(map.seq)),
-            (field!(self, leg[i].rec.rx_end), peek.rcv_nxt.wrapping_sub(map.seq)),
+            (
+                field!(self, leg[i].rec.rx_end),
+                peek.rcv_nxt.wrapping_sub(map.seq),
+            ),
             (field!(self, leg[i].loc_end), peek.snd_nxt.wrapping_sub(map.ack)),
             (
                 field!(self, leg[i].loc_edge),

@@ -107,4 +107,3 @@ impl Drop for SlotTable {
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
-

@@ -135,11 +135,12 @@ impl Pair {
 /// again, with each other (`splicer.splice(returned, …)`) or with others. Something that passed may still be unacknowledged by an
 /// end; the kernel half sees to that, and lets a new splice wait for it ([`RelayReason::Unsettled`]).
 ///
-/// Their options are not all what they were: `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, a close is orderly again
-/// (`SO_LINGER` off, whatever it was), and keep-alive is off if they were parked. Sockets that were rebuilt, because the flow was
-/// detached, have nothing else of what the handler had set, such as a congestion control, marks, TOS or buffer sizes; nor
-/// ECN (RFC 3168), which `TCP_REPAIR` cannot restore, nor measured round-trip times: they begin with a congestion window of
-/// 10 segments (papers' section III-D: “a slow start is initiated”).
+/// Their options are not all what they were: `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, and a close is orderly again
+/// (`SO_LINGER` off, whatever it was). Sockets that were rebuilt, because the flow was detached, have nothing else of what the
+/// handler had set, such as a congestion control, marks, TOS or buffer sizes, nor measured round-trip times: they begin with a
+/// congestion window of 10 segments (papers' section III-D: “a slow start is initiated”). Nor have they ECN (RFC 3168), which
+/// `TCP_REPAIR` cannot restore; so a pair with ECN that has conditions is detached only when memory, descriptors or
+/// `max_dormant` run short.
 #[derive(Debug)]
 pub struct Returned {
     /// Leg A. What the client sent beyond what has passed is readable here.
@@ -253,8 +254,8 @@ pub enum FlowState {
 /// One direction of a flow.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct DirectionInfo {
-    /// Payload bytes, relayed and spliced, of the present call of [`crate::Splicer::splice`]; of a flow that nobody holds: since it
-    /// was last spliced, and before in the same call. What is sent again while spliced counts again.
+    /// Payload bytes, relayed and spliced; may begin anew when the pair has come back. What is sent again while spliced counts
+    /// again.
     pub bytes: u64,
     /// Segments translated by the kernel half (wire segments, as GSO would cut them); 0 while relayed.
     pub segments: u64,
@@ -305,7 +306,7 @@ pub struct Counters {
     pub spliced_total: u64,
     /// Spliced pairs whose sockets were closed in silence.
     pub detached_total: u64,
-    /// Spliced pairs whose sockets took over again, those included that were spliced on without coming back to a caller.
+    /// How often the sockets of a spliced pair were taken back into the path; not always to a caller.
     pub unspliced_total: u64,
     /// Flows found at the start, of a predecessor.
     pub adopted_total: u64,
@@ -323,6 +324,8 @@ pub struct Counters {
     pub segments: BTreeMap<String, u64>,
     /// Spliced pairs that came back to a caller, by cause: the names of [`Trap`].
     pub returned_total: BTreeMap<String, u64>,
+    /// Unspliced pairs whose sockets took over what was outstanding ([`Outstanding::Capture`]).
+    pub captured_total: u64,
     /// How long the switch to final took, once drained.
     pub switch_to_dormant: SwitchTimes,
     /// The same, with the sockets closed, where that followed at once.

@@ -355,12 +355,14 @@ impl Flow {
     }
 
     /// In Drain: tells the kernel half in which directions the local sockets have nothing left, so that it may wake them.
-    /// `cuts` are from before the last step of the pump.
-    pub(crate) fn promise(&self, pump: &Pump, cuts: [u32; 2]) -> io::Result<()> {
+    /// `cuts` are from before the last step of the pump; `at_trap`: whose budget is used up.
+    pub(crate) fn promise(&self, pump: &Pump, cuts: [u32; 2], at_trap: [bool; 2]) -> io::Result<()> {
         for side in Side::BOTH {
             let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
             let cut = cuts[side.index()];
-            if copied == cut && pump.held(side) == 0 && unsent(pump.socket(side.other()))? == 0 {
+            // At its limit the pump will pass on no more, whatever there is.
+            let done = copied == cut || pump.stopped(side) && at_trap[side.index()];
+            if done && pump.held(side) == 0 && unsent(pump.socket(side.other()))? == 0 {
                 self.slot().set_read_to(side, cut);
             }
         }

@@ -50,7 +50,10 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
     }
     let switched = started.elapsed();
     driver.note_spliced(&flow);
-    if !parkable || detach == DetachPolicy::Now || driver.splicer.under_pressure() {
+    // ECN cannot be restored to a socket: a flow with it that is to come back keeps those it has.
+    let keeps = !driver.traps.is_closed() && flow.leg(Side::Client).ecn;
+    let now = detach == DetachPolicy::Now && !keeps;
+    if !parkable || now || driver.splicer.under_pressure() {
         return detached(driver, flow, Some(started)).await;
     }
     driver.splicer.stats.to_dormant.add(switched);
@@ -61,7 +64,7 @@ pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolic
         driver.pump.set_limit(side, Some(driver.pump.bytes(side)));
     }
     let until = match detach {
-        DetachPolicy::AfterTime(after) => Some(Instant::now() + after),
+        DetachPolicy::AfterTime(after) if !keeps => Some(Instant::now() + after),
         _ => None,
     };
     loop {
@@ -115,6 +118,7 @@ struct Detached<'a> {
 /// Brings the sockets of a spliced pair back into the path, in the way that is asked for; whether they are.
 async fn wake(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
     if driver.captures() && capture::take_over(driver, flow).await? {
+        driver.splicer.stats.captured.add(1);
         return Ok(true);
     }
     flow.slot().set_wakeable(true);

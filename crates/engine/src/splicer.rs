@@ -272,8 +272,8 @@ impl Splicer {
         pair::run(&self.inner, pair.into(), until).await
     }
 
-    /// Every flow there is, relayed ones too, by number; not those whose sockets a handler has. Walks over all records: some
-    /// ten milliseconds for each 10,000, which an async task should leave to `spawn_blocking`.
+    /// Every flow there is, relayed ones too, by number; not those whose sockets a handler has. Walks over all records, which
+    /// takes a while where there are many: a task should leave it to `spawn_blocking`.
     pub fn flows(&self) -> Vec<FlowInfo> {
         let mut flows = self.inner.registry.list();
         let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();

@@ -165,7 +165,8 @@ async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
         driver.step()?;
         let now = Instant::now();
         if !driver.traps.is_closed() {
-            flow.promise(&driver.pump, cuts)?;
+            let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
+            flow.promise(&driver.pump, cuts, at_trap)?;
         }
         if (driver.fired(now).is_some() || flow.held().is_waiting()) && flow.wake()? {
             return Ok(Drained::Awake);

@@ -87,6 +87,7 @@ pub(crate) struct Stats {
     pub(crate) spliced: Count,
     pub(crate) detached: Count,
     pub(crate) unspliced: Count,
+    pub(crate) captured: Count,
     pub(crate) adopted: Count,
     pub(crate) relay_bytes: Count,
     pub(crate) to_dormant: Times,
@@ -139,6 +140,7 @@ impl Stats {
             spliced_total: self.spliced.get(),
             detached_total: self.detached.get(),
             unspliced_total: self.unspliced.get(),
+            captured_total: self.captured.get(),
             returned_total: returned.clone(),
             adopted_total: self.adopted.get(),
             ended_total: ended

@@ -74,12 +74,15 @@ impl Traps {
         Some(u32::try_from(left).unwrap_or(STEP))
     }
 
+    /// Whether the pump may read no more of a side.
+    pub(crate) fn is_used_up(&self, side: Side, pump: &Pump) -> bool {
+        self.pump_limit(side).is_some_and(|limit| pump.bytes(side) >= limit)
+    }
+
     /// The condition that is met.
     pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
         for side in Side::BOTH {
-            let used_up = self
-                .pump_limit(side)
-                .is_some_and(|limit| pump.bytes(side) >= limit);
+            let used_up = self.is_used_up(side, pump);
             let is_data = self.until.budget(side) == Some(0);
             if used_up
                 && if is_data {

@@ -55,8 +55,7 @@ impl Until {
     }
 
     /// Until so many payload bytes of a side have passed: exactly so many, what follows is trapped. (With 0, it is
-    /// [`Until::data_from`].) 2^31 or more are honoured in the relay only, in this version: spliced, the pair does not come back by
-    /// them.
+    /// [`Until::data_from`].)
     pub fn bytes_from(side: Side, bytes: u64) -> Until {
         let mut until = Until::default();
         until.budgets[side.index()] = Some(bytes);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError, Weak};
-use std::{fs, thread};
+use std::thread;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -113,10 +113,9 @@ fn catch_signals() -> Result<(), Error> {
 /// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed.
 pub fn sweep(prefix: &str) -> Result<usize, Error> {
     let mut swept = 0;
-    for name in netns::names()?.iter().filter(|name| name.starts_with(prefix)) {
-        let Some(owner) = netns::owner(name) else { continue };
-        if !fs::exists(format!("/proc/{owner}")).unwrap_or(true) {
-            netns::destroy(name)?;
+    for name in netns::names()? {
+        if name.starts_with(prefix) && netns::is_left_over(&name) {
+            netns::destroy(&name)?;
             swept += 1;
         }
     }

@@ -169,15 +169,16 @@ pub fn enter<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, 
     })
 }
 
-/// The full name of the namespace that was made with the prefix `name`, by any process; or `name` itself, if it is a full
-/// name.
+/// The full name of the namespace that was made with the prefix `name` by a process that lives; or `name` itself, if it is
+/// a full name.
 ///
 /// # Errors
 /// [`Error::NoNamespace`] when there is none, or more than one.
 pub fn find(name: &str) -> Result<String, Error> {
     let mut names = names()?;
     names.sort();
-    let mut found: Vec<&String> = names.iter().filter(|full| prefix(full) == Some(name)).collect();
+    let made = names.iter().filter(|full| prefix(full) == Some(name));
+    let mut found: Vec<&String> = made.filter(|full| !is_left_over(full)).collect();
     found.extend(names.iter().find(|full| *full == name));
     match found.as_slice() {
         [one] => Ok((*one).clone()),
@@ -205,8 +206,13 @@ fn open(name: &str) -> Result<File, Error> {
 }
 
 /// The process that made the namespace `name`, if the name has the form that [`Namespace::new`] gives.
-pub(crate) fn owner(name: &str) -> Option<u32> {
+fn owner(name: &str) -> Option<u32> {
     parts(name).map(|(_, pid)| pid)
+}
+
+/// Whether the process that made the namespace `name` is gone. A process id that was given to a new process hides that.
+pub(crate) fn is_left_over(name: &str) -> bool {
+    owner(name).is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true))
 }
 
 /// What the namespace `name` was to be called, if its name has that form.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
@@ -24,8 +24,9 @@ fn routed(servers: usize, router: Option<Leg>) -> FarmOptions {
 /// Whether a connection from the client whose packets pass this many nodes reaches the first server.
 fn reaches(net: &Farm, hops: u32) -> bool {
     let server = &net.servers[0];
-    let addr = SocketAddr::from((server.addr, 7000));
-    let _listener = server.namespace.run(|| TcpListener::bind(addr)).unwrap().unwrap();
+    let listen = || TcpListener::bind((server.addr, 0));
+    let listener = server.namespace.run(listen).unwrap().unwrap();
+    let addr = listener.local_addr().unwrap();
     let connect = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_ttl_v4(hops).unwrap();

@@ -161,23 +161,23 @@ fn traffic_passes_a_command_in_the_forwarder() {
 
 #[test]
 fn a_command_runs_in_a_node_of_a_topology_that_is_up() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
-    command.args(["up", "--name=lab-up", "--servers=2"]);
-    let up = Process::spawn(command.stderr(Stdio::piped())).unwrap();
-    let mut lines = BufReader::new(up.take_stderr().unwrap()).lines();
-    let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line == "up, until interrupted"));
-    ready.expect("this test needs root").unwrap();
+    let name = format!("lab-up-{}", std::process::id());
+    // Somebody's who died, and left it behind: not meant.
+    let left = format!("{name}-server2-99999999-0");
+    let netns = |what: &str| Command::new("ip").args(["netns", what, &left]).status().unwrap();
+    assert!(netns("add").success());
+    let up = up(&["--servers=2", "--name", &name]);
     let addrs = |args: &[&str]| {
         let output = lab(&[args, &["--", "ip", "-o", "-4", "addr"]].concat());
         assert!(output.status.success(), "{output:?}");
         text(&output.stdout)
     };
-    assert!(addrs(&["run", "--name=lab-up", "server2"]).contains("198.18.3.1/24"));
-    let full = format!("lab-up-client-{}-0", up.pid());
+    assert!(addrs(&["run", "--name", &name, "server2"]).contains("198.18.3.1/24"));
+    let full = format!("{name}-client-{}-0", up.pid());
     assert!(addrs(&["run", &full]).contains("198.18.1.1/24"));
-    let failed = lab(&["run", "--name=lab-up", "client", "--", "sh", "-c", "exit 7"]);
+    let failed = lab(&["run", "--name", &name, "client", "--", "sh", "-c", "exit 7"]);
     assert_eq!(failed.status.code(), Some(7));
-    let unknown = lab(&["run", "--name=lab-up", "server3", "--", "true"]);
+    let unknown = lab(&["run", "--name", &name, "server3", "--", "true"]);
     assert!(
         text(&unknown.stderr).contains(&full),
         "what there is: {unknown:?}"
@@ -185,16 +185,32 @@ fn a_command_runs_in_a_node_of_a_topology_that_is_up() {
     up.kill(Signal::TERM).unwrap();
     up.wait(Duration::from_secs(10)).unwrap().expect("it ends");
     assert!(!fs::exists(format!("/run/netns/{full}")).unwrap());
+    assert!(
+        netns("delete").success(),
+        "it is not the topology's, and still there"
+    );
+}
+
+/// Brings a topology up, and waits until it is.
+fn up(args: &[&str]) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
+    command.arg("up").args(args).stderr(Stdio::piped());
+    let up = Process::spawn(&mut command).unwrap();
+    let lines = BufReader::new(up.take_stderr().unwrap()).lines();
+    let mut said: Vec<String> = lines
+        .map_while(Result::ok)
+        .take_while(|line| !line.starts_with("up, "))
+        .collect();
+    assert!(
+        said.pop().is_some_and(|line| line.starts_with("LAB_")),
+        "this test needs root: {said:?}"
+    );
+    up
 }
 
 #[test]
 fn what_a_killed_run_left_is_cleaned() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
-    command.args(["up", "--name=lab-killed", "--client-link=1ms"]);
-    let up = Process::spawn(command.stderr(Stdio::piped())).unwrap();
-    let mut lines = BufReader::new(up.take_stderr().unwrap()).lines();
-    let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line == "up, until interrupted"));
-    ready.expect("this test needs root").unwrap();
+    let up = up(&["--name=lab-killed", "--client-link=1ms"]);
     let left = format!("/run/netns/lab-killed-server-{}-2", up.pid());
     // While it lives, nothing of it is removed.
     lab(&["clean", "lab-killed"]);
@@ -226,12 +242,24 @@ fn an_emulator_without_real_time_priority_says_so() {
 }
 
 /// A stopped emulator delivers nothing, and neither takes anything in: what passes then is late, and the run does not
-/// count.
+/// count. On a link without delay nothing is ever due; there, that packets waited to be taken in must be noticed.
 #[test]
 fn a_late_run_does_not_count() {
     let _turn = one_at_a_time();
+    for link in ["20ms", "wire"] {
+        let report = stopped_for_a_while(link);
+        assert_eq!(report["verdict"]["counts"], false, "{report:#}");
+        let to_server = &report["links"][0]["to_server"];
+        assert!(to_server["very_late"].as_u64() > Some(0), "{report:#}");
+        let longest = to_server["lateness"]["max_ns"].as_u64();
+        assert!(longest > Some(40_000_000), "{report:#}");
+    }
+}
+
+/// What is reported of 200 packets each way, in the middle of which the emulator was stopped for 60 ms.
+fn stopped_for_a_while(link: &str) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
-    command.args(["up", "--name=lab-late", "--client-link=20ms", "--json", "--"]);
+    command.args(["up", "--name=lab-late", "--json", "--client-link", link, "--"]);
     let ping = "exec nsenter --net=/run/netns/$LAB_CLIENT ping -i 0.002 -c 200 $LAB_SERVER_ADDR";
     command
         .args(["sh", "-c", ping])
@@ -249,13 +277,5 @@ fn a_late_run_does_not_count() {
     up.kill(Signal::CONT).unwrap();
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
-    let report: Value = serde_json::from_str(&rest[rest.find("\n{").unwrap()..]).unwrap();
-    assert_eq!(report["verdict"]["counts"], false, "{report:#}");
-    let to_server = &report["links"][0]["to_server"];
-    assert!(to_server["very_late"].as_u64() > Some(5), "{report:#}");
-    let longest = to_server["lateness"]["max_ns"].as_u64();
-    assert!(
-        (Some(40_000_000)..Some(300_000_000)).contains(&longest),
-        "{report:#}"
-    );
+    serde_json::from_str(&rest[rest.find("\n{").unwrap()..]).unwrap()
 }

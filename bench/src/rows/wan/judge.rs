@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 
 use super::{KINDS, Kind, PATHS, Run, Runs, Way};
 use crate::report::{Finding, Target};
+use crate::row::Row;
 use crate::stats::Spread;
 
 /// Rows 8 and 9, one finding for each path and measure.
@@ -43,7 +44,7 @@ fn pause(all: &Runs, path: &str) -> Result<Finding> {
         all.discarded
     );
     Finding::new(
-        8,
+        Row::splice(8),
         format!("{path}, 100 Mbit/s: longest pause of a transfer spliced midway / unspliced"),
         Target::AtMost { must: 1.2, aim: 1.0 },
         spliced.max / never.max,
@@ -73,7 +74,7 @@ fn lost(all: &Runs, path: &str) -> Result<Finding> {
         mean(Kind::Never, resent)
     );
     Finding::new(
-        8,
+        Row::splice(8),
         format!("{path}: segments lost or sent again by a splice"),
         Target::AtMost { must: 0.0, aim: 0.0 },
         by_splices(dropped).max(by_splices(resent)),
@@ -113,7 +114,7 @@ fn goodput(all: &Runs, path: &str) -> Result<Finding> {
     let spliced = chosen.iter().filter(|run| run.spliced).count();
     detail.push(format!("auto spliced {spliced} of {}", chosen.len()));
     Finding::new(
-        9,
+        Row::splice(9),
         format!("{path}: goodput of the whole transfer with `auto` / never splicing, the worse way"),
         Target::AtLeast { must: 0.97, aim: 1.0 },
         worst,

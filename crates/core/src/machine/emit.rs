@@ -47,7 +47,7 @@ impl Flow {
         }
         let o = self.leg(side.other());
         // It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
-        if mode == Mode::Undrain && o.owed && s.occupies() && s.seq.before(first_own(o)) {
+        if mode == Mode::Undrain && o.owed != 0 && s.occupies() && s.seq.before(first_own(o)) {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)

@@ -49,6 +49,14 @@ pub mod seen {
     pub const RST: u8 = 1 << 1;
 }
 
+/// `ls_leg.owed`: what was forwarded past the sockets.
+pub mod owed {
+    /// Something.
+    pub const SOME: u32 = 1 << 0;
+    /// The FIN, too: it stands at `base`, and user space has to have the local socket see it.
+    pub const FIN: u32 = 1 << 1;
+}
+
 /// `enum ls_slot_flag`.
 pub mod slot_flag {
     /// TRACK: offer no window that the far end does not have.
@@ -165,8 +173,8 @@ pub struct Leg {
     pub adj_ack: Offset,
     /// UNDRAIN: what x sent below it was forwarded, and is not the local socket's business.
     pub base: Seq,
-    /// UNDRAIN: whether there is anything below `base`.
-    pub owed: bool,
+    /// UNDRAIN: what was forwarded below `base`; of [`owed`].
+    pub owed: u32,
     /// DRAIN: if it equals `cut`, user space has passed on all that the local socket had.
     pub read_to: Seq,
 }

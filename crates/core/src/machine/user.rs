@@ -1,7 +1,7 @@
 //! What user space does to a flow: the transitions that are not a packet's.
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, slot_flag, traits},
+    state::{Flow, Leg, Mode, Placement, Record, Side, owed, slot_flag, traits},
     undrain::settled,
 };
 use crate::seq::{Offset, Seq};
@@ -137,18 +137,10 @@ impl Flow {
             leg.rec.tsval_off = ts_off[side.index()];
             leg.rec.tsecr_off = -far;
             leg.read_to = leg.cut - 1;
-            leg.owed = false;
+            leg.owed = 0;
         }
         self.slot.flags = flags;
         self.switch(Mode::Track, Mode::Drain)
-    }
-
-    /// From Drain to Final, once both directions are drained; `wakeable` if they are parkable, too.
-    pub fn finish(&mut self, wakeable: bool) -> bool {
-        if wakeable {
-            self.slot.flags |= slot_flag::WAKEABLE;
-        }
-        self.switch(Mode::Drain, Mode::Final)
     }
 
     /// Whether both ends have acknowledged all that was forwarded, and the sockets have sent all that the ends may have
@@ -193,8 +185,8 @@ impl Flow {
                 tx_ack: o.rec.rx_ack + o.rec.ack_off,
                 tx_edge: socket.rcv_edge,
                 base: socket.rcv_nxt,
-                owed: true,
-                read_to: socket.rcv_nxt - 1,
+                owed: owed::SOME,
+                read_to: socket.rcv_nxt,
                 ..Leg::default()
             };
         }

@@ -1,33 +1,54 @@
 //! The way back to control mode (papers' section III-D): `wake.h`.
 
-use super::state::{Flow, Leg, Mode, Side, raise, seen, slot_flag};
+use super::state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag};
+use crate::seq::Seq;
 
 /// Whether x's stream went past the sockets since they stopped.
 pub(super) fn went_past(x: &Leg) -> bool {
     x.rec.rx_end.after(x.cut)
 }
 
-/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went past them,
-/// not even an acknowledgement, or if all that they had is through.
-fn can_go_on(x: &Leg, o: &Leg) -> bool {
-    let whole = !went_past(x) && !x.loc_ack.before(x.tx_ack);
-    whole || (x.read_to == x.cut && o.loc_acked == o.loc_end)
+/// How far x's stream went, read once: other CPUs may raise both fields meanwhile, and look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reach {
+    end: Seq,
+    cut: Seq,
 }
 
-/// Where the sockets go on in the direction from x to o: behind all that was forwarded.
-fn go_on(x: &mut Leg, o: &mut Leg) {
-    let cut = x.cut;
-    let mut base = x.rec.rx_end;
-    if base.after(cut) {
-        x.owed = true;
+impl Reach {
+    /// In FINAL user space has said where the sockets are: a late segment may have raised the cut, and have looked again.
+    fn of(x: &Leg, from: Mode) -> Reach {
+        let cut = if from == Mode::Final { x.read_to } else { x.cut };
+        Reach { end: x.rec.rx_end, cut }
+    }
+
+    fn went_past(self) -> bool {
+        self.end.after(self.cut)
+    }
+}
+
+/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went past them,
+/// not even an acknowledgement, or if all that they had is through.
+fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
+    let whole = !reach.went_past() && !x.loc_ack.before(x.tx_ack);
+    whole || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
+}
+
+/// Where the sockets go on in the direction from x to o: behind all that was forwarded. A FIN that was forwarded is
+/// theirs all the same: user space has the local socket see it.
+fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
+    let Reach { end: mut base, cut } = reach;
+    if reach.went_past() {
+        x.owed |= owed::SOME;
     }
     // Or the socket was rebuilt, and all before it was forwarded.
-    if !x.owed {
+    if x.owed == 0 {
         x.base = cut;
         return;
     }
-    if base.after(cut) && x.rec.seen & seen::FIN != 0 {
+    if reach.went_past() && x.rec.seen & seen::FIN != 0 {
         base = base - 1;
+        x.owed |= owed::FIN;
         x.rec.rx_end = base;
     }
     let shift = (base - cut) as u32;
@@ -56,7 +77,7 @@ pub struct Wake {
 enum Step {
     Take,
     Look,
-    GoOn(Side),
+    GoOn(Side, [Reach; 2]),
     Store(Mode),
 }
 
@@ -84,14 +105,17 @@ impl Wake {
             }
             Step::Look => {
                 let [a, b] = &slot.leg;
-                let can = self.from != Mode::Drain || (can_go_on(a, b) && can_go_on(b, a));
-                self.step = if can { Step::GoOn(Side::Client) } else { Step::Store(Mode::Drain) };
+                let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
+                let can = self.from != Mode::Drain
+                    || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
+                self.step =
+                    if can { Step::GoOn(Side::Client, reach) } else { Step::Store(Mode::Drain) };
             }
-            Step::GoOn(side) => {
+            Step::GoOn(side, reach) => {
                 let (x, o) = flow.legs(side);
-                go_on(x, o);
+                go_on(x, o, reach[side.index()]);
                 self.step = match side {
-                    Side::Client => Step::GoOn(Side::Server),
+                    Side::Client => Step::GoOn(Side::Server, reach),
                     Side::Server => {
                         flow.slot.flags = 0;
                         Step::Store(Mode::Undrain)

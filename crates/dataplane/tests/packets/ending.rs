@@ -3,7 +3,7 @@
 use longsplice_dataplane::{Direction, Mode, Side};
 
 use crate::support::{
-    flow::{Flow, OK, Plan, REDIRECT, legs},
+    flow::{Flow, OK, Plan, REDIRECT, SHOT, legs},
     options::usual,
     packet::*,
 };
@@ -53,6 +53,20 @@ fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
     flow.forwards(side, &packet, &mut flow.reference(side));
 }
 
+/// The same, but it is beyond what the far end offers.
+#[track_caller]
+fn beyond(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
+    let next = flow.peer_segment(side);
+    let frame = Packet {
+        seq: next.seq.wrapping_add(offset),
+        flags,
+        payload: pattern(len),
+        ..next
+    }
+    .bytes();
+    flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
+}
+
 #[test]
 fn a_fin_counts_where_it_can_be_in_place() {
     let window = Plan::default().granted[1];
@@ -68,7 +82,11 @@ fn a_fin_counts_where_it_can_be_in_place() {
         (1 << 31, 0, false),
     ];
     each_of(&rows, |flow, side, &(offset, len, counts)| {
-        pass(flow, side, ACK | FIN, offset, len);
+        if counts || len == 0 {
+            pass(flow, side, ACK | FIN, offset, len);
+        } else {
+            beyond(flow, side, ACK | FIN, offset, len);
+        }
         let d = direction(flow, side);
         assert_eq!((d.fin, d.reset), (counts, false), "{offset} {len}");
         assert!(!direction(flow, side.other()).fin);
@@ -106,7 +124,7 @@ fn a_reset_after_data_counts_before_and_after_them() {
 #[test]
 fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
     each(|flow, side| {
-        pass(flow, side, ACK, 1 << 30, 10);
+        beyond(flow, side, ACK, 1 << 30, 10);
         pass(flow, side, RST, (1 << 30) + 10, 0);
         assert!(!direction(flow, side).reset);
         // Nor for one of the other end, by an acknowledgement of what was never sent.
@@ -257,19 +275,22 @@ fn a_syn_on_a_half_closed_flow_is_asked_at_the_far_end() {
 
 #[test]
 fn a_syn_is_asked_at_the_far_end_while_a_fin_is_not_acknowledged() {
-    each_of(&[None, Some(Side::Client), Some(Side::Server)], |flow, side, acknowledged| {
-        finish(flow);
-        if let Some(s) = *acknowledged {
-            acknowledge(flow, s);
-        }
-        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
-        does_not_replace(flow, side, &syn(flow, side, next, vec![]));
-        // Not lost: it is sent once more, and the last acknowledgement has come meanwhile.
-        for s in Side::BOTH {
-            acknowledge(flow, s);
-        }
-        replaces(flow, side, &syn(flow, side, next, vec![]));
-    });
+    each_of(
+        &[None, Some(Side::Client), Some(Side::Server)],
+        |flow, side, acknowledged| {
+            finish(flow);
+            if let Some(s) = *acknowledged {
+                acknowledge(flow, s);
+            }
+            let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+            does_not_replace(flow, side, &syn(flow, side, next, vec![]));
+            // Not lost: it is sent once more, and the last acknowledgement has come meanwhile.
+            for s in Side::BOTH {
+                acknowledge(flow, s);
+            }
+            replaces(flow, side, &syn(flow, side, next, vec![]));
+        },
+    );
 }
 
 #[test]

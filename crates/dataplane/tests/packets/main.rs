@@ -8,11 +8,15 @@
 mod support;
 
 mod adoption;
+mod alone;
 mod bad_input;
 mod checksums;
 mod drain;
 mod ending;
+mod inject;
 mod limits;
+mod mapped;
+mod moves;
 mod options;
 mod parked;
 mod release;
@@ -24,4 +28,5 @@ mod trap_in_drain;
 mod traps;
 mod undrain;
 mod wake;
+mod windows;
 mod wire;

@@ -255,16 +255,18 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
         runner
             .run(
-                &(any_segment(), any::<bool>(), 0..1000u32, any::<bool>()),
-                |(mut segment, client, offset, honest)| {
+                &(any_segment(), any::<bool>(), 0..1000u32, 0..4),
+                |(mut segment, client, offset, place)| {
                     let side = Side::BOTH[usize::from(client)];
                     let ends = flow.peer_segment(side);
-                    if honest {
-                        segment.seq = ends.seq + offset;
-                        segment.ack = ends.ack;
-                    } else {
-                        // Out of the window: translated like any other, but nothing is learnt from it.
-                        segment.seq = ends.seq.wrapping_add((1 << 30) + (segment.seq >> 1));
+                    match place {
+                        // Behind the window, or beyond it: nothing is learnt from it.
+                        0 => segment.seq = ends.seq.wrapping_sub((1 << 29) + (segment.seq >> 3)),
+                        1 => segment.seq = ends.seq.wrapping_add((1 << 30) + (segment.seq >> 3)),
+                        _ => {
+                            segment.seq = ends.seq + offset;
+                            segment.ack = ends.ack;
+                        }
                     }
                     let packet = Packet {
                         dst_mac: ends.dst_mac,
@@ -274,10 +276,13 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                         ..segment
                     };
                     let reference = &mut references.borrow_mut()[side.index()];
-                    if honest {
-                        flow.forwards(side, &packet, reference);
-                    } else {
-                        flow.forwards_stray(side, &packet, reference);
+                    match place {
+                        1 if !packet.payload.is_empty() => {
+                            let frame = packet.bytes();
+                            flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
+                        }
+                        0 | 1 => flow.forwards_stray(side, &packet, reference),
+                        _ => flow.forwards(side, &packet, reference),
                     }
                     Ok(())
                 },

@@ -28,7 +28,10 @@ fn draining(acknowledged: &[Side]) -> Flow {
     }
     flow.switch(Mode::Track, Mode::Drain);
     for &side in acknowledged {
-        assert_eq!(flow.ingress(side, &flow.later(side, OLD, 0, OLD).bytes()).verdict, OK);
+        assert_eq!(
+            flow.ingress(side, &flow.later(side, OLD, 0, OLD).bytes()).verdict,
+            OK
+        );
     }
     flow
 }
@@ -37,7 +40,10 @@ fn draining(acknowledged: &[Side]) -> Flow {
 fn past(flow: &Flow, side: Side) {
     let verdict = flow.ingress(side, &flow.later(side, OLD, NEW, 0).bytes()).verdict;
     assert!(verdict == REDIRECT || verdict == OK);
-    assert_eq!(flow.plane.leg(flow.slot(), side).rx_end, start(flow, side) + OLD + NEW);
+    assert_eq!(
+        flow.plane.leg(flow.slot(), side).rx_end,
+        start(flow, side) + OLD + NEW
+    );
 }
 
 fn start(flow: &Flow, side: Side) -> u32 {
@@ -128,7 +134,11 @@ fn behind_payload_that_went_past_its_socket_it_is_held() {
             assert_frame(&found[0].packet, &packet.bytes(), "held");
             let leg = flow.plane.leg(flow.slot(), side);
             assert_eq!(leg.cut, start(&flow, side) + OLD);
-            assert_eq!(leg.rx_end, start(&flow, side) + OLD + NEW, "nothing was learnt from it");
+            assert_eq!(
+                leg.rx_end,
+                start(&flow, side) + OLD + NEW,
+                "nothing was learnt from it"
+            );
             // A part of it that was forwarded makes no difference.
             let across = flow.later(side, OLD + NEW - 5, 77, OLD);
             flow.ingress_gives(side, &across.bytes(), (SHOT, "held", &across.bytes()));
@@ -143,7 +153,10 @@ fn its_acknowledgement_is_from_before_the_sockets_went_on() {
         past(&flow, side.other());
         read_all(&flow, side.other());
         arm(&flow, side);
-        assert_eq!(flow.plane.leg(flow.slot(), side).acked, flow.plan.local[side.index()] + OLD);
+        assert_eq!(
+            flow.plane.leg(flow.slot(), side).acked,
+            flow.plan.local[side.index()] + OLD
+        );
         let packet = flow.later(side, OLD, 5, OLD);
         let sent = if side == Side::Client { [0, NEW] } else { [NEW, 0] };
         // It is of what the socket sent itself, and that is all; the window's edge is what it was.
@@ -175,7 +188,8 @@ fn what_ends_before_the_trap_passes() {
     for side in Side::BOTH {
         let flow = draining(&Side::BOTH);
         past(&flow, side);
-        flow.slot().set_trap(side, Some(start(&flow, side) + OLD + NEW + 10));
+        flow.slot()
+            .set_trap(side, Some(start(&flow, side) + OLD + NEW + 10));
         let packet = flow.later(side, OLD + NEW, 9, OLD);
         flow.forwards(side, &packet, &mut flow.reference(side));
         assert_eq!(flow.slot().mode(), Mode::Drain);

@@ -17,7 +17,8 @@ const SENT: [u32; 2] = [700, 90];
 fn armed(side: Side, trap: u32) -> Flow {
     let flow = Flow::dormant(Plan::default());
     flow.pass(Past::all_acknowledged(SENT));
-    flow.slot().set_trap(side, Some(flow.plan.peer[side.index()].wrapping_add(trap)));
+    flow.slot()
+        .set_trap(side, Some(flow.plan.peer[side.index()].wrapping_add(trap)));
     flow
 }
 
@@ -50,7 +51,11 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
                 ..next(&flow, side, 100)
             };
             let expected = Behind::of(side, SENT).to_socket(&packet);
-            assert_eq!(expected.seq, flow.plan.peer[side.index()], "where the socket stopped");
+            assert_eq!(
+                expected.seq,
+                flow.plan.peer[side.index()],
+                "where the socket stopped"
+            );
             assert_eq!(expected.ack, flow.plan.local[side.index()]);
             flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &expected.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Undrain);
@@ -64,7 +69,13 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
 fn a_budget_ends_with_the_segment_that_reaches_it() {
     for side in Side::BOTH {
         let start = SENT[side.index()];
-        for (trap, len, trapped) in [(100, 99, false), (100, 100, true), (100, 101, true), (1, 1, true), (2, 1, false)] {
+        for (trap, len, trapped) in [
+            (100, 99, false),
+            (100, 100, true),
+            (100, 101, true),
+            (1, 1, true),
+            (2, 1, false),
+        ] {
             let flow = wakeable(side, start + trap);
             let packet = next(&flow, side, len);
             if !trapped {
@@ -151,7 +162,8 @@ fn a_trap_at_the_wrap_of_the_sequence_numbers() {
     for side in Side::BOTH {
         for (trap, len) in [(10, 9), (10, 10), (20, 20), (20, 19), (30, 50)] {
             let flow = Flow::dormant(plan.clone());
-            flow.slot().set_trap(side, Some(plan.peer[side.index()].wrapping_add(trap)));
+            flow.slot()
+                .set_trap(side, Some(plan.peer[side.index()].wrapping_add(trap)));
             flow.slot().set_wakeable(true);
             let packet = flow.later(side, 0, len, 0);
             if len < trap {
@@ -175,9 +187,16 @@ fn a_super_packet_past_a_trap_is_delivered_whole() {
         gso_segs: 6,
         ..Context::default()
     };
-    let ran = flow.plane.run_in(Hook::Ingress, &packet.bytes(), context, 1).expect("it runs");
+    let ran = flow
+        .plane
+        .run_in(Hook::Ingress, &packet.bytes(), context, 1)
+        .expect("it runs");
     assert_eq!(ran.verdict, OK);
-    assert_frame(&ran.packet, &Behind::of(side, SENT).to_socket(&packet).bytes(), "a super-packet");
+    assert_frame(
+        &ran.packet,
+        &Behind::of(side, SENT).to_socket(&packet).bytes(),
+        "a super-packet",
+    );
 }
 
 #[test]
@@ -194,7 +213,11 @@ fn a_segment_that_the_device_summed_up_is_delivered_with_its_sum() {
             let ran = flow.plane.run_in(Hook::Ingress, &packet.bytes(), context, 1);
             let ran = ran.expect("the device's sum is still right");
             assert_eq!(ran.verdict, OK);
-            assert_frame(&ran.packet, &Behind::of(side, SENT).to_socket(&packet).bytes(), "summed up");
+            assert_frame(
+                &ran.packet,
+                &Behind::of(side, SENT).to_socket(&packet).bytes(),
+                "summed up",
+            );
         }
     }
 }
@@ -220,18 +243,30 @@ fn while_no_socket_can_go_on_it_is_held() {
                 let found = events.take().expect("the ring");
                 assert_eq!(found.len(), 1);
                 let event = &found[0];
-                assert_eq!((event.kind, event.serial, event.side), (EventKind::Held, serial, side));
+                assert_eq!(
+                    (event.kind, event.serial, event.side),
+                    (EventKind::Held, serial, side)
+                );
                 assert_eq!((event.ifindex, event.seq), (flow.ifindex(side), packet.seq));
                 assert_frame(&event.packet, &frame, "held");
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
             // Nothing was learnt from it: it will come again.
-            let d = flow.plane.direction(crate::support::flow::leg(side)).expect("the flow");
+            let d = flow
+                .plane
+                .direction(crate::support::flow::leg(side))
+                .expect("the flow");
             assert_eq!(d.slot.is_none(), detached);
             if detached {
-                assert_eq!(d.end, flow.plan.peer[side.index()].wrapping_add(SENT[side.index()]));
+                assert_eq!(
+                    d.end,
+                    flow.plan.peer[side.index()].wrapping_add(SENT[side.index()])
+                );
             } else {
-                assert_eq!(flow.plane.leg(flow.slot(), side).rx_end, packet_start(&flow, side));
+                assert_eq!(
+                    flow.plane.leg(flow.slot(), side).rx_end,
+                    packet_start(&flow, side)
+                );
             }
             // The rest passes.
             let old = flow.later(side, 0, SENT[side.index()], SENT[side.other().index()]);
@@ -276,9 +311,15 @@ fn user_space_gets_copies_of_the_payload_that_passes() {
             flow.forwards(side, &packet, &mut reference);
             let found = events.take().expect("the ring");
             let expected: Vec<_> = [packet.bytes()].into_iter().filter(|_| len > 0).collect();
-            assert_eq!(found.iter().map(|e| e.packet.clone()).collect::<Vec<_>>(), expected);
+            assert_eq!(
+                found.iter().map(|e| e.packet.clone()).collect::<Vec<_>>(),
+                expected
+            );
             for event in found {
-                assert_eq!((event.kind, event.side, event.seq), (EventKind::Copy, side, packet.seq));
+                assert_eq!(
+                    (event.kind, event.side, event.seq),
+                    (EventKind::Copy, side, packet.seq)
+                );
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
         }

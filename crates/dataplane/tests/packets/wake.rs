@@ -30,7 +30,12 @@ fn pasts() -> Vec<Past> {
     for sent in [[0, 0], [1000, 0], [0, 1000], [1000, 7]] {
         for fin in [[false, false], [true, false], [false, true], [true, true]] {
             let whole = [0, 1].map(|i: usize| sent[i] + u32::from(fin[i]));
-            for acked in [[0, 0], [whole[1] / 2, whole[0] / 2], [whole[1], whole[0]], [whole[1], 0]] {
+            for acked in [
+                [0, 0],
+                [whole[1] / 2, whole[0] / 2],
+                [whole[1], whole[0]],
+                [whole[1], 0],
+            ] {
                 all.push(Past { sent, fin, acked });
             }
         }
@@ -60,15 +65,34 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     assert_eq!(leg.adj_ack, before.adj_ack.wrapping_sub(past.sent[o]), "{text}");
     let far_end = flow.plan.local[i].wrapping_add(past.sent[o]);
     let far_went_past = past.sent[o] > 0 || past.fin[o];
-    assert_eq!(leg.loc_end, if far_went_past { far_end } else { before.loc_end }, "{text}");
-    assert_eq!(leg.loc_acked, if far_went_past { far_end } else { before.loc_acked }, "{text}");
+    assert_eq!(
+        leg.loc_end,
+        if far_went_past { far_end } else { before.loc_end },
+        "{text}"
+    );
+    assert_eq!(
+        leg.loc_acked,
+        if far_went_past { far_end } else { before.loc_acked },
+        "{text}"
+    );
     if !went_past {
-        assert_eq!((leg.loc_edge, leg.tx_ack, leg.tx_edge), (before.loc_edge, before.tx_ack, before.tx_edge));
+        assert_eq!(
+            (leg.loc_edge, leg.tx_ack, leg.tx_edge),
+            (before.loc_edge, before.tx_ack, before.tx_edge)
+        );
         return;
     }
     assert_eq!((leg.base, leg.loc_ack), (base, base), "{text}");
-    assert_eq!(leg.read_to, base.wrapping_sub(1), "user space has promised nothing yet");
-    assert_eq!(leg.loc_edge, before.loc_edge.wrapping_add(sent), "the socket's room is what it was");
+    assert_eq!(
+        leg.read_to,
+        base.wrapping_sub(1),
+        "user space has promised nothing yet"
+    );
+    assert_eq!(
+        leg.loc_edge,
+        before.loc_edge.wrapping_add(sent),
+        "the socket's room is what it was"
+    );
     // x was told what the far end acknowledged; no more than that, and no wider a window than the socket has.
     let acked = start.wrapping_add(past.acked[o]);
     assert_eq!(leg.tx_ack, acked, "{text}");
@@ -100,7 +124,14 @@ fn every_cycle_adds_to_the_mapping() {
     for plan in plans() {
         let mut flow = Flow::dormant(plan);
         let mut sum = [0u32; 2];
-        let cycles = [[1000, 7], [0, 500], [0, 0], [u32::from(u16::MAX), 0], [3, 3], [1, 1 << 17]];
+        let cycles = [
+            [1000, 7],
+            [0, 500],
+            [0, 0],
+            [u32::from(u16::MAX), 0],
+            [3, 3],
+            [1, 1 << 17],
+        ];
         for sent in cycles {
             // Through the program in pieces, as no packet is as long.
             for side in Side::BOTH {
@@ -149,7 +180,15 @@ fn every_cycle_adds_to_the_mapping() {
 
 #[test]
 fn only_from_final_and_only_where_the_sockets_can() {
-    let modes = [Mode::Free, Mode::Track, Mode::Aborted, Mode::Replaced, Mode::Moved, Mode::Freeze, Mode::Undrain];
+    let modes = [
+        Mode::Free,
+        Mode::Track,
+        Mode::Aborted,
+        Mode::Replaced,
+        Mode::Moved,
+        Mode::Freeze,
+        Mode::Undrain,
+    ];
     for mode in modes {
         let flow = Flow::track(Plan::default());
         flow.slot().set_wakeable(true);
@@ -168,7 +207,10 @@ fn in_drain_a_direction_that_did_not_go_past_stays_the_sockets() {
     // Both sockets hold old bytes still; nothing was forwarded.
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        assert_eq!(flow.ingress(side, &flow.later(side, 0, 30, 0).bytes()).verdict, OK);
+        assert_eq!(
+            flow.ingress(side, &flow.later(side, 0, 30, 0).bytes()).verdict,
+            OK
+        );
     }
     flow.switch(Mode::Track, Mode::Drain);
     let before = flow.raw();
@@ -184,10 +226,19 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
     for side in Side::BOTH {
         let far = side.other();
         let flow = Flow::track(Plan::default());
-        assert_eq!(flow.ingress(side, &flow.later(side, 0, 20, 0).bytes()).verdict, OK);
-        assert_eq!(flow.egress(far, &flow.local_later(far, 0, 20, 0).bytes()).verdict, OK);
+        assert_eq!(
+            flow.ingress(side, &flow.later(side, 0, 20, 0).bytes()).verdict,
+            OK
+        );
+        assert_eq!(
+            flow.egress(far, &flow.local_later(far, 0, 20, 0).bytes()).verdict,
+            OK
+        );
         flow.switch(Mode::Track, Mode::Drain);
-        assert_eq!(flow.ingress(side, &flow.later(side, 20, 30, 0).bytes()).verdict, 7);
+        assert_eq!(
+            flow.ingress(side, &flow.later(side, 20, 30, 0).bytes()).verdict,
+            7
+        );
         let refused = || {
             let before = flow.raw();
             assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Drain);

@@ -7,7 +7,9 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Leg, LegStart, Mapping, Mode, Options, Peek, Ran, Side, Slot};
+use longsplice_dataplane::{
+    Context, Dataplane, Hook, Leg, LegStart, Mapping, Mode, Options, Peek, Ran, Side, Slot,
+};
 
 use super::{
     net::{Net, OUR_MAC, PEER_MAC},
@@ -85,6 +87,8 @@ pub struct Plan {
     pub clock: [u32; 2],
     /// The peers that are on this host.
     pub on_this_host: [bool; 2],
+    /// What each local socket's own numbers are greater by.
+    pub mapping: [Mapping; 2],
 }
 
 impl Default for Plan {
@@ -100,11 +104,24 @@ impl Default for Plan {
             blank_sack: [false; 2],
             clock: [10_000, 50_000],
             on_this_host: [false; 2],
+            mapping: [Mapping::default(); 2],
         }
     }
 }
 
 impl Plan {
+    /// Of a pair that was spliced before: its sockets count otherwise than the wire.
+    pub fn mapped() -> Plan {
+        let mapping = |seq, ack| Mapping { seq, ack };
+        Plan {
+            mapping: [
+                mapping(0xffff_0000, 0x1234_5678),
+                mapping(0x89ab_cdef, 0xfff0_0001),
+            ],
+            ..Plan::default()
+        }
+    }
+
     pub fn seq_off(&self, side: Side) -> u32 {
         self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
     }
@@ -137,7 +154,7 @@ impl Plan {
                 out_of_order: false,
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
-            mapping: Mapping::default(),
+            mapping: self.mapping[x],
             alone: false,
             mss: 1460,
             sack: true,
@@ -350,7 +367,10 @@ impl Flow {
     #[track_caller]
     fn gives(&self, hook: Hook, side: Side, frame: &[u8], (verdict, counters, after): (u32, &str, &[u8])) {
         let (ran, counted) = self.counted(|| self.run(hook, side, frame));
-        let expected: BTreeMap<_, _> = counters.split_whitespace().map(|name| (name.to_owned(), 1)).collect();
+        let expected: BTreeMap<_, _> = counters
+            .split_whitespace()
+            .map(|name| (name.to_owned(), 1))
+            .collect();
         assert_eq!((ran.verdict, counted), (verdict, expected), "{hook:?} {side:?}");
         assert_frame(&ran.packet, after, &format!("{hook:?} {side:?}"));
     }

@@ -129,8 +129,15 @@ pub fn pattern(len: usize) -> Vec<u8> {
 /// Compares two frames and, where they differ, says in which field.
 #[track_caller]
 pub fn assert_frame(got: &[u8], expected: &[u8], what: &str) {
+    if let Some(text) = describe(got, expected, what) {
+        panic!("{text}");
+    }
+}
+
+/// In which fields two frames differ; `None` if they do not.
+pub fn describe(got: &[u8], expected: &[u8], what: &str) -> Option<String> {
     if got == expected {
-        return;
+        return None;
     }
     let mut text = format!("{what}: {} bytes, expected {}\n", got.len(), expected.len());
     for at in 0..got.len().max(expected.len()) {
@@ -145,7 +152,7 @@ pub fn assert_frame(got: &[u8], expected: &[u8], what: &str) {
             );
         }
     }
-    panic!("{text}");
+    Some(text)
 }
 
 fn field(at: usize) -> &'static str {

@@ -67,7 +67,9 @@ impl Maps {
 
     pub fn set_slot(&self, index: u32, slot: &ls_slot) {
         let key = index.to_ne_bytes();
-        self.slots.update(&key, bytes(slot), MapFlags::ANY).expect("written");
+        self.slots
+            .update(&key, bytes(slot), MapFlags::ANY)
+            .expect("written");
     }
 
     pub fn record(&self, leg: Leg) -> Option<ls_record> {
@@ -78,7 +80,10 @@ impl Maps {
     pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
         let key = tuple(leg);
         match record {
-            Some(record) => self.flows.update(bytes(&key), bytes(record), MapFlags::ANY).expect("written"),
+            Some(record) => self
+                .flows
+                .update(bytes(&key), bytes(record), MapFlags::ANY)
+                .expect("written"),
             None => drop(self.flows.delete(bytes(&key))),
         }
     }

@@ -76,6 +76,19 @@ impl Tap {
         frame
     }
 
+    /// The next TCP frame, which must come.
+    pub fn next(&self) -> Option<Vec<u8>> {
+        self.tcp(SURE).map(|(_, frame)| frame)
+    }
+
+    /// The next TCP frame, if it has come.
+    pub fn ready(&self) -> Option<Vec<u8>> {
+        self.socket.set_nonblocking(true).expect("a socket");
+        let frame = std::iter::from_fn(|| self.receive()).find(|(_, f)| is_tcp(f));
+        self.socket.set_nonblocking(false).expect("a socket");
+        frame.map(|(_, frame)| frame)
+    }
+
     /// No TCP frame comes in.
     #[track_caller]
     pub fn nothing(&self) {
@@ -86,7 +99,7 @@ impl Tap {
 
     fn tcp(&self, within: Duration) -> Option<(Offload, Vec<u8>)> {
         self.socket.set_read_timeout(Some(within)).expect("a timeout");
-        std::iter::from_fn(|| self.receive()).find(|(_, f)| f.len() > 34 && f[12..14] == [8, 0] && f[23] == 6)
+        std::iter::from_fn(|| self.receive()).find(|(_, f)| is_tcp(f))
     }
 
     fn receive(&self) -> Option<(Offload, Vec<u8>)> {
@@ -126,6 +139,10 @@ impl Tap {
         bytes.extend(frame);
         (&self.socket).write_all(&bytes).expect("the frame is sent");
     }
+}
+
+fn is_tcp(frame: &[u8]) -> bool {
+    frame.len() > 34 && frame[12..14] == [8, 0] && frame[23] == 6
 }
 
 /// setsockopt(PACKET_VNET_HDR).

@@ -5,7 +5,7 @@ use longsplice_dataplane::{Mode, Side};
 use super::{
     flow::{Flow, Plan, REDIRECT},
     options::{Opt, read, usual, write},
-    packet::{ACK, FIN, Packet, PSH, pattern},
+    packet::{ACK, FIN, PSH, Packet, pattern},
 };
 
 /// What each peer did while the pair was spliced; arrays are indexed by side.
@@ -118,6 +118,17 @@ pub struct Behind {
     pub ack: u32,
 }
 
+impl Flow {
+    /// What a mapped socket counts less than the wire from its very start.
+    pub fn behind(&self, side: Side) -> Behind {
+        let map = self.plan.mapping[side.index()];
+        Behind {
+            seq: map.seq.wrapping_neg(),
+            ack: map.ack.wrapping_neg(),
+        }
+    }
+}
+
 impl Behind {
     /// Of the socket of a side's leg, when the peers sent this past it.
     pub fn of(side: Side, sent: [u32; 2]) -> Behind {
@@ -138,13 +149,22 @@ impl Behind {
     }
 
     /// What the socket sends, so that its peer sees this.
-    pub fn from_socket(self, p: &Packet) -> Packet {
+    pub fn from_wire(self, p: &Packet) -> Packet {
         Packet {
             seq: p.seq.wrapping_sub(self.ack),
-            ack: p.ack.wrapping_sub(self.seq),
+            ack: p.ack.wrapping_sub(if p.flags & ACK == 0 { 0 } else { self.seq }),
             options: shift_sack(&p.options, self.seq),
             ..p.clone()
         }
+    }
+
+    /// What the peer sees of what the socket sends.
+    pub fn to_wire(self, p: &Packet) -> Packet {
+        let ahead = Behind {
+            seq: self.seq.wrapping_neg(),
+            ack: self.ack.wrapping_neg(),
+        };
+        ahead.from_wire(p)
     }
 }
 

@@ -52,7 +52,9 @@ impl World {
     fn chain(&self, side: Side) -> Option<(i64, i64)> {
         let x = self.locals[side.index()].as_ref()?;
         let o = self.locals[side.other().index()].as_ref()?;
-        if !self.daemon.alive {
+        // Parked sockets answer for nothing.
+        let parked = matches!(self.flow.slot.mode, Mode::Final | Mode::Moved | Mode::Freeze);
+        if !self.daemon.alive || (parked && self.is_slotted()) {
             return None;
         }
         let end = x.taken_to;
@@ -62,6 +64,18 @@ impl World {
             .or(x.queue.front().map(|r| r.at))
             .unwrap_or(end);
         Some((start as i64, end as i64))
+    }
+
+    /// The sockets are out of the path: whatever was acknowledged is at the ends.
+    pub fn check_parked(&mut self) {
+        for side in Side::BOTH {
+            let (x, o) = (&self.ends[side.index()], &self.ends[side.other().index()]);
+            let acked = x.una.min(x.write);
+            if acked > o.received() && !self.doomed && !x.dead && !o.dead {
+                self.fail(format!("{acked} of {side:?} acknowledged and parked, the far end has {}", o.received()));
+                return;
+            }
+        }
     }
 
     fn check_timestamp(&mut self, side: Side, s: &Segment) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use longsplice_core::{
     drain::{DirectionSnapshot, drained, parkable},
-    machine::{Mode, Placement, Segment, Side, Transfer, Wake, flag, seen, slot_flag},
+    machine::{Finish, Mode, Placement, Segment, Side, Transfer, Wake, flag, owed, seen, slot_flag},
     seq::{Offset, Seq},
 };
 
@@ -19,6 +19,7 @@ pub enum Phase {
     Relay,
     Coupling,
     Drain,
+    Finishing,
     Dormant,
     Releasing,
     /// The sockets are gone; the slot is kept for a moment.
@@ -126,7 +127,7 @@ impl World {
                     self.enter_phase(Phase::Relay, 0, 20 * MS);
                 }
             }
-            Phase::Releasing | Phase::Attaching | Phase::Over => {}
+            Phase::Finishing | Phase::Releasing | Phase::Attaching | Phase::Over => {}
         }
     }
 
@@ -332,8 +333,7 @@ impl World {
         // What stands out of order in a socket would stand elsewhere in the stream after a wake.
         let early = self.locals.iter().flatten().any(|l| l.has_early());
         for (side, d) in [(Side::Client, a), (Side::Server, b)] {
-            let unsent = self.locals[side.other().index()].as_ref().map_or(1, |l| l.unsent());
-            if d.held == 0 && !early && unsent == 0 {
+            if d.held == 0 && d.unread == 0 && !early && d.send_queue == 0 {
                 self.flow.slot.leg[side.index()].read_to = d.copied;
             }
         }
@@ -341,13 +341,11 @@ impl World {
         if ends && drained(&a) && drained(&b) {
             let at = *self.daemon.drained_at.get_or_insert(self.now);
             if !early && parkable(&a) && parkable(&b) {
-                self.stats.add("parked");
-                self.flow.finish(true);
-                self.enter_phase(Phase::Dormant, 0, 60 * MS);
+                self.tasks.push(Task::Finish(Finish::new([a.cut, b.cut], true)));
+                self.enter_phase(Phase::Finishing, 60 * MS, 60 * MS);
             } else if self.now > at + 20 * MS {
-                self.stats.add("drained, not parkable");
-                self.flow.finish(false);
-                self.enter_phase(Phase::Dormant, 0, 0);
+                self.tasks.push(Task::Finish(Finish::new([a.cut, b.cut], false)));
+                self.enter_phase(Phase::Finishing, 0, 0);
             }
             return;
         }
@@ -382,6 +380,18 @@ impl World {
         } else {
             self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
         }
+    }
+
+    pub fn finished(&mut self, mode: Mode) {
+        if mode != Mode::Final {
+            self.stats.add("finish refused");
+            self.enter_phase(Phase::Drain, 0, 0);
+            return;
+        }
+        let wakeable = self.flow.slot.flags & slot_flag::WAKEABLE != 0;
+        self.stats.add(if wakeable { "parked" } else { "drained, not parkable" });
+        self.check_parked();
+        self.enter_phase(Phase::Dormant, 0, if wakeable { 60 * MS } else { 0 });
     }
 
     pub fn transferred(&mut self) {
@@ -477,7 +487,7 @@ impl World {
         self.enter_phase(Phase::Awake, 0, 0);
         for side in Side::BOTH {
             let x = *self.flow.leg(side);
-            if x.rec.seen & seen::FIN != 0 && x.owed {
+            if x.owed & owed::FIN != 0 {
                 let s = Segment {
                     seq: x.base,
                     ack: x.rec.rx_ack,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use longsplice_core::{
-    machine::{Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake, traits},
+    machine::{Finish, Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake, traits},
     seq::{Offset, Seq},
 };
 
@@ -37,6 +37,7 @@ pub enum Event {
 pub enum Task {
     Packet(Passage),
     Wake(Wake),
+    Finish(Finish),
     Transfer(Transfer),
 }
 
@@ -256,6 +257,14 @@ impl World {
                     return;
                 }
             }
+            Task::Finish(f) => {
+                if let Some(mode) = f.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("finish: {mode:?}"));
+                    self.finished(mode);
+                    return;
+                }
+            }
             Task::Transfer(t) => {
                 if t.step(&mut self.flow) {
                     self.tasks.remove(i);
@@ -372,7 +381,7 @@ impl World {
         if o.woken {
             self.stats.add("woken by a packet");
             let (x, y) = (self.flow.leg(side), self.flow.leg(side.other()));
-            if x.owed && y.owed && !self.flow.is_settled() {
+            if x.owed & y.owed != 0 && !self.flow.is_settled() {
                 self.stats.add("wakes with bytes outstanding both ways");
             }
             if (x.rec.seen | y.rec.seen) & 1 != 0 {

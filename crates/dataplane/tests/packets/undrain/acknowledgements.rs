@@ -31,7 +31,13 @@ fn copy(flow: &Flow, side: Side, packet: &Packet, acked: u32, promised: u32) -> 
         padding: vec![],
         ..packet.clone()
     };
-    across(flow, side, &bare, start(flow, side.other()) + acked, promised - acked)
+    across(
+        flow,
+        side,
+        &bare,
+        start(flow, side.other()) + acked,
+        promised - acked,
+    )
 }
 
 fn promised(flow: &Flow, far: Side) -> u32 {
@@ -46,7 +52,14 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
         for partial in [false, true] {
             let (flow, taps) = wired(Past::unacknowledged(SENT));
             let mut offset = sent;
-            for (len, acked) in [(1, 0), (2, 5), (1400, 5), (999, all - 1), (0, all - 1), (333, all)] {
+            for (len, acked) in [
+                (1, 0),
+                (2, 5),
+                (1400, 5),
+                (999, all - 1),
+                (0, all - 1),
+                (333, all),
+            ] {
                 let room = promised(&flow, far);
                 let packet = flow.timed(side, acked, flow.later(side, offset, len, acked));
                 offset += len;
@@ -55,12 +68,24 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
                     needs_checksum: partial,
                     ..Offload::default()
                 };
-                let frame = if partial { packet.bytes_for_offload() } else { packet.bytes() };
+                let frame = if partial {
+                    packet.bytes_for_offload()
+                } else {
+                    packet.bytes()
+                };
                 let ((), counted) = flow.counted(|| taps[side.index()].send(&frame, offload));
-                assert_eq!((counted["delivered"], counted["forwarded"]), (1, 1), "{len} {acked}");
+                assert_eq!(
+                    (counted["delivered"], counted["forwarded"]),
+                    (1, 1),
+                    "{len} {acked}"
+                );
                 let (got, bytes) = taps[far.index()].only_with_offload();
                 assert_eq!(got.needs_checksum, partial, "{len} {acked}");
-                let expected = if partial { expected.bytes_for_offload() } else { expected.bytes() };
+                let expected = if partial {
+                    expected.bytes_for_offload()
+                } else {
+                    expected.bytes()
+                };
                 assert_frame(&bytes, &expected, "the copy");
             }
             // The far end has heard of everything: from now on its socket speaks for itself.
@@ -157,7 +182,8 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
         let flow = Flow::dormant(Plan::default());
         flow.pass(Past::unacknowledged(SENT));
         flow.slot().set_wakeable(true);
-        flow.slot().set_trap(side, Some(start(&flow, side) + SENT[side.index()] + 1));
+        flow.slot()
+            .set_trap(side, Some(start(&flow, side) + SENT[side.index()] + 1));
         flow.net.deaf();
         for s in Side::BOTH {
             flow.plane.attach(flow.ifindex(s)).expect("attached");
@@ -165,7 +191,10 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
         let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
         let packet = flow.later(side, SENT[side.index()], 20, 9);
         let ((), counted) = flow.counted(|| taps[side.index()].send(&packet.bytes(), Offload::default()));
-        assert_eq!((counted["woken"], counted["delivered"], counted["forwarded"]), (1, 1, 1));
+        assert_eq!(
+            (counted["woken"], counted["delivered"], counted["forwarded"]),
+            (1, 1, 1)
+        );
         let expected = {
             let room = promised(&flow, far);
             copy(&flow, side, &packet, 9, room)

@@ -16,18 +16,7 @@ fn seen(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet
     Packet {
         ack,
         window: (room >> scale).min(65_535) as u16,
-        ..Behind {
-            seq: 0u32.wrapping_sub(SENT[side.index()]),
-            ack: 0u32.wrapping_sub(SENT[side.other().index()]),
-        }
-        .swapped(packet)
-    }
-}
-
-impl Behind {
-    /// From the socket to the wire: what is added to its numbers.
-    fn swapped(self, p: &Packet) -> Packet {
-        self.from_socket(p)
+        ..Behind::of(side, SENT).to_wire(packet)
     }
 }
 
@@ -43,11 +32,20 @@ fn they_say_it_in_the_numbers_of_the_wire() {
         let sent = SENT[side.index()];
         let high = flow.reference(side.other()).ts_high;
         let scale = flow.plan.scale_out[side.other().index()];
-        for (offset, len, flags) in [(0, 0, ACK), (0, 100, ACK | PSH), (100, 1400, ACK), (1500, 0, ACK | FIN)] {
+        for (offset, len, flags) in [
+            (0, 0, ACK),
+            (0, 100, ACK | PSH),
+            (100, 1400, ACK),
+            (1500, 0, ACK | FIN),
+        ] {
             for options in [
                 vec![],
                 usual(high.wrapping_add(5), 9),
-                usual_with_sack(high.wrapping_add(5), 9, &[(flow.plan.peer[side.index()] + 50, 60)]),
+                usual_with_sack(
+                    high.wrapping_add(5),
+                    9,
+                    &[(flow.plan.peer[side.index()] + 50, 60)],
+                ),
             ] {
                 let packet = Packet {
                     flags,
@@ -83,7 +81,13 @@ fn a_window_never_shrinks() {
                 ..flow.local_later(side, 0, 0, more)
             };
             edge = edge.max(sent + more + (u32::from(field) << scale));
-            let expected = seen(&flow, side, &packet, start(&flow, side) + sent + more, edge - sent - more);
+            let expected = seen(
+                &flow,
+                side,
+                &packet,
+                start(&flow, side) + sent + more,
+                edge - sent - more,
+            );
             flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
             // What a scaled field cannot say is not promised.
         }
@@ -106,7 +110,11 @@ fn what_the_far_end_does_not_have_is_not_acknowledged() {
                 assert_eq!(flow.ingress(far, &ack.bytes()).verdict, 7);
             }
             let packet = Packet {
-                options: usual_with_sack(high.wrapping_add(1), 9, &[(flow.plan.peer[side.index()] + 50, 60)]),
+                options: usual_with_sack(
+                    high.wrapping_add(1),
+                    9,
+                    &[(flow.plan.peer[side.index()] + 50, 60)],
+                ),
                 ..flow.local_later(side, 0, 25, 30)
             };
             // From what the far end has acknowledged on; without SACK, which would speak of what is beyond.
@@ -125,7 +133,12 @@ fn what_the_far_end_does_not_have_is_not_acknowledged() {
 
 #[test]
 fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
-    for (sack, side) in [(true, Side::Client), (false, Side::Client), (true, Side::Server), (false, Side::Server)] {
+    for (sack, side) in [
+        (true, Side::Client),
+        (false, Side::Client),
+        (true, Side::Server),
+        (false, Side::Server),
+    ] {
         let flow = Flow::track(Plan::default());
         flow.plane.unregister(crate::support::flow::legs());
         let flow = {
@@ -133,8 +146,14 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
             flow.slot = Some(register_with(&flow, sack));
             flow
         };
-        flow.switch(longsplice_dataplane::Mode::Track, longsplice_dataplane::Mode::Drain);
-        flow.switch(longsplice_dataplane::Mode::Drain, longsplice_dataplane::Mode::Final);
+        flow.switch(
+            longsplice_dataplane::Mode::Track,
+            longsplice_dataplane::Mode::Drain,
+        );
+        flow.switch(
+            longsplice_dataplane::Mode::Drain,
+            longsplice_dataplane::Mode::Final,
+        );
         flow.pass(Past::unacknowledged(SENT));
         flow.wake();
         let repeat = flow.local_later(side, 0, 0, 0);
@@ -156,7 +175,11 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
             assert_eq!((ran.verdict, counted["clamped"]), (OK, 1), "{sack}");
         }
         let far = side.other();
-        assert_eq!(flow.ingress(far, &flow.later(far, SENT[far.index()], 0, 1).bytes()).verdict, OK);
+        assert_eq!(
+            flow.ingress(far, &flow.later(far, SENT[far.index()], 0, 1).bytes())
+                .verdict,
+            OK
+        );
         let (ran, counted) = flow.counted(|| flow.egress(side, &repeat.bytes()));
         assert_eq!((ran.verdict, counted["clamped"]), (OK, 1), "{sack}");
     }
@@ -190,7 +213,12 @@ fn a_timestamp_never_goes_back() {
         };
         let sent = SENT[side.index()];
         let edge = promised(&flow, side).max(sent + (65_535 << flow.plan.scale_out[far.index()]));
-        for (value, shown) in [(high - 1, high), (high - 100_000, high), (high + 9, high + 9), (high + 3, high + 9)] {
+        for (value, shown) in [
+            (high - 1, high),
+            (high - 100_000, high),
+            (high + 9, high + 9),
+            (high + 3, high + 9),
+        ] {
             let expected = Packet {
                 options: usual(shown, 9),
                 ..seen(&flow, side, &with(value), start(&flow, side) + sent, edge - sent)

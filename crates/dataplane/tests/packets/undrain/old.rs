@@ -38,7 +38,14 @@ fn a_fin_that_was_forwarded_belongs_to_the_socket() {
     for side in Side::BOTH {
         let mut fin = [false; 2];
         fin[side.index()] = true;
-        let flow = Flow::woken(Plan::default(), Past { sent: SENT, fin, ..Past::default() });
+        let flow = Flow::woken(
+            Plan::default(),
+            Past {
+                sent: SENT,
+                fin,
+                ..Past::default()
+            },
+        );
         let packet = Packet {
             flags: ACK | FIN,
             ..flow.later(side, 0, SENT[side.index()], 0)
@@ -82,7 +89,11 @@ fn what_the_far_end_sent_since_is_acknowledged_by_its_socket_alone() {
         let all = SENT[far.index()];
         let flow = awake();
         // x acknowledges more than was forwarded to it: the socket's own stream. The far end hears of the first part only.
-        assert_eq!(flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes()).verdict, OK);
+        assert_eq!(
+            flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
+                .verdict,
+            OK
+        );
         let room = promised(&flow, far);
         let packet = flow.later(side, 0, 50, all + 100);
         let expected = across(&flow, side, &packet, start(&flow, far) + all, room - all);
@@ -108,7 +119,11 @@ fn where_nothing_of_the_far_end_went_past_its_socket_speaks_for_itself() {
         sent[side.index()] = SENT[side.index()];
         let flow = Flow::woken(Plan::default(), Past::unacknowledged(sent));
         // The socket's own stream toward x is acknowledged by x; that is nothing to the far end.
-        assert_eq!(flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes()).verdict, OK);
+        assert_eq!(
+            flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
+                .verdict,
+            OK
+        );
         let packet = flow.later(side, 0, 50, 100);
         let room = flow.plan.offered[far.index()];
         let expected = across(&flow, side, &packet, start(&flow, far), room);
@@ -141,7 +156,11 @@ fn selective_acknowledgements_end_where_the_forwarded_part_does() {
             (5, 20, 10, (10, 20)),
         ] {
             let flow = awake();
-            assert_eq!(flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes()).verdict, OK);
+            assert_eq!(
+                flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
+                    .verdict,
+                OK
+            );
             let clock = flow.plan.clock[side.index()];
             let block = (local.wrapping_add(from), local.wrapping_add(to));
             let packet = Packet {
@@ -150,8 +169,9 @@ fn selective_acknowledgements_end_where_the_forwarded_part_does() {
             };
             let room = promised(&flow, far);
             let mut expected = across(&flow, side, &packet, start(&flow, far) + acked, room - acked);
-            expected.options =
-                with_sack(&expected.options, |_, _| (start(&flow, far) + seen.0, start(&flow, far) + seen.1));
+            expected.options = with_sack(&expected.options, |_, _| {
+                (start(&flow, far) + seen.0, start(&flow, far) + seen.1)
+            });
             flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
             // Once the forwarded part is complete, they are about the socket's own stream: nothing for the far end.
             let packet = Packet {
@@ -179,7 +199,13 @@ fn selective_acknowledgements_are_blanked_for_an_end_that_did_not_permit_them() 
             options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 100, local + 200)]),
             ..flow.later(side, 0, 50, 10)
         };
-        let expected = across(&flow, side, &packet, start(&flow, far) + 10, promised(&flow, far) - 10);
+        let expected = across(
+            &flow,
+            side,
+            &packet,
+            start(&flow, far) + 10,
+            promised(&flow, far) - 10,
+        );
         assert_eq!(without_sack(&expected.options), expected.options);
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
     }
@@ -204,7 +230,10 @@ fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
             };
             flow.ingress_gives(side, &packet.bytes(), (SHOT, "held", &packet.bytes()));
             let found = events.take().expect("the ring");
-            assert_eq!((found.len(), found[0].kind, found[0].seq), (1, EventKind::Held, packet.seq));
+            assert_eq!(
+                (found.len(), found[0].kind, found[0].seq),
+                (1, EventKind::Held, packet.seq)
+            );
             assert_frame(&found[0].packet, &packet.bytes(), "held");
             assert_eq!(found[0].packet[found[0].payload.clone()], packet.payload);
         }

@@ -59,7 +59,11 @@ fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
 fn a_forged_reset_stays_where_it_is() {
     for side in Side::BOTH {
         let far = side.other();
-        for offset in [SENT[side.index()] + 50, SENT[side.index()] + 1, SENT[side.index()] - 1] {
+        for offset in [
+            SENT[side.index()] + 50,
+            SENT[side.index()] + 1,
+            SENT[side.index()] - 1,
+        ] {
             let flow = awake();
             flow.net.deaf();
             for s in Side::BOTH {

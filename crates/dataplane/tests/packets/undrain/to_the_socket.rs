@@ -26,7 +26,11 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
     for side in Side::BOTH {
         let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
         let flow = settled();
-        assert_eq!(flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes()).verdict, OK);
+        assert_eq!(
+            flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
+                .verdict,
+            OK
+        );
         for (offset, len, flags) in [
             (0, 0, ACK),
             (0, 100, ACK | PSH),
@@ -38,7 +42,11 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
             for options in [
                 vec![],
                 usual(0x3000_0000, 0),
-                usual_with_sack(0x3000_0000, 9, &[(flow.plan.local[side.index()].wrapping_add(far + 10), 77)]),
+                usual_with_sack(
+                    0x3000_0000,
+                    9,
+                    &[(flow.plan.local[side.index()].wrapping_add(far + 10), 77)],
+                ),
             ] {
                 let packet = Packet {
                     flags,
@@ -50,7 +58,11 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
             }
         }
         assert_eq!(flow.slot().mode(), Mode::Undrain);
-        assert_eq!(flow.raw_leg(side).cut, start(&flow, side) + sent + 6400, "the highest end");
+        assert_eq!(
+            flow.raw_leg(side).cut,
+            start(&flow, side) + sent + 6400,
+            "the highest end"
+        );
     }
 }
 
@@ -94,7 +106,11 @@ fn selective_acknowledgements_are_clipped_to_its_own_stream() {
             (all + 5, all + 900, (all + 5, all + 300)),
         ] {
             let flow = awake();
-            assert_eq!(flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes()).verdict, OK);
+            assert_eq!(
+                flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
+                    .verdict,
+                OK
+            );
             let block = (local + from, local + to);
             let packet = Packet {
                 options: usual_with_sack(flow.plan.clock[side.index()], 1, &[block]),
@@ -150,7 +166,11 @@ fn what_is_out_of_the_window_or_acknowledges_the_unsent_is_the_sockets_to_refuse
         let before = format!("{:?}", flow.raw());
         let edge = {
             let leg = flow.raw_leg(side);
-            let edge = if (leg.loc_edge.wrapping_sub(leg.tx_edge) as i32) > 0 { leg.loc_edge } else { leg.tx_edge };
+            let edge = if (leg.loc_edge.wrapping_sub(leg.tx_edge) as i32) > 0 {
+                leg.loc_edge
+            } else {
+                leg.tx_edge
+            };
             edge.wrapping_sub(start(&flow, side))
         };
         for packet in [flow.later(side, edge, 2, 0), flow.later(side, sent, 10, all + 1)] {
@@ -194,8 +214,21 @@ fn what_is_no_whole_segment_cannot_be_mapped() {
 fn a_super_packet_is_delivered_whole_and_a_sum_is_kept() {
     let side = Side::Client;
     for (len, context) in [
-        (2900, Context { gso_size: 500, gso_segs: 6, ..Context::default() }),
-        (777, Context { summed: true, ..Context::default() }),
+        (
+            2900,
+            Context {
+                gso_size: 500,
+                gso_segs: 6,
+                ..Context::default()
+            },
+        ),
+        (
+            777,
+            Context {
+                summed: true,
+                ..Context::default()
+            },
+        ),
     ] {
         let flow = awake();
         let packet = flow.timed(side, 1, flow.later(side, SENT[0], len, SENT[1]));
@@ -203,8 +236,15 @@ fn a_super_packet_is_delivered_whole_and_a_sum_is_kept() {
             ifindex: flow.ifindex(side),
             ..context
         };
-        let ran = flow.plane.run_in(Hook::Ingress, &packet.bytes(), context, 1).expect("the sum is right");
+        let ran = flow
+            .plane
+            .run_in(Hook::Ingress, &packet.bytes(), context, 1)
+            .expect("the sum is right");
         assert_eq!(ran.verdict, OK);
-        assert_frame(&ran.packet, &Behind::of(side, SENT).to_socket(&packet).bytes(), "delivered");
+        assert_frame(
+            &ran.packet,
+            &Behind::of(side, SENT).to_socket(&packet).bytes(),
+            "delivered",
+        );
     }
 }

@@ -1,0 +1,237 @@
+//! Row 3.1: from the arrival of a segment that meets a trap until a protocol handler has its bytes, on idle pairs.
+//!
+//! The handler is the library's user in this process. The segment's arrival is the kernel's time stamp at the forwarder's
+//! device, before the programs at tc see it; the bytes are there when the first read after the return has them.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use longsplice_engine::{Ended, Pair, Side, Splicer, Until, policy::SplicePolicy};
+use longsplice_lab::topology::{F0, Nodes};
+use longsplice_lab::{Three, ThreeOptions, monotonic_ns};
+use serde::Serialize;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::sleep;
+
+use super::Scope;
+use super::depth::Depth;
+use crate::capture::Capture;
+use crate::inside::{PATIENCE, in_time, inside};
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+/// What is asked, and answered.
+const MESSAGE: usize = 200;
+/// How long nothing has passed when it is asked.
+const IDLE: Duration = Duration::from_millis(20);
+/// How often a pair is asked before there is a new one.
+const PER_PAIR: usize = 50;
+
+/// One return.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Sample {
+    /// From the arrival at the forwarder's device to the bytes in the handler, in microseconds.
+    from_arrival_us: f64,
+    /// The same from the call of the client's `write` on, the wire included.
+    from_write_us: f64,
+}
+
+/// What the client's thread is to do.
+enum Order {
+    Connect,
+    Ask,
+    Close,
+}
+
+/// Row 3.1, for both depths.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let net = Three::new("bench", ThreeOptions::default())?;
+    let wanted = scope.count(400, 20);
+    let mut findings = Vec::new();
+    for (depth, must, aim) in [(Depth::Dormant, 60.0, 20.0), (Depth::Detached, 200.0, 60.0)] {
+        let samples = measure(scope, &net, depth, wanted)?;
+        let of = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of)).context("no samples");
+        let (arrival, write) = (of(|s| s.from_arrival_us)?, of(|s| s.from_write_us)?);
+        let detail = format!(
+            "µs from the arrival at the forwarder's device to the read that has the bytes: {}, p99 {:.0}, max {:.0}; from \
+             the client's write on: {}; {} returns of idle pairs",
+            arrival.show(),
+            arrival.p99,
+            arrival.max,
+            write.show(),
+            arrival.n
+        );
+        eprintln!("   {}: {detail}", depth.title());
+        findings.push(Finding::new(
+            Row::back(1),
+            format!(
+                "unsplice, trap to readable in the handler, median, {}, µs",
+                depth.title()
+            ),
+            Target::AtMost { must, aim },
+            arrival.median,
+            detail,
+            &samples,
+        )?);
+    }
+    Ok(findings)
+}
+
+fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Result<Vec<Sample>> {
+    let front = SocketAddr::from((net.forwarder_client_addr, 5200));
+    let target = SocketAddr::from((net.server_addr, 5201));
+    let pairs = wanted.div_ceil(PER_PAIR);
+    let echo = net.server.run(|| listen(target))??;
+    let (orders, todo) = mpsc::channel();
+    let (tell, mut written) = unbounded_channel();
+    let mut capture = Capture::open(&net.forwarder, F0)?;
+    thread::scope(|threads| {
+        let server = threads.spawn(|| answer(&echo, pairs));
+        let client = threads.spawn(|| net.client.run(|| ask(front, &todo, &tell)));
+        let samples = inside(scope.room, &net.forwarder, async move |splicer| {
+            let listener = TcpListener::bind(front).await?;
+            splicer.prepare_listener(&listener, target)?;
+            let mut samples = Vec::with_capacity(wanted);
+            for _ in 0..pairs {
+                orders.send(Order::Connect).context("the client has given up")?;
+                let (stream, _) = in_time("the client", listener.accept()).await??;
+                splicer.prepare_client(&stream)?;
+                let server = splicer.connect(target, &stream, PATIENCE).await?;
+                let pair = Pair::new(stream, server)
+                    .with_splice(SplicePolicy::Now)
+                    .with_detach(depth.policy());
+                let (readable, mut returns) = unbounded_channel();
+                let handler = tokio::spawn(handle(splicer.clone(), pair, readable));
+                for _ in 0..PER_PAIR.min(wanted - samples.len()) {
+                    parked(&splicer, depth).await?;
+                    capture.take()?;
+                    orders.send(Order::Ask).context("the client has given up")?;
+                    let readable_ns = in_time("the pair to come back", returns.recv()).await?;
+                    let readable_ns = readable_ns.ok_or_else(|| anyhow!("the handler has given up"))?;
+                    let write_ns: Option<u64> = in_time("the answer", written.recv()).await?;
+                    let write_ns = write_ns.ok_or_else(|| anyhow!("the client has given up"))?;
+                    let arrival = capture
+                        .take()?
+                        .into_iter()
+                        .find(|seen| !seen.outgoing && seen.segment.payload > 0);
+                    let arrival_ns = arrival.context("the segment was not seen")?.at_ns;
+                    let since = |ns: u64| (readable_ns as f64 - ns as f64) / 1e3;
+                    samples.push(Sample {
+                        from_arrival_us: since(arrival_ns),
+                        from_write_us: since(write_ns),
+                    });
+                }
+                orders.send(Order::Close).context("the client has given up")?;
+                in_time("the pair to end", handler).await???;
+            }
+            Ok(samples)
+        });
+        // What goes wrong in the middle ends both ends, and is the reason that matters.
+        let client = client.join().map_err(|_| anyhow!("the client's thread panicked"));
+        let server = server.join().map_err(|_| anyhow!("the server's thread panicked"));
+        let samples = samples?;
+        client???;
+        server??;
+        Ok(samples)
+    })
+}
+
+/// The protocol handler: what is asked is written on, what is answered passes spliced.
+async fn handle(splicer: Splicer, mut pair: Pair, readable: UnboundedSender<u64>) -> Result<()> {
+    let mut message = [0; MESSAGE];
+    loop {
+        match splicer.splice(pair, Until::data_from(Side::Client)).await? {
+            Ended::Closed(_) => return Ok(()),
+            Ended::Detached(id) => bail!("flow {id} was left alone"),
+            Ended::Returned(mut returned) => {
+                let read = returned.client.read(&mut message).await?;
+                let now = monotonic_ns();
+                ensure!(
+                    read == MESSAGE,
+                    "{read} of {MESSAGE} bytes were readable at the return"
+                );
+                ensure!(returned.spliced, "the pair was not spliced");
+                // Nobody listens any more when something else went wrong.
+                let _ = readable.send(now);
+                returned.server.write_all(&message).await?;
+                pair = returned.into();
+            }
+        }
+    }
+}
+
+/// Waits until the only pair is spliced, and idle.
+async fn parked(splicer: &Splicer, depth: Depth) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let flows = splicer.flows();
+        if flows.iter().any(|flow| flow.state == depth.state()) {
+            sleep(IDLE).await;
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "the pair was not spliced again: {flows:?}"
+        );
+        sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn listen(at: SocketAddr) -> io::Result<StdListener> {
+    let listener = StdListener::bind(at)?;
+    // Applies to accept(2) too.
+    SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
+    Ok(listener)
+}
+
+/// The server: sends back what comes.
+fn answer(listener: &StdListener, pairs: usize) -> Result<()> {
+    let mut message = [0; MESSAGE];
+    for _ in 0..pairs {
+        let (mut stream, _) = listener.accept().context("the server waited for the forwarder")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        loop {
+            match stream.read(&mut message).context("the server reads")? {
+                0 => break,
+                read => stream.write_all(&message[..read])?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The client: does what it is told, and tells when it has asked, once it is answered.
+fn ask(to: SocketAddr, todo: &mpsc::Receiver<Order>, tell: &UnboundedSender<u64>) -> Result<()> {
+    let mut open: Option<StdStream> = None;
+    let mut message = [b'?'; MESSAGE];
+    // Ends when there is nobody to order anything.
+    for order in todo {
+        match (order, &mut open) {
+            (Order::Connect, open) => {
+                let stream = StdStream::connect_timeout(&to, PATIENCE).context("the client connects")?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_nodelay(true)?;
+                *open = Some(stream);
+            }
+            (Order::Close, open) => *open = None,
+            (Order::Ask, None) => bail!("the client is not connected"),
+            (Order::Ask, Some(stream)) => {
+                let now = monotonic_ns();
+                stream.write_all(&message)?;
+                stream.read_exact(&mut message).context("the client reads")?;
+                // Nobody listens any more when something else went wrong.
+                let _ = tell.send(now);
+            }
+        }
+    }
+    Ok(())
+}

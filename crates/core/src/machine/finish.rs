@@ -1,0 +1,65 @@
+//! From Drain to Final, while segments pass.
+
+use super::state::{Flow, Mode, Side, slot_flag};
+use crate::seq::Seq;
+
+/// Parks the sockets of a pair that user space found drained, step by step: unless a segment has come to a local socket
+/// since, which would be lost with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finish {
+    cuts: [Seq; 2],
+    wakeable: bool,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Take,
+    Compare,
+    Store(Mode),
+}
+
+impl Finish {
+    /// `cuts`: those with which both directions were found drained, by side; `wakeable`: and parkable
+    /// ([`crate::drain`]), with nothing out of order in a socket.
+    #[must_use]
+    pub fn new(cuts: [Seq; 2], wakeable: bool) -> Finish {
+        Finish { cuts, wakeable, step: Step::Take }
+    }
+
+    /// Takes one step. In the end: the mode after it; [`Mode::Final`] if the sockets are parked.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+        match self.step {
+            Step::Take => {
+                if !flow.switch(Mode::Drain, Mode::Waking) {
+                    return Some(flow.slot.mode);
+                }
+                self.step = Step::Compare;
+            }
+            Step::Compare => {
+                let same = Side::BOTH.iter().all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
+                if same && self.wakeable {
+                    for side in Side::BOTH {
+                        flow.slot.leg[side.index()].read_to = self.cuts[side.index()];
+                    }
+                    flow.slot.flags |= slot_flag::WAKEABLE;
+                }
+                self.step = Step::Store(if same { Mode::Final } else { Mode::Drain });
+            }
+            Step::Store(mode) => {
+                flow.slot.mode = mode;
+                return Some(mode);
+            }
+        }
+        None
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Mode {
+        loop {
+            if let Some(mode) = self.step(flow) {
+                return mode;
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The state of the machine as that of the kernel half, and the other way: field by field.
+
+use longsplice_core::{
+    machine::{Flow, Leg, Mode, Placement, Record, Slot},
+    seq::{Offset, Seq},
+};
+
+use crate::support::raw::{ls_leg, ls_mode, ls_placement, ls_record, ls_slot, ls_trait};
+
+const MODES: [(Mode, ls_mode); 10] = [
+    (Mode::Free, ls_mode::LS_FREE),
+    (Mode::Track, ls_mode::LS_TRACK),
+    (Mode::Drain, ls_mode::LS_DRAIN),
+    (Mode::Final, ls_mode::LS_FINAL),
+    (Mode::Replaced, ls_mode::LS_REPLACED),
+    (Mode::Aborted, ls_mode::LS_ABORTED),
+    (Mode::Undrain, ls_mode::LS_UNDRAIN),
+    (Mode::Waking, ls_mode::LS_WAKING),
+    (Mode::Moved, ls_mode::LS_MOVED),
+    (Mode::Freeze, ls_mode::LS_FREEZE),
+];
+
+const PLACEMENTS: [(Placement, ls_placement); 3] = [
+    (Placement::Detached, ls_placement::LS_DETACHED),
+    (Placement::Slotted, ls_placement::LS_SLOTTED),
+    (Placement::Alone, ls_placement::LS_ALONE),
+];
+
+/// What the machine has no word for.
+const ADDRESSING: u8 = (ls_trait::LS_SIDE_SERVER.0 | ls_trait::LS_FAR_LOCAL.0 | ls_trait::LS_ECN.0) as u8;
+
+/// Writes what the machine knows of a record over the kernel half's, which has addresses besides.
+pub fn write_record(to: &mut ls_record, from: &Record) {
+    to.seq_off = from.seq_off.raw();
+    to.ack_off = from.ack_off.raw();
+    to.tsval_off = from.tsval_off.raw();
+    to.tsecr_off = from.tsecr_off.raw();
+    to.wscale_in = from.wscale_in;
+    to.wscale_out = from.wscale_out;
+    to.traits = (to.traits & ADDRESSING) | from.traits;
+    let placement = PLACEMENTS.iter().find(|(p, _)| *p == from.placement).expect("a placement").1;
+    to.placement = placement.0 as u8;
+    to.seen = from.seen;
+    to.armed = u8::from(from.armed);
+    to.rx_end = from.rx_end.raw();
+    to.rx_ack = from.rx_ack.raw();
+    to.rx_edge = from.rx_edge.raw();
+    to.ts_high = from.ts_high.raw();
+    to.trap = from.trap.raw();
+    to.bytes = from.bytes;
+}
+
+pub fn read_record(rec: &ls_record) -> Record {
+    Record {
+        seq_off: Offset::new(rec.seq_off),
+        ack_off: Offset::new(rec.ack_off),
+        tsval_off: Offset::new(rec.tsval_off),
+        tsecr_off: Offset::new(rec.tsecr_off),
+        wscale_in: rec.wscale_in,
+        wscale_out: rec.wscale_out,
+        traits: rec.traits & !ADDRESSING,
+        placement: PLACEMENTS
+            .iter()
+            .find(|(_, p)| p.0 == u32::from(rec.placement))
+            .expect("a placement")
+            .0,
+        seen: rec.seen,
+        armed: rec.armed != 0,
+        rx_end: Seq::new(rec.rx_end),
+        rx_ack: Seq::new(rec.rx_ack),
+        rx_edge: Seq::new(rec.rx_edge),
+        ts_high: Seq::new(rec.ts_high),
+        trap: Seq::new(rec.trap),
+        bytes: rec.bytes,
+    }
+}
+
+fn write_leg(to: &mut ls_leg, from: &Leg) {
+    write_record(&mut to.rec, &from.rec);
+    to.cut = from.cut.raw();
+    to.rx_ts = from.rx_ts.raw();
+    to.loc_acked = from.loc_acked.raw();
+    to.loc_end = from.loc_end.raw();
+    to.loc_ack = from.loc_ack.raw();
+    to.loc_edge = from.loc_edge.raw();
+    to.tx_ack = from.tx_ack.raw();
+    to.tx_edge = from.tx_edge.raw();
+    to.room = from.room;
+    to.adj_seq = from.adj_seq.raw();
+    to.adj_ack = from.adj_ack.raw();
+    to.base = from.base.raw();
+    to.owed = from.owed;
+    to.read_to = from.read_to.raw();
+}
+
+fn read_leg(leg: &ls_leg) -> Leg {
+    Leg {
+        // Meaningless within a slot.
+        rec: Record {
+            placement: Placement::Detached,
+            ..read_record(&leg.rec)
+        },
+        cut: Seq::new(leg.cut),
+        rx_ts: Seq::new(leg.rx_ts),
+        loc_acked: Seq::new(leg.loc_acked),
+        loc_end: Seq::new(leg.loc_end),
+        loc_ack: Seq::new(leg.loc_ack),
+        loc_edge: Seq::new(leg.loc_edge),
+        tx_ack: Seq::new(leg.tx_ack),
+        tx_edge: Seq::new(leg.tx_edge),
+        room: leg.room,
+        adj_seq: Offset::new(leg.adj_seq),
+        adj_ack: Offset::new(leg.adj_ack),
+        base: Seq::new(leg.base),
+        owed: leg.owed,
+        read_to: Seq::new(leg.read_to),
+    }
+}
+
+pub fn write_slot(to: &mut ls_slot, from: &Slot) {
+    to.mode = MODES.iter().find(|(m, _)| *m == from.mode).expect("a mode").1.0;
+    to.flags = from.flags;
+    for (to, from) in to.leg.iter_mut().zip(&from.leg) {
+        write_leg(to, from);
+    }
+}
+
+pub fn read_slot(slot: &ls_slot) -> Slot {
+    Slot {
+        mode: MODES.iter().find(|(_, m)| m.0 == slot.mode).expect("a mode").0,
+        flags: slot.flags,
+        leg: [read_leg(&slot.leg[0]), read_leg(&slot.leg[1])],
+    }
+}
+
+/// The fields in which two states differ, or `None`.
+pub fn difference(kernel: &Flow, machine: &Flow) -> Option<String> {
+    let mut machine = *machine;
+    for leg in &mut machine.slot.leg {
+        leg.rec.placement = Placement::Detached;
+    }
+    if *kernel == machine {
+        return None;
+    }
+    let (k, m) = (format!("{kernel:#?}"), format!("{machine:#?}"));
+    let mut path: Vec<&str> = Vec::new();
+    let mut text = String::new();
+    for (a, b) in k.lines().zip(m.lines()) {
+        let depth = (a.len() - a.trim_start().len()) / 4;
+        path.truncate(depth);
+        path.push(a.trim());
+        if a != b {
+            text += &format!("  {}: the machine has {}\n", path.join(" "), b.trim());
+        }
+    }
+    Some(text)
+}

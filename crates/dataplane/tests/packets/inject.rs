@@ -1,0 +1,176 @@
+//! A packet that was held comes in again, and reaches a real socket.
+
+use std::{
+    io::Read,
+    net::{SocketAddrV4, TcpListener, TcpStream},
+    time::Duration,
+};
+
+use longsplice_dataplane::{Leg, LegStart, Mode, Side, Slot};
+
+use crate::support::{
+    flow::{Plan, Plane, leg},
+    net::{Net, OUR_MAC, PEER_MAC},
+    options::read,
+    packet::*,
+    tap::{Offload, Tap},
+};
+
+const LOOPBACK: u32 = 1;
+
+/// The client's leg is a real connection; the server's is nobody's.
+struct Connected {
+    socket: TcpStream,
+    slot: Slot,
+    plane: Plane,
+    leg: Leg,
+    /// The next segment of the client: nobody has sent it yet.
+    next: Packet,
+    _net: Net,
+}
+
+impl Connected {
+    /// Registers the flow of a connection, and goes to FINAL.
+    fn new(net: Net, socket: TcpStream, leg: Leg, blank: Packet) -> Connected {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("a timeout");
+        let plane = Plane::open();
+        let peek = plane.peek(leg).expect("a connection");
+        let plan = Plan {
+            peer: [peek.rcv_nxt, 5000],
+            local: [peek.snd_nxt, 9000],
+            ..Plan::default()
+        };
+        let [client, server] = plan.starts();
+        let starts = [LegStart { leg, peek, ..client }, server];
+        let slot = plane.take_slot().expect("a free slot");
+        plane
+            .register(&slot, plane.next_serial(), false, &starts)
+            .expect("the flow is new");
+        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+        let next = Packet {
+            src: leg.peer,
+            dst: leg.local,
+            seq: peek.rcv_nxt,
+            ack: peek.snd_nxt,
+            flags: ACK | PSH,
+            window: 500,
+            payload: b"hello".to_vec(),
+            ..blank
+        };
+        Connected {
+            socket,
+            slot,
+            plane,
+            leg,
+            next,
+            _net: net,
+        }
+    }
+
+    /// The segment that was held comes in after the pair is awake, twice; its socket reads it once.
+    fn inject(mut self, ifindex: u32, frame: &[u8]) {
+        self.slot.set_wakeable(true);
+        assert_eq!(self.plane.wake(&self.slot).expect("it runs"), Mode::Undrain);
+        let before = self.plane.verdicts()["delivered"];
+        for _ in 0..2 {
+            self.plane.inject(ifindex, frame).expect("injected");
+        }
+        let mut read = [0; 5];
+        self.socket.read_exact(&mut read).expect("it comes in");
+        assert_eq!(&read, b"hello");
+        let after = self.next.end();
+        while self.plane.verdicts()["delivered"] < before + 2 {
+            std::thread::yield_now();
+        }
+        let peek = self.plane.peek(self.leg).expect("a connection");
+        assert_eq!((peek.rcv_nxt, peek.copied_seq), (after, after), "once");
+    }
+}
+
+/// A frame on the wire, to be filled in.
+fn blank(dst_mac: [u8; 6], src_mac: [u8; 6]) -> Packet {
+    let nowhere = SocketAddrV4::new([0; 4].into(), 0);
+    Packet {
+        dst_mac,
+        src_mac,
+        tos: 0,
+        id: 7,
+        fragment: 0x4000,
+        ttl: 64,
+        src: nowhere,
+        dst: nowhere,
+        seq: 0,
+        ack: 0,
+        reserved: 0,
+        flags: 0,
+        window: 500,
+        urgent: 0,
+        options: vec![],
+        payload: vec![],
+        padding: vec![],
+    }
+}
+
+#[test]
+fn on_the_interface_where_it_came_in() {
+    let net = Net::new();
+    let leg = leg(Side::Client);
+    let listener = TcpListener::bind(leg.local).expect("a listener");
+    let tap = Tap::new(net.ifindex("a1"));
+    // The client is this test.
+    let frame = blank(OUR_MAC[0], PEER_MAC[0]);
+    let syn = Packet {
+        src: leg.peer,
+        dst: leg.local,
+        seq: 70_000,
+        flags: SYN,
+        ..frame.clone()
+    };
+    tap.send(&syn.bytes(), Offload::default());
+    let answer = tap.only();
+    assert_eq!(answer[47], SYN | ACK);
+    assert!(read(&answer[54..]).len() < 3, "no timestamps");
+    let ack = Packet {
+        seq: 70_001,
+        ack: u32::from_be_bytes(answer[38..42].try_into().expect("four bytes")) + 1,
+        flags: ACK,
+        ..syn
+    };
+    tap.send(&ack.bytes(), Offload::default());
+    let (socket, _) = listener.accept().expect("a connection");
+    let ifindex = net.ifindex("a0");
+    let connected = Connected::new(net, socket, leg, frame);
+    connected.plane.attach(ifindex).expect("attached");
+    // It meets a trap, and there is no socket for it yet.
+    connected.slot.set_trap(Side::Client, Some(connected.next.seq));
+    let mut events = connected.plane.events().expect("the ring");
+    tap.send(&connected.next.bytes(), Offload::default());
+    let held = std::iter::repeat_with(|| events.take().expect("the ring")).find(|e| !e.is_empty());
+    let held = held.expect("it is held").remove(0);
+    assert_eq!(held.ifindex, ifindex);
+    connected.inject(held.ifindex, &held.packet);
+}
+
+#[test]
+fn on_the_loopback_where_its_peer_is_on_this_host() {
+    for address in ["127.0.0.1", "198.18.1.1"] {
+        let net = Net::new();
+        let listener = TcpListener::bind((address, 80)).expect("a listener");
+        let client = TcpStream::connect((address, 80)).expect("a connection");
+        let (socket, _) = listener.accept().expect("a connection");
+        let std::net::SocketAddr::V4(peer) = client.local_addr().expect("an address") else {
+            panic!("an IPv4 address");
+        };
+        let leg = Leg {
+            peer,
+            local: SocketAddrV4::new(*peer.ip(), 80),
+        };
+        let connected = Connected::new(net, socket, leg, blank([0; 6], [0; 6]));
+        connected.plane.attach(LOOPBACK).expect("attached");
+        // The client has not sent it: so it cannot come by itself.
+        let frame = connected.next.bytes();
+        connected.inject(LOOPBACK, &frame);
+    }
+}

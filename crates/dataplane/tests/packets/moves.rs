@@ -1,0 +1,237 @@
+//! Between slot and records, both ways: from dormant to detached and back, while segments pass.
+
+use std::{
+    io::ErrorKind,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use longsplice_dataplane::{Context, Hook, Mode, Side};
+
+use crate::support::{
+    flow::{Flow, Plan, REDIRECT, SHOT, legs},
+    packet::*,
+    raw::{ls_mode, ls_placement, ls_record, ls_seen},
+    woken::Past,
+};
+
+/// A record with its placement put aside.
+fn placed(rec: ls_record) -> (ls_placement, u32, String) {
+    let placement = ls_placement(u32::from(rec.placement));
+    let rest = ls_record {
+        placement: 0,
+        r#where: 0,
+        ..rec
+    };
+    (placement, rec.r#where, format!("{rest:?}"))
+}
+
+/// Detached, with something in every field.
+fn detached() -> Flow {
+    let mut flow = Flow::dormant(Plan::default());
+    flow.pass(Past {
+        sent: [500, 30],
+        fin: [true, false],
+        acked: [3, 44],
+    });
+    flow.slot().set_trap(Side::Server, Some(12_345));
+    flow.slot().set_timestamp_offsets([7, 9]);
+    flow.release().expect("released");
+    flow.slot = None;
+    flow
+}
+
+#[test]
+fn attaching_keeps_every_field() {
+    let mut flow = detached();
+    let before = Side::BOTH.map(|side| flow.raw_record(side).expect("a record"));
+    assert_eq!(before.map(|r| r.armed), [0, 1]);
+    assert_eq!(before[0].seen, ls_seen::LS_SEEN_FIN.0 as u8);
+    let slot = flow.plane.take_slot().expect("a free slot");
+    flow.plane
+        .attach_flow(&slot, before[0].serial, legs())
+        .expect("attached");
+    flow.slot = Some(slot);
+    assert_eq!(flow.slot().mode(), Mode::Final);
+    assert_eq!(flow.raw().flags, 0, "no sockets: nobody can be woken");
+    for side in Side::BOTH {
+        let leg = flow.raw_leg(side);
+        assert_eq!(placed(leg.rec).2, placed(before[side.index()]).2);
+        let (placement, index, rest) = placed(flow.raw_record(side).expect("a record"));
+        assert_eq!(
+            (placement, index),
+            (ls_placement::LS_SLOTTED, flow.slot().index())
+        );
+        assert_eq!(rest, placed(before[side.index()]).2);
+        // The least that its clock can be.
+        assert_eq!(leg.rx_ts, leg.rec.ts_high.wrapping_sub(leg.rec.tsval_off));
+    }
+    flow.plan.ts = [7, 9];
+    let packet = flow.later(Side::Client, 10, 20, 0);
+    flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
+    // And back again: nothing is lost on the way.
+    let before = Side::BOTH.map(|side| flow.raw_leg(side).rec);
+    assert_eq!(before[0].bytes, 520);
+    flow.release().expect("released");
+    for side in Side::BOTH {
+        let (placement, toward, rest) = placed(flow.raw_record(side).expect("a record"));
+        assert_eq!(
+            (placement, toward),
+            (ls_placement::LS_DETACHED, flow.ifindex(side.other()))
+        );
+        assert_eq!(rest, placed(before[side.index()]).2);
+    }
+}
+
+#[test]
+fn a_flow_that_is_not_there_or_has_a_slot_is_not_attached() {
+    let flow = detached();
+    let serial = flow.raw_record(Side::Client).expect("a record").serial;
+    let records = || format!("{:?}", Side::BOTH.map(|side| flow.raw_record(side)));
+    let before = records();
+    let slot = flow.plane.take_slot().expect("a free slot");
+    let refused = |serial, legs| {
+        let error = flow
+            .plane
+            .attach_flow(&slot, serial, legs)
+            .expect_err("not attached");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    };
+    refused(serial + 1, legs());
+    let mut strangers = legs();
+    for leg in &mut strangers {
+        leg.peer.set_port(9);
+    }
+    refused(serial, strangers);
+    assert_eq!(records(), before);
+    flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
+    let before = records();
+    let other = flow.plane.take_slot().expect("a free slot");
+    let error = flow
+        .plane
+        .attach_flow(&other, serial, legs())
+        .expect_err("it has a slot");
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(records(), before);
+}
+
+#[test]
+fn a_flow_whose_sockets_are_in_the_path_is_not_released() {
+    for mode in [
+        Mode::Track,
+        Mode::Drain,
+        Mode::Undrain,
+        Mode::Aborted,
+        Mode::Freeze,
+    ] {
+        let flow = Flow::woken(Plan::default(), Past::unacknowledged([1000, 70]));
+        if mode != Mode::Undrain {
+            flow.switch(Mode::Undrain, mode);
+        }
+        let state = || {
+            format!(
+                "{:?} {:?}",
+                flow.raw(),
+                Side::BOTH.map(|side| flow.raw_record(side))
+            )
+        };
+        let before = state();
+        let error = flow.release().expect_err("its sockets are awake");
+        assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{mode:?}");
+        assert_eq!(state(), before, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_segment_between_two_places_comes_in_once_more() {
+    for mode in [ls_mode::LS_MOVED, ls_mode::LS_WAKING] {
+        for side in Side::BOTH {
+            let flow = Flow::dormant(Plan::default());
+            flow.edit(|slot| slot.mode = mode.0);
+            for packet in [flow.later(side, 0, 0, 0), flow.later(side, 0, 100, 0)] {
+                let frame = packet.bytes();
+                flow.ingress_gives(side, &frame, (REDIRECT, "again", &frame));
+            }
+            // What the parked socket says is dropped all the same.
+            let frame = flow.local_segment(side).bytes();
+            flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
+            flow.edit(|slot| slot.mode = ls_mode::LS_FINAL.0);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
+    const STEP: u32 = 100;
+    let mut flow = Flow::dormant(Plan::default());
+    let serial = flow.slot().serial();
+    let ifindex = flow.ifindex(Side::Client);
+    let stop = AtomicBool::new(false);
+    let mut moves = 0;
+    let start = flow.plan.peer[0];
+    let template = flow.later(Side::Client, 0, STEP, 0);
+    let acknowledgement = flow.later(Side::Server, 0, 0, 0);
+    let server = flow.ifindex(Side::Server);
+    let plane = &flow.plane.plane;
+    // One thread sends, in order; the far end acknowledges what came there. Another one moves the flow.
+    let sent = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut offset = 0u32;
+            while !stop.load(Ordering::Relaxed) {
+                let packet = Packet {
+                    seq: start.wrapping_add(offset),
+                    ..template.clone()
+                };
+                let context = Context {
+                    ifindex,
+                    ..Context::default()
+                };
+                let ran = plane
+                    .run_in(Hook::Ingress, &packet.bytes(), context, 1)
+                    .expect("it runs");
+                assert_eq!(ran.verdict, REDIRECT);
+                // Changed: it was forwarded. As it was: it comes in once more.
+                if ran.packet == packet.bytes() {
+                    continue;
+                }
+                offset += STEP;
+                let ack = Packet {
+                    ack: acknowledgement.ack.wrapping_add(offset),
+                    ..acknowledgement.clone()
+                };
+                let context = Context {
+                    ifindex: server,
+                    ..Context::default()
+                };
+                let ran = plane
+                    .run_in(Hook::Ingress, &ack.bytes(), context, 1)
+                    .expect("it runs");
+                assert_eq!(ran.verdict, REDIRECT);
+            }
+            offset
+        });
+        let mut slot = flow.slot.take().expect("it has a slot");
+        while moves < 400 {
+            plane.release(&slot, legs(), [0, 0]).expect("released");
+            // What found the slot before is merged by the second call.
+            plane.release(&slot, legs(), [0, 0]).expect("merged");
+            drop(slot);
+            slot = plane.take_slot().expect("a free slot");
+            plane.attach_flow(&slot, serial, legs()).expect("attached");
+            moves += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        flow.slot = Some(slot);
+        sender.join().expect("it sends")
+    });
+    assert!(sent > STEP, "some passed");
+    let leg = flow.raw_leg(Side::Client);
+    assert_eq!(leg.rec.rx_end, start.wrapping_add(sent));
+    assert_eq!(
+        flow.raw_leg(Side::Server)
+            .rec
+            .rx_ack
+            .wrapping_sub(flow.plan.local[1])
+            / STEP,
+        sent / STEP
+    );
+}

@@ -1,0 +1,196 @@
+//! FINAL: what an end may send, and what it is promised.
+
+use longsplice_dataplane::{Mode, Side};
+
+use crate::support::{
+    flow::{Flow, Plan, SHOT},
+    packet::*,
+    woken::Past,
+};
+
+#[test]
+fn payload_beyond_what_its_receiver_offers_is_dropped_by_name() {
+    let (offered, granted) = (1 << 18, 1 << 17);
+    for make in [Flow::dormant, Flow::detached] {
+        let plan = Plan {
+            offered: [offered; 2],
+            granted: [granted; 2],
+            ..Plan::default()
+        };
+        let flow = make(plan);
+        // The parked socket may have offered more before.
+        let edge = if flow.slot.is_some() { offered } else { granted };
+        for side in Side::BOTH {
+            let mut reference = flow.reference(side);
+            for (offset, len, passes) in [
+                (edge + 1, 1, false),
+                (edge - 8, 10, false),
+                (1 << 30, 500, false),
+                // Pure acknowledgements and resets bring nothing that could be lost.
+                (edge + 50, 0, true),
+                (edge - 10, 10, true),
+                (edge - 9, 10, true),
+            ] {
+                let packet = flow.later(side, offset, len, 0);
+                if passes {
+                    flow.forwards(side, &packet, &mut reference);
+                } else {
+                    let frame = packet.bytes();
+                    flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn payload_with_an_acknowledgement_of_what_was_never_sent_is_dropped_unless_it_is_known() {
+    for make in [Flow::dormant, Flow::detached] {
+        let flow = make(Plan::default());
+        for side in Side::BOTH {
+            flow.forwards(side, &flow.later(side, 0, 50, 0), &mut flow.reference(side));
+            let frame = flow.later(side, 60, 10, 51).bytes();
+            flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
+            // What was forwarded before may always come again.
+            flow.forwards_stray(side, &flow.later(side, 10, 10, 51), &mut flow.reference(side));
+        }
+    }
+}
+
+/// Dormant; the parked sockets promise no more than they can keep.
+fn keeping(plan: Plan) -> Flow {
+    let flow = Flow::track(plan);
+    flow.slot().set_keeping(true);
+    flow.switch(Mode::Track, Mode::Drain);
+    flow.switch(Mode::Drain, Mode::Final);
+    flow
+}
+
+/// What a peer's window field becomes: up to where its leg's far socket could receive.
+#[track_caller]
+fn promises(flow: &Flow, side: Side, packet: &Packet, window: u32) {
+    let expected = Packet {
+        window: (window >> flow.plan.scale_out[side.index()]).min(65_535) as u16,
+        ..flow.reference(side).translate(packet)
+    };
+    flow.ingress_gives(side, &packet.bytes(), (7, "forwarded", &expected.bytes()));
+}
+
+#[test]
+fn no_more_is_promised_than_the_parked_socket_could_keep() {
+    for side in Side::BOTH {
+        let far = side.other();
+        // The far leg's socket has so much room; its peer was promised as much.
+        for room in [0, 1000, 40_000] {
+            let mut offered = [1 << 20; 2];
+            offered[far.index()] = room;
+            let flow = keeping(Plan {
+                offered,
+                granted: [1 << 20; 2],
+                ..Plan::default()
+            });
+            let scale = flow.plan.scale_in[side.index()];
+            for field in [0, 1, 3, 500, 65_535] {
+                let packet = Packet {
+                    window: field,
+                    ..flow.later(side, 0, 1, 0)
+                };
+                promises(&flow, side, &packet, (u32::from(field) << scale).min(room));
+            }
+            // What the far end sends past the socket moves its edge: the room is what it was.
+            let sent = room.min(700);
+            if sent > 0 {
+                let data = flow.later(far, 0, sent, 0);
+                assert_eq!(flow.ingress(far, &data.bytes()).verdict, 7);
+            }
+            for (acked, field) in [(0, 65_535), (sent, 65_535), (sent, 1)] {
+                let packet = Packet {
+                    window: field,
+                    ..flow.later(side, 1, 1, acked)
+                };
+                let offered = acked + (u32::from(field) << scale);
+                promises(&flow, side, &packet, offered.min(sent + room) - acked);
+            }
+            let edge = flow.plane.leg(flow.slot(), far).tx_edge;
+            assert_eq!(
+                edge,
+                flow.plan.peer[far.index()].wrapping_add(sent + room),
+                "the highest promise"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_was_promised_stays_promised() {
+    // Before the splice the far end was offered more than its socket says it has room for.
+    for side in Side::BOTH {
+        let far = side.other();
+        let flow = Flow::track(Plan {
+            granted: [1 << 20; 2],
+            ..Plan::default()
+        });
+        flow.edit(|slot| {
+            let leg = &mut slot.leg[far.index()];
+            leg.tx_edge = leg.loc_edge.wrapping_add(5000);
+        });
+        flow.slot().set_keeping(true);
+        flow.switch(Mode::Track, Mode::Drain);
+        flow.switch(Mode::Drain, Mode::Final);
+        let promised = flow.plan.offered[far.index()] + 5000;
+        let packet = Packet {
+            window: 65_535,
+            ..flow.later(side, 0, 1, 0)
+        };
+        promises(&flow, side, &packet, promised);
+        // The socket's room grows past that with what goes past it.
+        for offset in (0..7000).step_by(1000) {
+            assert_eq!(
+                flow.ingress(far, &flow.later(far, offset, 1000, 0).bytes())
+                    .verdict,
+                7
+            );
+        }
+        promises(&flow, side, &packet, flow.plan.offered[far.index()] + 7000);
+    }
+}
+
+#[test]
+fn without_keeping_the_far_ends_window_is_passed_on() {
+    let plan = Plan {
+        offered: [1000; 2],
+        granted: [1 << 20; 2],
+        ..Plan::default()
+    };
+    let flow = Flow::dormant(plan);
+    for side in Side::BOTH {
+        let packet = Packet {
+            window: 65_535,
+            ..flow.later(side, 0, 1, 0)
+        };
+        flow.forwards(side, &packet, &mut flow.reference(side));
+    }
+}
+
+#[test]
+fn a_socket_wakes_to_what_was_promised() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let flow = keeping(Plan {
+            offered: [10_000; 2],
+            granted: [1 << 20; 2],
+            ..Plan::default()
+        });
+        let sent = [900, 900];
+        flow.pass(Past::all_acknowledged(sent));
+        let wide = Packet {
+            window: 65_535,
+            ..flow.later(side, 900, 0, 900)
+        };
+        promises(&flow, side, &wide, 10_000);
+        flow.wake();
+        let leg = flow.raw_leg(far);
+        let edge = flow.plan.peer[far.index()].wrapping_add(900 + 10_000);
+        assert_eq!((leg.loc_edge, leg.tx_edge), (edge, edge));
+    }
+}

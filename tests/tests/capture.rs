@@ -1,0 +1,53 @@
+//! The second way back (papers' section III-D): copies of what is outstanding are collected, and the sockets take over.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::thread;
+
+use longsplice_engine::{Ended, Outstanding, Side, Until};
+use longsplice_tests::{
+    Luck,
+    library::{Depth, Desk},
+};
+
+/// Streams at full rate both ways: there is always something under way when the budget is used up.
+#[test]
+fn what_is_outstanding_is_taken_over_while_streams_run() {
+    const BYTES: u64 = 256 << 20;
+    let mut luck = Luck::new();
+    for depth in Depth::BOTH {
+        let desk = Desk::new("capture");
+        let (mut pair, near) = desk.connect_for(depth);
+        let mut next = near.with_outstanding(Outstanding::Capture);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pair.exchange(BYTES);
+                pair.close();
+            });
+            loop {
+                let past = luck.of(8 << 20..32 << 20);
+                match desk
+                    .library
+                    .splice(next, Until::bytes_from(Side::Client, past))
+                    .ended()
+                {
+                    Ended::Returned(returned) => {
+                        assert_eq!(returned.passed[0], past);
+                        next = returned.into();
+                    }
+                    Ended::Closed(summary) => {
+                        assert!(!summary.reset);
+                        break;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        let counters = desk.library.splicer().counters();
+        println!(
+            "{depth:?}: {} of {}",
+            counters.captured_total, counters.unspliced_total
+        );
+        assert!(counters.captured_total > 0, "{counters:?}");
+    }
+}
