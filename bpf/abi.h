@@ -46,7 +46,8 @@ enum ls_placement {
 	LS_SLOTTED = 1,	 /* in the slot numbered `where` */
 	LS_ALONE = 2,	 /* no flow: a leg in control mode whose socket counts otherwise than the wire. On
 			    ingress seq_off is added to sequence numbers and ack_off to acknowledgements, on
-			    egress they are taken off; ts_high is the highest TSval sent to x itself. */
+			    egress they are taken off; ts_high is the highest TSval sent to x itself,
+			    tsval_off the highest one of x. */
 };
 
 /*
@@ -110,8 +111,10 @@ enum ls_slot_flag {
 /* ls_leg.owed: whether something of x passed by its socket that the far end may not have acknowledged. */
 enum ls_owed {
 	LS_OWED_NOTHING = 0,
-	LS_OWED = 1,	 /* UNDRAIN: anything below `base`; DRAIN: old payload was forwarded, too */
-	LS_OWED_NEW = 2, /* FINAL: the socket was built for the flow, everything before it passed by it */
+	LS_OWED = 1 << 0, /* UNDRAIN: anything below `base`; DRAIN: old payload was forwarded, too */
+	LS_OWED_NEW =
+	    1 << 1, /* FINAL: the socket was built for the flow, everything before it passed by it */
+	LS_OWED_FIN = 1 << 2, /* and the FIN at `base`, which the socket has not seen */
 };
 
 /*
@@ -134,7 +137,8 @@ struct ls_leg {
 	__u32 adj_ack;
 	__u32 base; /* UNDRAIN: what x sent below it was forwarded, and is not the local socket's business */
 	__u32 owed; /* enum ls_owed */
-	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had */
+	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had;
+			  FINAL: where the local socket stands */
 };
 
 struct ls_slot {
@@ -193,6 +197,7 @@ struct ls_move {
 enum ls_wake_how {
 	LS_W_GO_ON = 0,	 /* to UNDRAIN: the ends deliver what was forwarded */
 	LS_W_FREEZE = 1, /* FINAL to FREEZE */
+	LS_W_FINISH = 3, /* DRAIN to FINAL, if the cuts are still those of `at` */
 	LS_W_TAKE_OVER =
 	    2, /* FREEZE to TRACK: the sockets have been given what was forwarded and not acknowledged */
 };
@@ -202,7 +207,9 @@ struct ls_wake {
 	__u32 slot;
 	__u32 serial;
 	__u32 how;	/* enum ls_wake_how */
-	__u32 acked[2]; /* TAKE_OVER: from where on the socket toward each side has what its peer may lack */
+	__u32 at[2];	/* FINISH: the cuts; TAKE_OVER: from where on the socket toward each side has what its
+			   peer lacks */
+	__u32 wakeable; /* FINISH: whether the sockets could go on any moment */
 	__u32 mode;	/* out: the mode after it */
 };
 

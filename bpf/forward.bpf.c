@@ -276,6 +276,9 @@ int egress(struct __sk_buff *skb)
 		mode = LS_FINAL;
 	if (kind != SEGMENT || parse_segment(skb, &b->in, &s))
 		return mode == LS_FINAL ? drop(LS_V_DROP_PARKED) : pass(LS_V_EMITTED);
+	/* A parked socket that resets is gone, with its process: a trap must not wake it. */
+	if (mode == LS_FINAL && w.slot && s.flags & TCP_RST)
+		__sync_fetch_and_and(&w.slot->flags, ~LS_WAKEABLE);
 	if (mode == LS_FINAL)
 		return (s.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ? refuse_syn(skb, b, &s)
 								  : drop(LS_V_DROP_PARKED);

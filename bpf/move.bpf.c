@@ -143,7 +143,9 @@ int wake(struct __sk_buff *skb)
 	if (arg.how == LS_W_FREEZE)
 		arg.mode = freeze_slot(slot);
 	else if (arg.how == LS_W_TAKE_OVER)
-		arg.mode = take_over_slot(slot, arg.acked[LS_CLIENT], arg.acked[LS_SERVER]);
+		arg.mode = take_over_slot(slot, arg.at[LS_CLIENT], arg.at[LS_SERVER]);
+	else if (arg.how == LS_W_FINISH)
+		arg.mode = finish_slot(slot, arg.at[LS_CLIENT], arg.at[LS_SERVER], arg.wakeable);
 	else
 		arg.mode = wake_slot(slot, settled_mode(slot));
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;

@@ -97,12 +97,13 @@ static __always_inline int in_window(const struct ls_record *rec, const struct l
 static __always_inline void note_end(struct ls_record *rec, const struct ls_record *back,
 				     const struct segment *s)
 {
-	__u32 acked = back->rx_ack + back->ack_off, edge = back->rx_edge + back->ack_off;
+	__u32 acked = back->rx_ack + back->ack_off;
 
 	if (s->flags & TCP_RST) {
 		if (s->seq == acked || s->seq == rec->rx_end)
 			rec->seen |= LS_SEEN_RST;
-	} else if (s->in_place && !before(s->end, acked) && !after(s->end, edge + 1)) {
+	} else if (s->in_place) {
+		/* As rx_end: the two always agree. */
 		rec->seen |= LS_SEEN_FIN;
 	}
 }
@@ -110,6 +111,9 @@ static __always_inline void note_end(struct ls_record *rec, const struct ls_reco
 /* Notes how far x's stream goes; a full barrier where that is news. */
 static __always_inline void note_end_of(struct ls_record *rec, const struct segment *s)
 {
+	/* With it, so that whoever takes the flow elsewhere has both. */
+	if (s->in_place && s->ts_at)
+		raise(&rec->ts_high, s->tsval + rec->tsval_off);
 	/* A pure acknowledgement stands where the sender is, not where its payload has got to. */
 	if (s->in_place && s->end != s->seq && !(s->flags & (TCP_SYN | TCP_RST)))
 		raise(&rec->rx_end, s->end);

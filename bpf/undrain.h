@@ -78,12 +78,13 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
 					    struct segment *s)
 {
-	struct ls_leg *x = &w->slot->leg[w->side & 1];
+	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
 	b->out = b->in;
+	/* An acknowledgement is looked at only where o's stream from here has got to. */
 	/* A reset stays where it is: moved, a forged one could come to be in place. */
 	if (!(s->flags & TCP_RST))
-		s->seq = seq_min(s->seq, x->owed ? x->base : x->cut);
+		s->seq = seq_max(o->loc_end, o->rec.rx_ack) - x->rec.seq_off;
 	b->out.tcp.seq = bpf_htonl(s->seq);
 	b->out.tcp.flags = s->flags & (TCP_ACK | TCP_RST);
 	if (write_headers(skb, &b->in, &b->out, s->opt_len))

@@ -21,7 +21,7 @@ static __always_inline __u32 once(const __u32 *field)
 	return *(const volatile __u32 *)field;
 }
 
-/* Whether x's stream went past the sockets since they stopped. */
+/* Whether x's stream went past the local socket. */
 static __always_inline int went_past(const struct ls_leg *x)
 {
 	__u32 cut = once(&x->cut);
@@ -29,39 +29,69 @@ static __always_inline int went_past(const struct ls_leg *x)
 	return after(once(&x->rec.rx_end), cut);
 }
 
-/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was
- * forwarded, or if all that they had is through. */
-static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o)
+/* One look at a direction: what is noted later was not forwarded, its packet looks again. */
+struct reach {
+	__u32 cut; /* where the local socket stands */
+	__u32 end; /* where the stream does */
+};
+
+static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
 {
-	return (!went_past(x) && !x->owed) || (x->read_to == x->cut && o->loc_acked == o->loc_end);
+	/* A packet may have raised the cut after the mode was FINAL, and looked again: read_to is what user
+	 * space has seen the socket at. */
+	struct reach r = {.cut = once(mode == LS_DRAIN ? &x->cut : &x->read_to),
+			  .end = once(mode == LS_FREEZE ? &x->base : &x->rec.rx_end)};
+
+	return r;
 }
 
-/* Where the sockets go on in the direction from x to o: behind all that was forwarded. A FIN that was
- * forwarded is theirs all the same: user space has the local socket see it. Other CPUs may raise both fields
- * meanwhile; they look again. */
-static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o)
+/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was
+ * forwarded, or if all that they had is through. */
+static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o, struct reach r)
 {
-	__u32 cut = once(&x->cut), base = once(&x->rec.rx_end), shift;
+	return (!after(r.end, r.cut) && !x->owed) || (x->read_to == r.cut && o->loc_acked == o->loc_end);
+}
 
-	/* Without either, what was forwarded is what the sockets have, too. */
-	if (!after(base, cut) && x->owed != LS_OWED_NEW) {
-		x->owed = LS_OWED_NOTHING;
-		return;
-	}
-	x->owed = LS_OWED;
-	if (after(base, cut) && x->rec.seen & LS_SEEN_FIN)
-		x->rec.rx_end = --base;
-	shift = base - cut;
+/* Where x's own socket goes on: at `base`, which it takes for where it stands. */
+static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 base, struct reach r)
+{
+	__u32 shift = base - r.cut;
+
 	x->base = base;
 	x->cut = base;
-	x->read_to = base - 1;
+	x->read_to = base;
+	x->rec.rx_end = base;
 	x->adj_seq -= shift;
-	o->adj_ack -= shift;
 	x->loc_ack = base;
 	x->loc_edge += shift;
 	raise(&x->tx_ack, o->rec.rx_ack + o->rec.ack_off);
 	raise(&x->tx_edge, seq_min(o->rec.rx_edge + o->rec.ack_off, x->loc_edge));
 	o->loc_end = base + x->rec.seq_off;
+}
+
+/* A FIN that was forwarded is the sockets' all the same: user space has the local one see it. */
+static __always_inline __u32 without_fin(struct ls_leg *x, struct reach r)
+{
+	int fin = after(r.end, r.cut) && x->rec.seen & LS_SEEN_FIN;
+
+	x->owed = fin ? LS_OWED | LS_OWED_FIN : LS_OWED;
+	return fin ? r.end - 1 : r.end;
+}
+
+/* The direction from x to o goes on behind all that was forwarded, which stays the two ends' business. */
+static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct reach r)
+{
+	__u32 base;
+
+	/* Without either, what was forwarded is what the sockets have, too. */
+	if (!after(r.end, r.cut) && !(x->owed & LS_OWED_NEW)) {
+		x->owed = LS_OWED_NOTHING;
+		x->rec.rx_end = x->cut = r.cut;
+		return;
+	}
+	base = without_fin(x, r);
+	o->adj_ack -= base - r.cut;
+	shift_to(x, o, base, r);
 	o->loc_acked = o->loc_end;
 }
 
@@ -90,22 +120,43 @@ static __always_inline __u32 wake_slot(struct ls_slot *slot, __u32 from)
 {
 	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
 	__u32 to = LS_UNDRAIN;
+	struct reach at_a, at_b;
 
 	if (from != LS_DRAIN && from != LS_FREEZE && !(from == LS_FINAL && slot->flags & LS_WAKEABLE))
 		return from;
 	if (__sync_val_compare_and_swap(&slot->mode, from, LS_WAKING) != from)
 		return settled_mode(slot);
-	if (from == LS_DRAIN && !(can_go_on(a, b) && can_go_on(b, a))) {
+	at_a = reach_of(a, from);
+	at_b = reach_of(b, from);
+	if (from == LS_DRAIN && !(can_go_on(a, b, at_a) && can_go_on(b, a, at_b))) {
 		to = LS_DRAIN;
 	} else {
-		if (from == LS_FREEZE) {
-			/* What came since was not forwarded. */
-			a->rec.rx_end = a->base;
-			b->rec.rx_end = b->base;
-		}
-		go_on(a, b);
-		go_on(b, a);
+		go_on(a, b, at_a);
+		go_on(b, a, at_b);
 		slot->flags = 0;
+	}
+	__sync_lock_test_and_set(&slot->mode, to);
+	return to;
+}
+
+/* DRAIN to FINAL, if no local socket was given anything since user space saw them at these cuts; the mode
+ * after it. `wakeable`: whether the sockets could go on any moment. */
+static __always_inline __u32 finish_slot(struct ls_slot *slot, __u32 client_cut, __u32 server_cut,
+					 int wakeable)
+{
+	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
+	__u32 to = LS_DRAIN;
+
+	if (__sync_val_compare_and_swap(&slot->mode, LS_DRAIN, LS_WAKING) != LS_DRAIN)
+		return settled_mode(slot);
+	if (once(&a->cut) == client_cut && once(&b->cut) == server_cut) {
+		a->read_to = client_cut;
+		b->read_to = server_cut;
+		a->owed = LS_OWED_NOTHING;
+		b->owed = LS_OWED_NOTHING;
+		if (wakeable)
+			slot->flags |= LS_WAKEABLE;
+		to = LS_FINAL;
 	}
 	__sync_lock_test_and_set(&slot->mode, to);
 	return to;
@@ -128,27 +179,16 @@ static __always_inline __u32 freeze_slot(struct ls_slot *slot)
  * what o may lack of it, from `acked` on, is in the send queue of o's. */
 static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 acked)
 {
-	__u32 base = x->base, shift;
+	struct reach r = reach_of(x, LS_FREEZE);
 
-	if (!after(base, x->cut)) {
+	if (!after(r.end, r.cut)) {
 		x->owed = LS_OWED_NOTHING;
+		x->rec.rx_end = x->cut = r.cut;
 		return;
 	}
-	if (x->rec.seen & LS_SEEN_FIN)
-		base--;
-	shift = base - x->cut;
-	x->owed = LS_OWED;
-	x->base = base;
-	x->cut = base;
-	x->read_to = base - 1;
-	x->rec.rx_end = base;
-	x->adj_seq -= shift;
-	x->loc_ack = base;
-	x->loc_edge += shift;
-	raise(&x->tx_ack, base);
-	raise(&x->tx_edge, seq_min(o->rec.rx_edge + o->rec.ack_off, x->loc_edge));
 	o->adj_ack += o->loc_end - acked;
-	o->loc_end = base + x->rec.seq_off;
+	shift_to(x, o, without_fin(x, r), r);
+	raise(&x->tx_ack, x->base);
 	o->loc_acked = acked;
 }
 

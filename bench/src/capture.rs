@@ -195,7 +195,7 @@ fn scale(mut options: &[u8]) -> Option<u8> {
         match options {
             [3, 3, scale, ..] => return Some(*scale),
             [1, rest @ ..] => options = rest,
-            [2.., len @ 2.., ..] => options = options.get(usize::from(*len)..)?,
+            [kind, len, ..] if *kind > 1 && *len > 1 => options = options.get(usize::from(*len)..)?,
             _ => return None,
         }
     }

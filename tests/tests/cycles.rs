@@ -259,7 +259,7 @@ fn while_daemons_are_killed() {
         let net = three("cy-kill", Default::default());
         let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
         let front = |n: u16| (net.forwarder_client_addr, 8080 + n).into();
-        let conditions = ["bytes=client:150kB", "bytes=server:90kB,after=3ms", "data=server"];
+        let conditions = ["bytes=client:2MB", "bytes=server:900kB,after=3ms", "data=server"];
         let mut config = Config::new();
         for (n, unsplice) in conditions.iter().enumerate() {
             let detach = ["now", "never", "after=1ms"][n];

@@ -95,7 +95,7 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Resul
     let mut capture = Capture::open(&net.forwarder, F0)?;
     thread::scope(|threads| {
         let server = threads.spawn(|| answer(&echo, pairs));
-        let client = threads.spawn(|| net.client.run(|| ask(front, &todo, &tell)));
+        let client = threads.spawn(move || net.client.run(move || ask(front, todo, tell)));
         let samples = inside(scope.room, &net.forwarder, async move |splicer| {
             let listener = TcpListener::bind(front).await?;
             splicer.prepare_listener(&listener, target)?;
@@ -210,7 +210,7 @@ fn answer(listener: &StdListener, pairs: usize) -> Result<()> {
 }
 
 /// The client: does what it is told, and tells when it has asked, once it is answered.
-fn ask(to: SocketAddr, todo: &mpsc::Receiver<Order>, tell: &UnboundedSender<u64>) -> Result<()> {
+fn ask(to: SocketAddr, todo: mpsc::Receiver<Order>, tell: UnboundedSender<u64>) -> Result<()> {
     let mut open: Option<StdStream> = None;
     let mut message = [b'?'; MESSAGE];
     // Ends when there is nobody to order anything.

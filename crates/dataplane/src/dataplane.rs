@@ -52,6 +52,17 @@ pub enum Hook {
     Egress,
 }
 
+/// A leg that belongs to no flow, but was spliced before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Alone {
+    /// What its socket counts otherwise than the wire.
+    pub mapping: Mapping,
+    /// The highest TSval that was sent to its peer.
+    pub sent: u32,
+    /// The highest one of the peer.
+    pub heard: u32,
+}
+
 /// The kernel half: programs loaded and attached, maps open. Everything outlives this value, pinned.
 #[derive(Debug)]
 pub struct Dataplane {
@@ -202,7 +213,14 @@ impl Dataplane {
         };
         put(Side::Client)?;
         put(Side::Server).inspect_err(|_| match start[0].alone {
-            true => self.leave_alone(&start[0].leg, start[0].mapping, start[1].ts_high),
+            true => self.leave_alone(
+                &start[0].leg,
+                Alone {
+                    mapping: start[0].mapping,
+                    sent: start[1].ts_high,
+                    heard: start[0].peek.ts_recent,
+                },
+            ),
             false => self.flows.remove(start[0].leg),
         })?;
         self.records.fetch_add(2, Ordering::Relaxed);
@@ -218,19 +236,27 @@ impl Dataplane {
             let timestamps = u32::from(back.traits) & ls_trait::LS_TIMESTAMPS.0 != 0;
             match slot.mapping(side).is_none() && !timestamps {
                 true => self.flows.remove(legs[side.index()]),
-                false => self.leave_alone(&legs[side.index()], slot.mapping(side), back.ts_high),
+                false => self.leave_alone(
+                    &legs[side.index()],
+                    Alone {
+                        mapping: slot.mapping(side),
+                        sent: back.ts_high,
+                        heard: slot.leg(side).rx_ts,
+                    },
+                ),
             }
         }
         self.records.fetch_sub(2, Ordering::Relaxed);
     }
 
-    /// `ts_high` is the highest TSval sent to the leg's peer.
-    fn leave_alone(&self, leg: &Leg, mapping: Mapping, ts_high: u32) {
+    fn leave_alone(&self, leg: &Leg, alone: Alone) {
+        let Alone { mapping, sent, heard } = alone;
         let rec = ls_record {
             placement: ls_placement::LS_ALONE.0 as u8,
             seq_off: mapping.seq,
             ack_off: mapping.ack,
-            ts_high,
+            ts_high: sent,
+            tsval_off: heard,
             ..Default::default()
         };
         if let Err(error) = self.flows.replace(*leg, &rec) {
@@ -245,15 +271,16 @@ impl Dataplane {
 
     /// What the socket of a leg that belongs to no flow counts otherwise than the wire, and the highest TSval that was sent
     /// to its peer.
-    pub fn alone(&self, leg: Leg) -> Option<(Mapping, u32)> {
+    pub fn alone(&self, leg: Leg) -> Option<Alone> {
         let rec = self.flows.get(leg)?;
-        (u32::from(rec.placement) == ls_placement::LS_ALONE.0).then_some((
-            Mapping {
+        (u32::from(rec.placement) == ls_placement::LS_ALONE.0).then_some(Alone {
+            mapping: Mapping {
                 seq: rec.seq_off,
                 ack: rec.ack_off,
             },
-            rec.ts_high,
-        ))
+            sent: rec.ts_high,
+            heard: rec.tsval_off,
+        })
     }
 
     /// Removes both directions.
@@ -316,26 +343,33 @@ impl Dataplane {
     /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
     /// pair is awake.
     pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2])
+        self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2], false)
     }
 
     /// From Final to Freeze: what is new is held from now on; the mode after it.
     pub fn freeze(&self, slot: &Slot) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2])
+        self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2], false)
     }
 
     /// From Freeze to Track: the sockets have all that was forwarded and may be lacking, the one toward each side from
     /// `acked` on (as that side's peer acknowledges). The mode after it.
     pub fn take_over(&self, slot: &Slot, acked: [u32; 2]) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked)
+        self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked, false)
     }
 
-    fn change(&self, slot: &Slot, how: ls_wake_how, acked: [u32; 2]) -> io::Result<Mode> {
+    /// From Drain to Final, if nothing was given to a local socket since the pair was found drained at these cuts; the mode
+    /// after it. `wakeable`: the sockets could go on any moment, so that a trap may wake them.
+    pub fn finish(&self, slot: &Slot, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_FINISH, cuts, wakeable)
+    }
+
+    fn change(&self, slot: &Slot, how: ls_wake_how, at: [u32; 2], wakeable: bool) -> io::Result<Mode> {
         let argument = ls_wake {
             slot: slot.index(),
             serial: slot.serial(),
             how: how.0,
-            acked,
+            at,
+            wakeable: wakeable.into(),
             mode: 0,
         };
         run::question(self.wake.as_fd(), &argument).map(|answer| Mode::from_raw(answer.mode))

@@ -80,6 +80,8 @@ pub struct LegState {
     pub base: u32,
     /// Whether anything below `base` was forwarded.
     pub owed: bool,
+    /// Whether a FIN at `base` was forwarded that the local socket has not seen.
+    pub owed_fin: bool,
     /// What the local socket counts otherwise than the wire.
     pub mapping: Mapping,
     /// Scale of the window field that the peer sends.
@@ -120,6 +122,7 @@ impl LegState {
             loc_ack: l.loc_ack,
             base: l.base,
             owed: l.owed != ls_owed::LS_OWED_NOTHING.0,
+            owed_fin: l.owed & ls_owed::LS_OWED_FIN.0 != 0,
             mapping: Mapping {
                 seq: l.adj_seq,
                 ack: l.adj_ack,

@@ -41,7 +41,7 @@ mod time;
 mod verdicts;
 
 pub use abi::{ABI_VERSION, Leg, Mapping, Side};
-pub use dataplane::{Dataplane, Hook, Options};
+pub use dataplane::{Alone, Dataplane, Hook, Options};
 pub use error::Error;
 pub use events::{Event, EventKind, Events};
 pub use flows::Direction;

@@ -189,7 +189,7 @@ impl Slot {
             let (i, s) = (side.index(), sockets[side.index()]);
             for (word, value) in [
                 (field!(self, leg[i].cut), s.receive_next),
-                (field!(self, leg[i].read_to), s.receive_next.wrapping_sub(1)),
+                (field!(self, leg[i].read_to), s.receive_next),
                 (field!(self, leg[i].loc_ack), s.receive_next),
                 (field!(self, leg[i].tx_ack), s.receive_next),
                 (field!(self, leg[i].loc_edge), s.edge),

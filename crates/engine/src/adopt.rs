@@ -15,7 +15,7 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
         let legs = plane.legs(&slot);
         if slot.mode() == Mode::Moved {
             splicer.settle_later(Settling::of_orphan(slot, legs));
-        } else if slot.mode() == Mode::Final {
+        } else if slot.mode() == Mode::Final || slot.switch(Mode::Freeze, Mode::Final) {
             if let Err(error) = plane.release(&slot, legs, [0; 2]) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }

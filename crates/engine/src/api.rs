@@ -112,10 +112,7 @@ impl Pair {
     /// The same pair, with this way back.
     #[must_use]
     pub fn with_outstanding(self, outstanding: Outstanding) -> Pair {
-        Pair {
-            outstanding,
-            ..self
-        }
+        Pair { outstanding, ..self }
     }
 
     /// The same pair, spliced when this policy says so.
@@ -201,7 +198,7 @@ pub struct Summary {
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
     pub bytes_to_client: u64,
-    /// Whether it was spliced during the call.
+    /// Whether it was spliced at any time, in this call or before.
     pub spliced: bool,
     /// Why it was not spliced, where it was not.
     pub relay_reason: Option<RelayReason>,
@@ -313,7 +310,7 @@ pub struct Counters {
     /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`. (Those whose tuple a new
     /// connection took are counted in `segments`, as `syn_replaced`.)
     pub ended_total: BTreeMap<String, u64>,
-    /// Pairs that ended without having been spliced, in the call in which they ended.
+    /// Pairs that ended without ever having been spliced.
     pub relayed_total: u64,
     /// The same by reason.
     pub relayed_reasons: BTreeMap<String, u64>,

@@ -8,7 +8,7 @@ use longsplice_core::{
     reason::RelayReason,
     seq::{Offset, Seq},
 };
-use longsplice_dataplane::{Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
+use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
 use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
 use tokio::{net::TcpStream, time::Instant};
 
@@ -308,8 +308,8 @@ impl Flow {
         Ok(started)
     }
 
-    /// How far the drain is.
-    pub(crate) fn drain_progress(&self, pump: &Pump) -> io::Result<Progress> {
+    /// How far the drain is, for cuts that were read before the pump's last step.
+    pub(crate) fn drain_progress(&self, pump: &Pump, cuts: [u32; 2]) -> io::Result<Progress> {
         let states = Side::BOTH.map(|side| self.leg(side));
         let mut snapshots = Vec::with_capacity(2);
         for side in Side::BOTH {
@@ -319,7 +319,7 @@ impl Flow {
                 held: pump.held(side) as u64,
                 unread: unread(pump.socket(side))?,
                 copied: Seq::new(self.copied_base[side.index()].wrapping_add(consumed)),
-                cut: Seq::new(x.cut),
+                cut: Seq::new(cuts[side.index()]),
                 acknowledged: Seq::new(o.rx_ack),
                 offset: Offset::new(x.seq_off),
                 send_queue: unacknowledged(pump.socket(side.other()))?,
@@ -362,17 +362,27 @@ impl Flow {
             let cut = cuts[side.index()];
             // At its limit the pump will pass on no more, whatever there is.
             let done = copied == cut || pump.stopped(side) && at_trap[side.index()];
-            if done && pump.held(side) == 0 && unsent(pump.socket(side.other()))? == 0 {
+            if done && pump.held(side) == 0 && unacknowledged(pump.socket(side.other()))? == 0 {
                 self.slot().set_read_to(side, cut);
             }
         }
         Ok(())
     }
 
-    /// Goes from Drain to Final: the sockets are out of the path. `wakeable`: they could go on any moment.
-    pub(crate) fn finish(&self, wakeable: bool) -> bool {
-        self.slot().set_wakeable(wakeable);
-        self.slot().switch(Mode::Drain, Mode::Final)
+    /// Goes from Drain to Final: the sockets are out of the path. The mode after it: Drain, if a socket was given something
+    /// since the pair was found drained at these cuts. `wakeable`: the sockets could go on any moment.
+    pub(crate) fn finish(&self, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+        self.plane.finish(self.slot(), cuts, wakeable)
+    }
+
+    /// A leg of it for itself.
+    pub(crate) fn alone(&self, side: Side) -> Alone {
+        let leg = self.leg(side);
+        Alone {
+            mapping: leg.mapping,
+            sent: leg.ts_sent,
+            heard: leg.peer_ts,
+        }
     }
 
     /// Adds to a record what was relayed.

@@ -15,7 +15,7 @@ use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Peek, Side};
 use longsplice_repair::{State, TcpInfo, options, tcp_info};
 use tokio::net::TcpStream;
 
-use crate::{api::LegInfo, mapped::Place, pump::Pump};
+use crate::{api::LegInfo, mapped::Place, pump::Pump, wake::later};
 
 /// IPv4 and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
 const HEADERS: u32 = 40;
@@ -147,7 +147,7 @@ pub(crate) fn assess(
 ) -> Result<Assessment, Refusal> {
     let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
     let mut mappings = [Mapping::default(); 2];
-    let mut alone = [false; 2];
+    let mut is_alone = [false; 2];
     let mut peeks = Vec::with_capacity(2);
     let mut infos = Vec::with_capacity(2);
     let mut clocks = [0; 2];
@@ -179,14 +179,19 @@ pub(crate) fn assess(
         let peek = match place(side, legs[side.index()]) {
             Place::Plain => peek,
             Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
-            Place::Alone(mapping, sent) => {
-                mappings[side.index()] = mapping;
-                alone[side.index()] = true;
+            Place::Alone(alone) => {
+                mappings[side.index()] = alone.mapping;
+                is_alone[side.index()] = true;
                 let clock = &mut clocks[side.index()];
-                if (sent.wrapping_sub(*clock) as i32) > 0 {
-                    *clock = sent;
+                *clock = later(*clock, alone.sent);
+                Peek {
+                    // A socket that was built anew has heard nothing yet.
+                    ts_recent: match peek.ts_recent {
+                        0 => alone.heard,
+                        heard => later(heard, alone.heard),
+                    },
+                    ..peek.on_the_wire(alone.mapping)
                 }
-                peek.on_the_wire(mapping)
             }
         };
         peeks.push(peek);
@@ -202,7 +207,7 @@ pub(crate) fn assess(
         plan,
         peeks: [peeks[0], peeks[1]],
         mappings,
-        alone,
+        alone: is_alone,
         clocks,
         sack: [infos[0].sack(), infos[1].sack()],
         ecn: infos[0].ecn(),

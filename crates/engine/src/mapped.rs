@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Leg, Mapping};
+use longsplice_dataplane::{Alone, Dataplane, Leg};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::flow::{Flow, Settling};
@@ -33,7 +33,7 @@ struct Awake {
 
 /// Of a leg that stands alone.
 #[derive(Debug)]
-struct Alone {
+struct Watched {
     looked: Instant,
     gone: Option<Instant>,
 }
@@ -49,7 +49,7 @@ struct Table {
     awake: HashMap<u32, Awake>,
     /// By leg, which flow it has.
     flows: HashMap<Leg, u32>,
-    alone: HashMap<Leg, Alone>,
+    alone: HashMap<Leg, Watched>,
 }
 
 /// What is known of a leg.
@@ -57,8 +57,8 @@ struct Table {
 pub(crate) enum Place {
     /// It counts as the wire does.
     Plain,
-    /// It has a mapping; also the highest TSval that was sent to its peer.
-    Alone(Mapping, u32),
+    /// It was spliced before.
+    Alone(Alone),
     /// What passed by its socket is not acknowledged yet.
     Unsettled,
 }
@@ -124,7 +124,7 @@ impl Mapped {
         }
         // The record is the new flow's then, or is removed with it.
         match table.alone.contains_key(&leg).then(|| plane.alone(leg)).flatten() {
-            Some((mapping, ts_high)) => Place::Alone(mapping, ts_high),
+            Some(alone) => Place::Alone(alone),
             None => Place::Plain,
         }
     }
@@ -138,7 +138,7 @@ impl Mapped {
     pub(crate) fn add_alone(&self, leg: Leg, now: Instant) {
         self.table().alone.insert(
             leg,
-            Alone {
+            Watched {
                 looked: now,
                 gone: None,
             },
@@ -198,7 +198,7 @@ impl Table {
             if awake.flow.is_mapped() {
                 self.alone.insert(
                     leg,
-                    Alone {
+                    Watched {
                         looked: now,
                         gone: None,
                     },

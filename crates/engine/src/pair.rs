@@ -64,7 +64,9 @@ pub(crate) struct Driver<'a> {
     pace: Meter,
     since: Instant,
     rounds: u32,
+    /// Ever, and in this call.
     spliced: bool,
+    spliced_here: bool,
     /// What the sockets counted otherwise than the wire when the splice began.
     mappings: [Mapping; 2],
     /// What has been added to the records, of what was relayed.
@@ -114,7 +116,7 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
             Err(Over::Trapped(trap)) => return driver.give_back(trap).await,
             Err(over) => return Ok(driver.conclude(over, None)),
         }
-        let (flow, drained) = match splicing::splice(&mut driver).await {
+        let (mut flow, mut drained) = match splicing::splice(&mut driver).await {
             Ok(spliced) => spliced,
             Err(Spliced::Refused(refusal)) => {
                 tracing::debug!(flow = %id, reason = %refusal.reason, passing = refusal.passing, "not spliced");
@@ -124,22 +126,24 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
             }
             Err(Spliced::Over(over, flow)) => return Ok(driver.conclude(over, flow)),
         };
-        let flow = match drained {
-            Drained::Awake => {
+        let flow = loop {
+            let Drained::Drained(cuts, parkable) = drained else {
                 driver.note_spliced(&flow);
                 driver.note_awake(&flow);
-                flow
-            }
-            Drained::Drained => {
-                let detach = driver.detach;
-                match parked::park(driver, flow, detach).await? {
-                    Left::Ended(ended) => return Ok(ended),
-                    Left::Awake(awake, flow) => {
-                        driver = awake;
-                        flow
-                    }
+                break flow;
+            };
+            match parked::park(driver, flow, cuts, parkable).await? {
+                Left::Ended(ended) => return Ok(ended),
+                Left::Awake(awake, flow) => {
+                    driver = awake;
+                    break flow;
                 }
+                Left::Draining(draining, again) => (driver, flow) = (draining, again),
             }
+            drained = match splicing::drain(&mut driver, &flow).await {
+                Ok(how) => how,
+                Err(over) => return Ok(driver.conclude(over, Some(flow))),
+            };
         };
         driver.welcome(flow);
         if driver.fired(Instant::now()).is_none() {
@@ -198,6 +202,7 @@ impl<'a> Driver<'a> {
             since: now,
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),
+            spliced_here: false,
             keepalive: [false; 2],
             mappings: Default::default(),
             recorded: [0; 2],
@@ -276,6 +281,11 @@ impl Driver<'_> {
         }
     }
 
+    /// When the parked sockets are let go of.
+    pub(crate) fn detach(&self) -> DetachPolicy {
+        self.detach
+    }
+
     /// Whether the way back is to collect copies first.
     pub(crate) fn captures(&self) -> bool {
         self.outstanding == Outstanding::Capture
@@ -294,6 +304,7 @@ impl Driver<'_> {
     /// The pair is spliced.
     pub(crate) fn note_spliced(&mut self, flow: &Flow) {
         self.spliced = true;
+        self.spliced_here = true;
         self.splicer.stats.spliced.add(1);
         for side in Side::BOTH {
             let relayed = self.pump.bytes(side);
@@ -365,7 +376,7 @@ impl Driver<'_> {
         }
         // Counts what was relayed.
         let _ = self.summary(self.spliced, false);
-        if self.spliced {
+        if self.spliced_here {
             self.splicer.stats.returned(why);
         }
         let passed = self.traps.passed(&self.pump);
@@ -387,7 +398,7 @@ impl Driver<'_> {
             server,
             why,
             passed,
-            spliced: self.spliced,
+            spliced: self.spliced_here,
             id: self.id(),
             splice: self.splice,
             detach: self.detach,

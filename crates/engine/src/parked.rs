@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     api::{Ended, FlowState},
     capture,
-    flow::{Flow, Progress, close_in_silence},
+    flow::{Flow, close_in_silence},
     held::Keeping,
     pair::{Driver, Over},
     splicer::Phase,
@@ -21,33 +21,40 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// What became of a spliced pair.
 pub(crate) enum Left<'a> {
-    /// Its sockets are awake, in mode Undrain.
+    /// Its sockets are awake, in mode Undrain or Track.
     Awake(Driver<'a>, Flow),
+    /// It could not be parked: a socket has been given something more.
+    Draining(Driver<'a>, Flow),
     /// The call is over.
     Ended(Ended),
 }
 
-/// Parks the sockets of a drained flow, and waits.
-pub(crate) async fn park(mut driver: Driver<'_>, flow: Flow, detach: DetachPolicy) -> io::Result<Left<'_>> {
-    let parkable = flow.drain_progress(&driver.pump)? == Progress::Parkable;
+/// Parks the sockets of a flow that was found drained at these cuts, and waits.
+pub(crate) async fn park(
+    mut driver: Driver<'_>,
+    flow: Flow,
+    cuts: [u32; 2],
+    parkable: bool,
+) -> io::Result<Left<'_>> {
     if parkable && !driver.traps.is_closed() {
         flow.keep_promises(&driver.pump);
     }
     let started = std::time::Instant::now();
     // Copies come first, then the wake.
-    if !flow.finish(parkable && !driver.captures()) {
-        return match flow.mode() {
-            Mode::Undrain => {
-                driver.note_spliced(&flow);
-                driver.note_awake(&flow);
-                Ok(Left::Awake(driver, flow))
-            }
-            _ => {
-                let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
-                Ok(Left::Ended(driver.conclude(Over::Broken(reset), Some(flow))))
-            }
-        };
+    match flow.finish(cuts, parkable && !driver.captures())? {
+        Mode::Final => {}
+        Mode::Drain => return Ok(Left::Draining(driver, flow)),
+        Mode::Undrain => {
+            driver.note_spliced(&flow);
+            driver.note_awake(&flow);
+            return Ok(Left::Awake(driver, flow));
+        }
+        _ => {
+            let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
+            return Ok(Left::Ended(driver.conclude(Over::Broken(reset), Some(flow))));
+        }
     }
+    let detach = driver.detach();
     let switched = started.elapsed();
     driver.note_spliced(&flow);
     // ECN cannot be restored to a socket: a flow with it that is to come back keeps those it has.

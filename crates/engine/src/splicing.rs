@@ -36,8 +36,8 @@ pub(crate) enum Spliced {
 /// How far a drain came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drained {
-    /// The sockets have nothing left.
-    Drained,
+    /// The sockets have nothing left, as long as their cuts are these; and whether they could be woken where they stand.
+    Drained([u32; 2], bool),
     /// A trap brought the pair back before.
     Awake,
 }
@@ -71,7 +71,7 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
     let watched = |ifindex| splicer.watches(ifindex);
     if let Some(mut flow) = driver.flow.take() {
         let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |side, _| {
-            Place::Alone(flow.mapping(side), flow.leg(side).ts_sent)
+            Place::Alone(flow.alone(side))
         });
         return match assessed {
             Ok(assessment) if flow.resume(&assessment, &driver.pump) => Ok(flow),
@@ -118,10 +118,9 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
             .map_err(over)?;
         match obstacle {
             None => {
-                if !driver.traps.is_closed() {
-                    flow.slot().set_keeping(true);
-                    flow.arm(&driver.pump, driver.distances());
-                }
+                flow.slot().set_keeping(!driver.traps.is_closed());
+                // Disarms what an earlier call had armed, too.
+                flow.arm(&driver.pump, driver.distances());
                 return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
                     true => Ok(()),
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
@@ -145,7 +144,7 @@ fn coupling_reason(obstacle: Obstacle) -> RelayReason {
 
 /// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here but through a trap,
 /// and no limit of time: new segments pass meanwhile, and a slow reader is as slow as it was.
-async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
+pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
     driver.entry.set_state(FlowState::Draining);
     driver.entry.set_reason(None);
     let mut drained_at = None;
@@ -171,10 +170,10 @@ async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
         if (driver.fired(now).is_some() || flow.held().is_waiting()) && flow.wake()? {
             return Ok(Drained::Awake);
         }
-        match flow.drain_progress(&driver.pump)? {
-            Progress::Parkable => return Ok(Drained::Drained),
+        match flow.drain_progress(&driver.pump, cuts)? {
+            Progress::Parkable => return Ok(Drained::Drained(cuts, true)),
             Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => {
-                return Ok(Drained::Drained);
+                return Ok(Drained::Drained(cuts, false));
             }
             _ => {}
         }

@@ -54,7 +54,7 @@ impl Flow {
         self.held().let_in(self.plane(), bases);
         for side in Side::BOTH {
             let x = &states[side.index()];
-            if !x.fin || !x.owed || ended[side.index()] || x.cut != x.base {
+            if !x.owed_fin || ended[side.index()] {
                 continue;
             }
             let leg = self.legs()[side.index()];

@@ -61,6 +61,16 @@ pub(super) fn for_socket(mut s: Segment, sack: SackEdit, map: Mapping) -> Segmen
     s
 }
 
+/// An acknowledgement must reach the socket even if x has sent beyond what the socket takes: the far end promised more.
+/// Where nothing is lost by it, its number is lowered to the edge of the socket's window.
+pub(super) fn within_window(x: &Leg, s: &Segment) -> Segment {
+    let mut s = *s;
+    if !s.occupies() && !s.has(flag::RST) {
+        s.seq = s.seq.min(x.loc_edge);
+    }
+    s
+}
+
 /// To the local socket, as it came.
 pub(super) fn deliver(s: &Segment, map: Mapping) -> Outcome {
     Outcome::local(Verdict::Delivered, for_socket(*s, SackEdit::Shift, map))

@@ -3,7 +3,7 @@
 use super::{
     drain::DrainCase,
     forward::{is_first, meets_trap},
-    local::{Mapping, deliver},
+    local::{Mapping, deliver, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Mode, Placement, Record, Side, raise},
@@ -218,11 +218,11 @@ impl Passage {
 
     fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
         let s = &self.segment;
-        let unmapped = Mapping::of_leg(flow.leg(self.side));
         match mode {
             Mode::Track => {
                 flow.note_fin_or_rst(self.side, true, s, self.in_place);
-                Next::Done(deliver(s, unmapped))
+                let x = flow.leg(self.side);
+                Next::Done(deliver(&within_window(x, s), Mapping::of_leg(x)))
             }
             // Raised or lowered, its acknowledgement would become good.
             Mode::Drain | Mode::Undrain if acks_too_old(&flow.leg(self.side).rec, s, 1) => {

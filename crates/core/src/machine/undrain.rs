@@ -3,7 +3,7 @@
 
 use super::{
     forward::translate,
-    local::{Mapping, SackEdit, for_socket},
+    local::{Mapping, SackEdit, for_socket, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Mode, Side, raise},
@@ -93,7 +93,7 @@ fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segm
         ack = first_own(o);
     }
     ack = ack.min(x.loc_end);
-    let mut h = *s;
+    let mut h = within_window(x, s);
     let mut sack = SackEdit::Shift;
     if ack != s.ack && s.has(flag::ACK) {
         h.ack = ack;

@@ -21,6 +21,9 @@ fn every_byte_arrives_once_in_order_or_both_ends_see_a_reset() {
     let mut seed = first;
     let mut failures = 0;
     while stats.counts.get("cycles").copied().unwrap_or(0) < cycles {
+        if number("LONGSPLICE_VERBOSE").is_some() {
+            println!("seed {seed}");
+        }
         if let Err(report) = sim::run_seed(seed, &mut stats) {
             if !all {
                 panic!("{report}");

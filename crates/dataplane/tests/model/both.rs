@@ -9,7 +9,7 @@ use longsplice_core::{
 use longsplice_dataplane::{EventKind, Events, Ran, Side};
 
 use crate::{
-    convert::{difference, read_record, read_slot, write_record, write_slot},
+    convert::{brief, difference, read_record, read_slot, write_record, write_slot},
     expect,
     random::Random,
     support::{
@@ -169,7 +169,6 @@ impl Both {
 
     /// Into the kernel.
     fn write(&self) {
-        let plan = Plan::default();
         let index = self.flow.slot().index();
         let mut slot = self.maps.slot(index);
         slot.serial = 77;
@@ -190,7 +189,6 @@ impl Both {
             self.maps.set_record(leg(side), model.map(|_| &record));
         }
         self.maps.set_slot(index, &slot);
-        drop(plan);
     }
 
     /// Out of the kernel.
@@ -221,7 +219,7 @@ impl Both {
             None => Ok(()),
             Some(text) => Err(format!("the state differs:\n{text}")),
         });
-        result.map_err(|text| format!("{text}\n{what}\nbefore it: {before:#?}"))
+        result.map_err(|text| format!("{text}\n{what}\nbefore it: {}", brief(&before)))
     }
 
     fn flags(random: &mut Random) -> u8 {
@@ -244,7 +242,10 @@ impl Both {
             Opt::Sack((0..n).map(|_| (random.near(ack), random.near(ack))).collect())
         };
         let ts = Opt::Timestamps(random.near(clock), random.pick(&[0, echo]));
-        let options = match random.below(8) {
+        let flags = Both::flags(random);
+        // Without an acknowledgement nobody selects.
+        let kinds = if flags & ACK == 0 { 5 } else { 8 };
+        let options = match random.below(kinds) {
             0 | 1 => vec![],
             2..5 => vec![Opt::Nop, Opt::Nop, ts],
             5 => vec![Opt::Nop, Opt::Nop, ts, Opt::Nop, Opt::Nop, blocks(random)],
@@ -255,7 +256,7 @@ impl Both {
         Packet {
             seq: random.near(seq),
             ack: random.near(ack),
-            flags: Both::flags(random),
+            flags,
             window: random.pick(&[0, 1, 3, 500, 5000, 65_535]),
             options: write(&options),
             payload: pattern(len),

@@ -133,6 +133,28 @@ pub fn read_slot(slot: &ls_slot) -> Slot {
     }
 }
 
+/// A line for each field.
+fn pretty(flow: &Flow) -> String {
+    let mut text = String::new();
+    for line in format!("{flow:#?}").lines() {
+        match line.trim_start().chars().next() {
+            _ if line.ends_with("Seq(") || line.ends_with("Offset(") => {
+                text += &line[..line.find(':').expect("a field") + 2];
+            }
+            Some('0'..='9') => text = text + line.trim() + "\n",
+            Some(')') if !text.ends_with("}\n") => {}
+            _ => text = text + line + "\n",
+        }
+    }
+    text
+}
+
+/// All of it on a line for each leg.
+pub fn brief(flow: &Flow) -> String {
+    let text = format!("{flow:?}").replace("Seq(", "").replace("Offset(", "").replace("), ", ", ");
+    text.replace("Leg {", "\n  Leg {").replace("slot:", "\nslot:")
+}
+
 /// The fields in which two states differ, or `None`.
 pub fn difference(kernel: &Flow, machine: &Flow) -> Option<String> {
     let mut machine = *machine;
@@ -142,7 +164,7 @@ pub fn difference(kernel: &Flow, machine: &Flow) -> Option<String> {
     if *kernel == machine {
         return None;
     }
-    let (k, m) = (format!("{kernel:#?}"), format!("{machine:#?}"));
+    let (k, m) = (pretty(kernel), pretty(&machine));
     let mut path: Vec<&str> = Vec::new();
     let mut text = String::new();
     for (a, b) in k.lines().zip(m.lines()) {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_lets_only_every_so_manieth_be_held_back() {
+    fn a_gap_lets_only_one_in_so_many_be_held_back() {
         let held = |gap, reorder| -> Vec<usize> {
             let spec = Direction {
                 reorder,

@@ -98,8 +98,8 @@ pub struct Direction {
     pub reorder: f64,
     /// How long a reordered packet is held back.
     pub reorder_delay: Duration,
-    /// Of so many packets only the last one may be held back; 0 and 1 mean each. With a `reorder` of 1 exactly
-    /// every so manieth packet is.
+    /// Of so many packets only the last one may be held back; 0 and 1 mean each. With a `reorder` of 1 exactly one in
+    /// so many is.
     pub reorder_gap: u32,
     /// The probability, 0 to 1, that a packet is delivered twice.
     pub duplicate: f64,
@@ -179,7 +179,7 @@ impl Direction {
 /// | `queue=256KiB`, `queue=50p` | the drop-tail queue in bytes (`B`, `KiB`, `MiB`) or packets |
 /// | `loss=0.5%` | independent losses |
 /// | `burst=1%:25%:100%:0%` | losses in bursts, as netem's `gemodel p r 1-h 1-k`; the last two may be left out |
-/// | `reorder=1%`, `reorder-delay=5ms`, `gap=4` | packets held back, for how long, and only every so manieth |
+/// | `reorder=1%`, `reorder-delay=5ms`, `gap=4` | packets held back, for how long, and only one in so many |
 /// | `dup=0.1%` | packets delivered twice |
 /// | `corrupt=0.1%` | packets with one bit changed |
 /// | `seed=7` | the seed of this direction; without one, that of the way back follows from the other one |
