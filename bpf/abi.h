@@ -244,6 +244,11 @@ struct ls_peek {
 	__u32 out_of_order; /* 1 if it holds segments beyond a hole */
 };
 
+/* The program `peek` looks at one connection or at two. */
+struct ls_peeks {
+	struct ls_peek leg[2];
+};
+
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */
 struct ls_types {
 	enum ls_mode mode;
@@ -259,6 +264,7 @@ struct ls_types {
 	enum ls_owed owed;
 	struct ls_event event;
 	struct ls_peek peek;
+	struct ls_peeks peeks;
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 12, "a key of the map");

@@ -64,6 +64,7 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 	h->tcp.ack = bpf_htonl(ack);
 	if (!old && (!(s->flags & TCP_RST) || ends_stream(x, o, s)))
 		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
+	keep_in_window(x, h, s);
 	if (!old && !(s->flags & TCP_RST))
 		h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
 	if (write_for_socket(skb, written, h, s, &edits, mapping_of_leg(x)))
@@ -99,14 +100,15 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
 	note_fin_or_rst(w, s);
+	/* Noted first, then the mode: see claimed(). */
 	if (old)
-		x->owed = LS_OWED;
-	if (!old) {
+		__sync_lock_test_and_set(&x->owed, LS_OWED);
+	else
 		note_end_of(&x->rec, s);
-		if (!claimed(w, s))
-			return look_again(skb);
+	if (!claimed(w, s))
+		return look_again(skb);
+	if (!old)
 		note_translated(&x->rec, s, skb->gso_segs);
-	}
 	copy_headers(new, h, s->opt_len);
 	verdict = drain_far_copy(skb, w, x, o, new, s, &route);
 	if (verdict)

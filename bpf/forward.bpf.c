@@ -148,7 +148,7 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	mode = mode_of(w->slot);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
-		return deliver(skb, b, s, mapping_of_leg(x));
+		return deliver_in_window(skb, b, s, x);
 	}
 	if (mode == LS_DRAIN)
 		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s);
@@ -194,6 +194,20 @@ static __always_inline int let_in(struct __sk_buff *skb)
 	return 0;
 }
 
+/* Whether what meets a trap can be x's own: a blind segment wakes nobody, and is not kept either. */
+static __always_inline int is_plausible(const struct walk *w, struct segment *s, __u32 mode)
+{
+	struct ls_leg *x, *o;
+
+	if (!w->slot || mode == LS_FINAL || mode == LS_FREEZE) {
+		judge(w, s);
+		return s->in_place;
+	}
+	x = &w->slot->leg[w->side & 1];
+	o = &w->slot->leg[!(w->side & 1)];
+	return fits_window(x, s) && !acks_unsent(x, o, s) && !acks_too_little(&x->rec, s);
+}
+
 SEC("tc")
 int ingress(struct __sk_buff *skb)
 {
@@ -234,7 +248,7 @@ int ingress(struct __sk_buff *skb)
 		if (!(s.flags & TCP_ACK) && replaced_by_syn(&w, &tuple, &s))
 			return pass(LS_V_SYN_REPLACED);
 	}
-	trapped = meets_trap(w.rec, &s);
+	trapped = meets_trap(w.rec, &s) && is_plausible(&w, &s, mode);
 	if (trapped && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
 		mode = wake_slot(w.slot, mode);
 		if (mode == LS_UNDRAIN)

@@ -26,6 +26,16 @@ static __always_inline int write_for_socket(struct __sk_buff *skb, struct header
 	return write_headers(skb, written, h, s->opt_len);
 }
 
+/* A segment without payload whose sender has gone beyond what the local socket offers (the far end had
+ * offered more): there the socket would not look at its acknowledgement. */
+static __always_inline void keep_in_window(const struct ls_leg *x, struct headers *h, const struct segment *s)
+{
+	__u32 seq = bpf_ntohl(h->tcp.seq);
+
+	if (s->end == s->seq && !(s->flags & TCP_RST) && after(seq, x->loc_edge))
+		h->tcp.seq = bpf_htonl(x->loc_edge);
+}
+
 /* To the local socket, as it came. */
 static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
 				   struct mapping map)
@@ -37,6 +47,27 @@ static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, con
 	copy_headers(&b->out, &b->in, s->opt_len);
 	return write_for_socket(skb, &b->in, &b->out, s, &edits, map) ? drop(LS_V_DROP_REWRITE)
 								      : pass(LS_V_DELIVERED);
+}
+
+static __always_inline struct mapping mapping_of_leg(const struct ls_leg *x)
+{
+	struct mapping map = {x->adj_seq, x->adj_ack};
+
+	return map;
+}
+
+/* The same in TRACK. */
+static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scratch *b,
+					     const struct segment *s, const struct ls_leg *x)
+{
+	struct edits edits = {};
+
+	copy_headers(&b->out, &b->in, s->opt_len);
+	keep_in_window(x, &b->out, s);
+	if (!(x->adj_seq | x->adj_ack) && b->out.tcp.seq == b->in.tcp.seq)
+		return pass(LS_V_DELIVERED);
+	return write_for_socket(skb, &b->in, &b->out, s, &edits, mapping_of_leg(x)) ? drop(LS_V_DROP_REWRITE)
+										    : pass(LS_V_DELIVERED);
 }
 
 /* What a socket emits, in the numbers of the wire: the segment, and the headers `out` that are to be written.
@@ -65,13 +96,6 @@ static __always_inline void never_back(__u32 *ts_high, const struct segment *s, 
 		e->tsval_off = *ts_high - s->tsval;
 	else
 		*ts_high = s->tsval;
-}
-
-static __always_inline struct mapping mapping_of_leg(const struct ls_leg *x)
-{
-	struct mapping map = {x->adj_seq, x->adj_ack};
-
-	return map;
 }
 
 /* Of a leg that belongs to no flow (LS_ALONE). */

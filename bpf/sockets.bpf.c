@@ -54,16 +54,15 @@ static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
 		p->ifindex = 0;
 }
 
-SEC("tc")
-int peek(struct __sk_buff *skb)
+static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
 	struct ls_peek p;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &p, sizeof(p)))
-		return TC_ACT_SHOT;
+	if (bpf_skb_load_bytes(skb, offset, &p, sizeof(p)))
+		return -1;
 	tuple.ipv4.saddr = p.key.saddr;
 	tuple.ipv4.daddr = p.key.daddr;
 	tuple.ipv4.sport = p.key.sport;
@@ -89,7 +88,18 @@ int peek(struct __sk_buff *skb)
 		}
 		bpf_sk_release(sk);
 	}
-	return bpf_skb_store_bytes(skb, ETH_HLEN, &p, sizeof(p), 0) ? TC_ACT_SHOT : TC_ACT_OK;
+	return bpf_skb_store_bytes(skb, offset, &p, sizeof(p), 0);
+}
+
+SEC("tc")
+int peek(struct __sk_buff *skb)
+{
+	if (peek_at(skb, ETH_HLEN))
+		return TC_ACT_SHOT;
+	if (skb->len >= ETH_HLEN + 2 * sizeof(struct ls_peek) &&
+	    peek_at(skb, ETH_HLEN + sizeof(struct ls_peek)))
+		return TC_ACT_SHOT;
+	return TC_ACT_OK;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -13,7 +13,8 @@
  * not. */
 static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *s)
 {
-	return rec->armed && (s->len || s->flags & TCP_FIN) && !before(s->seq + s->len, rec->trap);
+	return rec->armed && (s->len || s->flags & TCP_FIN) && !(s->flags & TCP_RST) &&
+	       !before(s->seq + s->len, rec->trap);
 }
 
 static __always_inline __u32 once(const __u32 *field)

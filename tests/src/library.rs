@@ -14,7 +14,7 @@ use longsplice_engine::{
     Summary, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_lab::{Namespace, Three, ThreeOptions, topology::Nodes};
+use longsplice_lab::{Namespace, Process, Three, ThreeOptions, topology::Nodes};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener as NearListener, TcpStream as NearStream},
@@ -252,6 +252,7 @@ pub struct Desk {
     pub library: Library,
     /// The server's socket.
     pub listener: TcpListener,
+    _captures: Vec<Process>,
     /// The nodes.
     pub net: Three,
 }
@@ -263,6 +264,7 @@ impl Desk {
         Desk {
             library: Library::open(&net.forwarder),
             listener: target(&net),
+            _captures: bed::capture(&net),
             net,
         }
     }

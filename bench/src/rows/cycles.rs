@@ -1,1 +1,313 @@
-use anyhow::Result; use super::Scope; use crate::report::Finding; pub(super) fn run(_scope: &Scope<'_>) -> Result<Vec<Finding>> { Ok(Vec::new()) }
+//! Row 3.2: streams that are spliced and come back again and again, both ways at full rate, beside streams of the same run
+//! that are relayed.
+//!
+//! A round runs two kinds of streams at the same time: those that come back and go again, and relayed ones; in a control
+//! round both are relayed. What both ends sent again is told apart by the streams' own counts. What the forwarder's
+//! sockets sent again is known of the namespace only, and is compared with the control round's.
+
+use anyhow::{Context, Result, ensure};
+use longsplice_lab::topology::Nodes;
+use longsplice_lab::traffic::Transfer;
+use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, TrafficSpec};
+use serde::Serialize;
+
+use super::Scope;
+use super::depth::Depth;
+use super::middle::{Middle, all_ok, longest_ms, settled, side_by_side};
+use crate::daemon::Policy;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+/// The cycles that figures are for.
+const CYCLES: f64 = 200.0;
+/// Streams of each kind at a time.
+const PARALLEL: usize = 2;
+/// So many rounds at most: a stream may end before it comes back.
+const MOST_ROUNDS: usize = 30;
+
+/// How fast the streams are.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    name: &'static str,
+    /// By each end of each stream, in byte/s; `None`: as fast as it can.
+    rate: Option<u64>,
+    /// Sent by each end of each stream.
+    bytes: u64,
+    chunk: usize,
+    /// A stream comes back after so much of either side, and is spliced again at once.
+    until: &'static str,
+    /// Streams of each kind in a round.
+    streams: usize,
+}
+
+const LOADS: [Load; 2] = [
+    Load {
+        name: "full rate",
+        rate: None,
+        bytes: 256 << 20,
+        chunk: 256 << 10,
+        until: "bytes=client:32MiB,bytes=server:32MiB",
+        streams: 12,
+    },
+    Load {
+        name: "1 Gbit/s each way each",
+        rate: Some(125_000_000),
+        bytes: 125_000_000 / 2,
+        // Large pieces would be silences of their own between them.
+        chunk: 64 << 10,
+        until: "bytes=client:8MiB,bytes=server:8MiB",
+        streams: 24,
+    },
+];
+
+/// What one kind of streams of a round saw.
+#[derive(Debug, Serialize)]
+struct Streams {
+    /// The longest pause of each, at either end.
+    longest_ms: Vec<f64>,
+    /// Segments that both ends sent again.
+    sent_again: u64,
+    /// Each way, all streams of the kind together.
+    gbps_each_way: f64,
+}
+
+/// One round.
+#[derive(Debug, Serialize)]
+struct Round {
+    load: &'static str,
+    /// `None` of a control round.
+    depth: Option<Depth>,
+    /// Returns of spliced pairs.
+    cycles: u64,
+    /// The streams that come back; in a control round relayed ones.
+    cycling: Streams,
+    relayed: Streams,
+    /// Segments that the forwarder's sockets sent again, whatever the stream.
+    forwarder_sent_again: i64,
+}
+
+/// What the rounds of one load and depth come to.
+#[derive(Debug)]
+struct Sum {
+    cycles: u64,
+    /// Segments sent again for 200 cycles, at both ends and at the forwarder, above those of relayed streams.
+    ends: f64,
+    forwarder: f64,
+    /// The longest pauses of streams that come back, and of relayed ones beside them.
+    cycling: Spread,
+    relayed: Spread,
+    gbps: [f64; 2],
+}
+
+/// Row 3.2.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for load in &LOADS {
+        findings.extend(measure(scope, load)?);
+    }
+    Ok(findings)
+}
+
+fn measure(scope: &Scope<'_>, load: &Load) -> Result<[Finding; 2]> {
+    let wanted: u64 = scope.count(200, 8);
+    let net = Three::new("bench", ThreeOptions::default())?;
+    let policies = [
+        Policy::new("now", Depth::Dormant.option()).until(load.until),
+        Policy::new("now", Depth::Detached.option()).until(load.until),
+        Policy::new("never", "now"),
+        // The control's: a listener of its own.
+        Policy::new("never", "now"),
+    ];
+    let middle = Middle::start(scope, &net, &policies)?;
+    let streams = scope.count(load.streams, 4);
+    let mut rounds: Vec<Round> = Vec::new();
+    let cycles = |rounds: &[Round], depth| -> u64 {
+        let of_it = rounds.iter().filter(|round| round.depth == depth);
+        of_it.map(|round| round.cycles).sum()
+    };
+    for _ in 0..MOST_ROUNDS {
+        for depth in [None, Some(Depth::Dormant), Some(Depth::Detached)] {
+            let round = one(&net, &middle, load, depth, streams)?;
+            eprintln!("   {}", round.show());
+            rounds.push(round);
+        }
+        if Depth::BOTH.into_iter().all(|depth| cycles(&rounds, Some(depth)) >= wanted) {
+            break;
+        }
+    }
+    for depth in Depth::BOTH {
+        let cycles = cycles(&rounds, Some(depth));
+        ensure!(
+            cycles >= wanted,
+            "only {cycles} of {wanted} cycles ({}) came about",
+            depth.title()
+        );
+    }
+    judge(load, &rounds)
+}
+
+/// One round: so many streams of each of two kinds.
+fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams: usize) -> Result<Round> {
+    let [dormant, detached, relayed, control] = middle.at[..] else {
+        anyhow::bail!("not every listener was started");
+    };
+    let at = match depth {
+        Some(Depth::Dormant) => dormant,
+        Some(Depth::Detached) => detached,
+        None => control,
+    };
+    let transfer = Transfer {
+        send_rate: load.rate,
+        chunk: load.chunk,
+        ..Transfer::of(load.bytes)
+    };
+    let spec = ConnectionSpec::new(transfer.clone(), transfer);
+    let spec = TrafficSpec::same(streams, spec).parallel(PARALLEL);
+    let before = settled(&middle.daemon)?.unspliced_total;
+    let sent_again = || anyhow::Ok(net.forwarder.snmp()?.tally().sent_again);
+    let forwarder = sent_again()?;
+    let outcomes = side_by_side(&net.client, [at, relayed], &spec)?;
+    outcomes.iter().try_for_each(all_ok)?;
+    Ok(Round {
+        load: load.name,
+        depth,
+        forwarder_sent_again: sent_again()? - forwarder,
+        cycles: settled(&middle.daemon)?.unspliced_total - before,
+        cycling: Streams::of(&outcomes[0]),
+        relayed: Streams::of(&outcomes[1]),
+    })
+}
+
+impl Streams {
+    fn of(outcome: &Outcome) -> Self {
+        Streams {
+            longest_ms: outcome.connections.iter().map(longest_ms).collect(),
+            sent_again: outcome.total_retrans(),
+            gbps_each_way: outcome.bits_per_second() / 2e9,
+        }
+    }
+
+    fn longest(&self) -> f64 {
+        self.longest_ms.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+impl Round {
+    fn show(&self) -> String {
+        format!(
+            "{}, {:<8} {:>4} cycles; streams that come back {:.2} Gbit/s each way, longest pause {:.1} ms, {} sent \
+             again; relayed beside them {:.2} Gbit/s, {:.1} ms, {}; forwarder {} sent again",
+            self.load,
+            self.depth.map_or("control", Depth::title),
+            self.cycles,
+            self.cycling.gbps_each_way,
+            self.cycling.longest(),
+            self.cycling.sent_again,
+            self.relayed.gbps_each_way,
+            self.relayed.longest(),
+            self.relayed.sent_again,
+            self.forwarder_sent_again
+        )
+    }
+}
+
+impl Sum {
+    fn of(rounds: &[Round], depth: Depth) -> Result<Self> {
+        let mine: Vec<&Round> = rounds.iter().filter(|round| round.depth == Some(depth)).collect();
+        let control = rounds.iter().filter(|round| round.depth.is_none());
+        let cycles: u64 = mine.iter().map(|round| round.cycles).sum();
+        let for_all = |segments: f64| segments * CYCLES / cycles.max(1) as f64;
+        let again = |of: fn(&Round) -> &Streams| mine.iter().map(|round| of(round).sent_again as f64).sum::<f64>();
+        // There are as many control rounds as others.
+        let forwarder: i64 = mine.iter().map(|round| round.forwarder_sent_again).sum();
+        let control: i64 = control.map(|round| round.forwarder_sent_again).sum();
+        let longest = |of: fn(&Round) -> &Streams| {
+            let pauses = mine.iter().flat_map(|round| of(round).longest_ms.iter().copied());
+            Spread::of(pauses).context("no streams")
+        };
+        let gbps = |of: fn(&Round) -> &Streams| {
+            let rates = Spread::of(mine.iter().map(|round| of(round).gbps_each_way));
+            rates.map_or(0.0, |rates| rates.median)
+        };
+        let (cycling, relayed): (fn(&Round) -> &Streams, fn(&Round) -> &Streams) = (|r| &r.cycling, |r| &r.relayed);
+        Ok(Sum {
+            cycles,
+            ends: for_all(again(cycling) - again(relayed)),
+            forwarder: for_all((forwarder - control) as f64),
+            cycling: longest(cycling)?,
+            relayed: longest(relayed)?,
+            gbps: [gbps(cycling), gbps(relayed)],
+        })
+    }
+
+    /// Segments sent again because of 200 cycles, wherever.
+    fn caused(&self) -> f64 {
+        (self.ends + self.forwarder).max(0.0)
+    }
+
+    fn pause(&self) -> f64 {
+        self.cycling.p99 / self.relayed.p99
+    }
+}
+
+fn judge(load: &Load, rounds: &[Round]) -> Result<[Finding; 2]> {
+    let sums = Depth::BOTH.map(|depth| Sum::of(rounds, depth).map(|sum| (depth, sum)));
+    let sums: Vec<(Depth, Sum)> = sums.into_iter().collect::<Result<_>>()?;
+    let worst = |of: fn(&Sum) -> f64| sums.iter().map(|(_, sum)| of(sum)).fold(0.0, f64::max);
+    let resent: Vec<_> = sums
+        .iter()
+        .map(|(depth, sum)| {
+            format!(
+                "{}: both ends {:+.1}, forwarder {:+.1}, for 200 of {} cycles; {:.2} Gbit/s each way, relayed beside \
+                 them {:.2}",
+                depth.title(),
+                sum.ends,
+                sum.forwarder,
+                sum.cycles,
+                sum.gbps[0],
+                sum.gbps[1]
+            )
+        })
+        .collect();
+    let pauses: Vec<_> = sums
+        .iter()
+        .map(|(depth, sum)| {
+            format!(
+                "{}: p99 {:.2} ms, median {}, max {:.2}, {} streams; relayed beside them p99 {:.2} ms, median {}, max {:.2}",
+                depth.title(),
+                sum.cycling.p99,
+                sum.cycling.show(),
+                sum.cycling.max,
+                sum.cycling.n,
+                sum.relayed.p99,
+                sum.relayed.show(),
+                sum.relayed.max
+            )
+        })
+        .collect();
+    Ok([
+        Finding::new(
+            Row::back(2),
+            format!(
+                "200 splices and returns, {}: segments sent again because of them, the worse depth",
+                load.name
+            ),
+            Target::AtMost { must: 10.0, aim: 0.0 },
+            worst(Sum::caused),
+            resent.join("; "),
+            &rounds,
+        )?,
+        Finding::new(
+            Row::back(2),
+            format!(
+                "the same: longest pause of a stream, p99 / that of relayed streams, {}, the worse depth",
+                load.name
+            ),
+            Target::AtMost { must: 2.0, aim: 1.0 },
+            worst(Sum::pause),
+            pauses.join("; "),
+            &(),
+        )?,
+    ])
+}

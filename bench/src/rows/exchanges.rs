@@ -1,1 +1,232 @@
-use anyhow::Result; use super::Scope; use crate::report::Finding; pub(super) fn run(_scope: &Scope<'_>) -> Result<Vec<Finding>> { Ok(Vec::new()) }
+//! Row 3.3: requests and replies of 1 KB over persistent connections, whose pairs come back for each request and are spliced
+//! again for its reply, beside the relay.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_engine::Counters;
+use longsplice_lab::topology::Nodes;
+use longsplice_lab::{
+    ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec,
+};
+use serde::Serialize;
+
+use super::Scope;
+use super::middle::{Middle, all_ok, settled};
+use crate::daemon::Policy;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+/// The length of a request, and of a reply.
+const LENGTH: u64 = 1024;
+
+const POLICIES: [Policy<'_>; 2] = [
+    Policy::new("now", "never").until("data=client"),
+    Policy::new("never", "never"),
+];
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    name: &'static str,
+    connections: usize,
+    /// The round-trip time of each of two emulated links; `None`: veth.
+    link: Option<Duration>,
+    /// Requests on each connection of a round.
+    requests: u32,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "one connection",
+        connections: 1,
+        link: None,
+        requests: 20_000,
+    },
+    Case {
+        name: "8 connections",
+        connections: 8,
+        link: None,
+        requests: 5_000,
+    },
+    Case {
+        name: "one connection over 2 + 2 ms",
+        connections: 1,
+        link: Some(Duration::from_millis(2)),
+        requests: 400,
+    },
+    Case {
+        name: "8 connections over 2 + 2 ms",
+        connections: 8,
+        link: Some(Duration::from_millis(2)),
+        requests: 200,
+    },
+];
+
+/// One round of one kind.
+#[derive(Debug, Serialize)]
+struct Round {
+    requests: u64,
+    per_second: f64,
+    /// The time of an exchange, in the middle and for the slowest in a hundred.
+    median_us: f64,
+    p99_us: f64,
+    /// For each request: splices, returns, and packets that the kernel half forwarded, forwarded and copied, woke by.
+    splices: f64,
+    returns: f64,
+    forwarded: f64,
+    shared: f64,
+    woken: f64,
+    /// The share of the replies' bytes that did not pass the relay.
+    replies_spliced: f64,
+}
+
+/// All rounds of a case.
+#[derive(Debug, Serialize)]
+struct Rounds {
+    case: &'static str,
+    spliced: Vec<Round>,
+    relayed: Vec<Round>,
+    /// Rounds in which the emulator was late.
+    discarded: usize,
+}
+
+/// Row 3.3.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    CASES.iter().map(|case| measure(scope, case)).collect()
+}
+
+fn measure(scope: &Scope<'_>, case: &Case) -> Result<Finding> {
+    let Some(rtt) = case.link else {
+        let net = Three::new("bench", ThreeOptions::default())?;
+        return rounds(scope, case, &net, None);
+    };
+    let link = LinkSpec::symmetric(Direction {
+        delay: rtt / 2,
+        rate: Some(100_000_000),
+        ..Direction::default()
+    });
+    let net = Emulated::new("bench", link.clone(), link)?;
+    rounds(scope, case, &net, Some(&net))
+}
+
+fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulated>) -> Result<Finding> {
+    let middle = Middle::start(scope, net, &POLICIES)?;
+    let requests = scope.count(case.requests, case.requests / 20);
+    let [mut spliced, mut relayed] = [Vec::new(), Vec::new()];
+    let mut discarded = 0;
+    // The first round warms up: nobody's caches.
+    one(case, net, &middle, 1, requests / 4)?;
+    for _ in 0..scope.count(7, 2) {
+        for (kind, rounds) in [&mut spliced, &mut relayed].into_iter().enumerate() {
+            let round = loop {
+                emulated.inspect(|net| net.emulator().reset());
+                let round = one(case, net, &middle, kind, requests)?;
+                let late = emulated.is_some_and(|net| !net.verdict().counts());
+                if !late || !scope.again(&mut discarded)? {
+                    break round;
+                }
+            };
+            eprintln!("   {}, {}: {}", case.name, ["spliced", "relayed"][kind], round.show());
+            rounds.push(round);
+        }
+    }
+    judge(Rounds {
+        case: case.name,
+        spliced,
+        relayed,
+        discarded,
+    })
+}
+
+/// One round through one of the listeners.
+fn one(case: &Case, net: &Nodes, middle: &Middle, kind: usize, requests: u32) -> Result<Round> {
+    let exchanges = Exchanges::new(requests, LENGTH, LENGTH);
+    let spec = TrafficSpec::same(case.connections, ConnectionSpec::exchanges(exchanges));
+    let before = settled(&middle.daemon)?;
+    let outcome = Traffic::run(&net.client, middle.at[kind], &spec)?;
+    all_ok(&outcome)?;
+    let after = settled(&middle.daemon)?;
+    Round::of(&outcome, &before, &after)
+}
+
+impl Round {
+    fn of(outcome: &Outcome, before: &Counters, after: &Counters) -> Result<Self> {
+        let requests: u64 = outcome.connections.iter().map(|one| one.client.received / LENGTH).sum();
+        let times = outcome.connections.iter().flat_map(|one| &one.client.exchanges);
+        let times = Spread::of(times.map(|time| time.last_byte_ns as f64 / 1e3)).context("no exchanges")?;
+        let each = |count: u64| count as f64 / requests.max(1) as f64;
+        let segments = |name: &str| {
+            let of = |counters: &Counters| counters.segments.get(name).copied().unwrap_or(0);
+            each(of(after) - of(before))
+        };
+        // Requests pass the relay, whole: they are what is trapped.
+        let relayed_replies = (after.relay_bytes_total - before.relay_bytes_total).saturating_sub(requests * LENGTH);
+        Ok(Round {
+            requests,
+            per_second: requests as f64 * 1e6 / outcome.duration_us.max(1) as f64,
+            median_us: times.median,
+            p99_us: times.p99,
+            splices: each(after.spliced_total - before.spliced_total),
+            returns: each(after.unspliced_total - before.unspliced_total),
+            forwarded: segments("forwarded"),
+            shared: segments("shared"),
+            woken: segments("woken"),
+            replies_spliced: (1.0 - each(relayed_replies) / LENGTH as f64).max(0.0),
+        })
+    }
+
+    fn show(&self) -> String {
+        format!(
+            "{:.0} requests/s, median {:.0} µs, p99 {:.0} µs; for each request {:.2} splices, {:.2} returns, {:.2} \
+             packets forwarded, {:.2} forwarded and copied; {:.0} % of the replies' bytes past the sockets",
+            self.per_second,
+            self.median_us,
+            self.p99_us,
+            self.splices,
+            self.returns,
+            self.forwarded,
+            self.shared,
+            self.replies_spliced * 100.0
+        )
+    }
+}
+
+fn judge(rounds: Rounds) -> Result<Finding> {
+    let of = |rounds: &[Round], of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of)).context("no rounds");
+    let speed: fn(&Round) -> f64 = |round| round.per_second;
+    let (spliced, relayed) = (of(&rounds.spliced, speed)?, of(&rounds.relayed, speed)?);
+    let pairs = rounds.spliced.iter().zip(&rounds.relayed);
+    let ratios = Spread::of(pairs.map(|(spliced, relayed)| spliced.per_second / relayed.per_second));
+    let median = |which: fn(&Round) -> f64| Ok::<_, anyhow::Error>(of(&rounds.spliced, which)?.median);
+    let detail = format!(
+        "rounds {}; spliced {:.0} ({:.0}–{:.0}) requests/s, {:.0} µs each; relayed {:.0} ({:.0}–{:.0}), {:.0} µs; \
+         for each request {:.2} splices and {:.2} returns; {:.0} % of the replies' bytes passed spliced; {} discarded \
+         because the emulator was late",
+        ratios.context("no rounds")?.show(),
+        spliced.median,
+        spliced.p10,
+        spliced.p90,
+        median(|round| round.median_us)?,
+        relayed.median,
+        relayed.p10,
+        relayed.p90,
+        of(&rounds.relayed, |round| round.median_us)?.median,
+        median(|round| round.splices)?,
+        median(|round| round.returns)?,
+        median(|round| round.replies_spliced)? * 100.0,
+        rounds.discarded
+    );
+    Finding::new(
+        Row::back(3),
+        format!(
+            "requests of 1 KB with replies of 1 KB for each second, spliced and back for each / relayed, {}",
+            rounds.case
+        ),
+        Target::AtLeast { must: 0.9, aim: 1.0 },
+        spliced.median / relayed.median,
+        detail,
+        &rounds,
+    )
+}

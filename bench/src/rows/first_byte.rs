@@ -1,1 +1,129 @@
-use anyhow::Result; use super::Scope; use crate::report::Finding; pub(super) fn run(_scope: &Scope<'_>) -> Result<Vec<Finding>> { Ok(Vec::new()) }
+//! Row 3.5: how long the first byte of a reply takes when the request wakes a dormant pair, over an emulated path of 20 ms,
+//! beside the relay.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_lab::{ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Traffic, TrafficSpec};
+use serde::Serialize;
+
+use super::Scope;
+use super::middle::{Middle, all_ok, settled};
+use crate::daemon::Policy;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+/// The round-trip time of each link: half of the path's.
+const RTT: Duration = Duration::from_millis(10);
+/// Between a reply and the next request: the pair is spliced meanwhile, and idle.
+const THINK: Duration = Duration::from_millis(150);
+/// Requests of a connection that count, and those before: a new connection is not spliced yet.
+const REQUESTS: u32 = 25;
+const FIRST: u32 = 2;
+const LENGTH: u64 = 1024;
+
+const POLICIES: [Policy<'_>; 2] = [
+    Policy::new("now", "never").until("data=client"),
+    Policy::new("never", "never"),
+];
+
+/// The requests of one kind.
+#[derive(Debug, Default, Serialize)]
+struct Kind {
+    /// To the first byte of each reply.
+    first_byte_ms: Vec<f64>,
+    /// To the last one.
+    last_byte_ms: Vec<f64>,
+    /// Returns of the pair, those of the requests that do not count included.
+    returns: u64,
+    /// How often the pair was parked.
+    parked: u64,
+}
+
+/// Row 3.5.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let link = LinkSpec::symmetric(Direction {
+        delay: RTT / 2,
+        rate: Some(100_000_000),
+        ..Direction::default()
+    });
+    let net = Emulated::new("bench", link.clone(), link)?;
+    let middle = Middle::start(scope, &net, &POLICIES)?;
+    let mut kinds = [Kind::default(), Kind::default()];
+    let mut discarded = 0;
+    for _ in 0..scope.count(8, 1) {
+        for (kind, &at) in kinds.iter_mut().zip(&middle.at) {
+            loop {
+                net.emulator().reset();
+                let one = measure(&net, &middle, at)?;
+                if net.verdict().counts() || !scope.again(&mut discarded)? {
+                    kind.add(one);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(vec![judge(&kinds, discarded)?])
+}
+
+/// The requests of one connection.
+fn measure(net: &Emulated, middle: &Middle, at: std::net::SocketAddr) -> Result<Kind> {
+    let exchanges = Exchanges {
+        think: THINK,
+        ..Exchanges::new(FIRST + REQUESTS, LENGTH, LENGTH)
+    };
+    let before = settled(&middle.daemon)?;
+    let spec = TrafficSpec::same(1, ConnectionSpec::exchanges(exchanges));
+    let outcome = Traffic::run(&net.client, at, &spec)?;
+    all_ok(&outcome)?;
+    let after = settled(&middle.daemon)?;
+    let connection = outcome.connections.first().context("there was one connection")?;
+    let times = connection.client.exchanges.get(FIRST as usize..).unwrap_or_default();
+    let ms = |ns: u64| ns as f64 / 1e6;
+    Ok(Kind {
+        first_byte_ms: times.iter().map(|time| ms(time.first_byte_ns)).collect(),
+        last_byte_ms: times.iter().map(|time| ms(time.last_byte_ns)).collect(),
+        returns: after.unspliced_total - before.unspliced_total,
+        parked: (after.switch_to_dormant.samples - before.switch_to_dormant.samples).into(),
+    })
+}
+
+impl Kind {
+    fn add(&mut self, more: Kind) {
+        self.first_byte_ms.extend(more.first_byte_ms);
+        self.last_byte_ms.extend(more.last_byte_ms);
+        self.returns += more.returns;
+        self.parked += more.parked;
+    }
+}
+
+fn judge(kinds: &[Kind; 2], discarded: usize) -> Result<Finding> {
+    let [woken, relayed] = kinds;
+    let of = |times: &[f64]| Spread::of(times.iter().copied()).context("no requests");
+    let (first, beside) = (of(&woken.first_byte_ms)?, of(&relayed.first_byte_ms)?);
+    let detail = format!(
+        "woken {} ms, p99 {:.2}; relayed {} ms, p99 {:.2}; {} requests each on connections of {}; the pair was parked \
+         {} times and came back {} times; last byte {:.2} and {:.2} ms; {discarded} connections discarded because the \
+         emulator was late",
+        first.show(),
+        first.p99,
+        beside.show(),
+        beside.p99,
+        first.n,
+        FIRST + REQUESTS,
+        woken.parked,
+        woken.returns,
+        of(&woken.last_byte_ms)?.median,
+        of(&relayed.last_byte_ms)?.median
+    );
+    eprintln!("   {detail}");
+    Finding::new(
+        Row::back(5),
+        "first byte of a reply whose request wakes a dormant pair, 20 ms, median, above the relay's, ms",
+        Target::AtMost { must: 0.1, aim: 0.0 },
+        first.median - beside.median,
+        detail,
+        &kinds,
+    )
+}

@@ -1,20 +1,17 @@
 //! Row 3: splices of connections at full rate in both directions, every byte compared where it arrives.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
-use longsplice_engine::{FlowInfo, FlowState};
-use longsplice_lab::traffic::{ConnectionOutcome, Failure};
+use longsplice_engine::FlowInfo;
+use longsplice_lab::traffic::Failure;
 use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
 use serde::Serialize;
 
 use super::Scope;
-use super::middle::Middle;
+use super::middle::{Middle, longest_ms, settled};
 use crate::daemon::{Daemon, Policy};
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
-use crate::wait;
 
 /// When the splice comes and how deep it goes: each is asked for in turn.
 const POLICIES: [Policy<'_>; 9] = [
@@ -32,8 +29,6 @@ const POLICIES: [Policy<'_>; 9] = [
 /// Sent by each end of each connection.
 const BYTES: u64 = 8 << 20;
 const PARALLEL: usize = 4;
-/// How long connections that have ended may still be seen.
-const SETTLE: Duration = Duration::from_secs(20);
 /// A connection may end before it could be spliced; so often all policies are asked for, at most.
 const MOST_TURNS: u32 = 4;
 
@@ -146,23 +141,7 @@ impl Batch {
 
 /// The splices so far, once no connection is on its way to one.
 fn splices(daemon: &Daemon) -> Result<u64> {
-    wait::until("connections to end", SETTLE, || {
-        let moving = |flow: &FlowInfo| {
-            matches!(
-                flow.state,
-                FlowState::Relay | FlowState::Coupling | FlowState::Draining
-            )
-        };
-        Ok((!daemon.flows()?.iter().any(moving)).then_some(()))
-    })?;
-    Ok(daemon.status()?.counters.spliced_total)
-}
-
-/// The longest silence that either end of a connection saw.
-fn longest_ms(connection: &ConnectionOutcome) -> f64 {
-    let ends = [Some(&connection.client), connection.server.as_ref()];
-    let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);
-    gaps.max().unwrap_or(0) as f64 / 1e3
+    Ok(settled(daemon)?.spliced_total)
 }
 
 fn total(batches: &[Batch]) -> u64 {

@@ -1,16 +1,13 @@
 //! Rows 6 and 7: what splices under load do to the streams they are made in, beside streams of the same run that
 //! are never spliced.
 
-use std::net::SocketAddr;
-use std::thread;
-
 use anyhow::{Context, Result, ensure};
-use longsplice_lab::traffic::{ConnectionOutcome, Transfer};
-use longsplice_lab::{ConnectionSpec, Namespace, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
+use longsplice_lab::traffic::Transfer;
+use longsplice_lab::{ConnectionSpec, Namespace, Outcome, Three, ThreeOptions, TrafficSpec};
 use serde::Serialize;
 
 use super::Scope;
-use super::middle::{Middle, all_ok};
+use super::middle::{Middle, all_ok, longest_ms, side_by_side};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
@@ -101,7 +98,16 @@ fn measure(scope: &Scope<'_>) -> Result<Run> {
     let spaces = [&net.client, &net.forwarder, &net.server];
     let retransmitted = |space: &Namespace| Ok(space.snmp()?.get("Tcp.RetransSegs"));
     let before = spaces.map(retransmitted);
-    let [spliced, unspliced] = side_by_side(&net.client, [splicing, plain], count)?;
+    let transfer = Transfer {
+        send_rate: Some(RATE),
+        chunk: CHUNK,
+        ..Transfer::of(BYTES)
+    };
+    // One after the other, to both listeners at the same time.
+    let spec = TrafficSpec::same(count, ConnectionSpec::new(transfer.clone(), transfer)).parallel(1);
+    let outcomes = side_by_side(&net.client, [splicing, plain], &spec)?;
+    outcomes.iter().try_for_each(all_ok)?;
+    let [spliced, unspliced] = outcomes;
     let mut namespaces = [0; 3];
     for ((space, before), sum) in spaces.iter().zip(before).zip(&mut namespaces) {
         let before: Result<i64> = before;
@@ -120,38 +126,10 @@ fn measure(scope: &Scope<'_>) -> Result<Run> {
     })
 }
 
-/// Runs `count` streams to each listener, one after the other, both listeners at the same time.
-fn side_by_side(client: &Namespace, at: [SocketAddr; 2], count: usize) -> Result<[Outcome; 2]> {
-    let transfer = Transfer {
-        send_rate: Some(RATE),
-        chunk: CHUNK,
-        ..Transfer::of(BYTES)
-    };
-    let spec = TrafficSpec::same(count, ConnectionSpec::new(transfer.clone(), transfer)).parallel(1);
-    let spec = &spec;
-    let outcomes = thread::scope(|scope| {
-        let threads = at.map(|at| scope.spawn(move || Traffic::run(client, at, spec)));
-        threads.map(|thread| thread.join())
-    });
-    let mut both = Vec::new();
-    for outcome in outcomes {
-        let outcome = outcome.map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-        all_ok(&outcome)?;
-        both.push(outcome);
-    }
-    both.try_into()
-        .map_err(|_| anyhow::anyhow!("not every listener was used"))
-}
-
 impl Streams {
     fn of(outcome: &Outcome) -> Self {
-        let longest = |stream: &ConnectionOutcome| {
-            let ends = [Some(&stream.client), stream.server.as_ref()];
-            let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);
-            gaps.max().unwrap_or(0) as f64 / 1e3
-        };
         Streams {
-            longest_ms: outcome.connections.iter().map(longest).collect(),
+            longest_ms: outcome.connections.iter().map(longest_ms).collect(),
             retransmissions: outcome.total_retrans(),
             gbps_each_way: outcome.bits_per_second() / 2e9,
         }

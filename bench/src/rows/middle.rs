@@ -2,13 +2,21 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::thread;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use longsplice_engine::{Counters, FlowInfo, FlowState};
 use longsplice_lab::topology::Nodes;
-use longsplice_lab::{Outcome, TrafficServer};
+use longsplice_lab::traffic::ConnectionOutcome;
+use longsplice_lab::{Namespace, Outcome, Traffic, TrafficServer, TrafficSpec};
 
 use super::Scope;
 use crate::daemon::{Daemon, Instance, Policy};
+use crate::wait;
+
+/// How long connections that have ended may still be seen.
+const SETTLE: Duration = Duration::from_secs(20);
 
 /// A daemon with a listener for each of some policies, and a server of verified traffic behind it.
 #[derive(Debug)]
@@ -43,4 +51,42 @@ pub(super) fn all_ok(outcome: &Outcome) -> Result<()> {
         Some((number, failure)) => bail!("connection {number} failed: {failure}"),
         None => Ok(()),
     }
+}
+
+/// What the daemon has counted, once no connection is relayed or on its way to a splice or back.
+pub(super) fn settled(daemon: &Daemon) -> Result<Counters> {
+    wait::until("connections to end", SETTLE, || {
+        let moving = |flow: &FlowInfo| {
+            matches!(
+                flow.state,
+                FlowState::Relay | FlowState::Coupling | FlowState::Draining | FlowState::Undraining
+            )
+        };
+        Ok((!daemon.flows()?.iter().any(moving)).then_some(()))
+    })?;
+    Ok(daemon.status()?.counters)
+}
+
+/// Runs the same to each of some listeners, all at the same time.
+pub(super) fn side_by_side<const N: usize>(
+    client: &Namespace,
+    at: [SocketAddr; N],
+    spec: &TrafficSpec,
+) -> Result<[Outcome; N]> {
+    let outcomes = thread::scope(|scope| {
+        let threads = at.map(|at| scope.spawn(move || Traffic::run(client, at, spec)));
+        threads.map(|thread| thread.join())
+    });
+    let mut all = Vec::with_capacity(N);
+    for outcome in outcomes {
+        all.push(outcome.map_err(|_| anyhow!("a thread panicked"))??);
+    }
+    all.try_into().map_err(|_| anyhow!("not every listener was used"))
+}
+
+/// The longest silence that either end of a connection saw.
+pub(super) fn longest_ms(connection: &ConnectionOutcome) -> f64 {
+    let ends = [Some(&connection.client), connection.server.as_ref()];
+    let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);
+    gaps.max().unwrap_or(0) as f64 / 1e3
 }

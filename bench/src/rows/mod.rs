@@ -40,6 +40,9 @@ struct Args {
     results: PathBuf,
 }
 
+/// A measurement that nothing can be said of is made again, so often at most in an experiment.
+const MOST_DISCARDED: usize = 12;
+
 /// A row that an experiment measures.
 fn known_row(text: &str) -> Result<Row, String> {
     let row = text.parse()?;
@@ -61,6 +64,24 @@ impl Scope<'_> {
     /// How many: `full`, or `quick` in a shortened run.
     fn count<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// Whether a measurement during which the emulator was late is made again; a shortened run takes what it gets.
+    fn again(&self, discarded: &mut usize) -> Result<bool> {
+        if self.quick {
+            eprintln!("   the emulator was late: only a shortened run may count that");
+            return Ok(false);
+        }
+        *discarded += 1;
+        match *discarded > MOST_DISCARDED {
+            true => bail!("the emulator is late too often: the machine is busy"),
+            false => Ok(true),
+        }
+    }
+
+    /// Where a figure goes.
+    fn figure(&self, name: &str) -> Result<PathBuf> {
+        self.book.figure(name)
     }
 }
 

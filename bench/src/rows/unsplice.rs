@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use longsplice_engine::{Ended, Pair, Side, Splicer, Until, policy::SplicePolicy};
+use longsplice_engine::{Ended, Pair, Side, Splicer, SwitchTimes, Until, policy::SplicePolicy};
 use longsplice_lab::topology::{F0, Nodes};
 use longsplice_lab::{Three, ThreeOptions, monotonic_ns};
 use serde::Serialize;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
@@ -44,6 +44,14 @@ struct Sample {
     from_write_us: f64,
 }
 
+/// What was measured of one depth.
+#[derive(Debug)]
+struct Run {
+    samples: Vec<Sample>,
+    /// What the engine says of building the sockets.
+    rebuild: SwitchTimes,
+}
+
 /// What the client's thread is to do.
 enum Order {
     Connect,
@@ -56,18 +64,29 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let net = Three::new("bench", ThreeOptions::default())?;
     let wanted = scope.count(400, 20);
     let mut findings = Vec::new();
+    let plain = measure(scope, &net, None, wanted)?.samples;
+    let plain = Spread::of(plain.iter().map(|s| s.from_arrival_us)).context("no samples")?;
     for (depth, must, aim) in [(Depth::Dormant, 60.0, 20.0), (Depth::Detached, 200.0, 60.0)] {
-        let samples = measure(scope, &net, depth, wanted)?;
+        let Run { samples, rebuild } = measure(scope, &net, Some(depth), wanted)?;
         let of = |of: fn(&Sample) -> f64| Spread::of(samples.iter().map(of)).context("no samples");
         let (arrival, write) = (of(|s| s.from_arrival_us)?, of(|s| s.from_write_us)?);
         let detail = format!(
             "µs from the arrival at the forwarder's device to the read that has the bytes: {}, p99 {:.0}, max {:.0}; from \
-             the client's write on: {}; {} returns of idle pairs",
+             the client's write on: {}; {} returns of idle pairs; a socket that was never spliced, in the same handler: \
+             {}{}",
             arrival.show(),
             arrival.p99,
             arrival.max,
             write.show(),
-            arrival.n
+            arrival.n,
+            plain.show(),
+            match depth {
+                Depth::Dormant => String::new(),
+                Depth::Detached => format!(
+                    "; of it, building two sockets and waking them, by the engine: {:.0}",
+                    rebuild.median_ns as f64 / 1e3
+                ),
+            }
         );
         eprintln!("   {}: {detail}", depth.title());
         findings.push(Finding::new(
@@ -85,7 +104,8 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Result<Vec<Sample>> {
+/// Without a depth the pair is never spliced: what the machine takes to wake a handler.
+fn measure(scope: &Scope<'_>, net: &Nodes, depth: Option<Depth>, wanted: usize) -> Result<Run> {
     let front = SocketAddr::from((net.forwarder_client_addr, 5200));
     let target = SocketAddr::from((net.server_addr, 5201));
     let pairs = wanted.div_ceil(PER_PAIR);
@@ -96,7 +116,7 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Resul
     thread::scope(|threads| {
         let server = threads.spawn(|| answer(&echo, pairs));
         let client = threads.spawn(move || net.client.run(move || ask(front, todo, tell)));
-        let samples = inside(scope.room, &net.forwarder, async move |splicer| {
+        let run = inside(scope.room, &net.forwarder, async move |splicer| {
             let listener = TcpListener::bind(front).await?;
             splicer.prepare_listener(&listener, target)?;
             let mut samples = Vec::with_capacity(wanted);
@@ -105,11 +125,16 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Resul
                 let (stream, _) = in_time("the client", listener.accept()).await??;
                 splicer.prepare_client(&stream)?;
                 let server = splicer.connect(target, &stream, PATIENCE).await?;
-                let pair = Pair::new(stream, server)
-                    .with_splice(SplicePolicy::Now)
-                    .with_detach(depth.policy());
                 let (readable, mut returns) = unbounded_channel();
-                let handler = tokio::spawn(handle(splicer.clone(), pair, readable));
+                let handler = match depth {
+                    Some(depth) => {
+                        let pair = Pair::new(stream, server)
+                            .with_splice(SplicePolicy::Now)
+                            .with_detach(depth.policy());
+                        tokio::spawn(handle(splicer.clone(), pair, readable))
+                    }
+                    None => tokio::spawn(handle_plain(stream, server, readable)),
+                };
                 for _ in 0..PER_PAIR.min(wanted - samples.len()) {
                     parked(&splicer, depth).await?;
                     capture.take()?;
@@ -132,15 +157,16 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Depth, wanted: usize) -> Resul
                 orders.send(Order::Close).context("the client has given up")?;
                 in_time("the pair to end", handler).await???;
             }
-            Ok(samples)
+            let rebuild = splicer.counters().rebuild;
+            Ok(Run { samples, rebuild })
         });
         // What goes wrong in the middle ends both ends, and is the reason that matters.
         let client = client.join().map_err(|_| anyhow!("the client's thread panicked"));
         let server = server.join().map_err(|_| anyhow!("the server's thread panicked"));
-        let samples = samples?;
+        let run = run?;
         client???;
         server??;
-        Ok(samples)
+        Ok(run)
     })
 }
 
@@ -168,12 +194,35 @@ async fn handle(splicer: Splicer, mut pair: Pair, readable: UnboundedSender<u64>
     }
 }
 
-/// Waits until the only pair is spliced, and idle.
-async fn parked(splicer: &Splicer, depth: Depth) -> Result<()> {
+/// The same without a splicer.
+async fn handle_plain(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    readable: UnboundedSender<u64>,
+) -> Result<()> {
+    let mut message = [0; MESSAGE];
+    server.set_nodelay(true)?;
+    loop {
+        let read = client.read(&mut message).await?;
+        let now = monotonic_ns();
+        if read == 0 {
+            return Ok(());
+        }
+        ensure!(read == MESSAGE, "{read} of {MESSAGE} bytes were read at once");
+        // Nobody listens any more when something else went wrong.
+        let _ = readable.send(now);
+        server.write_all(&message).await?;
+        server.read_exact(&mut message).await?;
+        client.write_all(&message).await?;
+    }
+}
+
+/// Waits until the only pair is spliced, if it is to be, and idle.
+async fn parked(splicer: &Splicer, depth: Option<Depth>) -> Result<()> {
     let start = Instant::now();
     loop {
         let flows = splicer.flows();
-        if flows.iter().any(|flow| flow.state == depth.state()) {
+        if depth.is_none_or(|depth| flows.iter().any(|flow| flow.state == depth.state())) {
             sleep(IDLE).await;
             return Ok(());
         }

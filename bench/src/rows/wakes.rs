@@ -1,1 +1,299 @@
-use anyhow::Result; use super::Scope; use crate::report::Finding; pub(super) fn run(_scope: &Scope<'_>) -> Result<Vec<Finding>> { Ok(Vec::new()) }
+//! Row 3.4: timeouts of woken sockets, and flows that get stuck, over emulated links with and without loss.
+//!
+//! Streams run both ways at the rate of the links, and come back from their splices again and again. What is counted are the
+//! retransmission timers of all the forwarder's sockets that expired: in coupling, drain and relay as well as after a
+//! wake, which makes it an upper bound. Relayed streams of the same run show what the links themselves cost.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use longsplice_lab::traffic::Failure;
+use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
+use serde::Serialize;
+
+use super::Scope;
+use super::depth::Depth;
+use super::middle::{Middle, settled};
+use crate::daemon::Policy;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+
+/// Of both links, in bit/s.
+const RATE: u64 = 100_000_000;
+/// Nothing may stand still for so long.
+const STALL: Duration = Duration::from_secs(20);
+
+/// A pair of links.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    name: &'static str,
+    client_rtt: Duration,
+    server_rtt: Duration,
+    /// Streams at a time. More of them wake more often on a long path.
+    streams: usize,
+    /// The most that a receiver buffers. The queues hold all streams': what is lost is what the link is to lose.
+    window: u64,
+    /// Sent by each end of each stream.
+    bytes: u64,
+    /// When a stream comes back; it is spliced again at once.
+    until: &'static str,
+}
+
+const PATHS: [Path; 2] = [
+    Path {
+        name: "2 + 2 ms",
+        client_rtt: Duration::from_millis(2),
+        server_rtt: Duration::from_millis(2),
+        streams: 2,
+        window: 256 << 10,
+        bytes: 40 << 20,
+        until: "bytes=client:512KiB,bytes=server:512KiB",
+    },
+    Path {
+        name: "20 + 80 ms",
+        client_rtt: Duration::from_millis(20),
+        server_rtt: Duration::from_millis(80),
+        streams: 8,
+        window: 1 << 20,
+        bytes: 12 << 20,
+        until: "bytes=client:768KiB,bytes=server:768KiB",
+    },
+];
+
+/// What the links lose, as a fraction.
+const LOSSES: [(f64, &str); 2] = [(0.0, "no loss"), (0.005, "0.5 % loss")];
+
+/// What is done to streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Woken(Depth),
+    Relayed,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind::Woken(Depth::Dormant),
+    Kind::Woken(Depth::Detached),
+    Kind::Relayed,
+];
+
+/// Some streams of one kind at the same time.
+#[derive(Debug, Serialize)]
+struct Batch {
+    kind: Kind,
+    wakes: u64,
+    /// Timers of the forwarder's sockets.
+    timeouts: i64,
+    /// Those of both ends' sockets.
+    ends_timeouts: u64,
+    /// Segments that the forwarder, and both ends, sent again.
+    sent_again: [u64; 2],
+    /// Packets that the links lost, and that found a queue full.
+    lost: u64,
+    dropped: u64,
+    mbps: f64,
+    streams: usize,
+    /// Streams that did not end well, and why.
+    stuck: Vec<String>,
+}
+
+/// Row 3.4.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for path in &PATHS {
+        for (loss, name) in LOSSES {
+            findings.extend(measure(scope, path, loss, name)?);
+        }
+    }
+    Ok(findings)
+}
+
+fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<[Finding; 2]> {
+    let net = Emulated::new(
+        "bench",
+        path.link(path.client_rtt, loss),
+        path.link(path.server_rtt, loss),
+    )?;
+    for space in [&net.client, &net.forwarder, &net.server] {
+        space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {}", path.window))?;
+    }
+    let policies = KINDS.map(|kind| match kind {
+        Kind::Woken(depth) => Policy::new("now", depth.option()).until(path.until),
+        Kind::Relayed => Policy::new("never", "now"),
+    });
+    let middle = Middle::start(scope, &net, &policies)?;
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut discarded = 0;
+    // Of each depth.
+    let wanted: u64 = scope.count(500, 5);
+    let started = Instant::now();
+    loop {
+        for (kind, &at) in KINDS.into_iter().zip(&middle.at) {
+            if kind != Kind::Relayed && wakes(&batches, kind) >= wanted {
+                continue;
+            }
+            let batch = loop {
+                net.emulator().reset();
+                let batch = streams(scope, &net, &middle, at, (path, kind))?;
+                // Whatever stands still does so on a late link as well.
+                if net.verdict().counts() || !batch.stuck.is_empty() || !scope.again(&mut discarded)? {
+                    break batch;
+                }
+            };
+            eprintln!("   {}, {loss_name}, {}", path.name, batch.show());
+            batches.push(batch);
+        }
+        if Depth::BOTH.into_iter().all(|depth| wakes(&batches, Kind::Woken(depth)) >= wanted) {
+            break;
+        }
+        ensure!(
+            started.elapsed() < scope.count(Duration::from_secs(900), Duration::from_secs(120)),
+            "only {:?} of {wanted} wakes each came about over {}",
+            Depth::BOTH.map(|depth| wakes(&batches, Kind::Woken(depth))),
+            path.name
+        );
+    }
+    judge(path, loss, loss_name, &batches, discarded)
+}
+
+impl Path {
+    fn link(&self, rtt: Duration, loss: f64) -> LinkSpec {
+        LinkSpec::symmetric(Direction {
+            delay: rtt / 2,
+            rate: Some(RATE),
+            loss,
+            queue: Queue::Bytes(self.window * self.streams as u64),
+            ..Direction::default()
+        })
+    }
+}
+
+fn streams(
+    scope: &Scope<'_>,
+    net: &Emulated,
+    middle: &Middle,
+    at: std::net::SocketAddr,
+    (path, kind): (&Path, Kind),
+) -> Result<Batch> {
+    let mut spec = ConnectionSpec::both_ways(scope.count(path.bytes, path.bytes / 4));
+    spec.stall = STALL;
+    let spec = TrafficSpec::same(path.streams, spec);
+    let wakes = settled(&middle.daemon)?.unspliced_total;
+    let before = net.forwarder.snmp()?;
+    let outcome = Traffic::run(&net.client, at, &spec)?;
+    let tally = net.forwarder.snmp()?.diff(&before).tally();
+    let report = net.report();
+    // What the daemon knows of it helps whoever looks for the reason.
+    let flows = middle.daemon.flows()?;
+    let stuck = |(number, why): (usize, &Failure)| {
+        let port = outcome.connections[number].client_port();
+        let flow = flows.iter().find(|flow| Some(flow.client.peer.port()) == port);
+        format!("stream {number} from port {port:?}: {why}; {flow:?}")
+    };
+    Ok(Batch {
+        kind,
+        wakes: settled(&middle.daemon)?.unspliced_total - wakes,
+        timeouts: tally.timeouts,
+        ends_timeouts: outcome.timeouts().unwrap_or(0),
+        sent_again: [tally.sent_again.unsigned_abs(), outcome.total_retrans()],
+        lost: report.lost,
+        dropped: report.dropped,
+        mbps: outcome.bits_per_second() / 2e6,
+        streams: outcome.connections.len(),
+        stuck: outcome.failures().map(stuck).collect(),
+    })
+}
+
+impl Batch {
+    fn show(&self) -> String {
+        let kind = match self.kind {
+            Kind::Woken(depth) => depth.title(),
+            Kind::Relayed => "relayed",
+        };
+        format!(
+            "{kind:<8} {:>3} wakes, {} timeouts of the forwarder and {} of the ends, {} and {} segments sent again, {} lost, \
+             {} dropped, {:.1} Mbit/s each way, {} of {} stuck",
+            self.wakes,
+            self.timeouts,
+            self.ends_timeouts,
+            self.sent_again[0],
+            self.sent_again[1],
+            self.lost,
+            self.dropped,
+            self.mbps,
+            self.stuck.len(),
+            self.streams
+        )
+    }
+}
+
+fn of(batches: &[Batch], kind: Kind) -> impl Iterator<Item = &Batch> {
+    batches.iter().filter(move |batch| batch.kind == kind)
+}
+
+fn wakes(batches: &[Batch], kind: Kind) -> u64 {
+    of(batches, kind).map(|batch| batch.wakes).sum()
+}
+
+fn judge(
+    path: &Path,
+    loss: f64,
+    loss_name: &str,
+    batches: &[Batch],
+    discarded: usize,
+) -> Result<[Finding; 2]> {
+    let timeouts = |kind| of(batches, kind).map(|batch| batch.timeouts).sum::<i64>();
+    let for_each = |depth| {
+        let kind = Kind::Woken(depth);
+        timeouts(kind) as f64 / wakes(batches, kind).max(1) as f64
+    };
+    let mut detail: Vec<String> = Depth::BOTH
+        .into_iter()
+        .map(|depth| {
+            let kind = Kind::Woken(depth);
+            format!(
+                "{}: {} timeouts of the forwarder's sockets in {} wakes ({:.3})",
+                depth.title(),
+                timeouts(kind),
+                wakes(batches, kind),
+                for_each(depth)
+            )
+        })
+        .collect();
+    let of_ends = |kind| of(batches, kind).map(|batch| batch.ends_timeouts).sum::<u64>();
+    let count = |kind| of(batches, kind).map(|batch| batch.streams).sum::<usize>();
+    detail.push(format!(
+        "of both ends: {} and {}; {} relayed streams beside them: {} and {} of both ends; {discarded} batches discarded \
+         because the emulator was late",
+        of_ends(Kind::Woken(Depth::Dormant)),
+        of_ends(Kind::Woken(Depth::Detached)),
+        count(Kind::Relayed),
+        timeouts(Kind::Relayed),
+        of_ends(Kind::Relayed)
+    ));
+    let worst = Depth::BOTH.into_iter().map(for_each).fold(0.0, f64::max);
+    let stuck: Vec<&String> = batches.iter().flat_map(|batch| &batch.stuck).collect();
+    let streams: usize = batches.iter().map(|batch| batch.streams).sum();
+    let (must, aim) = if loss > 0.0 { (0.1, 0.02) } else { (0.02, 0.0) };
+    Ok([
+        Finding::new(
+            Row::back(4),
+            format!("{}, {loss_name}: timeouts for each wake, the worse depth", path.name),
+            Target::AtMost { must, aim },
+            worst,
+            detail.join("; "),
+            &batches,
+        )?,
+        Finding::new(
+            Row::back(4),
+            format!("{}, {loss_name}: streams stuck", path.name),
+            Target::AtMost { must: 0.0, aim: 0.0 },
+            stuck.len() as f64,
+            match stuck.first() {
+                Some(first) => format!("of {streams}; the first: {first}"),
+                None => format!("of {streams}, relayed ones included"),
+            },
+            &(),
+        )?,
+    ])
+}

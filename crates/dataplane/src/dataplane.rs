@@ -165,6 +165,11 @@ impl Dataplane {
         peek::peek(self.peek.as_fd(), leg)
     }
 
+    /// The same of two legs at once.
+    pub fn peek_both(&self, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
+        peek::both(self.peek.as_fd(), legs)
+    }
+
     /// A free slot, or `None`.
     pub fn take_slot(&self) -> Option<Slot> {
         self.slots.take()

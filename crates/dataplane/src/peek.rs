@@ -3,7 +3,7 @@
 use std::{io, os::fd::BorrowedFd};
 
 use crate::{
-    abi::{Leg, Mapping, ls_peek},
+    abi::{Leg, Mapping, ls_peek, ls_peeks},
     run,
 };
 
@@ -53,23 +53,45 @@ impl Peek {
 
 /// Looks at the connection of this leg. An error of kind `NotFound` if there is none.
 pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
-    let question = ls_peek {
+    Peek::from_answer(&run::question(program, &question(leg))?)
+}
+
+/// Looks at two connections in one system call; errors as [`peek`].
+pub(crate) fn both(program: BorrowedFd<'_>, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
+    let answer = run::question(
+        program,
+        &ls_peeks {
+            leg: legs.map(question),
+        },
+    )?;
+    let [a, b] = answer.leg.each_ref().map(Peek::from_answer);
+    Ok([a?, b?])
+}
+
+fn question(leg: Leg) -> ls_peek {
+    ls_peek {
         key: leg.tuple(),
         ..Default::default()
-    };
-    let p = Some(run::question(program, &question)?).filter(|p| p.found == 1);
-    let p = p.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such connection"))?;
-    Ok(Peek {
-        rcv_nxt: p.rcv_nxt,
-        copied_seq: p.copied_seq,
-        snd_nxt: p.snd_nxt,
-        snd_una: p.snd_una,
-        write_seq: p.write_seq,
-        offered_edge: p.rcv_wup.wrapping_add(p.rcv_wnd),
-        peer_edge: p.snd_una.wrapping_add(p.snd_wnd),
-        ts_recent: p.ts_recent,
-        mss_clamp: p.mss_clamp,
-        ifindex: p.ifindex,
-        out_of_order: p.out_of_order != 0,
-    })
+    }
+}
+
+impl Peek {
+    fn from_answer(p: &ls_peek) -> io::Result<Peek> {
+        if p.found != 1 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no such connection"));
+        }
+        Ok(Peek {
+            rcv_nxt: p.rcv_nxt,
+            copied_seq: p.copied_seq,
+            snd_nxt: p.snd_nxt,
+            snd_una: p.snd_una,
+            write_seq: p.write_seq,
+            offered_edge: p.rcv_wup.wrapping_add(p.rcv_wnd),
+            peer_edge: p.snd_una.wrapping_add(p.snd_wnd),
+            ts_recent: p.ts_recent,
+            mss_clamp: p.mss_clamp,
+            ifindex: p.ifindex,
+            out_of_order: p.out_of_order != 0,
+        })
+    }
 }

@@ -9,7 +9,7 @@ use longsplice_core::{
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
-use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
+use longsplice_repair::{TcpInfo, close_silently, options, unacknowledged, unread, unsent};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
@@ -117,13 +117,13 @@ impl Flow {
     /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
     /// holds something out of order.
     fn note_sockets(&self) -> bool {
-        Side::BOTH.iter().all(|&side| {
-            let peek = self.plane.peek(self.legs[side.index()]);
-            if let Ok(peek) = &peek {
-                self.slot().note_socket(side, peek);
-            }
-            peek.is_ok_and(|p| !p.out_of_order)
-        })
+        let Ok(peeks) = self.plane.peek_both(self.legs) else {
+            return false;
+        };
+        for side in Side::BOTH {
+            self.slot().note_socket(side, &peeks[side.index()]);
+        }
+        peeks.iter().all(|p| !p.out_of_order)
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -205,15 +205,12 @@ impl Flow {
     pub(crate) fn coupling_obstacle(
         &self,
         pump: &Pump,
+        infos: &[TcpInfo; 2],
         announcer: &Announcer,
         since: Instant,
         rates: [u64; 2],
     ) -> io::Result<Option<coupling::Obstacle>> {
-        let infos = [
-            tcp_info(pump.socket(Side::Client))?,
-            tcp_info(pump.socket(Side::Server))?,
-        ];
-        self.set_rooms(&infos);
+        self.set_rooms(infos);
         let states = Side::BOTH.map(|side| self.leg(side));
         let mut directions = Vec::with_capacity(2);
         for side in Side::BOTH {
@@ -237,7 +234,7 @@ impl Flow {
                 rate: rates[x.index()],
             });
         }
-        let legs = infos.map(|i| LegProgress {
+        let legs = infos.each_ref().map(|i| LegProgress {
             rtt: micros(i.rtt_us()),
             rto: micros(i.rto_us()),
             recovering: i.ca_state().is_recovering(),
@@ -297,7 +294,8 @@ impl Flow {
             }
             self.slot().set_timestamp_offsets(offsets);
         }
-        if !self.note_sockets() {
+        // A pair that came back was watched all the time.
+        if !self.drained && !self.note_sockets() {
             return Ok(false);
         }
         self.drained = true;
@@ -308,22 +306,36 @@ impl Flow {
         Ok(started)
     }
 
-    /// How far the drain is, for cuts that were read before the pump's last step.
-    pub(crate) fn drain_progress(&self, pump: &Pump, cuts: [u32; 2]) -> io::Result<Progress> {
+    /// How far the drain is, for cuts that were read before the pump's last step. `at_trap` says whose budget is used up,
+    /// where there are traps: then the kernel half is told in which directions the local sockets have nothing left, so that
+    /// it may wake them.
+    pub(crate) fn drain_progress(
+        &self,
+        pump: &Pump,
+        cuts: [u32; 2],
+        at_trap: Option<[bool; 2]>,
+    ) -> io::Result<Progress> {
         let states = Side::BOTH.map(|side| self.leg(side));
         let mut snapshots = Vec::with_capacity(2);
         for side in Side::BOTH {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let consumed = pump.consumed(side) as u32;
-            snapshots.push(DirectionSnapshot {
+            let cut = cuts[side.index()];
+            let copied = self.copied(side, pump);
+            let snapshot = DirectionSnapshot {
                 held: pump.held(side) as u64,
                 unread: unread(pump.socket(side))?,
-                copied: Seq::new(self.copied_base[side.index()].wrapping_add(consumed)),
-                cut: Seq::new(cuts[side.index()]),
+                copied: Seq::new(copied),
+                cut: Seq::new(cut),
                 acknowledged: Seq::new(o.rx_ack),
                 offset: Offset::new(x.seq_off),
                 send_queue: unacknowledged(pump.socket(side.other()))?,
-            });
+            };
+            // At its limit the pump will pass on no more, whatever there is.
+            let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
+            if at_trap.is_some() && passed_on && snapshot.held == 0 && snapshot.send_queue == 0 {
+                self.slot().set_read_to(side, cut);
+            }
+            snapshots.push(snapshot);
         }
         let passed_all_ends = Side::BOTH.iter().all(|&s| pump.eof(s) == pump.passed_eof(s));
         Ok(match () {
@@ -333,6 +345,11 @@ impl Flow {
         })
     }
 
+    /// The next sequence number that the pump will read of a side.
+    fn copied(&self, side: Side, pump: &Pump) -> u32 {
+        self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
+    }
+
     /// Where each local socket's own part of its peer's stream ends.
     pub(crate) fn cuts(&self) -> [u32; 2] {
         Side::BOTH.map(|side| self.leg(side).cut)
@@ -340,33 +357,16 @@ impl Flow {
 
     /// How many payload bytes the pump may read of a side so that it comes to `cut`, as the pump counts.
     pub(crate) fn bytes_to(&self, side: Side, cut: u32, pump: &Pump) -> u64 {
-        let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
-        let left = cut.wrapping_sub(copied) as i32;
+        let left = cut.wrapping_sub(self.copied(side, pump)) as i32;
         pump.bytes(side) + u64::try_from(left).unwrap_or(0)
     }
 
     /// Arms the traps: payload that ends so many bytes from the next one to be read, or later, brings control back.
     pub(crate) fn arm(&self, pump: &Pump, distances: [Option<u32>; 2]) {
         for side in Side::BOTH {
-            let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
-            let at = distances[side.index()].map(|d| copied.wrapping_add(d));
+            let at = distances[side.index()].map(|d| self.copied(side, pump).wrapping_add(d));
             self.slot().set_trap(side, at);
         }
-    }
-
-    /// In Drain: tells the kernel half in which directions the local sockets have nothing left, so that it may wake them.
-    /// `cuts` are from before the last step of the pump; `at_trap`: whose budget is used up.
-    pub(crate) fn promise(&self, pump: &Pump, cuts: [u32; 2], at_trap: [bool; 2]) -> io::Result<()> {
-        for side in Side::BOTH {
-            let copied = self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32);
-            let cut = cuts[side.index()];
-            // At its limit the pump will pass on no more, whatever there is.
-            let done = copied == cut || pump.stopped(side) && at_trap[side.index()];
-            if done && pump.held(side) == 0 && unacknowledged(pump.socket(side.other()))? == 0 {
-                self.slot().set_read_to(side, cut);
-            }
-        }
-        Ok(())
     }
 
     /// Goes from Drain to Final: the sockets are out of the path. The mode after it: Drain, if a socket was given something

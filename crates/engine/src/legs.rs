@@ -143,27 +143,39 @@ pub(crate) fn assess(
     addresses: &[LegInfo; 2],
     pump: &Pump,
     watched: impl Fn(u32) -> bool,
+    place: impl FnMut(Side, Leg) -> Place,
+) -> Result<Assessment, Refusal> {
+    for side in Side::BOTH {
+        check_layers(pump.socket(side))?;
+    }
+    assess_again(plane, addresses, pump, watched, place)
+}
+
+/// The same for a pair that was spliced before.
+pub(crate) fn assess_again(
+    plane: &Dataplane,
+    addresses: &[LegInfo; 2],
+    pump: &Pump,
+    watched: impl Fn(u32) -> bool,
     mut place: impl FnMut(Side, Leg) -> Place,
 ) -> Result<Assessment, Refusal> {
     let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
     let mut mappings = [Mapping::default(); 2];
     let mut is_alone = [false; 2];
+    let looked = plane.peek_both(legs).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Refusal::for_now(RelayReason::NotEstablished),
+        _ => Refusal::system("cannot peek at the sockets", &e),
+    })?;
     let mut peeks = Vec::with_capacity(2);
     let mut infos = Vec::with_capacity(2);
     let mut clocks = [0; 2];
     for side in Side::BOTH {
         let socket = pump.socket(side);
         let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
-        let peek = match plane.peek(legs[side.index()]) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(Refusal::for_now(RelayReason::NotEstablished));
-            }
-            answer => answer.map_err(|e| Refusal::system("cannot peek at a socket", &e))?,
-        };
+        let peek = looked[side.index()];
         // After the peek: if no FIN had come by now, none was in the sequence numbers either.
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
-        check_layers(socket)?;
         // What lies beyond a hole was shown to the socket before anybody noted it.
         if peek.out_of_order {
             return Err(Refusal::for_now(RelayReason::Recovery));

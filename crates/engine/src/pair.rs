@@ -58,6 +58,8 @@ pub(crate) struct Driver<'a> {
     detach: DetachPolicy,
     outstanding: Outstanding,
     legs: [LegInfo; 2],
+    /// `SO_COOKIE` of both sockets, where they are known.
+    pub(crate) cookies: Option<[u64; 2]>,
     /// What the sockets had set before they were parked.
     pub(crate) keepalive: [bool; 2],
     /// For the advisor: over whole round trips, so that a burst or the wait for a window is not taken for the stream.
@@ -178,7 +180,10 @@ impl<'a> Driver<'a> {
             None => [legs::addresses(&pair.client)?, legs::addresses(&pair.server)?],
         };
         for socket in [&pair.client, &pair.server] {
-            prepare_socket(socket)?;
+            match before {
+                Some(_) => options::set_reset_on_close(socket, true)?,
+                None => prepare_socket(socket)?,
+            }
         }
         let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs)?));
         let id = match (&flow, &before) {
@@ -191,6 +196,7 @@ impl<'a> Driver<'a> {
             splicer,
             entry: splicer.registry.add(Entry::new(id, legs)),
             legs,
+            cookies: before.map(|b| b.cookies),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, now),
             meter: Meter::new(now),
@@ -391,7 +397,10 @@ impl Driver<'_> {
             id: self.id(),
             legs: self.legs,
             spliced: self.spliced,
-            cookies: cookies(&client, &server)?,
+            cookies: match self.cookies {
+                Some(known) => known,
+                None => cookies(&client, &server)?,
+            },
         };
         Ok(Ended::Returned(Returned {
             client,

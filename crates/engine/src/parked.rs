@@ -236,6 +236,7 @@ impl<'a> Detached<'a> {
         let started = std::time::Instant::now();
         let (flow, sockets) = rebuild(self.driver.splicer, self.serial, self.legs)?;
         self.driver.pump.put_sockets(sockets);
+        self.driver.cookies = None;
         if !wake(&self.driver, &flow).await? {
             // It is being replaced, or has just ended.
             flow.abandon(self.driver.splicer);

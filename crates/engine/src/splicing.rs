@@ -7,7 +7,7 @@ use longsplice_core::{
     reason::RelayReason,
 };
 use longsplice_dataplane::{Dataplane, Mode, Side};
-use longsplice_repair::tcp_info;
+use longsplice_repair::{TcpInfo, tcp_info};
 use tokio::time::Instant;
 
 use crate::{
@@ -70,7 +70,7 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         .ok_or(Refusal::for_good(RelayReason::Unsupported))?;
     let watched = |ifindex| splicer.watches(ifindex);
     if let Some(mut flow) = driver.flow.take() {
-        let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |side, _| {
+        let assessed = legs::assess_again(plane, driver.legs(), &driver.pump, watched, |side, _| {
             Place::Alone(flow.alone(side))
         });
         return match assessed {
@@ -91,9 +91,12 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
 
 async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced> {
     let over = |e: io::Error| Spliced::Over(e.into(), None);
-    let info = |d: &Driver<'_>, side| tcp_info(d.pump.socket(side)).map_err(|e| over(e.into()));
-    let infos = [info(driver, Side::Client)?, info(driver, Side::Server)?];
-    let rtts = infos.map(|i| Duration::from_micros(i.rtt_us().into()));
+    let ask = |d: &Driver<'_>| -> io::Result<[TcpInfo; 2]> {
+        let [client, server] = Side::BOTH.map(|side| tcp_info(d.pump.socket(side)));
+        Ok([client?, server?])
+    };
+    let mut infos = ask(driver).map_err(over)?;
+    let rtts = infos.each_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
     let give_up = started + coupling::give_up_after(rtts[0], rtts[1]);
     let splicer = driver.splicer.clone();
@@ -114,7 +117,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
         }
         driver.meter.sample(now, &driver.pump, Duration::ZERO);
         let obstacle = flow
-            .coupling_obstacle(&driver.pump, announcer, started, driver.meter.rates())
+            .coupling_obstacle(&driver.pump, &infos, announcer, started, driver.meter.rates())
             .map_err(over)?;
         match obstacle {
             None => {
@@ -132,6 +135,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
         if driver.wait(Some(now + TICK)).await == Woken::Stop {
             return Err(Spliced::Over(Over::stopped(), None));
         }
+        infos = ask(driver).map_err(over)?;
     }
 }
 
@@ -163,14 +167,13 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
         }
         driver.step()?;
         let now = Instant::now();
-        if !driver.traps.is_closed() {
-            let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
-            flow.promise(&driver.pump, cuts, at_trap)?;
-        }
+        let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
+        let at_trap = (!driver.traps.is_closed()).then_some(at_trap);
+        let progress = flow.drain_progress(&driver.pump, cuts, at_trap)?;
         if (driver.fired(now).is_some() || flow.held().is_waiting()) && flow.wake()? {
             return Ok(Drained::Awake);
         }
-        match flow.drain_progress(&driver.pump, cuts)? {
+        match progress {
             Progress::Parkable => return Ok(Drained::Drained(cuts, true)),
             Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => {
                 return Ok(Drained::Drained(cuts, false));

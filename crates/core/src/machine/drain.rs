@@ -3,7 +3,7 @@
 
 use super::{
     forward::translate,
-    local::{Mapping, SackEdit, for_socket},
+    local::{Mapping, SackEdit, for_socket, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Side, raise},
@@ -124,5 +124,5 @@ fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool
         }
         h.len = 0;
     }
-    for_socket(h, sack, Mapping::of_leg(x))
+    for_socket(within_window(x, &h), sack, Mapping::of_leg(x))
 }

@@ -31,7 +31,13 @@ impl Flow {
         match mode {
             Mode::Free | Mode::Replaced => Outcome::wire(Verdict::Next, *s),
             Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking if is_first(s) => refuse_syn(s),
-            Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking => Outcome::of(Verdict::DropParked),
+            Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking => {
+                // A parked socket that resets is gone, with its process: a trap must not wake it.
+                if mode == Mode::Final && s.has(flag::RST) {
+                    self.slot.flags &= !slot_flag::WAKEABLE;
+                }
+                Outcome::of(Verdict::DropParked)
+            }
             Mode::Track | Mode::Drain | Mode::Undrain | Mode::Aborted => self.speak(side, s, mode),
         }
     }
@@ -78,6 +84,9 @@ impl Flow {
         let (x, o) = (self.leg(side), self.leg(side.other()));
         let far = o.rec.rx_ack + o.rec.ack_off;
         let mut a = Answer { ack: s.ack, edge: s.edge(o.rec.wscale_out), lowered: false };
+        if self.slot.flags & slot_flag::COUPLE != 0 {
+            a.edge = a.edge.min(coupled_edge(x, o));
+        }
         if mode == Mode::Drain {
             a.edge = kept_edge(&self.slot, x, o.rec.rx_edge + o.rec.ack_off);
             a.ack = a.ack.max(x.tx_ack);
@@ -87,8 +96,6 @@ impl Flow {
                 a.lowered = true;
             }
             a.edge = a.edge.max(x.tx_edge);
-        } else if self.slot.flags & slot_flag::COUPLE != 0 {
-            a.edge = a.edge.min(coupled_edge(x, o));
         }
         a
     }
@@ -105,7 +112,7 @@ impl Flow {
         raise(&mut x.loc_ack, s.ack);
         raise(&mut x.loc_edge, s.edge(scale));
         let a = self.answer_of(side, &s, mode);
-        let (x, _) = self.legs(side);
+        let (x, o) = self.legs(side);
         let window = if a.ack != s.ack || a.edge != s.edge(scale) {
             window_field(a.edge, a.ack, scale)
         } else {
@@ -122,6 +129,10 @@ impl Flow {
             x.tx_edge = edge;
         } else {
             raise(&mut x.tx_edge, edge);
+        }
+        // What stands behind what was forwarded meanwhile is not even looked at.
+        if mode == Mode::Drain && !s.occupies() {
+            s.seq = s.seq.max(o.rec.rx_end + o.rec.seq_off);
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();
         if a.ack != s.ack {

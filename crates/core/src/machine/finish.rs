@@ -38,10 +38,14 @@ impl Finish {
             }
             Step::Compare => {
                 let same = Side::BOTH.iter().all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
-                if same && self.wakeable {
+                if same {
                     for side in Side::BOTH {
-                        flow.slot.leg[side.index()].read_to = self.cuts[side.index()];
+                        let leg = &mut flow.slot.leg[side.index()];
+                        leg.read_to = self.cuts[side.index()];
+                        leg.owed = 0;
                     }
+                }
+                if same && self.wakeable {
                     flow.slot.flags |= slot_flag::WAKEABLE;
                 }
                 self.step = Step::Store(if same { Mode::Final } else { Mode::Drain });

@@ -83,7 +83,7 @@ impl Flow {
 /// Whether payload of x ends at a trap. A FIN alone passes, for there is nothing to read in it; but not one that is
 /// itself beyond the trap, for there is payload before it.
 pub(super) fn meets_trap(rec: &Record, s: &Segment) -> bool {
-    let ends = s.len > 0 || s.has(flag::FIN);
+    let ends = (s.len > 0 || s.has(flag::FIN)) && !s.has(flag::RST);
     rec.armed && ends && !(s.seq + s.len).before(rec.trap)
 }
 

@@ -6,7 +6,7 @@ use super::{
     local::{Mapping, deliver, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Mode, Placement, Record, Side, raise},
+    state::{Flow, Mode, Placement, Side, owed, raise},
     track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::settled,
     wake::Wake,
@@ -30,6 +30,7 @@ pub struct Passage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Begin,
+    Hold,
     Wake(Wake),
     WithSockets(Mode),
     RaiseCut,
@@ -82,6 +83,7 @@ impl Passage {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
         let next = match self.step {
             Step::Begin => self.begin(flow),
+            Step::Hold => self.hold(flow),
             Step::Wake(wake) => self.wake(flow, wake),
             Step::WithSockets(mode) => self.with_sockets(flow, mode),
             Step::RaiseCut => {
@@ -154,27 +156,45 @@ impl Passage {
         }
         self.trapped = meets_trap(&rec, &s);
         if self.trapped && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
-            return Next::Step(Step::Wake(Wake::from(mode)));
+            return self.at_trap(flow, mode);
         }
-        self.in_mode(flow, &rec, mode)
+        self.in_mode(flow, mode)
+    }
+
+    /// It would wake the pair. A forged one must not.
+    fn at_trap(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+        let s = self.segment;
+        let own = flow.judge(self.side, true, &s);
+        let x = flow.leg(self.side);
+        if !own && s.end().after(x.rec.rx_end) {
+            return Next::Done(Outcome::of(Verdict::DropWindow));
+        }
+        Next::Step(Step::Wake(Wake::from(mode)))
     }
 
     fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {
         let Some(mode) = wake.step(flow) else { return Next::Step(Step::Wake(wake)) };
         self.woken = mode == Mode::Undrain;
-        let Some(rec) = flow.record(self.side).copied() else { return again() };
-        self.in_mode(flow, &rec, mode)
+        self.in_mode(flow, mode)
     }
 
-    fn in_mode(&mut self, flow: &Flow, _rec: &Record, mode: Mode) -> Next {
+    fn in_mode(&mut self, flow: &Flow, mode: Mode) -> Next {
         if self.slotted && !matches!(mode, Mode::Final | Mode::Freeze) {
             return Next::Step(Step::WithSockets(mode));
         }
         let new = self.slotted && flow.is_new(self.side, &self.segment);
         if self.trapped || (mode == Mode::Freeze && new) {
-            return Next::Done(Outcome::held(self.segment));
+            return Next::Step(Step::Hold);
         }
         Next::Step(Step::Forward)
+    }
+
+    /// There is no socket for it yet: user space keeps it, unless nobody would take it.
+    fn hold(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        let own = flow.judge(self.side, self.slotted, &s);
+        let news = flow.record_at(self.side, self.slotted).is_some_and(|r| s.end().after(r.rx_end));
+        Next::Done(if news && !own { Outcome::of(Verdict::DropWindow) } else { Outcome::held(s) })
     }
 
     /// A segment of a flow whose sockets are in the path.
@@ -192,14 +212,15 @@ impl Passage {
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
-        // The socket may know of less than we do, but not by more than a window.
-        if mode == Mode::Track && acks_too_old(&x.rec, &s, 2) {
-            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+        // Raised or lowered, its acknowledgement would become good.
+        if acks_too_old(&x.rec, &s) {
+            return Next::Done(if mode == Mode::Track {
+                deliver(&s, Mapping::of_leg(x))
+            } else {
+                Outcome::of(Verdict::Absorbed)
+            });
         }
-        if mode != Mode::Track && acks_too_old(&x.rec, &s, 1) {
-            return Next::Done(Outcome::of(Verdict::Absorbed));
-        }
-        self.in_place = !s.end().before(x.tx_ack) && !acks_too_old(&x.rec, &s, 1);
+        self.in_place = !s.end().before(x.tx_ack);
         note_peer(x, &s, self.in_place);
         if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
             x.loc_acked = x.loc_acked.max(s.ack);
@@ -224,10 +245,6 @@ impl Passage {
                 let x = flow.leg(self.side);
                 Next::Done(deliver(&within_window(x, s), Mapping::of_leg(x)))
             }
-            // Raised or lowered, its acknowledgement would become good.
-            Mode::Drain | Mode::Undrain if acks_too_old(&flow.leg(self.side).rec, s, 1) => {
-                Next::Done(Outcome::of(Verdict::Absorbed))
-            }
             Mode::Drain if self.trapped => Next::Done(flow.drain_trapped(self.side, s, self.in_place)),
             Mode::Drain => Next::Step(Step::Drain),
             Mode::Undrain => Next::Step(Step::Undrain),
@@ -243,11 +260,13 @@ impl Passage {
             return Next::Step(Step::DrainEnd(case));
         }
         flow.note_fin_or_rst(self.side, true, &s, self.in_place);
-        if case.old {
-            return Next::Step(Step::DrainEnd(case));
-        }
         let (x, _) = flow.legs(self.side);
-        note_end_of(&mut x.rec, &s, self.in_place);
+        if case.old {
+            x.owed = owed::SOME;
+        } else {
+            note_end_of(&mut x.rec, &s, self.in_place);
+            note_timestamp(&mut x.rec, &s, self.in_place);
+        }
         Next::Step(Step::DrainClaim(case))
     }
 

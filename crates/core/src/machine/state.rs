@@ -49,12 +49,14 @@ pub mod seen {
     pub const RST: u8 = 1 << 1;
 }
 
-/// `ls_leg.owed`: what was forwarded past the sockets.
+/// `enum ls_owed`: what of x passed by its socket.
 pub mod owed {
-    /// Something.
+    /// UNDRAIN: something below `base`; DRAIN: old payload was forwarded, too.
     pub const SOME: u32 = 1 << 0;
-    /// The FIN, too: it stands at `base`, and user space has to have the local socket see it.
-    pub const FIN: u32 = 1 << 1;
+    /// FINAL: the socket was built for the flow, everything before it passed by it.
+    pub const NEW: u32 = 1 << 1;
+    /// And the FIN at `base`: user space has to have the local socket see it.
+    pub const FIN: u32 = 1 << 2;
 }
 
 /// `enum ls_slot_flag`.
@@ -173,9 +175,10 @@ pub struct Leg {
     pub adj_ack: Offset,
     /// UNDRAIN: what x sent below it was forwarded, and is not the local socket's business.
     pub base: Seq,
-    /// UNDRAIN: what was forwarded below `base`; of [`owed`].
+    /// Of [`owed`].
     pub owed: u32,
-    /// DRAIN: if it equals `cut`, user space has passed on all that the local socket had.
+    /// DRAIN: if it equals `cut`, user space has passed on all that the local socket had. FINAL: where the local socket
+    /// stands.
     pub read_to: Seq,
 }
 

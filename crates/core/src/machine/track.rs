@@ -4,6 +4,7 @@ use super::{
     segment::{Segment, flag},
     state::{Flow, Leg, Record, Side, raise, seen},
 };
+use crate::seq::Seq;
 
 pub(super) fn note_ack(rec: &mut Record, s: &Segment) {
     if !s.has(flag::ACK) || s.ack.before(rec.rx_ack) {
@@ -22,9 +23,9 @@ pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
 }
 
 /// Whether its acknowledgement is older than any that the other end would accept (RFC 5961 section 5.2): raised, it
-/// would be. `windows`: how many of the largest windows behind what x has acknowledged.
-pub(super) fn acks_too_old(rec: &Record, s: &Segment, windows: u32) -> bool {
-    s.has(flag::ACK) && s.ack.before(rec.rx_ack - windows * (65_535 << rec.wscale_in.min(14)))
+/// would be.
+pub(super) fn acks_too_old(rec: &Record, s: &Segment) -> bool {
+    s.has(flag::ACK) && s.ack.before(rec.rx_ack - (65_535 << (rec.wscale_in & 15)))
 }
 
 /// What a segment of x tells in any mode that has a slot.
@@ -39,13 +40,12 @@ pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
 }
 
 /// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
-pub(super) fn in_window(rec: &Record, back: &Record, s: &Segment) -> bool {
+pub(super) fn in_window(rec: &Record, back: &Record, edge: Seq, s: &Segment) -> bool {
     let acked = back.rx_ack + back.ack_off;
-    let edge = back.rx_edge + back.ack_off;
     !s.end().before(acked)
         && !s.end().after(edge + 1)
         && !(s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off))
-        && !acks_too_old(rec, s, 1)
+        && !acks_too_old(rec, s)
 }
 
 /// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2). A FIN counts
@@ -96,6 +96,12 @@ impl Flow {
         if s.seq == rec.rx_end && !s.has(flag::SYN) {
             return true;
         }
-        !s.has(flag::SYN) && self.record(side.other()).is_some_and(|back| in_window(&rec, back, s))
+        let Some(back) = self.record(side.other()) else { return false };
+        let mut edge = back.rx_edge + back.ack_off;
+        // A local socket may have offered more before.
+        if slotted {
+            edge = edge.max(self.leg(side).tx_edge);
+        }
+        !s.has(flag::SYN) && in_window(&rec, back, edge, s)
     }
 }

@@ -9,8 +9,6 @@ pub enum Direction {
     Release,
     /// From the records to the slot, which is in mode FINAL already.
     Attach,
-    /// From FINAL to FREEZE: all that is forwarded lies below `base` from then on.
-    Freeze,
 }
 
 /// A flow on its way between its slot and its records.
@@ -43,7 +41,6 @@ impl Transfer {
         match self.direction {
             Direction::Release => release(flow, step),
             Direction::Attach => attach(flow, step),
-            Direction::Freeze => freeze(flow, step),
         }
     }
 
@@ -87,17 +84,4 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
         _ => {}
     }
     step >= 5
-}
-
-/// The mode is stored between two looks at `rx_end`: whoever claimed FINAL noted his segment before.
-fn freeze(flow: &mut Flow, step: u8) -> bool {
-    if step == 1 {
-        return !flow.switch(Mode::Final, Mode::Freeze);
-    }
-    if step == 0 || flow.slot.mode == Mode::Freeze {
-        for leg in &mut flow.slot.leg {
-            leg.base = leg.rec.rx_end;
-        }
-    }
-    step >= 2
 }

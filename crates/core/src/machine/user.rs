@@ -152,7 +152,6 @@ impl Flow {
     pub fn is_settled(&self) -> bool {
         let through = |x: &Leg, o: &Leg| {
             settled(x, o)
-                && !o.loc_end.before(x.base + x.rec.seq_off)
                 && !o.rec.rx_ack.after(o.loc_end)
         };
         let [a, b] = &self.slot.leg;
@@ -185,7 +184,7 @@ impl Flow {
                 tx_ack: o.rec.rx_ack + o.rec.ack_off,
                 tx_edge: socket.rcv_edge,
                 base: socket.rcv_nxt,
-                owed: owed::SOME,
+                owed: owed::NEW,
                 read_to: socket.rcv_nxt,
                 ..Leg::default()
             };

@@ -16,10 +16,13 @@ struct Reach {
 }
 
 impl Reach {
-    /// In FINAL user space has said where the sockets are: a late segment may have raised the cut, and have looked again.
+    /// Where the sockets are parked, user space has said where they stand: a late segment may have raised the cut, and
+    /// have looked again.
     fn of(x: &Leg, from: Mode) -> Reach {
-        let cut = if from == Mode::Final { x.read_to } else { x.cut };
-        Reach { end: x.rec.rx_end, cut }
+        Reach {
+            end: if from == Mode::Freeze { x.base } else { x.rec.rx_end },
+            cut: if from == Mode::Drain { x.cut } else { x.read_to },
+        }
     }
 
     fn went_past(self) -> bool {
@@ -27,42 +30,55 @@ impl Reach {
     }
 }
 
-/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it went past them,
-/// not even an acknowledgement, or if all that they had is through.
+/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
+/// or if all that they had is through.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let whole = !reach.went_past() && !x.loc_ack.before(x.tx_ack);
-    whole || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
+    let untouched = !reach.went_past() && x.owed == 0;
+    untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 
-/// Where the sockets go on in the direction from x to o: behind all that was forwarded. A FIN that was forwarded is
-/// theirs all the same: user space has the local socket see it.
-fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
-    let Reach { end: mut base, cut } = reach;
-    if reach.went_past() {
-        x.owed |= owed::SOME;
-    }
-    // Or the socket was rebuilt, and all before it was forwarded.
-    if x.owed == 0 {
-        x.base = cut;
-        return;
-    }
-    if reach.went_past() && x.rec.seen & seen::FIN != 0 {
-        base = base - 1;
-        x.owed |= owed::FIN;
-        x.rec.rx_end = base;
-    }
-    let shift = (base - cut) as u32;
+/// A FIN that was forwarded is the sockets' all the same: user space has the local one see it.
+fn without_fin(x: &mut Leg, reach: Reach) -> Seq {
+    let fin = reach.went_past() && x.rec.seen & seen::FIN != 0;
+    x.owed = if fin { owed::SOME | owed::FIN } else { owed::SOME };
+    if fin { reach.end - 1 } else { reach.end }
+}
+
+/// Where x's own socket goes on: at `base`, which it takes for where it stands.
+fn shift_to(x: &mut Leg, o: &mut Leg, base: Seq, reach: Reach) {
+    let shift = (base - reach.cut) as u32;
     x.base = base;
     x.cut = base;
-    x.read_to = base - 1;
+    x.read_to = base;
+    x.rec.rx_end = base;
     x.adj_seq = x.adj_seq.removed(shift);
-    o.adj_ack = o.adj_ack.removed(shift);
     x.loc_ack = base;
     x.loc_edge = x.loc_edge + shift;
     raise(&mut x.tx_ack, o.rec.rx_ack + o.rec.ack_off);
     raise(&mut x.tx_edge, (o.rec.rx_edge + o.rec.ack_off).min(x.loc_edge));
     o.loc_end = base + x.rec.seq_off;
     o.loc_acked = o.loc_end;
+}
+
+/// The direction from x to o goes on behind all that was forwarded, which stays the two ends' business.
+fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
+    if stands(x, reach) {
+        return;
+    }
+    let base = without_fin(x, reach);
+    o.adj_ack = o.adj_ack.removed((base - reach.cut) as u32);
+    shift_to(x, o, base, reach);
+}
+
+/// Nothing went past the sockets: they are where the stream is.
+fn stands(x: &mut Leg, reach: Reach) -> bool {
+    let stands = !reach.went_past() && x.owed & owed::NEW == 0;
+    if stands {
+        x.owed = 0;
+        x.cut = reach.cut;
+        x.rec.rx_end = reach.cut;
+    }
+    stands
 }
 
 /// Wakes the pair of a slot, if its sockets can go on now: `wake_slot`, step by step. Run by a packet that met a trap,
@@ -94,7 +110,7 @@ impl Wake {
         match self.step {
             Step::Take => {
                 let wakeable = self.from == Mode::Final && slot.flags & slot_flag::WAKEABLE != 0;
-                if self.from != Mode::Drain && !wakeable {
+                if !matches!(self.from, Mode::Drain | Mode::Freeze) && !wakeable {
                     return Some(self.from);
                 }
                 if slot.mode != self.from {

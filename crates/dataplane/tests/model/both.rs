@@ -322,6 +322,14 @@ impl Both {
             .acknowledge
             .map(|s| (s, Passage::acknowledgement(machine_side(side), &s).run(&mut self.machine)));
         let ran = self.flow.ingress(side, &packet.bytes());
+        let mut verdicts: Vec<&str> = vec![name(outcome.verdict)];
+        if outcome.woken {
+            verdicts.push("woken");
+        }
+        if let Some((_, o)) = &copy {
+            verdicts.push(name(o.verdict));
+        }
+        self.same_verdicts(&verdicts)?;
         // What comes out at the far end by itself: the far copy of the drain, and that with an acknowledgement alone.
         let mut frames: Vec<Vec<u8>> = Vec::new();
         if let (Verdict::Shared, Some(far)) = (outcome.verdict, &outcome.far) {
@@ -339,14 +347,6 @@ impl Both {
                 return Err(format!("a copy comes out that the machine does not know of: {frame:02x?}"));
             }
         }
-        let mut verdicts: Vec<&str> = vec![name(outcome.verdict)];
-        if outcome.woken {
-            verdicts.push("woken");
-        }
-        if let Some((_, o)) = &copy {
-            verdicts.push(name(o.verdict));
-        }
-        self.same_verdicts(&verdicts)?;
         self.same_events(packet, &outcome)?;
         let (value, after) = match &outcome {
             Outcome { verdict: Verdict::Again, .. } => (REDIRECT, Some(packet.clone())),

@@ -5,7 +5,7 @@ use longsplice_core::{
     seq::{Offset, Seq},
 };
 
-use crate::support::raw::{ls_leg, ls_mode, ls_placement, ls_record, ls_slot, ls_trait};
+use crate::support::raw::types::{ls_leg, ls_mode, ls_placement, ls_record, ls_slot, ls_trait};
 
 const MODES: [(Mode, ls_mode); 10] = [
     (Mode::Free, ls_mode::LS_FREE),

@@ -3,9 +3,10 @@
 //!
 //! `LONGSPLICE_CASES` says how many states, `LONGSPLICE_SEED` where to begin; a failure says both of its case.
 
-// `pub` is how the modules of one test binary share things; not all of them use everything.
-#![allow(unreachable_pub, dead_code)]
+// `pub` is how the modules of one test binary share things.
+#![allow(unreachable_pub)]
 
+#[allow(dead_code)] // not every binary uses everything
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,6 +1,6 @@
 //! Legs that belong to no flow any more, but whose sockets count otherwise than the wire.
 
-use longsplice_dataplane::{Leg, LegStart, Mapping, Mode, Side};
+use longsplice_dataplane::{Alone, Leg, LegStart, Mapping, Mode, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT, leg, legs},
@@ -109,7 +109,7 @@ fn a_timestamp_never_goes_back() {
                 };
                 flow.egress_gives(side, &emitted.bytes(), (OK, "emitted", &seen.bytes()));
             }
-            let (mapping, ts_high) = flow.plane.alone(leg(side)).expect("it is alone");
+            let Alone { mapping, sent: ts_high, .. } = flow.plane.alone(leg(side)).expect("it is alone");
             assert_eq!((mapping, ts_high), (flow.plan.mapping[side.index()], high + 7));
         }
     }
@@ -164,7 +164,7 @@ fn a_leg_that_counts_as_the_wire_does_and_has_no_timestamps_leaves_nothing() {
     flow.plane.part(&slot, legs());
     flow.slot = None;
     assert!(!flow.plane.in_use(leg(Side::Client)));
-    let (mapping, _) = flow.plane.alone(leg(Side::Server)).expect("it is alone");
+    let Alone { mapping, .. } = flow.plane.alone(leg(Side::Server)).expect("it is alone");
     assert_eq!(mapping, plan.mapping[1]);
 }
 
@@ -208,7 +208,7 @@ fn they_become_a_flow_again_and_part_again() {
         }
         // Spliced and awake once more: the mapping grows.
         flow.switch(Mode::Track, Mode::Drain);
-        flow.switch(Mode::Drain, Mode::Final);
+        flow.finish();
         flow.pass(Past::all_acknowledged([10, 3]));
         for side in Side::BOTH {
             // Ten bytes were delivered to the sockets above; the rest went past them.
@@ -248,7 +248,7 @@ fn a_registration_that_fails_leaves_a_leg_alone() {
         .register(&slot, 77, true, &starts)
         .expect_err("it is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
-    let (mapping, ts_high) = flow.plane.alone(leg(Side::Client)).expect("it is alone still");
+    let Alone { mapping, sent: ts_high, .. } = flow.plane.alone(leg(Side::Client)).expect("it is alone still");
     assert_eq!(mapping, flow.plan.mapping[0]);
     assert_eq!(ts_high, flow.reference(Side::Server).ts_high);
 }

@@ -48,7 +48,9 @@ impl Connected {
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .expect("the flow is new");
-        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+        assert!(slot.switch(Mode::Track, Mode::Drain));
+        let cuts = Side::BOTH.map(|side| plane.leg(&slot, side).cut);
+        assert_eq!(plane.finish(&slot, cuts, false).expect("it runs"), Mode::Final);
         let next = Packet {
             src: leg.peer,
             dst: leg.local,

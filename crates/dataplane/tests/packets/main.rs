@@ -4,6 +4,7 @@
 // `pub` is how the modules of one test binary share things.
 #![allow(unreachable_pub)]
 
+#[allow(dead_code)] // not every binary uses everything
 #[path = "../support/mod.rs"]
 mod support;
 

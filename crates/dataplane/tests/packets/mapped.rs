@@ -7,7 +7,7 @@ use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
     options::{Opt, usual, usual_with_sack, write},
     packet::*,
-    raw::ls_leg,
+    raw::types::ls_leg,
 };
 
 fn mappings() -> Vec<[Mapping; 2]> {

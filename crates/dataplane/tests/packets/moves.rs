@@ -10,7 +10,7 @@ use longsplice_dataplane::{Context, Hook, Mode, Side};
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
     packet::*,
-    raw::{ls_mode, ls_placement, ls_record, ls_seen},
+    raw::types::{ls_mode, ls_placement, ls_record, ls_seen},
     woken::Past,
 };
 

@@ -62,7 +62,7 @@ fn keeping(plan: Plan) -> Flow {
     let flow = Flow::track(plan);
     flow.slot().set_keeping(true);
     flow.switch(Mode::Track, Mode::Drain);
-    flow.switch(Mode::Drain, Mode::Final);
+    flow.finish();
     flow
 }
 
@@ -136,7 +136,7 @@ fn what_was_promised_stays_promised() {
         });
         flow.slot().set_keeping(true);
         flow.switch(Mode::Track, Mode::Drain);
-        flow.switch(Mode::Drain, Mode::Final);
+        flow.finish();
         let promised = flow.plan.offered[far.index()] + 5000;
         let packet = Packet {
             window: 65_535,

@@ -235,8 +235,11 @@ impl Flow {
 
     /// From Track to where it is made for.
     fn advance(&mut self) {
-        for pair in [Mode::Track, Mode::Drain, Mode::Final][..=self.modes].windows(2) {
-            self.switch(pair[0], pair[1]);
+        if self.modes > 0 {
+            self.switch(Mode::Track, Mode::Drain);
+        }
+        if self.modes > 1 {
+            self.finish();
         }
         if self.detached {
             self.release().expect("the records are there");
@@ -259,6 +262,14 @@ impl Flow {
     #[track_caller]
     pub fn switch(&self, from: Mode, to: Mode) {
         assert!(self.slot().switch(from, to));
+    }
+
+    /// From Drain to Final.
+    #[track_caller]
+    pub fn finish(&self) {
+        let cuts = Side::BOTH.map(|side| self.plane.leg(self.slot(), side).cut);
+        let mode = self.plane.finish(self.slot(), cuts, false).expect("it runs");
+        assert_eq!(mode, Mode::Final);
     }
 
     pub fn release(&self) -> std::io::Result<()> {

@@ -11,9 +11,8 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
 }
 
-pub use skel::types::{
-    ls_leg, ls_mode, ls_placement, ls_record, ls_seen, ls_slot, ls_slot_flag, ls_trait, ls_tuple,
-};
+pub use skel::types;
+use types::{ls_leg, ls_record, ls_slot, ls_tuple};
 
 /// A type of bpf/abi.h: bytes, without padding.
 trait Plain: Copy + Default {}

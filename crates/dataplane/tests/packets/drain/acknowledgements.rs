@@ -4,7 +4,7 @@ use longsplice_dataplane::Side::{Client, Server};
 
 use super::{Drained, OLD, data, plans, trimmed};
 use crate::support::{
-    flow::{OK, REDIRECT, SHOT},
+    flow::{REDIRECT, SHOT},
     options::{Opt, read, usual_with_sack, write},
     packet::*,
 };
