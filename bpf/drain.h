@@ -102,7 +102,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	note_fin_or_rst(w, s);
 	/* Noted first, then the mode: see claimed(). */
 	if (old)
-		__sync_lock_test_and_set(&x->owed, LS_OWED);
+		__sync_fetch_and_or(&x->owed, LS_OWED_OLD);
 	else
 		note_end_of(&x->rec, s);
 	if (!claimed(w, s))

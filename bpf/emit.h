@@ -98,7 +98,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 
 	/* It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
 	 */
-	if (mode == LS_UNDRAIN && o->owed && s->end != s->seq && before(s->seq, first_own(o)))
+	if (mode == LS_UNDRAIN && o->owed & LS_OWED && s->end != s->seq && before(s->seq, first_own(o)))
 		return drop(LS_V_DROP_PARKED);
 	raise(&x->loc_end, s->end);
 	never_back(&o->rec.ts_high, s, edits);
@@ -121,6 +121,9 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		/* What stands behind what was forwarded meanwhile is not even looked at. */
 		if (mode == LS_DRAIN && s->end == s->seq)
 			new->tcp.seq = bpf_htonl(seq_max(s->seq, o->rec.rx_end + o->rec.seq_off));
+		/* Nor what stands before a FIN that x has, while the local socket has not said it. */
+		if (mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->end == s->seq && s->seq == first_own(o))
+			new->tcp.seq = bpf_htonl(s->seq + 1);
 		new->tcp.ack = bpf_htonl(a.ack);
 		new->tcp.window = bpf_htons(window);
 		if (a.ack != s->ack)

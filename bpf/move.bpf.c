@@ -97,21 +97,38 @@ int release(struct ls_move *arg)
 }
 
 /* 0, or 1 if the record is gone or is not a detached flow's. */
+static __always_inline int copy_side(struct ls_slot *slot, int side, struct ls_tuple key)
+{
+	struct ls_record *rec = record_of(slot, key);
+
+	if (!rec || rec->placement != LS_DETACHED)
+		return 1;
+	slot->leg[side].rec = *rec;
+	return 0;
+}
+
+/* Likewise. */
 static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side, struct ls_tuple key)
 {
 	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
 
-	if (!rec || rec->placement != LS_DETACHED)
+	if (!rec)
 		return 1;
-	*to = *rec;
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	rec->where = index;
 	*(volatile __u8 *)&rec->placement = LS_SLOTTED;
 	__sync_lock_test_and_set(&slot->barrier, 0);
-	/* As above. */
+	/* See claimed(). */
 	merge(to, rec);
 	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
 	return 0;
+}
+
+/* What the ends were promised last, as far as the far ends' segments tell. */
+static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg *o)
+{
+	x->tx_ack = o->rec.rx_ack + o->rec.ack_off;
+	x->tx_edge = o->rec.rx_edge + o->rec.ack_off;
 }
 
 /* The slot has the flow's serial number and is in mode FINAL already. Returns 0, or 1 if a record is gone. */
@@ -120,9 +137,17 @@ int attach(struct ls_move *arg)
 {
 	__u32 index = arg->slot;
 	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
+	int gone;
 
 	if (!slot)
 		return 1;
+	/* Before anybody finds the slot; again with what was noted meanwhile. */
+	gone =
+	    copy_side(slot, LS_CLIENT, arg->key[LS_CLIENT]) | copy_side(slot, LS_SERVER, arg->key[LS_SERVER]);
+	if (gone)
+		return gone;
+	note_promised(&slot->leg[LS_CLIENT], &slot->leg[LS_SERVER]);
+	note_promised(&slot->leg[LS_SERVER], &slot->leg[LS_CLIENT]);
 	return attach_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT]) |
 	       attach_side(slot, index, LS_SERVER, arg->key[LS_SERVER]);
 }

@@ -19,7 +19,7 @@ static __always_inline __u32 first_own(const struct ls_leg *o)
 /* Whether o has acknowledged all that was forwarded to it from x. */
 static __always_inline int settled(const struct ls_leg *x, const struct ls_leg *o)
 {
-	return !x->owed || !before(o->rec.rx_ack, x->base + x->rec.seq_off);
+	return !(x->owed & LS_OWED) || !before(o->rec.rx_ack, x->base + x->rec.seq_off);
 }
 
 /*
@@ -38,7 +38,7 @@ static __always_inline void undrain_far_headers(struct ls_leg *x, struct ls_leg 
 		apply_edits(new, s, &edits);
 		return;
 	}
-	if (!o->owed)
+	if (!(o->owed & LS_OWED))
 		ack = o->tx_ack;
 	else if (!before(ack, o->base))
 		ack = seq_max(o->base, o->loc_ack);
@@ -47,7 +47,7 @@ static __always_inline void undrain_far_headers(struct ls_leg *x, struct ls_leg 
 	edits.lo = ack;
 	edits.hi = o->base;
 	if (edits.sack == SACK_SHIFT)
-		edits.sack = o->owed && before(ack, o->base) ? SACK_CLIP : SACK_BLANK;
+		edits.sack = o->owed & LS_OWED && before(ack, o->base) ? SACK_CLIP : SACK_BLANK;
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(o->tx_edge, ack, x->rec.wscale_out));
 	apply_edits(new, s, &edits);
@@ -106,7 +106,7 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 	struct edits edits = {.hi = x->loc_end};
 	struct headers *h = &b->out;
 
-	if (o->owed && before(ack, first_own(o)))
+	if (o->owed & LS_OWED && before(ack, first_own(o)))
 		ack = first_own(o);
 	ack = seq_min(ack, x->loc_end);
 	copy_headers(h, &b->in, s->opt_len);
@@ -127,7 +127,7 @@ static __always_inline int undrain(struct __sk_buff *skb, struct walk *w, struct
 				   const struct segment *s, int heard)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int old = x->owed && s->end != s->seq && before(s->seq, x->base);
+	int old = x->owed & LS_OWED && s->end != s->seq && before(s->seq, x->base);
 
 	if (old && !after(s->end, x->base))
 		return undrain_forward(skb, w, b, s);

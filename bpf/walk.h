@@ -70,7 +70,8 @@ static __always_inline void judge(const struct walk *w, struct segment *s)
 	struct ls_record *back;
 	__u32 offered;
 
-	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN))
+	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN) && !acks_too_little(w->rec, s) &&
+	    !after(s->ack, w->rec->rx_ack + (1 << 30)))
 		return;
 	back = find_back(w);
 	s->in_place = 0;

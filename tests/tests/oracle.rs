@@ -375,21 +375,22 @@ fn small_buffers() {
                 set(&SockRef::from(&near_pair.server));
             }
             let mut next: Near = near_pair;
-            for _ in 0..4 {
-                let call = desk.library.splice(next, Until::bytes_from(Side::Client, MAX));
+            for round in 0..4 {
+                let side = Side::BOTH[round % 2];
+                let call = desk.library.splice(next, Until::bytes_from(side, MAX));
                 let returned = thread::scope(|scope| {
-                    let (client, server) = (&mut pair.client, &mut pair.server);
-                    let (out, back) = client.split();
-                    scope.spawn(move || out.send(MAX));
-                    let (reply, there) = server.split();
-                    scope.spawn(move || reply.send(MAX));
-                    scope.spawn(move || back.receive(MAX));
+                    let [from, to] = pair.ends(side);
+                    scope.spawn(move || from.send(MAX));
                     // It fills what there is meanwhile.
                     thread::sleep(Duration::from_millis(50));
-                    there.receive(MAX);
+                    to.receive(MAX);
                     call.returned()
                 });
-                assert_eq!((returned.why, returned.passed[0]), (Trap::Client, MAX), "{which}");
+                assert_eq!(
+                    (returned.why, returned.passed[side.index()]),
+                    (trap_of(side), MAX),
+                    "{which}"
+                );
                 next = at_once(returned, depth);
             }
             let call = desk.library.splice(next, Until::data_from(Side::Server));

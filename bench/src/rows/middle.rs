@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use longsplice_engine::{Counters, FlowInfo, FlowState};
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::ConnectionOutcome;
@@ -55,15 +55,19 @@ pub(super) fn all_ok(outcome: &Outcome) -> Result<()> {
 
 /// What the daemon has counted, once no connection is relayed or on its way to a splice or back.
 pub(super) fn settled(daemon: &Daemon) -> Result<Counters> {
-    wait::until("connections to end", SETTLE, || {
+    let mut left = Vec::new();
+    let ended = wait::until("connections to end", SETTLE, || {
         let moving = |flow: &FlowInfo| {
             matches!(
                 flow.state,
                 FlowState::Relay | FlowState::Coupling | FlowState::Draining | FlowState::Undraining
             )
         };
-        Ok((!daemon.flows()?.iter().any(moving)).then_some(()))
-    })?;
+        left = daemon.flows()?;
+        left.retain(moving);
+        Ok(left.is_empty().then_some(()))
+    });
+    ended.with_context(|| format!("{} are still there, such as {:?}", left.len(), left.first()))?;
     Ok(daemon.status()?.counters)
 }
 

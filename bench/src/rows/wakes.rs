@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use longsplice_lab::traffic::Failure;
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
 use serde::Serialize;

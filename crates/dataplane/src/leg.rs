@@ -121,7 +121,7 @@ impl LegState {
             acked: l.loc_acked,
             loc_ack: l.loc_ack,
             base: l.base,
-            owed: l.owed != ls_owed::LS_OWED_NOTHING.0,
+            owed: l.owed & ls_owed::LS_OWED.0 != 0,
             owed_fin: l.owed & ls_owed::LS_OWED_FIN.0 != 0,
             mapping: Mapping {
                 seq: l.adj_seq,

@@ -50,6 +50,7 @@ async fn serve(splicer: &Splicer, mut client: TcpStream, to: SocketAddr, bytes: 
         Ended::Detached(id) => Ok(format!("flow {id} outlives us")),
         Ended::Returned(mut pair) => {
             pair.client.write_all(b"\r\nThat is enough. Goodbye.\r\n").await?;
+            pair.set_reset_on_close(false)?;
             Ok(format!("{:?} bytes, spliced: {}", pair.passed, pair.spliced))
         }
     }

@@ -1,11 +1,12 @@
 //! What the caller of the engine sees.
 
-use std::{collections::BTreeMap, net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
+use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
@@ -132,8 +133,9 @@ impl Pair {
 /// again, with each other (`splicer.splice(returned, …)`) or with others. Something that passed may still be unacknowledged by an
 /// end; the kernel half sees to that, and lets a new splice wait for it ([`RelayReason::Unsettled`]).
 ///
-/// Their options are not all what they were: `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, and a close is orderly again
-/// (`SO_LINGER` off, whatever it was). Sockets that were rebuilt, because the flow was detached, have nothing else of what the
+/// Closed or dropped, they reset their connections, so that a process that dies or gives up in the middle never makes a stream look
+/// finished that is not: [`Returned::set_reset_on_close`] ends that. `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, and
+/// urgent data is read inline (`SO_OOBINLINE`). Sockets that were rebuilt, because the flow was detached, have nothing else of what the
 /// handler had set, such as a congestion control, marks, TOS or buffer sizes, nor measured round-trip times: they begin with a
 /// congestion window of 10 segments (papers' section III-D: “a slow start is initiated”). Nor have they ECN (RFC 3168), which
 /// `TCP_REPAIR` cannot restore; so a pair with ECN that has conditions is detached only when memory, descriptors or
@@ -157,6 +159,19 @@ pub struct Returned {
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
     pub(crate) before: Before,
+}
+
+impl Returned {
+    /// Whether a close of either socket resets its connection (`SO_LINGER` with no time). Say no before the last one.
+    ///
+    /// # Errors
+    /// None is known for a TCP socket.
+    pub fn set_reset_on_close(&self, on: bool) -> io::Result<()> {
+        for socket in [&self.client, &self.server] {
+            options::set_reset_on_close(socket, on)?;
+        }
+        Ok(())
+    }
 }
 
 impl From<Returned> for Pair {

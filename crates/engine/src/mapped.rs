@@ -19,6 +19,9 @@ use crate::flow::{Flow, Settling};
 /// A pair that has just come back may be spliced again at once: its slot is kept for so long.
 const SHARE: Duration = Duration::from_millis(100);
 
+/// How long sockets that their owner has closed are kept open for what is unacknowledged.
+const HOLD: Duration = Duration::from_secs(3);
+
 /// How often a leg's socket is looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -28,7 +31,7 @@ struct Awake {
     flow: Flow,
     since: Instant,
     /// Keeps the sockets from being closed before what passed by them is acknowledged: the peers still need their answers.
-    _sockets: Vec<OwnedFd>,
+    sockets: Vec<OwnedFd>,
 }
 
 /// Of a leg that stands alone.
@@ -88,7 +91,7 @@ impl Mapped {
             Awake {
                 flow,
                 since: now,
-                _sockets: held,
+                sockets: held,
             },
         );
     }
@@ -157,6 +160,11 @@ impl Mapped {
             .collect();
         for serial in due {
             table.part(serial, left);
+        }
+        for awake in table.awake.values_mut() {
+            if now.duration_since(awake.since) >= HOLD {
+                awake.sockets.clear();
+            }
         }
         table.alone.retain(|leg, alone| {
             if now.duration_since(alone.looked) < LOOK {

@@ -109,7 +109,11 @@ impl From<io::Error> for Over {
 
 /// Carries a pair to its end, back to its caller, or to where it needs no process any more.
 pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
-    let mut driver = Driver::new(splicer, pair, until)?;
+    let mut driver = match Driver::new(splicer, pair, until) {
+        // One of them had ended before: its sockets are gone by now, the other one with a reset.
+        Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(Ended::Closed(stillborn(splicer))),
+        driver => driver?,
+    };
     let mut gate = Gate::new(driver.splice, Instant::now());
     let id = driver.id();
     loop {
@@ -160,13 +164,28 @@ pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<[u64
     Ok([SockRef::from(client).cookie()?, SockRef::from(server).cookie()?])
 }
 
+/// Of a pair of which a socket was not connected any more.
+fn stillborn(splicer: &Inner) -> Summary {
+    splicer.stats.relayed(RelayReason::NotEstablished);
+    Summary {
+        id: splicer.next_id(),
+        bytes_to_server: 0,
+        bytes_to_client: 0,
+        spliced: false,
+        relay_reason: Some(RelayReason::NotEstablished),
+        reset: true,
+    }
+}
+
 /// In control mode a socket that closes because its process died resets the connection: bytes that were in our buffers
 /// are lost then, and an end in order would hide that.
 pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
     options::set_reset_on_close(&socket, true)?;
     options::set_nodelay(&socket, true)?;
     options::set_notsent_lowat(&socket, NOTSENT_LOWAT)?;
-    Ok(())
+    // Else an urgent byte is left out of what is read (RFC 6093 section 3.2), and would be lost here.
+    SockRef::from(&socket.as_fd()).set_out_of_band_inline(true)
+
 }
 
 impl<'a> Driver<'a> {
@@ -175,16 +194,16 @@ impl<'a> Driver<'a> {
         let before = pair
             .before
             .filter(|b| cookies(&pair.client, &pair.server).is_ok_and(|c| c == b.cookies));
-        let legs = match &before {
-            Some(before) => before.legs,
-            None => [legs::addresses(&pair.client)?, legs::addresses(&pair.server)?],
-        };
         for socket in [&pair.client, &pair.server] {
             match before {
                 Some(_) => options::set_reset_on_close(socket, true)?,
                 None => prepare_socket(socket)?,
             }
         }
+        let legs = match &before {
+            Some(before) => before.legs,
+            None => [legs::addresses(&pair.client)?, legs::addresses(&pair.server)?],
+        };
         let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs)?));
         let id = match (&flow, &before) {
             (Some(flow), _) => FlowId(flow.serial()),
@@ -387,9 +406,6 @@ impl Driver<'_> {
         }
         let passed = self.traps.passed(&self.pump);
         let [client, server] = self.pump.take_sockets();
-        for socket in [&client, &server] {
-            options::set_reset_on_close(socket, false)?;
-        }
         if let Some(flow) = self.flow.take() {
             self.splicer.mapped.keep(flow, [&client, &server], Instant::now());
         }

@@ -192,7 +192,8 @@ impl Direction {
         let mut byte = [MaybeUninit::uninit()];
         let next = from.try_io(Interest::READABLE, || SockRef::from(from).peek(&mut byte));
         match next {
-            Ok(0) => self.eof = true,
+            // Read for good: only then the FIN counts among what was copied.
+            Ok(0) => self.eof = matches!(from.try_read(&mut [0]), Ok(0)),
             Ok(_) => self.stopped = true,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return Err(e),

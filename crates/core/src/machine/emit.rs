@@ -5,7 +5,7 @@ use super::{
     local::{Mapping, never_back, to_wire},
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
-    state::{Flow, Mode, Placement, Side, raise, slot_flag, traits},
+    state::{Flow, Mode, Placement, Side, owed, raise, slot_flag, traits},
     undrain::{first_own, settled},
     window::{coupled_edge, kept_edge, window_field},
 };
@@ -53,7 +53,7 @@ impl Flow {
         }
         let o = self.leg(side.other());
         // It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
-        if mode == Mode::Undrain && o.owed != 0 && s.occupies() && s.seq.before(first_own(o)) {
+        if mode == Mode::Undrain && o.owed & owed::SOME != 0 && s.occupies() && s.seq.before(first_own(o)) {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)

@@ -262,7 +262,7 @@ impl Passage {
         flow.note_fin_or_rst(self.side, true, &s, self.in_place);
         let (x, _) = flow.legs(self.side);
         if case.old {
-            x.owed = owed::SOME;
+            x.owed |= owed::OLD;
         } else {
             note_end_of(&mut x.rec, &s, self.in_place);
             note_timestamp(&mut x.rec, &s, self.in_place);

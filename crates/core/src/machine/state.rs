@@ -51,12 +51,14 @@ pub mod seen {
 
 /// `enum ls_owed`: what of x passed by its socket.
 pub mod owed {
-    /// UNDRAIN: something below `base`; DRAIN: old payload was forwarded, too.
+    /// UNDRAIN: something below `base`.
     pub const SOME: u32 = 1 << 0;
     /// FINAL: the socket was built for the flow, everything before it passed by it.
     pub const NEW: u32 = 1 << 1;
     /// And the FIN at `base`: user space has to have the local socket see it.
     pub const FIN: u32 = 1 << 2;
+    /// DRAIN: old payload was forwarded, too. A late packet may set it in another mode, where it means nothing.
+    pub const OLD: u32 = 1 << 3;
 }
 
 /// `enum ls_slot_flag`.

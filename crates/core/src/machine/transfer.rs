@@ -75,6 +75,13 @@ fn release(flow: &mut Flow, step: u8) -> bool {
 
 fn attach(flow: &mut Flow, step: u8) -> bool {
     let side = if step < 3 { Side::Client } else { Side::Server };
+    let back = flow.record(side.other()).copied().unwrap_or_default();
+    let leg = &mut flow.slot.leg[side.index()];
+    if step.is_multiple_of(3) {
+        // Whatever is compared must be about right.
+        leg.tx_ack = back.rx_ack + back.ack_off;
+        leg.tx_edge = back.rx_edge + back.ack_off;
+    }
     let Some(rec) = &mut flow.records[side.index()] else { return step >= 5 };
     let to = &mut flow.slot.leg[side.index()].rec;
     match step % 3 {

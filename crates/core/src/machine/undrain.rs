@@ -6,7 +6,7 @@ use super::{
     local::{Mapping, SackEdit, for_socket, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Leg, Mode, Side, raise},
+    state::{Flow, Leg, Mode, Side, owed, raise},
     window::window_field,
 };
 use crate::seq::Seq;
@@ -18,14 +18,14 @@ pub(super) fn first_own(o: &Leg) -> Seq {
 
 /// Whether o has acknowledged all that was forwarded to it from x.
 pub(super) fn settled(x: &Leg, o: &Leg) -> bool {
-    x.owed == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
+    x.owed & owed::SOME == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
 }
 
 impl Flow {
     /// `heard`: o had all of x's acknowledgements that concern it before this segment.
     pub(super) fn undrain(&mut self, side: Side, s: &Segment, in_place: bool, heard: bool) -> Outcome {
         let (x, o) = self.legs(side);
-        let old = x.owed != 0 && s.occupies() && s.seq.before(x.base);
+        let old = x.owed & owed::SOME != 0 && s.occupies() && s.seq.before(x.base);
         if old && !s.end().after(x.base) {
             return Outcome::far(Verdict::Forwarded, undrain_far(x, o, s, in_place));
         }
@@ -68,7 +68,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     if !s.has(flag::ACK) {
         return new;
     }
-    if o.owed == 0 {
+    if o.owed & owed::SOME == 0 {
         ack = o.tx_ack;
     } else if !ack.before(o.base) {
         ack = o.base.max(o.loc_ack);
@@ -76,7 +76,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     ack = ack.max(o.tx_ack);
     raise(&mut o.tx_ack, ack);
     if sack == SackEdit::Shift {
-        sack = if o.owed != 0 && ack.before(o.base) { SackEdit::Clip(ack, o.base) } else { SackEdit::Blank };
+        sack = if o.owed & owed::SOME != 0 && ack.before(o.base) { SackEdit::Clip(ack, o.base) } else { SackEdit::Blank };
     }
     new.ack = ack;
     new.window = window_field(o.tx_edge, ack, x.rec.wscale_out);
@@ -89,7 +89,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
 fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segment {
     let edge = s.edge(x.rec.wscale_in);
     let mut ack = s.ack;
-    if o.owed != 0 && ack.before(first_own(o)) {
+    if o.owed & owed::SOME != 0 && ack.before(first_own(o)) {
         ack = first_own(o);
     }
     ack = ack.min(x.loc_end);

@@ -33,7 +33,7 @@ impl Reach {
 /// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
 /// or if all that they had is through.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let untouched = !reach.went_past() && x.owed == 0;
+    let untouched = !reach.went_past() && x.owed & owed::OLD == 0;
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 

@@ -45,7 +45,8 @@ impl Random {
             8 => (self.below(8) * 100).wrapping_neg(),
             9 => self.below(3000),
             10 => self.below(300_000),
-            _ => self.pick(&[1 << 20, 1 << 30, (1 << 31) - 1, 1 << 31, 70_000, u32::MAX - 70_000, u32::MAX << 30]),
+            // Never exactly half a circle: there before and after are the same.
+            _ => self.pick(&[1_000_001, (1 << 30) + 13, (1 << 31) - 7777, (1 << 31) + 7777, (3 << 30) + 101, 70_000]),
         }
     }
 

@@ -4,7 +4,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Mode, Options, Side};
 
 use crate::support::{
-    flow::{Flow, Plan, legs, options},
+    flow::{Flow, Plan, Plane, legs, options},
     net::Net,
     packet::*,
 };
@@ -12,6 +12,7 @@ use crate::support::{
 /// A flow in FINAL with a slot, whose daemon has been killed: nothing was dropped in good order.
 fn killed() -> (Flow, String, u32) {
     let mut flow = Flow::dormant(Plan::default());
+    flow.plane.spoil();
     let packet = Packet {
         payload: pattern(42),
         ..flow.peer_segment(Side::Client)
@@ -34,7 +35,7 @@ fn records_and_slots_are_found() {
         ..options(&instance)
     })
     .expect("adopted");
-    flow.plane.plane = plane;
+    flow.plane = Plane::adopted(plane, &instance);
 
     assert_eq!(orphans.len(), 1);
     let slot = orphans.remove(0);
@@ -65,6 +66,7 @@ fn records_and_slots_are_found() {
 #[test]
 fn detached_records_are_found_without_slots() {
     let flow = Flow::detached(Plan::default());
+    flow.plane.spoil();
     let (plane, orphans) = Dataplane::open(&options(&flow.plane.instance)).expect("adopted");
     assert!(orphans.is_empty());
     assert_eq!(plane.flow_count(), 1);
@@ -141,6 +143,7 @@ fn pins_of_another_namespace_are_refused_without_a_change() {
 #[test]
 fn removing_leaves_nothing() {
     let flow = Flow::track(Plan::default());
+    flow.plane.spoil();
     let slot = no_half_flow(&flow);
     flow.plane.attach(flow.ifindex(Side::Client)).expect("attached");
     assert_eq!(flow.plane.linked_interfaces(), [flow.ifindex(Side::Client)]);

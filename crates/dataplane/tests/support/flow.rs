@@ -1,9 +1,11 @@
 //! A flow that is registered in a data plane of its own.
 
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     net::SocketAddrV4,
     ops::Deref,
+    rc::Rc,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -35,15 +37,68 @@ pub fn unique_instance() -> String {
 pub struct Plane {
     pub plane: Dataplane,
     pub instance: String,
+    /// Another flow may use it.
+    reusable: Cell<bool>,
+}
+
+thread_local! {
+    /// The last data plane and its namespace: to load the programs takes longer than most tests.
+    static LAST: RefCell<Option<(Rc<Plane>, Rc<Net>)>> = const { RefCell::new(None) };
+}
+
+/// A data plane in its namespace without any flow: the last one of this thread, if nobody uses or has changed it.
+fn workplace() -> (Rc<Plane>, Rc<Net>) {
+    LAST.with_borrow_mut(|last| {
+        let fit = |(plane, net): &(Rc<Plane>, Rc<Net>)| {
+            Rc::strong_count(plane) == 1 && net.is_pristine() && plane.is_clean()
+        };
+        if !last.as_ref().is_some_and(fit) {
+            // The old one goes first: its namespace is where the new one's thread came from.
+            *last = None;
+            let net = Rc::new(Net::new());
+            *last = Some((Rc::new(Plane::open()), net));
+        }
+        last.clone().expect("it is there")
+    })
 }
 
 impl Plane {
     pub fn open() -> Plane {
         let instance = unique_instance();
         let (plane, orphans) = Dataplane::open(&options(&instance)).expect("these tests need root");
-        let plane = Plane { plane, instance };
+        let plane = Plane {
+            plane,
+            instance,
+            reusable: Cell::new(true),
+        };
         assert!(orphans.is_empty());
         plane
+    }
+
+    /// A data plane that was opened over an instance's pins.
+    pub fn adopted(plane: Dataplane, instance: &str) -> Rc<Plane> {
+        Rc::new(Plane {
+            plane,
+            instance: instance.to_owned(),
+            reusable: Cell::new(false),
+        })
+    }
+
+    /// No other flow is to use it.
+    pub fn spoil(&self) {
+        self.reusable.set(false);
+    }
+
+    /// Removes whatever flows have left; whether it is as good as new then.
+    fn is_clean(&self) -> bool {
+        if !self.reusable.get() || !self.linked_interfaces().is_empty() {
+            return false;
+        }
+        let mut legs = self.legs_alone().expect("a scan");
+        self.scan(|d| legs.push(d.leg)).expect("a scan");
+        legs.into_iter().for_each(|leg| self.remove_record(leg));
+        self.set_record_count(0);
+        self.events().and_then(|mut events| events.take()).is_ok()
     }
 }
 
@@ -182,8 +237,8 @@ pub fn legs() -> [Leg; 2] {
 /// A registered flow. Fields are dropped in this order: the slot before its table, the pins while still in the namespace.
 pub struct Flow {
     pub slot: Option<Slot>,
-    pub plane: Plane,
-    pub net: Net,
+    pub plane: Rc<Plane>,
+    pub net: Rc<Net>,
     pub plan: Plan,
     ifindex: [u32; 2],
     /// How many transitions it has made, and whether it is detached then.
@@ -194,8 +249,7 @@ pub struct Flow {
 impl Flow {
     /// In mode Track.
     pub fn track(plan: Plan) -> Flow {
-        let net = Net::new();
-        let plane = Plane::open();
+        let (plane, net) = workplace();
         let slot = register(&plane, &plan);
         let ifindex = ["a0", "b0"].map(|name| net.ifindex(name));
         Flow {

@@ -83,7 +83,6 @@ async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &
             Ok(Ended::Returned(returned)) => returned,
             Err(error) => return tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
         };
-        reset_if_dropped(&returned);
         let why = returned.why;
         if returned.spliced {
             tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
@@ -113,15 +112,6 @@ fn until_passed(returned: &Returned, until: Until, conditions: Until) -> Until {
     Until::bytes_from(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
 }
 
-/// The sockets come back as ordinary ones. Ours must not look as if they had ended in order, should this process die or one
-/// of them turn out to be broken.
-fn reset_if_dropped(returned: &Returned) {
-    for socket in [&returned.client, &returned.server] {
-        // Refused, there is no connection any more.
-        let _ = socket.set_zero_linger();
-    }
-}
-
 /// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of
 /// the listener that has its address, whose limits do not refuse what is there already.
 pub(crate) fn spawn_reclaimed(
@@ -129,7 +119,6 @@ pub(crate) fn spawn_reclaimed(
     splicer: Splicer,
     listeners: &[(Arc<Service>, Vec<SocketAddr>)],
 ) {
-    reset_if_dropped(&returned);
     let (Ok(peer), Ok(local)) = (returned.client.peer_addr(), returned.client.local_addr()) else {
         return tracing::debug!(flow = %returned.id, "it was reset while it came back");
     };

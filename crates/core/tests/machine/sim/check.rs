@@ -1,6 +1,6 @@
 //! The invariants (../shared/design/README.md), on every segment that goes out.
 
-use longsplice_core::machine::{Mode, Segment, Side, flag};
+use longsplice_core::machine::{Mode, Placement, Segment, Side, flag};
 
 use super::{
     tcp::FORGED,
@@ -126,6 +126,19 @@ impl World {
         if self.flow.slot.mode == Mode::Aborted && !self.doomed {
             self.doomed = true;
         }
+        for side in Side::BOTH {
+            let x = &self.ends[side.index()];
+            if let Some(rec) = self.flow.record(side)
+                && !self.doomed
+                && rec.placement != Placement::Alone
+                && (rec.rx_end.after(x.snd_seq(x.nxt)) || rec.rx_ack.after(x.rcv_seq(x.rcv_nxt)))
+            {
+                let (end, ack) = (rec.rx_end, rec.rx_ack);
+                let what = format!("{side:?} is noted at {end} and {ack}, and is not there");
+                self.fail(what);
+                return;
+            }
+        }
         if self.flow.slot.mode == Mode::Track && self.is_slotted() && self.tasks.is_empty() && !self.doomed {
             for side in Side::BOTH {
                 let x = self.flow.leg(side);
@@ -149,6 +162,14 @@ impl World {
         // One whose business was done does not hear of the other's reset.
         let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| x.dead || (x.is_through() && x.got_fin() && x.received() == o.write);
         gone(a, b) && gone(b, a)
+    }
+
+    /// What went wrong, the last lines of the trace, and where things stand.
+    pub fn report(&mut self, what: &str) -> String {
+        let lines = std::env::var("LONGSPLICE_TRACE").ok().and_then(|v| v.parse().ok()).unwrap_or(60);
+        let trace: Vec<_> = self.trace.take().unwrap_or_default().into();
+        let trace = &trace[trace.len().saturating_sub(lines)..];
+        format!("{what}\n{}\n{:?}\n{}", trace.join("\n"), self.scenario, self.describe())
     }
 
     /// For the report: where things stand.

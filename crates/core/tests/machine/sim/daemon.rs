@@ -543,14 +543,29 @@ impl World {
             return;
         }
         let side = self.rng.pick(&Side::BOTH);
-        let Some(rec) = self.flow.record(side).copied() else { return };
         let ahead = if self.rng.chance(500) { 0 } else { self.rng.below(20_000) };
+        self.trap(side, ahead);
+    }
+
+    /// Arms a trap for what a side sends, beyond so many bytes more.
+    pub fn trap(&mut self, side: Side, ahead: u64) {
+        let Some(rec) = self.flow.record(side).copied() else { return };
+        if !self.daemon.alive || rec.placement == Placement::Alone {
+            return;
+        }
         let at = rec.rx_end + 1 + ahead as u32;
         self.flow.arm(side, at);
         let sure = self.tasks.iter().all(|t| !matches!(t, Task::Packet(_)));
         self.trap_floor[side.index()] = sure.then_some(at - 1);
         self.note(|| format!("trap for {side:?} at {at}"));
         self.stats.add("traps");
+    }
+
+    /// SIGKILL, if no program is running.
+    pub fn kill_now(&mut self) {
+        if self.daemon.alive && self.daemon.phase != Phase::Over && self.tasks.is_empty() {
+            self.kill();
+        }
     }
 
     fn disarm(&mut self) {

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod daemon;
+pub mod operations;
 pub mod rng;
 pub mod scenario;
 pub mod tcp;
@@ -78,15 +79,6 @@ pub fn run_seed(seed: u64, stats: &mut Stats) -> Result<(), String> {
     result.map_err(|what| {
         let mut world = World::new(seed, true);
         let again = run(&mut world);
-        let lines: usize = std::env::var("LONGSPLICE_TRACE").ok().and_then(|v| v.parse().ok()).unwrap_or(60);
-        let trace = world.trace.take().unwrap_or_default();
-        let skip = trace.len().saturating_sub(lines);
-        let trace: Vec<_> = trace.into_iter().skip(skip).collect();
-        format!(
-            "seed {seed}: {what}\n{}\n{:?}\n{}(replayed: {again:?})",
-            trace.join("\n"),
-            world.scenario,
-            world.describe()
-        )
+        format!("seed {seed}: {}(replayed: {again:?})", world.report(&what))
     })
 }

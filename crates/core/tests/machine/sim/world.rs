@@ -47,6 +47,10 @@ pub struct Stats {
 }
 
 impl Stats {
+    pub fn of(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+
     pub fn add(&mut self, name: &'static str) {
         self.add_n(name, 1);
     }
@@ -58,7 +62,6 @@ impl Stats {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct App {
-    pub closing: bool,
     pub read: i64,
     pub asleep_until: Time,
 }
@@ -232,12 +235,6 @@ impl World {
         true
     }
 
-    pub fn finish_tasks(&mut self) {
-        while !self.tasks.is_empty() {
-            self.step_task();
-        }
-    }
-
     fn step_task(&mut self) {
         let i = self.rng.below(self.tasks.len() as u64) as usize;
         let mut task = self.tasks[i];
@@ -310,7 +307,13 @@ impl World {
             }
             Event::App(side) => self.app(side),
             Event::Daemon => self.daemon_tick(),
-            Event::Forge => self.forge(),
+            Event::Forge => {
+                let next = self.rng.between(MS, 20 * MS);
+                if !self.stopping {
+                    self.at(self.now + next, Event::Forge);
+                }
+                self.forge();
+            }
             Event::Successor => self.succeed(),
         }
     }
@@ -519,11 +522,7 @@ impl World {
     }
 
     /// A segment of somebody who guesses.
-    fn forge(&mut self) {
-        let next = self.rng.between(MS, 20 * MS);
-        if !self.stopping {
-            self.at(self.now + next, Event::Forge);
-        }
+    pub fn forge(&mut self) {
         let side = self.rng.pick(&Side::BOTH);
         let Some(rec) = self.flow.record(side).copied() else { return };
         let back = self.flow.record(side.other()).copied().unwrap_or_default();

@@ -206,11 +206,6 @@ impl Tcp {
         Seq::new(self.config.ts_offset.wrapping_add((now / MS) as u32))
     }
 
-    /// Index of the end of its stream, if it was shut down.
-    pub fn fin_index(&self) -> Option<i64> {
-        self.fin.then_some(self.write)
-    }
-
     /// All that it sent is acknowledged, with the FIN.
     pub fn is_through(&self) -> bool {
         self.fin && self.una > self.write

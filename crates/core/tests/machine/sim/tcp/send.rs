@@ -24,11 +24,6 @@ impl Tcp {
         self.push_out(now, out);
     }
 
-    /// Bytes that were written and not sent.
-    pub fn unsent(&self) -> i64 {
-        self.write + i64::from(self.fin) - self.nxt
-    }
-
     /// Bytes that are not acknowledged, sent or not.
     pub fn unacknowledged(&self) -> i64 {
         self.write + i64::from(self.fin) - self.una

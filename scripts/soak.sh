@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
+# the model in crates/core. CYCLES and SIMULATED say how many; LONGSPLICE_SEED repeats one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+if ((EUID != 0)); then
+    echo "soak: it needs root (network namespaces, eBPF, TCP_REPAIR)" >&2
+    exit 1
+fi
+
+failed=0
+# soak NAME COUNT CARGO-TEST-ARGUMENTS...
+soak() {
+    local name=$1 count=$2 start=$SECONDS
+    shift 2
+    echo "── $count cycles, $name"
+    if LONGSPLICE_CYCLES=$count cargo test --release "$@"; then
+        echo "$name: $count cycles in $((SECONDS - start)) s"
+    else
+        echo "$name: FAILED after $((SECONDS - start)) s"
+        failed=1
+    fi
+}
+
+soak simulated "${SIMULATED:-1000000}" --package longsplice-core --test machine -- --nocapture
+soak real "${CYCLES:-10000}" --package longsplice-tests --test cycles -- --nocapture --test-threads 1
+exit $failed
