@@ -91,15 +91,19 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	int verdict;
 
 	old = has_data && before(s->seq, cut);
+	note_fin_or_rst(w, s);
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
 	/* A probe of an end that waits for its window must be answered. */
 	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, x->rec.rx_end) ||
 		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
+	/* A pair that is to come back must have all old payload in its sockets: if the far end had it sooner,
+	 * its acknowledgement would keep x from sending again what the local socket missed. */
+	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP)
+		return drain_to_socket(skb, x, o, b, s, old);
 	if (!wanted)
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
-	note_fin_or_rst(w, s);
 	/* Noted first, then the mode: see claimed(). */
 	if (old)
 		__sync_fetch_and_or(&x->owed, LS_OWED_OLD);

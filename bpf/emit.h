@@ -76,6 +76,10 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 	if (mode == LS_DRAIN) {
 		a.edge = kept_edge(w->slot, x, o->rec.rx_edge + o->rec.ack_off);
 		a.ack = seq_max(a.ack, x->tx_ack);
+		/* What the far end has acknowledged of what passed by: x's own segments may not have told it.
+		 */
+		if (!before(far, x->cut))
+			a.ack = seq_max(a.ack, far);
 	} else if (mode == LS_UNDRAIN) {
 		if (!settled(x, o) && before(far, a.ack)) {
 			a.ack = seq_max(far, x->tx_ack);

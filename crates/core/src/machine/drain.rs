@@ -56,7 +56,10 @@ impl Flow {
         }
         let (x, o) = self.legs(side);
         let local = drain_local_copy(x, o, s, in_place, case.old);
-        Outcome { far: Some(far), ..Outcome::local(Verdict::Shared, local) }
+        Outcome {
+            far: Some(far),
+            ..Outcome::local(Verdict::Shared, local)
+        }
     }
 
     /// The far end's copy: whatever has payload, and acknowledgements that tell it something new.
@@ -108,7 +111,11 @@ impl Flow {
 /// The local socket's copy: payload below the cut, and acknowledgements of what it sent itself.
 fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool) -> Segment {
     let ack = s.ack.min(x.loc_end);
-    let sack = if ack == x.loc_end { SackEdit::Blank } else { SackEdit::Clip(ack, x.loc_end) };
+    let sack = if ack == x.loc_end {
+        SackEdit::Blank
+    } else {
+        SackEdit::Clip(ack, x.loc_end)
+    };
     if in_place && s.has(flag::ACK) {
         x.loc_acked = x.loc_acked.max(ack);
     }

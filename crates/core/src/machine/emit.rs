@@ -73,8 +73,11 @@ impl Flow {
         }
         let mut new = s;
         if s.has(flag::ACK) {
-            new.seq =
-                if o.rec.rx_end.after(o.cut) { o.rec.rx_end + o.rec.seq_off } else { x.loc_end };
+            new.seq = if o.rec.rx_end.after(o.cut) {
+                o.rec.rx_end + o.rec.seq_off
+            } else {
+                x.loc_end
+            };
         }
         self.slot.mode = Mode::Aborted;
         Outcome::wire(Verdict::Aborted, new)
@@ -83,7 +86,11 @@ impl Flow {
     fn answer_of(&self, side: Side, s: &Segment, mode: Mode) -> Answer {
         let (x, o) = (self.leg(side), self.leg(side.other()));
         let far = o.rec.rx_ack + o.rec.ack_off;
-        let mut a = Answer { ack: s.ack, edge: s.edge(o.rec.wscale_out), lowered: false };
+        let mut a = Answer {
+            ack: s.ack,
+            edge: s.edge(o.rec.wscale_out),
+            lowered: false,
+        };
         if self.slot.flags & slot_flag::COUPLE != 0 {
             a.edge = a.edge.min(coupled_edge(x, o));
         }

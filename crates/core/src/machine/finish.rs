@@ -24,7 +24,11 @@ impl Finish {
     /// ([`crate::drain`]), with nothing out of order in a socket.
     #[must_use]
     pub fn new(cuts: [Seq; 2], wakeable: bool) -> Finish {
-        Finish { cuts, wakeable, step: Step::Take }
+        Finish {
+            cuts,
+            wakeable,
+            step: Step::Take,
+        }
     }
 
     /// Takes one step. In the end: the mode after it; [`Mode::Final`] if the sockets are parked.
@@ -37,7 +41,9 @@ impl Finish {
                 self.step = Step::Compare;
             }
             Step::Compare => {
-                let same = Side::BOTH.iter().all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
+                let same = Side::BOTH
+                    .iter()
+                    .all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
                 if same {
                     for side in Side::BOTH {
                         let leg = &mut flow.slot.leg[side.index()];

@@ -34,7 +34,9 @@ impl Flow {
     /// The last step: nothing can take the segment back any more.
     pub(super) fn forward(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) -> Outcome {
         let flags = self.slot.flags;
-        let Some(rec) = self.record_at(side, slotted) else { return Outcome::of(Verdict::Again) };
+        let Some(rec) = self.record_at(side, slotted) else {
+            return Outcome::of(Verdict::Again);
+        };
         rec.bytes += u64::from(s.len);
         let (mut new, sack) = translate(rec, s, in_place);
         new.sack = sack.apply(s.sack, rec.ack_off);

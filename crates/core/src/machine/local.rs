@@ -16,12 +16,18 @@ pub(super) struct Mapping {
 
 impl Mapping {
     pub(super) fn of_leg(x: &Leg) -> Mapping {
-        Mapping { seq: x.adj_seq, ack: x.adj_ack }
+        Mapping {
+            seq: x.adj_seq,
+            ack: x.adj_ack,
+        }
     }
 
     /// Of a leg that belongs to no flow.
     pub(super) fn of_record(rec: &Record) -> Mapping {
-        Mapping { seq: rec.seq_off, ack: rec.ack_off }
+        Mapping {
+            seq: rec.seq_off,
+            ack: rec.ack_off,
+        }
     }
 
     pub(super) fn is_identity(self) -> bool {
@@ -98,7 +104,9 @@ pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
 impl Flow {
     /// What the socket of a leg emits that belongs to no flow (`emit_alone`).
     pub(super) fn emit_alone(&mut self, side: Side, s: &Segment) -> Outcome {
-        let Some(rec) = &mut self.records[side.index()] else { return Outcome::wire(Verdict::Next, *s) };
+        let Some(rec) = &mut self.records[side.index()] else {
+            return Outcome::wire(Verdict::Next, *s);
+        };
         let mut s = to_wire(s, Mapping::of_record(rec));
         never_back(&mut rec.ts_high, &mut s);
         Outcome::wire(Verdict::Emitted, s)

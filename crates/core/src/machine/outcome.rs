@@ -74,18 +74,30 @@ impl Outcome {
     }
 
     pub(super) fn far(verdict: Verdict, segment: Segment) -> Outcome {
-        Outcome { far: Some(segment), ..Outcome::of(verdict) }
+        Outcome {
+            far: Some(segment),
+            ..Outcome::of(verdict)
+        }
     }
 
     pub(super) fn local(verdict: Verdict, segment: Segment) -> Outcome {
-        Outcome { local: Some(segment), ..Outcome::of(verdict) }
+        Outcome {
+            local: Some(segment),
+            ..Outcome::of(verdict)
+        }
     }
 
     pub(super) fn wire(verdict: Verdict, segment: Segment) -> Outcome {
-        Outcome { wire: Some(segment), ..Outcome::of(verdict) }
+        Outcome {
+            wire: Some(segment),
+            ..Outcome::of(verdict)
+        }
     }
 
     pub(super) fn held(segment: Segment) -> Outcome {
-        Outcome { held: Some(segment), ..Outcome::of(Verdict::Held) }
+        Outcome {
+            held: Some(segment),
+            ..Outcome::of(Verdict::Held)
+        }
     }
 }

@@ -30,7 +30,6 @@ pub struct Passage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Begin,
-    Hold,
     Wake(Wake),
     WithSockets(Mode),
     RaiseCut,
@@ -45,6 +44,7 @@ enum Step {
 }
 
 /// What a step comes to.
+#[expect(clippy::large_enum_variant, reason = "it lives for a moment")]
 enum Next {
     Step(Step),
     Done(Outcome),
@@ -70,7 +70,10 @@ impl Passage {
     /// A packet of which the far end is to have the acknowledgement, and nobody the rest (TAG_ACK).
     #[must_use]
     pub fn acknowledgement(side: Side, segment: &Segment) -> Passage {
-        Passage { acknowledge: true, ..Passage::new(side, segment) }
+        Passage {
+            acknowledge: true,
+            ..Passage::new(side, segment)
+        }
     }
 
     /// The packet, as it came in.
@@ -83,7 +86,6 @@ impl Passage {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
         let next = match self.step {
             Step::Begin => self.begin(flow),
-            Step::Hold => self.hold(flow),
             Step::Wake(wake) => self.wake(flow, wake),
             Step::WithSockets(mode) => self.with_sockets(flow, mode),
             Step::RaiseCut => {
@@ -93,9 +95,7 @@ impl Passage {
             Step::ReadMode => self.by_mode(flow, flow.slot.mode),
             Step::Drain => self.drain(flow),
             Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
-            Step::DrainEnd(case) => {
-                Next::Done(flow.drain(self.side, &self.segment, self.in_place, case))
-            }
+            Step::DrainEnd(case) => Next::Done(flow.drain(self.side, &self.segment, self.in_place, case)),
             Step::Undrain => Next::Done(flow.undrain(self.side, &self.segment, self.in_place, self.heard)),
             Step::Forward => self.forward(flow),
             Step::ForwardClaim => self.claim(flow, Step::ForwardEnd),
@@ -108,7 +108,10 @@ impl Passage {
                 self.step = step;
                 None
             }
-            Next::Done(outcome) => Some(Outcome { woken: self.woken, ..outcome }),
+            Next::Done(outcome) => Some(Outcome {
+                woken: self.woken,
+                ..outcome
+            }),
         }
     }
 
@@ -123,7 +126,9 @@ impl Passage {
 
     fn begin(&mut self, flow: &mut Flow) -> Next {
         let s = self.segment;
-        let Some(placement) = flow.placement(self.side) else { return untouched(&s) };
+        let Some(placement) = flow.placement(self.side) else {
+            return untouched(&s);
+        };
         self.slotted = placement == Placement::Slotted;
         let mode = match placement {
             Placement::Slotted => flow.slot.mode,
@@ -142,7 +147,9 @@ impl Passage {
                 Outcome::of(Verdict::Absorbed)
             });
         }
-        let Some(rec) = flow.record(self.side).copied() else { return untouched(&s) };
+        let Some(rec) = flow.record(self.side).copied() else {
+            return untouched(&s);
+        };
         if placement == Placement::Alone {
             return Next::Done(deliver(&s, Mapping::of_record(&rec)));
         }
@@ -154,26 +161,27 @@ impl Passage {
                 return Next::Done(Outcome::local(Verdict::SynReplaced, s));
             }
         }
-        self.trapped = meets_trap(&rec, &s);
+        self.trapped = meets_trap(&rec, &s) && self.is_plausible(flow, mode);
         if self.trapped && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
-            return self.at_trap(flow, mode);
+            return Next::Step(Step::Wake(Wake::from(mode)));
         }
         self.in_mode(flow, mode)
     }
 
-    /// It would wake the pair. A forged one must not.
-    fn at_trap(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+    /// Whether what meets a trap can be x's own: a blind segment wakes nobody, and is not kept either.
+    fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
         let s = self.segment;
-        let own = flow.judge(self.side, true, &s);
-        let x = flow.leg(self.side);
-        if !own && s.end().after(x.rec.rx_end) {
-            return Next::Done(Outcome::of(Verdict::DropWindow));
+        if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
+            return flow.judge(self.side, self.slotted, &s);
         }
-        Next::Step(Step::Wake(Wake::from(mode)))
+        let (x, o) = flow.legs(self.side);
+        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_old(&x.rec, &s)
     }
 
     fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {
-        let Some(mode) = wake.step(flow) else { return Next::Step(Step::Wake(wake)) };
+        let Some(mode) = wake.step(flow) else {
+            return Next::Step(Step::Wake(wake));
+        };
         self.woken = mode == Mode::Undrain;
         self.in_mode(flow, mode)
     }
@@ -184,17 +192,9 @@ impl Passage {
         }
         let new = self.slotted && flow.is_new(self.side, &self.segment);
         if self.trapped || (mode == Mode::Freeze && new) {
-            return Next::Step(Step::Hold);
+            return Next::Done(Outcome::held(self.segment));
         }
         Next::Step(Step::Forward)
-    }
-
-    /// There is no socket for it yet: user space keeps it, unless nobody would take it.
-    fn hold(&mut self, flow: &mut Flow) -> Next {
-        let s = self.segment;
-        let own = flow.judge(self.side, self.slotted, &s);
-        let news = flow.record_at(self.side, self.slotted).is_some_and(|r| s.end().after(r.rx_end));
-        Next::Done(if news && !own { Outcome::of(Verdict::DropWindow) } else { Outcome::held(s) })
     }
 
     /// A segment of a flow whose sockets are in the path.
@@ -285,7 +285,11 @@ impl Passage {
         }
         // What is forwarded is counted: the sockets may have to go on behind it.
         let unnoted = !self.in_place && s.len > 0;
-        if unnoted && flow.record_at(self.side, self.slotted).is_some_and(|r| s.end().after(r.rx_end)) {
+        if unnoted
+            && flow
+                .record_at(self.side, self.slotted)
+                .is_some_and(|r| s.end().after(r.rx_end))
+        {
             return Next::Done(Outcome::of(Verdict::DropWindow));
         }
         Next::Step(Step::ForwardClaim)

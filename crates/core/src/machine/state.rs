@@ -235,7 +235,11 @@ impl Flow {
     #[must_use]
     pub fn record(&self, side: Side) -> Option<&Record> {
         let record = self.records[side.index()].as_ref()?;
-        Some(if record.placement == Placement::Slotted { &self.slot.leg[side.index()].rec } else { record })
+        Some(if record.placement == Placement::Slotted {
+            &self.slot.leg[side.index()].rec
+        } else {
+            record
+        })
     }
 
     /// The record at a place that was found before: it may have moved on since.

@@ -42,10 +42,9 @@ pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
 /// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
 pub(super) fn in_window(rec: &Record, back: &Record, edge: Seq, s: &Segment) -> bool {
     let acked = back.rx_ack + back.ack_off;
-    !s.end().before(acked)
-        && !s.end().after(edge + 1)
-        && !(s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off))
-        && !acks_too_old(rec, s)
+    let unsent = s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off);
+    let within = s.end().at_or_after(acked) && s.end().at_or_before(edge + 1);
+    within && !unsent && !acks_too_old(rec, s)
 }
 
 /// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2). A FIN counts
@@ -81,10 +80,13 @@ pub(super) fn note_timestamp(rec: &mut Record, s: &Segment, in_place: bool) {
 impl Flow {
     /// `note_fin_or_rst` of `walk.h`.
     pub(super) fn note_fin_or_rst(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) {
-        if !s.has(flag::RST) && !(in_place && s.has(flag::FIN)) {
+        let ends = s.has(flag::RST) || (in_place && s.has(flag::FIN));
+        if !ends {
             return;
         }
-        let Some(back) = self.record(side.other()).copied() else { return };
+        let Some(back) = self.record(side.other()).copied() else {
+            return;
+        };
         if let Some(rec) = self.record_at(side, slotted) {
             note_end(rec, &back, s);
         }
@@ -92,11 +94,15 @@ impl Flow {
 
     /// `judge` of `walk.h`: whether what a segment says is to be noted.
     pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
-        let Some(rec) = self.record_at(side, slotted).copied() else { return false };
+        let Some(rec) = self.record_at(side, slotted).copied() else {
+            return false;
+        };
         if s.seq == rec.rx_end && !s.has(flag::SYN) {
             return true;
         }
-        let Some(back) = self.record(side.other()) else { return false };
+        let Some(back) = self.record(side.other()) else {
+            return false;
+        };
         let mut edge = back.rx_edge + back.ack_off;
         // A local socket may have offered more before.
         if slotted {

@@ -61,11 +61,18 @@ fn release(flow: &mut Flow, step: u8) -> bool {
     if step == 0 {
         return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
     }
-    let side = if step.is_multiple_of(2) { Side::Client } else { Side::Server };
+    let side = if step.is_multiple_of(2) {
+        Side::Client
+    } else {
+        Side::Server
+    };
     let from = flow.leg(side).rec;
     match (step, &mut flow.records[side.index()]) {
         (1 | 2, Some(rec)) if rec.placement == Placement::Slotted => {
-            *rec = Record { placement: Placement::Detached, ..from };
+            *rec = Record {
+                placement: Placement::Detached,
+                ..from
+            };
         }
         (3 | 4, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
         _ => {}
@@ -82,7 +89,9 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
         leg.tx_ack = back.rx_ack + back.ack_off;
         leg.tx_edge = back.rx_edge + back.ack_off;
     }
-    let Some(rec) = &mut flow.records[side.index()] else { return step >= 5 };
+    let Some(rec) = &mut flow.records[side.index()] else {
+        return step >= 5;
+    };
     let to = &mut flow.slot.leg[side.index()].rec;
     match step % 3 {
         0 if rec.placement == Placement::Detached => *to = *rec,

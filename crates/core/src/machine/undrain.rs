@@ -76,7 +76,11 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     ack = ack.max(o.tx_ack);
     raise(&mut o.tx_ack, ack);
     if sack == SackEdit::Shift {
-        sack = if o.owed & owed::SOME != 0 && ack.before(o.base) { SackEdit::Clip(ack, o.base) } else { SackEdit::Blank };
+        sack = if o.owed & owed::SOME != 0 && ack.before(o.base) {
+            SackEdit::Clip(ack, o.base)
+        } else {
+            SackEdit::Blank
+        };
     }
     new.ack = ack;
     new.window = window_field(o.tx_edge, ack, x.rec.wscale_out);
@@ -98,7 +102,11 @@ fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segm
     if ack != s.ack && s.has(flag::ACK) {
         h.ack = ack;
         h.window = window_field(edge, ack, x.rec.wscale_in);
-        sack = if ack.before(x.loc_end) { SackEdit::Clip(ack, x.loc_end) } else { SackEdit::Blank };
+        sack = if ack.before(x.loc_end) {
+            SackEdit::Clip(ack, x.loc_end)
+        } else {
+            SackEdit::Blank
+        };
     }
     if in_place && s.has(flag::ACK) {
         x.loc_acked = x.loc_acked.max(ack);

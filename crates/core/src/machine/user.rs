@@ -92,7 +92,10 @@ impl Flow {
             let leg = &mut flow.slot.leg[side.index()];
             *leg = Leg::start(own);
             leg.rec.ts_high = far.ts_high;
-            flow.records[side.index()] = Some(Record { placement: Placement::Slotted, ..leg.rec });
+            flow.records[side.index()] = Some(Record {
+                placement: Placement::Slotted,
+                ..leg.rec
+            });
         }
         flow.slot.mode = Mode::Track;
         flow
@@ -150,10 +153,7 @@ impl Flow {
     /// refuses acknowledgements above what it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let through = |x: &Leg, o: &Leg| {
-            settled(x, o)
-                && !o.rec.rx_ack.after(o.loc_end)
-        };
+        let through = |x: &Leg, o: &Leg| settled(x, o) && !o.rec.rx_ack.after(o.loc_end);
         let [a, b] = &self.slot.leg;
         through(a, b) && through(b, a)
     }

@@ -20,7 +20,11 @@ impl Reach {
     /// have looked again.
     fn of(x: &Leg, from: Mode) -> Reach {
         Reach {
-            end: if from == Mode::Freeze { x.base } else { x.rec.rx_end },
+            end: if from == Mode::Freeze {
+                x.base
+            } else {
+                x.rec.rx_end
+            },
             cut: if from == Mode::Drain { x.cut } else { x.read_to },
         }
     }
@@ -101,7 +105,10 @@ impl Wake {
     /// From the mode that was read just now.
     #[must_use]
     pub fn from(mode: Mode) -> Wake {
-        Wake { from: mode, step: Step::Take }
+        Wake {
+            from: mode,
+            step: Step::Take,
+        }
     }
 
     /// Takes one step. In the end: the mode after it, whoever made it; [`Mode::Undrain`] if the pair is awake.
@@ -122,10 +129,13 @@ impl Wake {
             Step::Look => {
                 let [a, b] = &slot.leg;
                 let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
-                let can = self.from != Mode::Drain
-                    || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
-                self.step =
-                    if can { Step::GoOn(Side::Client, reach) } else { Step::Store(Mode::Drain) };
+                let can =
+                    self.from != Mode::Drain || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
+                self.step = if can {
+                    Step::GoOn(Side::Client, reach)
+                } else {
+                    Step::Store(Mode::Drain)
+                };
             }
             Step::GoOn(side, reach) => {
                 let (x, o) = flow.legs(side);

@@ -7,13 +7,21 @@ use crate::seq::Seq;
 #[must_use]
 pub fn window_field(edge: Seq, ack: Seq, scale: u8) -> u32 {
     let room = edge - ack;
-    if room <= 0 { 0 } else { (room as u32 >> (scale & 15)).min(65_535) }
+    if room <= 0 {
+        0
+    } else {
+        (room as u32 >> (scale & 15)).min(65_535)
+    }
 }
 
 /// Before a drain: the right edge that x may be offered (papers' section III-E).
 pub(super) fn coupled_edge(x: &Leg, o: &Leg) -> Seq {
     let edge = o.rec.rx_edge + o.rec.ack_off;
-    if x.room == 0 { edge } else { edge.min(o.rec.rx_ack + o.rec.ack_off + x.room) }
+    if x.room == 0 {
+        edge
+    } else {
+        edge.min(o.rec.rx_ack + o.rec.ack_off + x.room)
+    }
 }
 
 /// While segments are forwarded: the edge that the far end offers, but no more than the local socket of x's leg could

@@ -65,8 +65,14 @@ fn every_byte_arrives_once_in_order_or_both_ends_see_a_reset() {
     }
     println!("{} seeds, {failures} failed", seed - first);
     assert_eq!(failures, 0);
-    let missing: Vec<_> = INTERESTING.into_iter().filter(|name| stats.of(name) == 0).collect();
-    assert!(missing.is_empty() || cycles < 10_000, "never happened: {missing:?}");
+    let missing: Vec<_> = INTERESTING
+        .into_iter()
+        .filter(|name| stats.of(name) == 0)
+        .collect();
+    assert!(
+        missing.is_empty() || cycles < 10_000,
+        "never happened: {missing:?}"
+    );
 }
 
 proptest! {

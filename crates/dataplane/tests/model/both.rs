@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use longsplice_core::{
-    machine::{self, Leg, Mode, Outcome, Passage, Placement, Record, Slot, Transfer, Verdict, Wake, seen, traits},
+    machine::{
+        self, Leg, Mode, Outcome, Passage, Placement, Record, Slot, Transfer, Verdict, Wake, seen, traits,
+    },
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{EventKind, Events, Ran, Side};
@@ -101,7 +103,11 @@ impl Both {
                 armed: random.once_in(3),
                 rx_end: Seq::new(random.near(a.peer[i])),
                 rx_ack: Seq::new(random.near(a.local[i])),
-                rx_edge: Seq::new(random.near(a.local[i]).wrapping_add(random.pick(&[0, 5000, 200_000]))),
+                rx_edge: Seq::new(
+                    random
+                        .near(a.local[i])
+                        .wrapping_add(random.pick(&[0, 5000, 200_000])),
+                ),
                 ts_high: Seq::new(random.near(a.clock[i].wrapping_add(ts_off[i]))),
                 trap: Seq::new(random.near(a.peer[i])),
                 bytes: u64::from(random.u32()),
@@ -184,7 +190,11 @@ impl Both {
             let model = self.machine.records[i].as_ref();
             if let Some(model) = model {
                 write_record(&mut record, model);
-                record.r#where = if model.placement == Placement::Slotted { index } else { 0 };
+                record.r#where = if model.placement == Placement::Slotted {
+                    index
+                } else {
+                    0
+                };
             }
             self.maps.set_record(leg(side), model.map(|_| &record));
         }
@@ -206,7 +216,10 @@ impl Both {
         let (what, result) = match random.below(10) {
             0..6 => {
                 let packet = self.peer_packet(random, side);
-                (format!("ingress {side:?} {packet:?}"), self.ingress(side, &packet))
+                (
+                    format!("ingress {side:?} {packet:?}"),
+                    self.ingress(side, &packet),
+                )
             }
             6..9 => {
                 let packet = self.local_packet(random, side);
@@ -280,7 +293,9 @@ impl Both {
         let (i, x) = (side.index(), self.machine.slot.leg[side.index()]);
         let a = self.anchors;
         let seq = random.pick(&[x.loc_end, Seq::new(a.local[i])]).raw();
-        let ack = random.pick(&[x.loc_ack, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])]).raw();
+        let ack = random
+            .pick(&[x.loc_ack, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])])
+            .raw();
         let base = self.flow.local_segment(side);
         let far = a.clock[1 - i].wrapping_add(self.machine.slot.leg[1 - i].rec.tsval_off.raw());
         let mut packet = self.packet(random, base, seq, ack, far, a.clock[i]);
@@ -318,9 +333,12 @@ impl Both {
     fn ingress(&mut self, side: Side, packet: &Packet) -> Result<(), String> {
         let s = expect::segment(packet);
         let outcome = Passage::new(machine_side(side), &s).run(&mut self.machine);
-        let copy = outcome
-            .acknowledge
-            .map(|s| (s, Passage::acknowledgement(machine_side(side), &s).run(&mut self.machine)));
+        let copy = outcome.acknowledge.map(|s| {
+            (
+                s,
+                Passage::acknowledgement(machine_side(side), &s).run(&mut self.machine),
+            )
+        });
         let ran = self.flow.ingress(side, &packet.bytes());
         let mut verdicts: Vec<&str> = vec![name(outcome.verdict)];
         if outcome.woken {
@@ -339,19 +357,30 @@ impl Both {
             frames.push(Both::across(side, expect::packet(packet, far)).bytes());
         }
         for expected in &frames {
-            let got = self.taps[side.other().index()].next().ok_or("no copy comes out at the far end")?;
+            let got = self.taps[side.other().index()]
+                .next()
+                .ok_or("no copy comes out at the far end")?;
             same(&got, expected, "the copy for the far end")?;
         }
         for tap in &self.taps {
             if let Some(frame) = tap.ready() {
-                return Err(format!("a copy comes out that the machine does not know of: {frame:02x?}"));
+                return Err(format!(
+                    "a copy comes out that the machine does not know of: {frame:02x?}"
+                ));
             }
         }
         self.same_events(packet, &outcome)?;
         let (value, after) = match &outcome {
-            Outcome { verdict: Verdict::Again, .. } => (REDIRECT, Some(packet.clone())),
-            Outcome { local: Some(local), .. } => (OK, Some(expect::packet(packet, local))),
-            Outcome { far: Some(far), .. } => (REDIRECT, Some(Both::across(side, expect::packet(packet, far)))),
+            Outcome {
+                verdict: Verdict::Again,
+                ..
+            } => (REDIRECT, Some(packet.clone())),
+            Outcome {
+                local: Some(local), ..
+            } => (OK, Some(expect::packet(packet, local))),
+            Outcome { far: Some(far), .. } => {
+                (REDIRECT, Some(Both::across(side, expect::packet(packet, far))))
+            }
             _ => (SHOT, None),
         };
         same_result(&ran, value, after)
@@ -366,7 +395,9 @@ impl Both {
             let word = |at: usize| u32::from_be_bytes(ran.packet[at..at + 4].try_into().expect("four bytes"));
             let got = (ran.verdict, word(38), word(42), ran.packet[47]);
             let expected = (REDIRECT, answer.seq.raw(), answer.ack.raw(), answer.flags);
-            return (got == expected).then_some(()).ok_or(format!("{got:?} instead of {expected:?}"));
+            return (got == expected)
+                .then_some(())
+                .ok_or(format!("{got:?} instead of {expected:?}"));
         }
         match outcome.wire {
             Some(wire) => same_result(&ran, OK, Some(expect::packet(packet, &wire))),
@@ -377,7 +408,11 @@ impl Both {
     fn wake(&mut self) -> Result<(), String> {
         // User space only asks for flows that have a slot.
         let expected = Wake::from(self.machine.slot.mode).run(&mut self.machine);
-        let got = self.flow.plane.wake(self.flow.slot()).map_err(|e| e.to_string())?;
+        let got = self
+            .flow
+            .plane
+            .wake(self.flow.slot())
+            .map_err(|e| e.to_string())?;
         *self.fates.entry(format!("wake: {expected:?}")).or_default() += 1;
         (format!("{got:?}") == format!("{expected:?}"))
             .then_some(())
@@ -389,7 +424,10 @@ impl Both {
         Transfer::new(machine::Direction::Release).run(&mut self.machine);
         let result = self.flow.plane.release(self.flow.slot(), legs(), [0, 0]);
         let gone = self.machine.records.iter().any(Option::is_none);
-        *self.fates.entry(format!("release: refused {refused}")).or_default() += 1;
+        *self
+            .fates
+            .entry(format!("release: refused {refused}"))
+            .or_default() += 1;
         match result.map_err(|e| e.kind()) {
             Err(std::io::ErrorKind::ResourceBusy) if refused => Ok(()),
             Err(std::io::ErrorKind::NotFound) if !refused && gone => Ok(()),
@@ -409,7 +447,9 @@ impl Both {
             *got.entry("emitted".to_owned()).or_default() += n;
         }
         *self.fates.entry(verdicts.join(" ")).or_default() += 1;
-        (got == expected).then_some(()).ok_or(format!("{got:?} instead of {expected:?}"))
+        (got == expected)
+            .then_some(())
+            .ok_or(format!("{got:?} instead of {expected:?}"))
     }
 
     fn same_events(&mut self, packet: &Packet, outcome: &Outcome) -> Result<(), String> {
@@ -427,7 +467,9 @@ impl Both {
         if outcome.copy.is_some() {
             expected.push((EventKind::Copy, packet.bytes()));
         }
-        (got == expected).then_some(()).ok_or(format!("events {got:?} instead of {expected:?}"))
+        (got == expected)
+            .then_some(())
+            .ok_or(format!("events {got:?} instead of {expected:?}"))
     }
 }
 
@@ -440,7 +482,10 @@ fn same(got: &[u8], expected: &[u8], what: &str) -> Result<(), String> {
 
 fn same_result(ran: &Ran, verdict: u32, packet: Option<Packet>) -> Result<(), String> {
     if ran.verdict != verdict {
-        return Err(format!("the program's value is {} instead of {verdict}", ran.verdict));
+        return Err(format!(
+            "the program's value is {} instead of {verdict}",
+            ran.verdict
+        ));
     }
     match packet {
         Some(packet) => same(&ran.packet, &packet.bytes(), "the packet"),

@@ -38,7 +38,11 @@ pub fn write_record(to: &mut ls_record, from: &Record) {
     to.wscale_in = from.wscale_in;
     to.wscale_out = from.wscale_out;
     to.traits = (to.traits & ADDRESSING) | from.traits;
-    let placement = PLACEMENTS.iter().find(|(p, _)| *p == from.placement).expect("a placement").1;
+    let placement = PLACEMENTS
+        .iter()
+        .find(|(p, _)| *p == from.placement)
+        .expect("a placement")
+        .1;
     to.placement = placement.0 as u8;
     to.seen = from.seen;
     to.armed = u8::from(from.armed);
@@ -151,7 +155,10 @@ fn pretty(flow: &Flow) -> String {
 
 /// All of it on a line for each leg.
 pub fn brief(flow: &Flow) -> String {
-    let text = format!("{flow:?}").replace("Seq(", "").replace("Offset(", "").replace("), ", ", ");
+    let text = format!("{flow:?}")
+        .replace("Seq(", "")
+        .replace("Offset(", "")
+        .replace("), ", ", ");
     text.replace("Leg {", "\n  Leg {").replace("slot:", "\nslot:")
 }
 

@@ -22,7 +22,9 @@ pub fn segment(packet: &Packet) -> Segment {
                     ecr: Seq::new(ecr),
                 });
             }
-            Opt::Sack(blocks) => blocks.iter().for_each(|&(l, r)| sack.push(Seq::new(l), Seq::new(r))),
+            Opt::Sack(blocks) => blocks
+                .iter()
+                .for_each(|&(l, r)| sack.push(Seq::new(l), Seq::new(r))),
             _ => {}
         }
     }
@@ -53,7 +55,10 @@ pub fn packet(from: &Packet, s: &Segment) -> Packet {
             other => vec![other],
         })
         .collect();
-    assert!(s.len == 0 || s.len as usize == from.payload.len(), "payload is never cut in two");
+    assert!(
+        s.len == 0 || s.len as usize == from.payload.len(),
+        "payload is never cut in two"
+    );
     Packet {
         seq: s.seq.raw(),
         ack: s.ack.raw(),

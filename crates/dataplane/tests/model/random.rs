@@ -46,7 +46,14 @@ impl Random {
             9 => self.below(3000),
             10 => self.below(300_000),
             // Never exactly half a circle: there before and after are the same.
-            _ => self.pick(&[1_000_001, (1 << 30) + 13, (1 << 31) - 7777, (1 << 31) + 7777, (3 << 30) + 101, 70_000]),
+            _ => self.pick(&[
+                1_000_001,
+                (1 << 30) + 13,
+                (1 << 31) - 7777,
+                (1 << 31) + 7777,
+                (3 << 30) + 101,
+                70_000,
+            ]),
         }
     }
 

@@ -109,7 +109,11 @@ fn a_timestamp_never_goes_back() {
                 };
                 flow.egress_gives(side, &emitted.bytes(), (OK, "emitted", &seen.bytes()));
             }
-            let Alone { mapping, sent: ts_high, .. } = flow.plane.alone(leg(side)).expect("it is alone");
+            let Alone {
+                mapping,
+                sent: ts_high,
+                ..
+            } = flow.plane.alone(leg(side)).expect("it is alone");
             assert_eq!((mapping, ts_high), (flow.plan.mapping[side.index()], high + 7));
         }
     }
@@ -248,7 +252,11 @@ fn a_registration_that_fails_leaves_a_leg_alone() {
         .register(&slot, 77, true, &starts)
         .expect_err("it is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
-    let Alone { mapping, sent: ts_high, .. } = flow.plane.alone(leg(Side::Client)).expect("it is alone still");
+    let Alone {
+        mapping,
+        sent: ts_high,
+        ..
+    } = flow.plane.alone(leg(Side::Client)).expect("it is alone still");
     assert_eq!(mapping, flow.plan.mapping[0]);
     assert_eq!(ts_high, flow.reference(Side::Server).ts_high);
 }

@@ -35,7 +35,10 @@ impl World {
         }
         let bytes = ack.min(x.write);
         if ack > x.write && !o.got_fin() && !self.locals[side.index()].as_ref().is_some_and(|l| l.got_fin()) {
-            self.fail(format!("the FIN of {side:?} is acknowledged and nobody has it: {}", show(s)));
+            self.fail(format!(
+                "the FIN of {side:?} is acknowledged and nobody has it: {}",
+                show(s)
+            ));
             return;
         }
         let has = o.received();
@@ -72,7 +75,10 @@ impl World {
             let (x, o) = (&self.ends[side.index()], &self.ends[side.other().index()]);
             let acked = x.una.min(x.write);
             if acked > o.received() && !self.doomed && !x.dead && !o.dead {
-                self.fail(format!("{acked} of {side:?} acknowledged and parked, the far end has {}", o.received()));
+                self.fail(format!(
+                    "{acked} of {side:?} acknowledged and parked, the far end has {}",
+                    o.received()
+                ));
                 return;
             }
         }
@@ -113,7 +119,10 @@ impl World {
             && s.at < FORGED
             && (s.seq + s.len).after(floor)
         {
-            self.fail(format!("trapped payload of {side:?} was forwarded: {} beyond {floor}", show(s)));
+            self.fail(format!(
+                "trapped payload of {side:?} was forwarded: {} beyond {floor}",
+                show(s)
+            ));
         }
     }
 
@@ -160,16 +169,26 @@ impl World {
             return true;
         }
         // One whose business was done does not hear of the other's reset.
-        let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| x.dead || (x.is_through() && x.got_fin() && x.received() == o.write);
+        let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
+            x.dead || (x.is_through() && x.got_fin() && x.received() == o.write)
+        };
         gone(a, b) && gone(b, a)
     }
 
     /// What went wrong, the last lines of the trace, and where things stand.
     pub fn report(&mut self, what: &str) -> String {
-        let lines = std::env::var("LONGSPLICE_TRACE").ok().and_then(|v| v.parse().ok()).unwrap_or(60);
+        let lines = std::env::var("LONGSPLICE_TRACE")
+            .ok()
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(60);
         let trace: Vec<_> = self.trace.take().unwrap_or_default().into();
         let trace = &trace[trace.len().saturating_sub(lines)..];
-        format!("{what}\n{}\n{:?}\n{}", trace.join("\n"), self.scenario, self.describe())
+        format!(
+            "{what}\n{}\n{:?}\n{}",
+            trace.join("\n"),
+            self.scenario,
+            self.describe()
+        )
     }
 
     /// For the report: where things stand.
@@ -177,7 +196,17 @@ impl World {
         let tcp = |t: &super::tcp::Tcp| {
             format!(
                 "una {} nxt {} write {} fin {} edge {} | rcv {} unread {} eof {} fin {} edge {} | dead {} timers {:?}",
-                t.una, t.nxt, t.write, t.fin, t.snd_edge, t.rcv_nxt, t.unread, t.eof, t.got_fin(), t.rcv_edge, t.dead,
+                t.una,
+                t.nxt,
+                t.write,
+                t.fin,
+                t.snd_edge,
+                t.rcv_nxt,
+                t.unread,
+                t.eof,
+                t.got_fin(),
+                t.rcv_edge,
+                t.dead,
                 t.next_timer()
             )
         };
@@ -213,13 +242,32 @@ impl World {
     /// Counts what only the sockets know.
     pub fn collect(&mut self) {
         let calm = self.scenario.is_calm();
-        let sockets: Vec<_> = self.ends.iter().chain(self.locals.iter().flatten()).cloned().collect();
+        let sockets: Vec<_> = self
+            .ends
+            .iter()
+            .chain(self.locals.iter().flatten())
+            .cloned()
+            .collect();
         for (i, t) in sockets.iter().enumerate() {
             let end = i < 2;
             self.stats.add_n("timeouts", t.timeouts.into());
             if calm {
-                self.stats.add_n(if end { "calm: timeouts of ends" } else { "calm: timeouts of sockets" }, t.timeouts.into());
-                self.stats.add_n(if end { "calm: beyond the window of ends" } else { "calm: beyond the window of sockets" }, t.beyond_window.into());
+                self.stats.add_n(
+                    if end {
+                        "calm: timeouts of ends"
+                    } else {
+                        "calm: timeouts of sockets"
+                    },
+                    t.timeouts.into(),
+                );
+                self.stats.add_n(
+                    if end {
+                        "calm: beyond the window of ends"
+                    } else {
+                        "calm: beyond the window of sockets"
+                    },
+                    t.beyond_window.into(),
+                );
                 self.stats.add_n("calm: too old", t.too_old.into());
                 self.stats.add_n("calm: SACK refused", t.sack_refused.into());
             }

@@ -106,7 +106,10 @@ impl World {
             self.give_up();
             return;
         }
-        if self.is_slotted() && mode == Mode::Undrain && matches!(self.daemon.phase, Phase::Drain | Phase::Dormant) {
+        if self.is_slotted()
+            && mode == Mode::Undrain
+            && matches!(self.daemon.phase, Phase::Drain | Phase::Dormant)
+        {
             self.woken();
         }
         let due = self.now >= self.daemon.until;
@@ -155,7 +158,9 @@ impl World {
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());
             let (mut said, mut read) = (Vec::new(), Vec::new());
-            let (Some(x), Some(o)) = (self.locals[i].clone(), self.locals[j].clone()) else { return };
+            let (Some(x), Some(o)) = (self.locals[i].clone(), self.locals[j].clone()) else {
+                return;
+            };
             if x.dead || o.dead {
                 self.give_up();
                 return;
@@ -171,7 +176,10 @@ impl World {
                     o.write(self.now, Run { at: run.at, len: n }, &mut said);
                     d.held.pop_front();
                     if n < run.len {
-                        d.held.push_front(Run { at: run.at + n as u64, len: run.len - n });
+                        d.held.push_front(Run {
+                            at: run.at + n as u64,
+                            len: run.len - n,
+                        });
                     }
                 }
                 if !d.held.is_empty() || d.eof {
@@ -198,7 +206,13 @@ impl World {
     fn relay(&mut self, due: bool) {
         self.pump();
         let ended = self.daemon.pump.iter().any(|p| p.eof) || self.fins();
-        let through = self.locals.iter().flatten().filter(|l| l.is_through() && l.got_fin()).count() == 2;
+        let through = self
+            .locals
+            .iter()
+            .flatten()
+            .filter(|l| l.is_through() && l.got_fin())
+            .count()
+            == 2;
         if through {
             self.enter_phase(Phase::Over, 0, 0);
             return;
@@ -215,7 +229,11 @@ impl World {
             return;
         }
         for side in Side::BOTH {
-            let room = if self.rng.chance(500) { 0 } else { self.rng.between(4000, 100_000) as u32 };
+            let room = if self.rng.chance(500) {
+                0
+            } else {
+                self.rng.between(4000, 100_000) as u32
+            };
             self.flow.slot.leg[side.index()].room = room;
         }
         self.flow.slot.flags = slot_flag::COUPLE;
@@ -224,7 +242,9 @@ impl World {
     }
 
     fn fins(&self) -> bool {
-        Side::BOTH.iter().any(|&s| self.flow.record(s).is_some_and(|r| r.seen & seen::FIN != 0))
+        Side::BOTH
+            .iter()
+            .any(|&s| self.flow.record(s).is_some_and(|r| r.seen & seen::FIN != 0))
     }
 
     fn part(&mut self) {
@@ -234,6 +254,7 @@ impl World {
         }
         self.daemon.rx_ts = legs.map(|x| Some(x.rx_ts));
         self.daemon.adj = [legs[0].adj_seq, legs[0].adj_ack, legs[1].adj_seq, legs[1].adj_ack];
+        self.disarm();
         self.flow.part();
         self.stats.add("legs alone");
         self.enter_phase(Phase::Alone, MS, 30 * MS);
@@ -282,7 +303,10 @@ impl World {
             window: longsplice_core::machine::window_field(x.loc_edge, x.tx_ack, o.rec.wscale_out),
             flags: flag::ACK,
             ts: self.scenario.locals[side.index()].timestamps.then_some(
-                longsplice_core::machine::Timestamps { val: o.rec.ts_high, ecr: x.rx_ts },
+                longsplice_core::machine::Timestamps {
+                    val: o.rec.ts_high,
+                    ecr: x.rx_ts,
+                },
             ),
             ..Segment::default()
         };
@@ -375,7 +399,9 @@ impl World {
             return;
         }
         if !wakeable || self.over() || self.rng.chance(self.scenario.detach) {
-            self.tasks.push(Task::Transfer(Transfer::new(longsplice_core::machine::Direction::Release)));
+            self.tasks.push(Task::Transfer(Transfer::new(
+                longsplice_core::machine::Direction::Release,
+            )));
             self.enter_phase(Phase::Releasing, 0, 0);
         } else {
             self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
@@ -389,7 +415,11 @@ impl World {
             return;
         }
         let wakeable = self.flow.slot.flags & slot_flag::WAKEABLE != 0;
-        self.stats.add(if wakeable { "parked" } else { "drained, not parkable" });
+        self.stats.add(if wakeable {
+            "parked"
+        } else {
+            "drained, not parkable"
+        });
         self.check_parked();
         self.enter_phase(Phase::Dormant, 0, if wakeable { 60 * MS } else { 0 });
     }
@@ -441,7 +471,9 @@ impl World {
             return;
         }
         self.flow.slot.mode = Mode::Final;
-        self.tasks.push(Task::Transfer(Transfer::new(longsplice_core::machine::Direction::Attach)));
+        self.tasks.push(Task::Transfer(Transfer::new(
+            longsplice_core::machine::Direction::Attach,
+        )));
         self.enter_phase(Phase::Attaching, 0, 0);
     }
 
@@ -450,12 +482,22 @@ impl World {
         use longsplice_core::machine::Rebuilt;
         let mut rebuilt = Vec::new();
         let records = Side::BOTH.map(|s| self.flow.leg(s).rec);
-        let base = records.map(|r| if r.seen & seen::FIN != 0 { r.rx_end - 1 } else { r.rx_end });
+        let base = records.map(|r| {
+            if r.seen & seen::FIN != 0 {
+                r.rx_end - 1
+            } else {
+                r.rx_end
+            }
+        });
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());
             let snd = base[j] + records[j].seq_off;
             let promised = records[j].rx_edge + records[j].ack_off;
-            let edge = if promised.after(base[i]) { promised } else { base[i] };
+            let edge = if promised.after(base[i]) {
+                promised
+            } else {
+                base[i]
+            };
             let mut config = self.scenario.locals[i];
             if let Some(last) = self.last_ts[i] {
                 let clock = Seq::new((self.now / MS) as u32);
@@ -466,7 +508,11 @@ impl World {
             let room = i64::from(edge - base[i]);
             let socket = super::tcp::Tcp::rebuilt(config, snd, base[i], window, room, self.now);
             self.replace_local(side, Some(socket));
-            rebuilt.push(Rebuilt { rcv_nxt: base[i], rcv_edge: edge, snd_nxt: snd });
+            rebuilt.push(Rebuilt {
+                rcv_nxt: base[i],
+                rcv_edge: edge,
+                snd_nxt: snd,
+            });
         }
         self.daemon.pump = Default::default();
         if let [a, b] = rebuilt[..] {
@@ -491,10 +537,17 @@ impl World {
                 let s = Segment {
                     seq: x.base,
                     ack: x.rec.rx_ack,
-                    window: longsplice_core::machine::window_field(x.rec.rx_edge, x.rec.rx_ack, x.rec.wscale_in),
+                    window: longsplice_core::machine::window_field(
+                        x.rec.rx_edge,
+                        x.rec.rx_ack,
+                        x.rec.wscale_in,
+                    ),
                     flags: flag::FIN | flag::ACK,
                     ts: self.scenario.locals[side.index()].timestamps.then_some(
-                        longsplice_core::machine::Timestamps { val: x.rx_ts, ecr: Seq::default() },
+                        longsplice_core::machine::Timestamps {
+                            val: x.rx_ts,
+                            ecr: Seq::default(),
+                        },
                     ),
                     ..Segment::default()
                 };
@@ -507,10 +560,7 @@ impl World {
     fn awake(&mut self) {
         self.inject();
         self.pump();
-        if self.flow.slot.mode == Mode::Undrain
-            && self.daemon.held.is_empty()
-            && self.flow.undrained()
-        {
+        if self.flow.slot.mode == Mode::Undrain && self.daemon.held.is_empty() && self.flow.undrained() {
             let pause = if self.rng.chance(300) { 0 } else { 40 * MS };
             self.enter_phase(Phase::Relay, 0, pause);
         }
@@ -543,13 +593,19 @@ impl World {
             return;
         }
         let side = self.rng.pick(&Side::BOTH);
-        let ahead = if self.rng.chance(500) { 0 } else { self.rng.below(20_000) };
+        let ahead = if self.rng.chance(500) {
+            0
+        } else {
+            self.rng.below(20_000)
+        };
         self.trap(side, ahead);
     }
 
     /// Arms a trap for what a side sends, beyond so many bytes more.
     pub fn trap(&mut self, side: Side, ahead: u64) {
-        let Some(rec) = self.flow.record(side).copied() else { return };
+        let Some(rec) = self.flow.record(side).copied() else {
+            return;
+        };
         if !self.daemon.alive || rec.placement == Placement::Alone {
             return;
         }
@@ -579,13 +635,14 @@ impl World {
     fn kill(&mut self) {
         self.note(|| "SIGKILL".into());
         let phase = self.daemon.phase;
-        self.stats.add(if self.is_slotted() && self.flow.slot.mode == Mode::Final {
-            "killed while dormant"
-        } else if phase == Phase::Detached {
-            "killed while detached"
-        } else {
-            "killed with sockets in the path"
-        });
+        self.stats
+            .add(if self.is_slotted() && self.flow.slot.mode == Mode::Final {
+                "killed while dormant"
+            } else if phase == Phase::Detached {
+                "killed while detached"
+            } else {
+                "killed with sockets in the path"
+            });
         self.daemon.alive = false;
         self.daemon.held.clear();
         let first = self.rng.pick(&Side::BOTH);
@@ -593,10 +650,22 @@ impl World {
             self.abort_local(side);
             if self.rng.chance(300) {
                 self.backlog += 1;
-                self.at(self.now, Event::ToLocal(side, Segment { flags: flag::RST, ..Segment::default() }));
+                self.at(
+                    self.now,
+                    Event::ToLocal(
+                        side,
+                        Segment {
+                            flags: flag::RST,
+                            ..Segment::default()
+                        },
+                    ),
+                );
             }
         }
-        let dead = !matches!(self.flow.slot.mode, Mode::Final | Mode::Moved | Mode::Freeze | Mode::Free);
+        let dead = !matches!(
+            self.flow.slot.mode,
+            Mode::Final | Mode::Moved | Mode::Freeze | Mode::Free
+        );
         if self.is_slotted() && dead || self.flow.placement(Side::Client).is_none() || phase == Phase::Alone {
             self.doomed = true;
         }
@@ -612,8 +681,16 @@ impl World {
         }
         self.flow.switch(Mode::Freeze, Mode::Final);
         let lost = self.is_slotted() && self.flow.slot.mode != Mode::Final;
-        self.daemon = Daemon { cycles: self.daemon.cycles, ..Daemon::default() };
-        if lost || self.flow.placement(Side::Client).is_none_or(|p| p == Placement::Alone) {
+        self.daemon = Daemon {
+            cycles: self.daemon.cycles,
+            ..Daemon::default()
+        };
+        if lost
+            || self
+                .flow
+                .placement(Side::Client)
+                .is_none_or(|p| p == Placement::Alone)
+        {
             self.doomed = true;
             self.flow.unregister();
             self.enter_phase(Phase::Over, 0, 0);

@@ -72,7 +72,14 @@ fn write(world: &mut World, side: Side, len: i64) {
     let end = &mut world.ends[side.index()];
     let len = len.min(end.can_write());
     if len > 0 && (end.write as u64) < FORGED {
-        end.write(world.now, Run { at: end.write as u64, len }, &mut out);
+        end.write(
+            world.now,
+            Run {
+                at: end.write as u64,
+                len,
+            },
+            &mut out,
+        );
     }
     world.end_says(side, out);
 }

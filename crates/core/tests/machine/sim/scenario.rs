@@ -54,7 +54,11 @@ pub struct Scenario {
 
 fn isn(rng: &mut Rng) -> Seq {
     // More often beside the wrap.
-    Seq::new(if rng.chance(300) { (rng.below(40_000) as u32).wrapping_sub(20_000) } else { rng.next() as u32 })
+    Seq::new(if rng.chance(300) {
+        (rng.below(40_000) as u32).wrapping_sub(20_000)
+    } else {
+        rng.next() as u32
+    })
 }
 
 impl Scenario {
@@ -62,9 +66,21 @@ impl Scenario {
         let calm = rng.chance(350);
         let link = |rng: &mut Rng| Link {
             delay: rng.pick(&[50, 500, 2 * MS, 10 * MS, 25 * MS]),
-            jitter: if calm || rng.chance(500) { 0 } else { rng.pick(&[200, 3 * MS, 12 * MS]) },
-            loss: if calm || rng.chance(400) { 0 } else { rng.pick(&[5, 20, 60]) },
-            duplicate: if calm || rng.chance(600) { 0 } else { rng.pick(&[5, 40]) },
+            jitter: if calm || rng.chance(500) {
+                0
+            } else {
+                rng.pick(&[200, 3 * MS, 12 * MS])
+            },
+            loss: if calm || rng.chance(400) {
+                0
+            } else {
+                rng.pick(&[5, 20, 60])
+            },
+            duplicate: if calm || rng.chance(600) {
+                0
+            } else {
+                rng.pick(&[5, 40])
+            },
         };
         let links = [link(rng), link(rng)];
         let timestamps = rng.chance(700);
@@ -98,8 +114,20 @@ impl Scenario {
         for end in &mut ends {
             end.rto = 200 * MS + total;
         }
-        let habit = |rng: &mut Rng| rng.pick(&[Habit::Random, Habit::Random, Habit::Bulk, Habit::Turns, Habit::Silent]);
-        let habits = if rng.chance(300) { [Habit::Turns; 2] } else { [habit(rng), habit(rng)] };
+        let habit = |rng: &mut Rng| {
+            rng.pick(&[
+                Habit::Random,
+                Habit::Random,
+                Habit::Bulk,
+                Habit::Turns,
+                Habit::Silent,
+            ])
+        };
+        let habits = if rng.chance(300) {
+            [Habit::Turns; 2]
+        } else {
+            [habit(rng), habit(rng)]
+        };
         Scenario {
             cycles: rng.between(4, 24) as u32,
             links,
@@ -123,6 +151,8 @@ impl Scenario {
 
     /// Nothing on the network disturbs.
     pub fn is_calm(&self) -> bool {
-        self.links.iter().all(|l| l.jitter == 0 && l.loss == 0 && l.duplicate == 0)
+        self.links
+            .iter()
+            .all(|l| l.jitter == 0 && l.loss == 0 && l.duplicate == 0)
     }
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use longsplice_core::{
-    machine::{Finish, Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake, traits},
+    machine::{
+        Finish, Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake,
+        traits,
+    },
     seq::{Offset, Seq},
 };
 
@@ -109,7 +112,8 @@ impl World {
         let s = &scenario;
         let pair = |i: usize| {
             let [out, back] = s.isn[i];
-            let window = |c: &super::tcp::Config| c.room.min(65_535 << c.our_scale) >> c.our_scale << c.our_scale;
+            let window =
+                |c: &super::tcp::Config| c.room.min(65_535 << c.our_scale) >> c.our_scale << c.our_scale;
             let mut end = Tcp::new(s.ends[i], out, back, window(&s.locals[i]), 0);
             let mut local = Tcp::new(s.locals[i], back, out, window(&s.ends[i]), 0);
             // Of the handshake.
@@ -157,7 +161,9 @@ impl World {
 
     /// Puts the pair into the table. `adj`: of the client's leg, then of the server's.
     pub fn register(&mut self, adj: [Offset; 4]) {
-        let (Some(a), Some(b)) = (&self.locals[0], &self.locals[1]) else { return };
+        let (Some(a), Some(b)) = (&self.locals[0], &self.locals[1]) else {
+            return;
+        };
         let states = [a.state(), b.state()];
         // Where the next byte to be read from x is the next to be written to o.
         let (ca, wa) = (a.copied() - adj[0], a.snd_seq(a.write) - adj[1]);
@@ -183,7 +189,11 @@ impl World {
             start.record.wscale_out = far.our_scale;
             start.record.traits = if own.timestamps { traits::TIMESTAMPS } else { 0 }
                 | if own.sack { traits::SACK } else { 0 }
-                | if own.sack && !far.sack { traits::BLANK_SACK } else { 0 };
+                | if own.sack && !far.sack {
+                    traits::BLANK_SACK
+                } else {
+                    0
+                };
             start.ts_high = self.last_ts[i].unwrap_or(self.ts_clock(side));
         }
         self.flow = Flow::register(&starts);
@@ -222,7 +232,9 @@ impl World {
             self.step_task();
             return true;
         }
-        let Some(Reverse((time, id))) = self.events.pop() else { return false };
+        let Some(Reverse((time, id))) = self.events.pop() else {
+            return false;
+        };
         if self.tasks.is_empty() {
             self.early = 0;
             self.now = self.now.max(time);
@@ -230,7 +242,9 @@ impl World {
             // Another CPU does it meanwhile: time stands still.
             self.early += 1;
         }
-        let Some(event) = self.pending.remove(&id) else { return true };
+        let Some(event) = self.pending.remove(&id) else {
+            return true;
+        };
         self.handle(event);
         true
     }
@@ -447,8 +461,10 @@ impl World {
 
     fn set_timers(&mut self, side: Side) {
         let i = side.index();
-        let timers =
-            [self.ends[i].next_timer(), self.locals[i].as_ref().and_then(|l| l.next_timer())];
+        let timers = [
+            self.ends[i].next_timer(),
+            self.locals[i].as_ref().and_then(|l| l.next_timer()),
+        ];
         let events = [Event::EndTimer(side), Event::LocalTimer(side, self.generation[i])];
         for k in 0..2 {
             if let Some(at) = timers[k]
@@ -498,18 +514,31 @@ impl World {
             _ if self.stopping || end.dead => 0,
             Habit::Random if n < 8 => 1 + n * n * 100,
             Habit::Bulk => 20_000,
-            Habit::Turns if end.received() == other && (i == 0 || end.received() > end.write) => 50 + n * n * 20,
+            Habit::Turns if end.received() == other && (i == 0 || end.received() > end.write) => {
+                50 + n * n * 20
+            }
             _ => 0,
         };
         let write = write.min(end.can_write());
         if write > 0 {
-            end.write(self.now, super::tcp::Run { at: end.write as u64, len: write }, &mut out);
+            end.write(
+                self.now,
+                super::tcp::Run {
+                    at: end.write as u64,
+                    len: write,
+                },
+                &mut out,
+            );
         }
         let close = self.stopping || self.rng.chance(self.scenario.early_fin);
         let end = &mut self.ends[i];
         if close && !end.fin && !end.dead {
             end.shutdown(self.now, &mut out);
-            self.stats.add(if self.stopping { "closed" } else { "half-closed early" });
+            self.stats.add(if self.stopping {
+                "closed"
+            } else {
+                "half-closed early"
+            });
         }
         if !self.stopping && self.rng.chance(self.scenario.reset) {
             self.ends[i].abort(self.now, &mut out);
@@ -524,7 +553,9 @@ impl World {
     /// A segment of somebody who guesses.
     pub fn forge(&mut self) {
         let side = self.rng.pick(&Side::BOTH);
-        let Some(rec) = self.flow.record(side).copied() else { return };
+        let Some(rec) = self.flow.record(side).copied() else {
+            return;
+        };
         let back = self.flow.record(side.other()).copied().unwrap_or_default();
         let x = self.flow.leg(side);
         let mut edge = back.rx_edge + back.ack_off;
@@ -535,7 +566,9 @@ impl World {
         // What an end would take of a stranger is none of ours: so it is out of the window, or its ACK is.
         let in_window = self.rng.chance(300);
         let seq = match () {
-            () if in_window => rec.rx_end + 1 + self.rng.below(u64::from(edge.bytes_since(rec.rx_end)).max(1)) as u32,
+            () if in_window => {
+                rec.rx_end + 1 + self.rng.below(u64::from(edge.bytes_since(rec.rx_end)).max(1)) as u32
+            }
             () if self.rng.chance(500) => edge + 2 + far,
             () => rec.rx_end - far,
         };
@@ -572,5 +605,8 @@ pub fn show(s: &Segment) -> String {
         .map(|f| f.1)
         .collect();
     let sack: Vec<String> = s.sack.iter().map(|(l, r)| format!("{l}-{r}")).collect();
-    format!("[{flags} {}+{} ack {} win {} @{} sack {sack:?}]", s.seq, s.len, s.ack, s.window, s.at)
+    format!(
+        "[{flags} {}+{} ack {} win {} @{} sack {sack:?}]",
+        s.seq, s.len, s.ack, s.window, s.at
+    )
 }

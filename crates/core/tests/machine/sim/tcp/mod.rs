@@ -199,7 +199,11 @@ impl Tcp {
 
     /// The next number that user space will read.
     pub fn copied(&self) -> Seq {
-        self.rcv_seq(self.rcv_nxt - self.unread - i64::from(self.fin_at.is_some_and(|f| self.rcv_nxt > f) && !self.eof))
+        self.rcv_seq(
+            self.rcv_nxt
+                - self.unread
+                - i64::from(self.fin_at.is_some_and(|f| self.rcv_nxt > f) && !self.eof),
+        )
     }
 
     pub fn clock(&self, now: Time) -> Seq {
@@ -226,7 +230,11 @@ impl Tcp {
         let mut segment = Segment {
             seq: self.snd_seq(seq),
             ack: self.rcv_seq(self.rcv_nxt),
-            window: window_field(self.rcv_seq(edge), self.rcv_seq(self.rcv_nxt), self.config.our_scale),
+            window: window_field(
+                self.rcv_seq(edge),
+                self.rcv_seq(self.rcv_nxt),
+                self.config.our_scale,
+            ),
             flags: flags | flag::ACK,
             ..Segment::default()
         };
@@ -234,8 +242,10 @@ impl Tcp {
         self.unacked = 0;
         self.delack_at = None;
         if self.config.timestamps {
-            segment.ts =
-                Some(Timestamps { val: self.clock(now), ecr: self.ts_recent.unwrap_or_default() });
+            segment.ts = Some(Timestamps {
+                val: self.clock(now),
+                ecr: self.ts_recent.unwrap_or_default(),
+            });
         }
         if self.config.sack {
             self.put_sack(&mut segment);
@@ -263,7 +273,10 @@ impl Tcp {
         if self.dead {
             return None;
         }
-        [self.rto_at, self.probe_at, self.delack_at].into_iter().flatten().min()
+        [self.rto_at, self.probe_at, self.delack_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub fn on_timer(&mut self, now: Time, out: &mut Vec<Segment>) {
@@ -288,8 +301,16 @@ pub fn no_socket(s: &Segment) -> Option<Segment> {
         return None;
     }
     Some(if s.has(flag::ACK) {
-        Segment { seq: s.ack, flags: flag::RST, ..Segment::default() }
+        Segment {
+            seq: s.ack,
+            flags: flag::RST,
+            ..Segment::default()
+        }
     } else {
-        Segment { ack: s.end(), flags: flag::RST | flag::ACK, ..Segment::default() }
+        Segment {
+            ack: s.end(),
+            flags: flag::RST | flag::ACK,
+            ..Segment::default()
+        }
     })
 }

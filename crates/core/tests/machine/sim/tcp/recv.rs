@@ -32,7 +32,10 @@ impl Tcp {
             }
         }
         // The one that changed last comes first (RFC 2018 section 4).
-        if let Some(i) = blocks.iter().position(|b| b.0 <= self.last_early && self.last_early < b.1) {
+        if let Some(i) = blocks
+            .iter()
+            .position(|b| b.0 <= self.last_early && self.last_early < b.1)
+        {
             blocks.swap(0, i);
         }
         for (left, right) in blocks.into_iter().take(3) {
@@ -52,9 +55,15 @@ impl Tcp {
         while left > 0 {
             let Some(run) = self.queue.pop_front() else { break };
             let take = run.len.min(left);
-            runs.push(Run { at: run.at, len: take });
+            runs.push(Run {
+                at: run.at,
+                len: take,
+            });
             if take < run.len {
-                self.queue.push_front(Run { at: run.at + take as u64, len: run.len - take });
+                self.queue.push_front(Run {
+                    at: run.at + take as u64,
+                    len: run.len - take,
+                });
             }
             left -= take;
             self.unread -= take;
@@ -96,7 +105,10 @@ impl Tcp {
 
     /// `tcp_validate_incoming` (RFC 7323 section 5, RFC 9293 section 3.10.7.4, RFC 5961).
     fn is_acceptable(&mut self, now: Time, s: &Segment, out: &mut Vec<Segment>) -> bool {
-        let (seq, end) = (self.rcv_index(s.seq), self.rcv_index(s.seq) + i64::from(s.end() - s.seq));
+        let (seq, end) = (
+            self.rcv_index(s.seq),
+            self.rcv_index(s.seq) + i64::from(s.end() - s.seq),
+        );
         if let (Some(ts), Some(recent)) = (s.ts, self.ts_recent)
             && self.config.timestamps
             && ts.val.before(recent)
@@ -165,7 +177,10 @@ impl Tcp {
         let mut at_once = false;
         let skip = (self.rcv_nxt - seq).max(0);
         if skip < i64::from(s.len) {
-            let run = Run { at: s.at + skip as u64, len: i64::from(s.len) - skip };
+            let run = Run {
+                at: s.at + skip as u64,
+                len: i64::from(s.len) - skip,
+            };
             if s.at >= FORGED {
                 self.forged = Some("forged payload");
             }
@@ -220,7 +235,13 @@ impl Tcp {
                 continue;
             }
             if start > seq {
-                self.early.insert(seq, Run { at: run.at, len: start - seq });
+                self.early.insert(
+                    seq,
+                    Run {
+                        at: run.at,
+                        len: start - seq,
+                    },
+                );
             }
             let skip = end - seq;
             seq += skip;
@@ -240,7 +261,10 @@ impl Tcp {
             self.early.pop_first();
             let skip = self.rcv_nxt - start;
             if skip < run.len {
-                self.take(Run { at: run.at + skip as u64, len: run.len - skip });
+                self.take(Run {
+                    at: run.at + skip as u64,
+                    len: run.len - skip,
+                });
             }
         }
     }

@@ -7,7 +7,11 @@ use super::{Run, Tcp, Time};
 impl Tcp {
     /// As much as its buffer takes, or 0 if it was shut down.
     pub fn can_write(&self) -> i64 {
-        if self.fin || self.dead { 0 } else { (self.config.send_room - (self.write - self.una)).max(0) }
+        if self.fin || self.dead {
+            0
+        } else {
+            (self.config.send_room - (self.write - self.una)).max(0)
+        }
     }
 
     pub fn write(&mut self, now: Time, run: Run, out: &mut Vec<Segment>) {
@@ -105,7 +109,11 @@ impl Tcp {
             self.lost_to = ack + self.config.mss;
         }
         if self.recover.is_none() {
-            self.cwnd += if self.cwnd < self.ssthresh { (advanced / self.config.mss).max(1) } else { 1 };
+            self.cwnd += if self.cwnd < self.ssthresh {
+                (advanced / self.config.mss).max(1)
+            } else {
+                1
+            };
             self.cwnd = self.cwnd.min(1000);
         }
         self.rto_at = (ack < self.nxt).then_some(now + self.config.rto);
@@ -170,7 +178,10 @@ impl Tcp {
         let mut run = Run { at: 0, len: 0 };
         for r in &self.out {
             if skip < r.len {
-                run = Run { at: r.at + skip as u64, len: (r.len - skip).min(max) };
+                run = Run {
+                    at: r.at + skip as u64,
+                    len: (r.len - skip).min(max),
+                };
                 break;
             }
             skip -= r.len;
@@ -189,7 +200,11 @@ impl Tcp {
 
     fn in_flight(&self) -> i64 {
         let sacked: i64 = self.sacked.iter().map(|b| b.1 - b.0).sum();
-        let lost = if self.recover.is_some() { (self.lost_to.min(self.nxt) - self.again).max(0) } else { 0 };
+        let lost = if self.recover.is_some() {
+            (self.lost_to.min(self.nxt) - self.again).max(0)
+        } else {
+            0
+        };
         (self.nxt - self.una - sacked - lost).max(0)
     }
 
@@ -234,7 +249,12 @@ impl Tcp {
                 break;
             }
             first = false;
-            let next = self.sacked.iter().map(|b| b.0).find(|&l| l > self.again).unwrap_or(self.nxt);
+            let next = self
+                .sacked
+                .iter()
+                .map(|b| b.0)
+                .find(|&l| l > self.again)
+                .unwrap_or(self.nxt);
             let len = (next.min(self.nxt) - self.again).min(self.segment_size());
             let s = self.segment_of(now, self.again, len);
             let took = i64::from(s.end() - s.seq);

@@ -1,0 +1,165 @@
+//! Sockets that are built for a flow: FREEZE holds what is new until they are there, and they take over what was forwarded
+//! or leave it to the ends.
+
+use longsplice_dataplane::{EventKind, Mapping, Mode, Side};
+
+use crate::support::{
+    flow::{Flow, OK, Plan, SHOT},
+    packet::*,
+    woken::{Behind, Past},
+};
+
+/// What both peers sent past the sockets.
+const SENT: [u32; 2] = [700, 90];
+
+fn frozen(past: Past) -> Flow {
+    let flow = Flow::dormant(Plan::default());
+    flow.pass(past);
+    assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), Mode::Freeze);
+    flow
+}
+
+#[test]
+fn what_is_new_is_held_and_the_rest_passes() {
+    for side in Side::BOTH {
+        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let flow = frozen(Past::unacknowledged(SENT));
+        let mut events = flow.plane.events().expect("the ring");
+        for (offset, len, flags) in [
+            (sent, 1, ACK),
+            (sent - 1, 2, ACK | PSH),
+            (sent, 0, ACK | FIN),
+            (sent + 50, 9, ACK),
+        ] {
+            let packet = Packet {
+                flags,
+                ..flow.later(side, offset, len, 0)
+            };
+            let frame = packet.bytes();
+            flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
+            let found = events.take().expect("the ring");
+            assert_eq!((found.len(), found[0].kind), (1, EventKind::Held));
+            assert_frame(&found[0].packet, &frame, "held");
+        }
+        let mut reference = flow.reference(side);
+        for packet in [
+            flow.later(side, 0, sent, far),
+            flow.later(side, sent - 1, 1, 0),
+            flow.later(side, sent, 0, far),
+        ] {
+            flow.forwards(side, &packet, &mut reference);
+        }
+        // The sockets do not speak yet.
+        let frame = flow.local_segment(side).bytes();
+        flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
+    }
+}
+
+#[test]
+fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
+    for mode in [Mode::Track, Mode::Drain, Mode::Undrain, Mode::Moved] {
+        let flow = Flow::track(Plan::default());
+        flow.switch(Mode::Track, mode);
+        let before = format!("{:?}", flow.raw());
+        assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), mode);
+        assert_eq!(flow.plane.take_over(flow.slot(), [0; 2]).expect("it runs"), mode);
+        assert_eq!(format!("{:?}", flow.raw()), before);
+    }
+}
+
+#[test]
+fn a_frozen_pair_goes_on_behind_what_was_forwarded() {
+    for side in Side::BOTH {
+        let flow = frozen(Past::all_acknowledged(SENT));
+        assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
+        for s in Side::BOTH {
+            let expected = Mapping {
+                seq: SENT[s.index()].wrapping_neg(),
+                ack: SENT[s.other().index()].wrapping_neg(),
+            };
+            assert_eq!(flow.slot().mapping(s), expected);
+        }
+        let packet = flow.later(side, SENT[side.index()], 10, SENT[side.other().index()]);
+        let expected = Behind::of(side, SENT).to_socket(&packet);
+        flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
+    }
+}
+
+#[test]
+fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
+    // Each far end has acknowledged so much; the rest of what was forwarded is written to its socket.
+    let acked = [30, 200];
+    let flow = frozen(Past {
+        sent: SENT,
+        acked,
+        ..Past::default()
+    });
+    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
+    assert_eq!(
+        flow.plane.take_over(flow.slot(), at).expect("it runs"),
+        Mode::Track
+    );
+    for side in Side::BOTH {
+        let (i, o) = (side.index(), side.other().index());
+        let leg = flow.plane.leg(flow.slot(), side);
+        // Its own next byte toward x is the first that x lacks.
+        let expected = Mapping {
+            seq: SENT[i].wrapping_neg(),
+            ack: acked[i].wrapping_neg(),
+        };
+        assert_eq!(leg.mapping, expected, "{side:?}");
+        assert_eq!(
+            (leg.acked, leg.loc_end),
+            (at[i], flow.plan.local[i] + SENT[o]),
+            "{side:?}"
+        );
+        assert_eq!((leg.cut, leg.loc_ack, leg.tx_ack), {
+            let end = flow.plan.peer[i] + SENT[i];
+            (end, end, end)
+        });
+        // The socket sends the rest once more, and the wire sees it where it was.
+        let rest = flow.local_later(side, 0, SENT[o] - acked[i], 0);
+        let seen = Behind {
+            seq: SENT[i],
+            ack: acked[i],
+        }
+        .to_wire(&rest);
+        assert_eq!((seen.seq, seen.ack), (at[i], flow.plan.peer[i] + SENT[i]));
+        flow.egress_gives(side, &rest.bytes(), (OK, "clamped", &seen.bytes()));
+    }
+}
+
+#[test]
+fn a_pair_is_parked_only_at_the_cuts_that_were_found() {
+    for wakeable in [false, true] {
+        for late in Side::BOTH {
+            let flow = Flow::drain(Plan::default());
+            let cuts = flow.plan.peer;
+            let mut other = cuts;
+            other[late.index()] += 1;
+            assert_eq!(
+                flow.plane.finish(flow.slot(), other, wakeable).expect("it runs"),
+                Mode::Drain
+            );
+            assert_eq!(
+                flow.plane.finish(flow.slot(), cuts, wakeable).expect("it runs"),
+                Mode::Final
+            );
+            let woken = flow.plane.wake(flow.slot()).expect("it runs");
+            assert_eq!(woken, if wakeable { Mode::Undrain } else { Mode::Final });
+        }
+    }
+}
+
+#[test]
+fn a_cut_that_is_raised_too_late_is_not_where_the_sockets_stand() {
+    // A packet on another CPU saw DRAIN, raised the cut, and looks again: its bytes were not given to the socket.
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        flow.edit(|slot| slot.leg[side.index()].cut += 500);
+        let packet = flow.later(side, 0, 700, 0);
+        flow.forwards(side, &packet, &mut flow.reference(side));
+        flow.wake();
+        assert_eq!(flow.slot().mapping(side).seq, 700u32.wrapping_neg());
+    }
+}

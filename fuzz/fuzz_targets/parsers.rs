@@ -1,0 +1,22 @@
+//! What core reads that others wrote: policies of the configuration, and reserved ports of the kernel.
+#![no_main]
+
+use longsplice_core::{
+    policy::{DetachPolicy, SplicePolicy, parse_bytes, parse_duration},
+    ports::ReservedPorts,
+};
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    let _ = parse_duration(text);
+    let _ = parse_bytes(text);
+    // What was understood is written so that it is understood again.
+    if let Ok(policy) = text.parse::<SplicePolicy>() {
+        assert_eq!(policy.to_string().parse().ok(), Some(policy), "{text:?}");
+    }
+    if let Ok(policy) = text.parse::<DetachPolicy>() {
+        assert_eq!(policy.to_string().parse().ok(), Some(policy), "{text:?}");
+    }
+    if let Ok(ports) = text.parse::<ReservedPorts>() {
+        assert_eq!(ports.to_string().parse().ok(), Some(ports), "{text:?}");
+    }
+});
