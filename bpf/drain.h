@@ -64,7 +64,7 @@ static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg
 	h->tcp.ack = bpf_htonl(ack);
 	if (!old && (!(s->flags & TCP_RST) || ends_stream(x, o, s)))
 		h->tcp.seq = bpf_htonl(seq_min(s->seq, x->cut));
-	keep_in_window(x, h, s);
+	keep_in_window(x, h, s, !old || s->end == s->seq);
 	if (!old && !(s->flags & TCP_RST))
 		h->tcp.flags &= ~(TCP_FIN | TCP_PSH | TCP_URG);
 	if (write_for_socket(skb, written, h, s, &edits, mapping_of_leg(x)))
@@ -98,7 +98,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
 	/* A pair that is to come back must have all old payload in its sockets: if the far end had it sooner,
 	 * its acknowledgement would keep x from sending again what the local socket missed. */
-	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP)
+	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !before(x->loc_ack, x->tx_ack))
 		return drain_to_socket(skb, x, o, b, s, old);
 	if (!wanted)
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);

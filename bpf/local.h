@@ -28,11 +28,12 @@ static __always_inline int write_for_socket(struct __sk_buff *skb, struct header
 
 /* A segment without payload whose sender has gone beyond what the local socket offers (the far end had
  * offered more): there the socket would not look at its acknowledgement. */
-static __always_inline void keep_in_window(const struct ls_leg *x, struct headers *h, const struct segment *s)
+static __always_inline void keep_in_window(const struct ls_leg *x, struct headers *h, const struct segment *s,
+					   int bare)
 {
 	__u32 seq = bpf_ntohl(h->tcp.seq);
 
-	if (s->end == s->seq && !(s->flags & TCP_RST) && after(seq, x->loc_edge))
+	if (bare && !(s->flags & TCP_RST) && after(seq, x->loc_edge))
 		h->tcp.seq = bpf_htonl(x->loc_edge);
 }
 
@@ -63,7 +64,7 @@ static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scrat
 	struct edits edits = {};
 
 	copy_headers(&b->out, &b->in, s->opt_len);
-	keep_in_window(x, &b->out, s);
+	keep_in_window(x, &b->out, s, s->end == s->seq);
 	if (!(x->adj_seq | x->adj_ack) && b->out.tcp.seq == b->in.tcp.seq)
 		return pass(LS_V_DELIVERED);
 	return write_for_socket(skb, &b->in, &b->out, s, &edits, mapping_of_leg(x)) ? drop(LS_V_DROP_REWRITE)

@@ -116,7 +116,7 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 		edits.lo = ack;
 		edits.sack = before(ack, x->loc_end) ? SACK_CLIP : SACK_BLANK;
 	}
-	keep_in_window(x, h, s);
+	keep_in_window(x, h, s, s->end == s->seq);
 	note_heard(x, s, ack);
 	return write_for_socket(skb, &b->in, h, s, &edits, mapping_of_leg(x)) ? drop(LS_V_DROP_REWRITE)
 									      : pass(LS_V_DELIVERED);

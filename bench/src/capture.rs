@@ -217,8 +217,12 @@ mod tests {
     fn frame() -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend(ETHERTYPE_IPV4);
-        frame.extend([0x45, 0, 0, 51, 0, 0, 0, 0, 64, TCP, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2]);
-        frame.extend([0x1f, 0x90, 0, 80, 0, 0, 0, 9, 0, 0, 0, 8, 0x70, 2, 1, 0, 0, 0, 0, 0]);
+        frame.extend([
+            0x45, 0, 0, 51, 0, 0, 0, 0, 64, TCP, 0, 0, 198, 18, 1, 1, 198, 18, 1, 2,
+        ]);
+        frame.extend([
+            0x1f, 0x90, 0, 80, 0, 0, 0, 9, 0, 0, 0, 8, 0x70, 2, 1, 0, 0, 0, 0, 0,
+        ]);
         frame.extend([2, 4, 5, 180, 1, 3, 3, 7]);
         frame.extend(*b"abc");
         frame

@@ -167,7 +167,11 @@ impl Book {
     /// # Errors
     /// There is no place for it.
     pub(crate) fn figure(&self, name: &str) -> Result<PathBuf> {
-        let (dir, stem) = self.file.parent().zip(self.file.file_stem()).context("results need a directory")?;
+        let (dir, stem) = self
+            .file
+            .parent()
+            .zip(self.file.file_stem())
+            .context("results need a directory")?;
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
         Ok(dir.join(format!("{}-{name}.svg", stem.to_string_lossy())))
     }

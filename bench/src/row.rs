@@ -70,7 +70,9 @@ impl FromStr for Row {
         };
         let known = |number: &u8| *number > 0;
         let number = number.parse().ok().filter(known);
-        number.map(make).ok_or_else(|| format!("`{text}` is no row: 7, say, or 3.2"))
+        number
+            .map(make)
+            .ok_or_else(|| format!("`{text}` is no row: 7, say, or 3.2"))
     }
 }
 

@@ -6,6 +6,7 @@
 //! sockets sent again is known of the namespace only, and is compared with the control round's.
 
 use anyhow::{Context, Result, ensure};
+use longsplice_engine::FlowState;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, TrafficSpec};
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use super::Scope;
 use super::depth::Depth;
-use super::middle::{Middle, all_ok, longest_ms, settled, side_by_side};
+use super::middle::{Middle, all_ok, longest_ms, side_by_side};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
@@ -102,14 +103,14 @@ struct Sum {
 
 /// Row 3.2.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
-    for load in &LOADS {
-        findings.extend(measure(scope, load)?);
-    }
-    Ok(findings)
+    let one = |load: &Load| {
+        let part = format!("200 splices and returns, {}", load.name);
+        scope.found(Row::back(2), &part, measure(scope, load))
+    };
+    Ok(LOADS.iter().flat_map(one).collect())
 }
 
-fn measure(scope: &Scope<'_>, load: &Load) -> Result<[Finding; 2]> {
+fn measure(scope: &Scope<'_>, load: &Load) -> Result<Vec<Finding>> {
     let wanted: u64 = scope.count(200, 8);
     let net = Three::new("bench", ThreeOptions::default())?;
     let policies = [
@@ -128,11 +129,15 @@ fn measure(scope: &Scope<'_>, load: &Load) -> Result<[Finding; 2]> {
     };
     for _ in 0..MOST_ROUNDS {
         for depth in [None, Some(Depth::Dormant), Some(Depth::Detached)] {
-            let round = one(&net, &middle, load, depth, streams)?;
+            let round = one(&net, &middle, load, depth, streams)
+                .with_context(|| format!("a round of {}", depth.map_or("control", Depth::title)))?;
             eprintln!("   {}", round.show());
             rounds.push(round);
         }
-        if Depth::BOTH.into_iter().all(|depth| cycles(&rounds, Some(depth)) >= wanted) {
+        if Depth::BOTH
+            .into_iter()
+            .all(|depth| cycles(&rounds, Some(depth)) >= wanted)
+        {
             break;
         }
     }
@@ -144,7 +149,7 @@ fn measure(scope: &Scope<'_>, load: &Load) -> Result<[Finding; 2]> {
             depth.title()
         );
     }
-    judge(load, &rounds)
+    judge(load, &rounds, &middle.tell_stuck())
 }
 
 /// One round: so many streams of each of two kinds.
@@ -164,16 +169,27 @@ fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams:
     };
     let spec = ConnectionSpec::new(transfer.clone(), transfer);
     let spec = TrafficSpec::same(streams, spec).parallel(PARALLEL);
-    let before = settled(&middle.daemon)?.unspliced_total;
+    let before = middle.counted()?.unspliced_total;
     let sent_again = || anyhow::Ok(net.forwarder.snmp()?.tally().sent_again);
     let forwarder = sent_again()?;
     let outcomes = side_by_side(&net.client, [at, relayed], &spec)?;
-    outcomes.iter().try_for_each(all_ok)?;
+    if let Err(error) = outcomes.iter().try_for_each(all_ok) {
+        // What the daemon knows of it helps whoever looks for the reason.
+        for flow in middle
+            .daemon
+            .flows()?
+            .iter()
+            .filter(|flow| flow.state != FlowState::Closing)
+        {
+            eprintln!("   {flow:?}");
+        }
+        return Err(error);
+    }
     Ok(Round {
         load: load.name,
         depth,
         forwarder_sent_again: sent_again()? - forwarder,
-        cycles: settled(&middle.daemon)?.unspliced_total - before,
+        cycles: middle.counted()?.unspliced_total - before,
         cycling: Streams::of(&outcomes[0]),
         relayed: Streams::of(&outcomes[1]),
     })
@@ -218,7 +234,8 @@ impl Sum {
         let control = rounds.iter().filter(|round| round.depth.is_none());
         let cycles: u64 = mine.iter().map(|round| round.cycles).sum();
         let for_all = |segments: f64| segments * CYCLES / cycles.max(1) as f64;
-        let again = |of: fn(&Round) -> &Streams| mine.iter().map(|round| of(round).sent_again as f64).sum::<f64>();
+        let again =
+            |of: fn(&Round) -> &Streams| mine.iter().map(|round| of(round).sent_again as f64).sum::<f64>();
         // There are as many control rounds as others.
         let forwarder: i64 = mine.iter().map(|round| round.forwarder_sent_again).sum();
         let control: i64 = control.map(|round| round.forwarder_sent_again).sum();
@@ -230,7 +247,8 @@ impl Sum {
             let rates = Spread::of(mine.iter().map(|round| of(round).gbps_each_way));
             rates.map_or(0.0, |rates| rates.median)
         };
-        let (cycling, relayed): (fn(&Round) -> &Streams, fn(&Round) -> &Streams) = (|r| &r.cycling, |r| &r.relayed);
+        let (cycling, relayed): (fn(&Round) -> &Streams, fn(&Round) -> &Streams) =
+            (|r| &r.cycling, |r| &r.relayed);
         Ok(Sum {
             cycles,
             ends: for_all(again(cycling) - again(relayed)),
@@ -251,7 +269,7 @@ impl Sum {
     }
 }
 
-fn judge(load: &Load, rounds: &[Round]) -> Result<[Finding; 2]> {
+fn judge(load: &Load, rounds: &[Round], stuck: &str) -> Result<Vec<Finding>> {
     let sums = Depth::BOTH.map(|depth| Sum::of(rounds, depth).map(|sum| (depth, sum)));
     let sums: Vec<(Depth, Sum)> = sums.into_iter().collect::<Result<_>>()?;
     let worst = |of: fn(&Sum) -> f64| sums.iter().map(|(_, sum)| of(sum)).fold(0.0, f64::max);
@@ -286,7 +304,7 @@ fn judge(load: &Load, rounds: &[Round]) -> Result<[Finding; 2]> {
             )
         })
         .collect();
-    Ok([
+    Ok(vec![
         Finding::new(
             Row::back(2),
             format!(
@@ -295,7 +313,7 @@ fn judge(load: &Load, rounds: &[Round]) -> Result<[Finding; 2]> {
             ),
             Target::AtMost { must: 10.0, aim: 0.0 },
             worst(Sum::caused),
-            resent.join("; "),
+            resent.join("; ") + stuck,
             &rounds,
         )?,
         Finding::new(

@@ -7,12 +7,13 @@ use anyhow::{Context, Result};
 use longsplice_engine::Counters;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::{
-    ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec,
+    ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Outcome, Three, ThreeOptions, Traffic,
+    TrafficSpec,
 };
 use serde::Serialize;
 
 use super::Scope;
-use super::middle::{Middle, all_ok, settled};
+use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
@@ -94,7 +95,15 @@ struct Rounds {
 
 /// Row 3.3.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
-    CASES.iter().map(|case| measure(scope, case)).collect()
+    let one = |case: &Case| {
+        let found = measure(scope, case).map(|finding| vec![finding]);
+        scope.found(
+            Row::back(3),
+            &format!("requests and replies, {}", case.name),
+            found,
+        )
+    };
+    Ok(CASES.iter().flat_map(one).collect())
 }
 
 fn measure(scope: &Scope<'_>, case: &Case) -> Result<Finding> {
@@ -128,32 +137,42 @@ fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulate
                     break round;
                 }
             };
-            eprintln!("   {}, {}: {}", case.name, ["spliced", "relayed"][kind], round.show());
+            eprintln!(
+                "   {}, {}: {}",
+                case.name,
+                ["spliced", "relayed"][kind],
+                round.show()
+            );
             rounds.push(round);
         }
     }
-    judge(Rounds {
+    let rounds = Rounds {
         case: case.name,
         spliced,
         relayed,
         discarded,
-    })
+    };
+    judge(rounds, &middle.tell_stuck())
 }
 
 /// One round through one of the listeners.
 fn one(case: &Case, net: &Nodes, middle: &Middle, kind: usize, requests: u32) -> Result<Round> {
     let exchanges = Exchanges::new(requests, LENGTH, LENGTH);
     let spec = TrafficSpec::same(case.connections, ConnectionSpec::exchanges(exchanges));
-    let before = settled(&middle.daemon)?;
+    let before = middle.counted()?;
     let outcome = Traffic::run(&net.client, middle.at[kind], &spec)?;
     all_ok(&outcome)?;
-    let after = settled(&middle.daemon)?;
+    let after = middle.counted()?;
     Round::of(&outcome, &before, &after)
 }
 
 impl Round {
     fn of(outcome: &Outcome, before: &Counters, after: &Counters) -> Result<Self> {
-        let requests: u64 = outcome.connections.iter().map(|one| one.client.received / LENGTH).sum();
+        let requests: u64 = outcome
+            .connections
+            .iter()
+            .map(|one| one.client.received / LENGTH)
+            .sum();
         let times = outcome.connections.iter().flat_map(|one| &one.client.exchanges);
         let times = Spread::of(times.map(|time| time.last_byte_ns as f64 / 1e3)).context("no exchanges")?;
         let each = |count: u64| count as f64 / requests.max(1) as f64;
@@ -162,7 +181,8 @@ impl Round {
             each(of(after) - of(before))
         };
         // Requests pass the relay, whole: they are what is trapped.
-        let relayed_replies = (after.relay_bytes_total - before.relay_bytes_total).saturating_sub(requests * LENGTH);
+        let relayed_replies =
+            (after.relay_bytes_total - before.relay_bytes_total).saturating_sub(requests * LENGTH);
         Ok(Round {
             requests,
             per_second: requests as f64 * 1e6 / outcome.duration_us.max(1) as f64,
@@ -193,7 +213,7 @@ impl Round {
     }
 }
 
-fn judge(rounds: Rounds) -> Result<Finding> {
+fn judge(rounds: Rounds, stuck: &str) -> Result<Finding> {
     let of = |rounds: &[Round], of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of)).context("no rounds");
     let speed: fn(&Round) -> f64 = |round| round.per_second;
     let (spliced, relayed) = (of(&rounds.spliced, speed)?, of(&rounds.relayed, speed)?);
@@ -203,7 +223,7 @@ fn judge(rounds: Rounds) -> Result<Finding> {
     let detail = format!(
         "rounds {}; spliced {:.0} ({:.0}–{:.0}) requests/s, {:.0} µs each; relayed {:.0} ({:.0}–{:.0}), {:.0} µs; \
          for each request {:.2} splices and {:.2} returns; {:.0} % of the replies' bytes passed spliced; {} discarded \
-         because the emulator was late",
+         because the emulator was late{stuck}",
         ratios.context("no rounds")?.show(),
         spliced.median,
         spliced.p10,

@@ -8,7 +8,7 @@ use longsplice_lab::{ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, T
 use serde::Serialize;
 
 use super::Scope;
-use super::middle::{Middle, all_ok, settled};
+use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
@@ -64,7 +64,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             }
         }
     }
-    Ok(vec![judge(&kinds, discarded)?])
+    Ok(vec![judge(&kinds, discarded, &middle.tell_stuck())?])
 }
 
 /// The requests of one connection.
@@ -73,13 +73,17 @@ fn measure(net: &Emulated, middle: &Middle, at: std::net::SocketAddr) -> Result<
         think: THINK,
         ..Exchanges::new(FIRST + REQUESTS, LENGTH, LENGTH)
     };
-    let before = settled(&middle.daemon)?;
+    let before = middle.counted()?;
     let spec = TrafficSpec::same(1, ConnectionSpec::exchanges(exchanges));
     let outcome = Traffic::run(&net.client, at, &spec)?;
     all_ok(&outcome)?;
-    let after = settled(&middle.daemon)?;
+    let after = middle.counted()?;
     let connection = outcome.connections.first().context("there was one connection")?;
-    let times = connection.client.exchanges.get(FIRST as usize..).unwrap_or_default();
+    let times = connection
+        .client
+        .exchanges
+        .get(FIRST as usize..)
+        .unwrap_or_default();
     let ms = |ns: u64| ns as f64 / 1e6;
     Ok(Kind {
         first_byte_ms: times.iter().map(|time| ms(time.first_byte_ns)).collect(),
@@ -98,14 +102,14 @@ impl Kind {
     }
 }
 
-fn judge(kinds: &[Kind; 2], discarded: usize) -> Result<Finding> {
+fn judge(kinds: &[Kind; 2], discarded: usize, stuck: &str) -> Result<Finding> {
     let [woken, relayed] = kinds;
     let of = |times: &[f64]| Spread::of(times.iter().copied()).context("no requests");
     let (first, beside) = (of(&woken.first_byte_ms)?, of(&relayed.first_byte_ms)?);
     let detail = format!(
         "woken {} ms, p99 {:.2}; relayed {} ms, p99 {:.2}; {} requests each on connections of {}; the pair was parked \
          {} times and came back {} times; last byte {:.2} and {:.2} ms; {discarded} connections discarded because the \
-         emulator was late",
+         emulator was late{stuck}",
         first.show(),
         first.p99,
         beside.show(),

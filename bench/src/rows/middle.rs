@@ -1,12 +1,14 @@
 //! Longsplice between the ends of verified traffic.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use longsplice_engine::{Counters, FlowInfo, FlowState};
+use longsplice_engine::{Counters, FlowId, FlowInfo, FlowState};
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::ConnectionOutcome;
 use longsplice_lab::{Namespace, Outcome, Traffic, TrafficServer, TrafficSpec};
@@ -17,6 +19,8 @@ use crate::wait;
 
 /// How long connections that have ended may still be seen.
 const SETTLE: Duration = Duration::from_secs(20);
+/// The same where one that is stuck is to be told, and not to end everything.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// A daemon with a listener for each of some policies, and a server of verified traffic behind it.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(super) struct Middle {
     pub(super) daemon: Daemon,
     /// Where its listeners are, in the order of the policies.
     pub(super) at: Vec<SocketAddr>,
+    /// Flows that were there long after both their ends had gone.
+    stuck: RefCell<BTreeMap<FlowId, FlowInfo>>,
     _server: TrafficServer,
     _instance: Rc<Instance>,
 }
@@ -39,10 +45,59 @@ impl Middle {
         Ok(Middle {
             daemon,
             at,
+            stuck: RefCell::default(),
             _server: server,
             _instance: instance,
         })
     }
+
+    /// What the daemon has counted, once no connection is relayed or on its way to a splice or back. One that stays so after
+    /// its ends have gone is stuck: it is told, and not waited for again.
+    pub(super) fn counted(&self) -> Result<Counters> {
+        let mut left = Vec::new();
+        let ended = wait::until("connections to end", LINGER, || {
+            left = moving(&self.daemon)?;
+            left.retain(|flow| !self.stuck.borrow().contains_key(&flow.id));
+            Ok(left.is_empty().then_some(()))
+        });
+        if ended.is_err() {
+            for flow in left {
+                eprintln!("   STUCK in the daemon after {LINGER:?}: {flow:?}");
+                self.stuck.borrow_mut().insert(flow.id, flow);
+            }
+        }
+        Ok(self.daemon.status()?.counters)
+    }
+
+    /// Flows that were stuck, as the daemon showed them.
+    pub(super) fn stuck(&self) -> Vec<FlowInfo> {
+        self.stuck.borrow().values().cloned().collect()
+    }
+
+    /// For a detail: how many were stuck, if any was.
+    pub(super) fn tell_stuck(&self) -> String {
+        match &self.stuck()[..] {
+            [] => String::new(),
+            all @ [first, ..] => format!(
+                "; {} FLOWS STUCK in the daemon after their ends had gone, the first in state {:?}",
+                all.len(),
+                first.state
+            ),
+        }
+    }
+}
+
+/// Flows whose sockets the daemon has, on their way somewhere.
+fn moving(daemon: &Daemon) -> Result<Vec<FlowInfo>> {
+    let moves = |flow: &FlowInfo| {
+        matches!(
+            flow.state,
+            FlowState::Relay | FlowState::Coupling | FlowState::Draining | FlowState::Undraining
+        )
+    };
+    let mut flows = daemon.flows()?;
+    flows.retain(moves);
+    Ok(flows)
 }
 
 /// Fails when a connection did: figures of such a run mean nothing.
@@ -57,14 +112,7 @@ pub(super) fn all_ok(outcome: &Outcome) -> Result<()> {
 pub(super) fn settled(daemon: &Daemon) -> Result<Counters> {
     let mut left = Vec::new();
     let ended = wait::until("connections to end", SETTLE, || {
-        let moving = |flow: &FlowInfo| {
-            matches!(
-                flow.state,
-                FlowState::Relay | FlowState::Coupling | FlowState::Draining | FlowState::Undraining
-            )
-        };
-        left = daemon.flows()?;
-        left.retain(moving);
+        left = moving(daemon)?;
         Ok(left.is_empty().then_some(()))
     });
     ended.with_context(|| format!("{} are still there, such as {:?}", left.len(), left.first()))?;

@@ -46,7 +46,10 @@ const MOST_DISCARDED: usize = 12;
 /// A row that an experiment measures.
 fn known_row(text: &str) -> Result<Row, String> {
     let row = text.parse()?;
-    match EXPERIMENTS.iter().any(|experiment| experiment.rows.contains(&row)) {
+    match EXPERIMENTS
+        .iter()
+        .any(|experiment| experiment.rows.contains(&row))
+    {
         true => Ok(row),
         false => Err(format!("there is no row {row}")),
     }
@@ -77,6 +80,14 @@ impl Scope<'_> {
             true => bail!("the emulator is late too often: the machine is busy"),
             false => Ok(true),
         }
+    }
+
+    /// What was found; or that one part of an experiment failed, beside the others.
+    fn found(&self, row: Row, part: &str, found: Result<Vec<Finding>>) -> Vec<Finding> {
+        found.unwrap_or_else(|error| {
+            eprintln!("   {part}: failed: {error:#}");
+            vec![Finding::failed(row, part, &error)]
+        })
     }
 
     /// Where a figure goes.

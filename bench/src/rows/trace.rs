@@ -1,1 +1,129 @@
-use anyhow::Result; use super::Scope; use crate::report::Finding; pub(super) fn run(_scope: &Scope<'_>) -> Result<Vec<Finding>> { Ok(Vec::new()) }
+//! Row 3.6: figure 10 of the paper rebuilt: the sequence numbers of a busy connection through a splice, and, what the figure did
+//! not have, through the way back. Captured where the client and the server are, plotted as SVG beside the results.
+
+mod lines;
+mod plot;
+mod record;
+
+use anyhow::{Context, Result};
+use longsplice_lab::Emulated;
+use serde::Serialize;
+
+use self::lines::Order;
+use self::record::{Marks, Record};
+use super::Scope;
+use super::depth::Depth;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+
+/// How long after a mark a silence is put down to it, in seconds.
+const AFTER: f64 = 0.3;
+/// From here on the slow start is over, in bytes.
+const STARTED: f64 = 6e6;
+
+/// What the trace of one depth says.
+#[derive(Debug, Serialize)]
+struct Trace {
+    depth: Depth,
+    /// Data segments that were sent before, as seen to leave the server, and to reach the client.
+    again: [usize; 2],
+    /// Data segments that reached the client behind later ones: old bytes that a drain delivers while new segments pass.
+    late: usize,
+    /// The longest silences at the client, in milliseconds: from the coupling to a while after the splice, from the trap to a
+    /// while after the return, and elsewhere past the slow start.
+    silence_ms: [f64; 3],
+    /// Data at the client in the quarter of a second before the splice, after it, before the trap, and after the return, in
+    /// Mbit/s.
+    mbps: [f64; 4],
+    /// When things happened, in seconds since the start of the record.
+    marks: Marks,
+    /// All silences at the client of 20 ms and more: when they ended, in the same seconds, and how long they were, in ms.
+    silences: Vec<(f64, f64)>,
+    /// Packets that the capture missed.
+    missed: u32,
+}
+
+/// Row 3.6, for both depths.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let net = record::net()?;
+    let mut discarded = 0;
+    let mut findings = Vec::new();
+    for depth in Depth::BOTH {
+        findings.push(trace(scope, &net, depth, &mut discarded)?);
+    }
+    Ok(findings)
+}
+
+fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize) -> Result<Finding> {
+    let record = loop {
+        net.emulator().reset();
+        let record = record::record(scope, net, depth)?;
+        if net.verdict().counts() || !scope.again(discarded)? {
+            break record;
+        }
+    };
+    let file = scope.figure(&format!("trace-{}", depth.title()))?;
+    let picture = plot::plot(&record, depth.title());
+    std::fs::write(&file, picture).with_context(|| format!("write {}", file.display()))?;
+    let trace = Trace::of(&record, depth);
+    let [left, reached] = trace.again;
+    let detail = format!(
+        "{left} segments left the server again, {reached} reached the client again, {} behind later ones; longest silence at the client {:.1} ms \
+         around the splice, {:.1} ms around the return, {:.1} ms elsewhere; {:.0} Mbit/s before the splice, {:.0} after \
+         it, {:.0} before the trap, {:.0} after the return; {} packets missed by the capture; \
+         {} runs discarded because the emulator was late; look at {}",
+        trace.late,
+        trace.silence_ms[0],
+        trace.silence_ms[1],
+        trace.silence_ms[2],
+        trace.mbps[0],
+        trace.mbps[1],
+        trace.mbps[2],
+        trace.mbps[3],
+        trace.missed,
+        discarded,
+        file.display()
+    );
+    eprintln!("   {}: {detail}", depth.title());
+    Finding::new(
+        Row::back(6),
+        format!(
+            "sequence trace through a splice and the way back, 2 + 2 ms, 100 Mbit/s, {}: segments sent again",
+            depth.title()
+        ),
+        Target::AtMost { must: 0.0, aim: 0.0 },
+        (left + reached) as f64,
+        detail,
+        &trace,
+    )
+}
+
+impl Trace {
+    fn of(record: &Record, depth: Depth) -> Self {
+        let (client, server) = (&record.client, &record.server);
+        let marks = &record.marks;
+        let splice = marks.coupling..marks.spliced + AFTER;
+        let back = marks.trap..marks.returned + AFTER;
+        let elsewhere = |t: f64| !splice.contains(&t) && !back.contains(&t);
+        let quarter = |from: f64| client.mbps(from..from + 0.25);
+        Trace {
+            depth,
+            again: [server.count(Order::Again), client.count(Order::Again)],
+            late: client.count(Order::Late),
+            silence_ms: [
+                client.silence_ms(|t, _| splice.contains(&t)),
+                client.silence_ms(|t, _| back.contains(&t)),
+                client.silence_ms(|t, at| elsewhere(t) && at > STARTED),
+            ],
+            mbps: [
+                quarter(marks.coupling - 0.25),
+                quarter(marks.spliced),
+                quarter(marks.trap - 0.25),
+                quarter(marks.returned),
+            ],
+            marks: *marks,
+            silences: client.silences(20.0),
+            missed: record.missed,
+        }
+    }
+}

@@ -7,13 +7,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use longsplice_engine::FlowInfo;
 use longsplice_lab::traffic::Failure;
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
 use serde::Serialize;
 
 use super::Scope;
 use super::depth::Depth;
-use super::middle::{Middle, settled};
+use super::middle::Middle;
 use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
@@ -102,13 +103,14 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for path in &PATHS {
         for (loss, name) in LOSSES {
-            findings.extend(measure(scope, path, loss, name)?);
+            let part = format!("wakes of busy streams, {}, {name}", path.name);
+            findings.extend(scope.found(Row::back(4), &part, measure(scope, path, loss, name)));
         }
     }
     Ok(findings)
 }
 
-fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<[Finding; 2]> {
+fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<Vec<Finding>> {
     let net = Emulated::new(
         "bench",
         path.link(path.client_rtt, loss),
@@ -143,7 +145,10 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
             eprintln!("   {}, {loss_name}, {}", path.name, batch.show());
             batches.push(batch);
         }
-        if Depth::BOTH.into_iter().all(|depth| wakes(&batches, Kind::Woken(depth)) >= wanted) {
+        if Depth::BOTH
+            .into_iter()
+            .all(|depth| wakes(&batches, Kind::Woken(depth)) >= wanted)
+        {
             break;
         }
         ensure!(
@@ -153,7 +158,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
             path.name
         );
     }
-    judge(path, loss, loss_name, &batches, discarded)
+    judge(path, loss, loss_name, &batches, discarded, &middle.stuck())
 }
 
 impl Path {
@@ -178,7 +183,7 @@ fn streams(
     let mut spec = ConnectionSpec::both_ways(scope.count(path.bytes, path.bytes / 4));
     spec.stall = STALL;
     let spec = TrafficSpec::same(path.streams, spec);
-    let wakes = settled(&middle.daemon)?.unspliced_total;
+    let wakes = middle.counted()?.unspliced_total;
     let before = net.forwarder.snmp()?;
     let outcome = Traffic::run(&net.client, at, &spec)?;
     let tally = net.forwarder.snmp()?.diff(&before).tally();
@@ -192,7 +197,7 @@ fn streams(
     };
     Ok(Batch {
         kind,
-        wakes: settled(&middle.daemon)?.unspliced_total - wakes,
+        wakes: middle.counted()?.unspliced_total - wakes,
         timeouts: tally.timeouts,
         ends_timeouts: outcome.timeouts().unwrap_or(0),
         sent_again: [tally.sent_again.unsigned_abs(), outcome.total_retrans()],
@@ -241,7 +246,8 @@ fn judge(
     loss_name: &str,
     batches: &[Batch],
     discarded: usize,
-) -> Result<[Finding; 2]> {
+    left: &[FlowInfo],
+) -> Result<Vec<Finding>> {
     let timeouts = |kind| of(batches, kind).map(|batch| batch.timeouts).sum::<i64>();
     let for_each = |depth| {
         let kind = Kind::Woken(depth);
@@ -272,13 +278,20 @@ fn judge(
         of_ends(Kind::Relayed)
     ));
     let worst = Depth::BOTH.into_iter().map(for_each).fold(0.0, f64::max);
-    let stuck: Vec<&String> = batches.iter().flat_map(|batch| &batch.stuck).collect();
+    let stuck = batches.iter().flat_map(|batch| batch.stuck.iter().cloned());
+    let left = left
+        .iter()
+        .map(|flow| format!("in the daemon, its ends gone: {flow:?}"));
+    let stuck: Vec<String> = stuck.chain(left).collect();
     let streams: usize = batches.iter().map(|batch| batch.streams).sum();
     let (must, aim) = if loss > 0.0 { (0.1, 0.02) } else { (0.02, 0.0) };
-    Ok([
+    Ok(vec![
         Finding::new(
             Row::back(4),
-            format!("{}, {loss_name}: timeouts for each wake, the worse depth", path.name),
+            format!(
+                "{}, {loss_name}: timeouts for each wake, the worse depth",
+                path.name
+            ),
             Target::AtMost { must, aim },
             worst,
             detail.join("; "),
@@ -286,7 +299,7 @@ fn judge(
         )?,
         Finding::new(
             Row::back(4),
-            format!("{}, {loss_name}: streams stuck", path.name),
+            format!("{}, {loss_name}: flows stuck", path.name),
             Target::AtMost { must: 0.0, aim: 0.0 },
             stuck.len() as f64,
             match stuck.first() {

@@ -70,7 +70,8 @@ impl Traps {
     /// far for a sequence number is approached in steps.
     pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u32> {
         let limit = self.pump_limit(side)?;
-        let left = limit.saturating_sub(pump.bytes(side)).clamp(1, STEP.into());
+        let beyond = u64::from(self.until.is_data(side));
+        let left = (limit.saturating_sub(pump.bytes(side)).saturating_add(beyond)).clamp(1, STEP.into());
         Some(u32::try_from(left).unwrap_or(STEP))
     }
 
@@ -83,7 +84,7 @@ impl Traps {
     pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
         for side in Side::BOTH {
             let used_up = self.is_used_up(side, pump);
-            let is_data = self.until.budget(side) == Some(0);
+            let is_data = self.until.is_data(side);
             if used_up
                 && if is_data {
                     pump.stopped(side)

@@ -31,6 +31,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Until {
     budgets: [Option<u64>; 2],
+    /// It is payload beyond the budget that brings control back, not its end.
+    beyond: [bool; 2],
     elapsed: Option<Duration>,
     idle: Option<Duration>,
 }
@@ -46,7 +48,16 @@ impl Until {
     /// alone (FIN) is not payload, and passes. This is the papers' example of HTTP/1.1 (section III-D), and costs the kernel
     /// half a comparison of sequence numbers.
     pub fn data_from(side: Side) -> Until {
-        Until::bytes_from(side, 0)
+        Until::data_beyond(side, 0)
+    }
+
+    /// Until a side sends payload beyond its next so many bytes, which pass: a request that the handler knows the length of and
+    /// has not read, then the reply, until the next request.
+    pub fn data_beyond(side: Side, bytes: u64) -> Until {
+        let mut until = Until::default();
+        until.budgets[side.index()] = Some(bytes);
+        until.beyond[side.index()] = true;
+        until
     }
 
     /// Until either side sends payload.
@@ -57,9 +68,19 @@ impl Until {
     /// Until so many payload bytes of a side have passed: exactly so many, what follows is trapped. (With 0, it is
     /// [`Until::data_from`].)
     pub fn bytes_from(side: Side, bytes: u64) -> Until {
-        let mut until = Until::default();
-        until.budgets[side.index()] = Some(bytes);
-        until
+        Until {
+            beyond: [bytes == 0; 2],
+            ..Until::data_beyond(side, bytes)
+        }
+        .tidy()
+    }
+
+    /// What says nothing is not different from another one that says nothing.
+    fn tidy(mut self) -> Until {
+        for i in 0..2 {
+            self.beyond[i] &= self.budgets[i].is_some();
+        }
+        self
     }
 
     /// Until this much time has passed since the call, in whole milliseconds at best. What is on its way between the ends then
@@ -89,14 +110,24 @@ impl Until {
                 (a, b) => a.or(b),
             }
         }
+        let budgets = [0, 1].map(|i| {
+            let of = |u: &Until| u.budgets[i].map(|n| (n, u.beyond[i]));
+            nearer(of(&self), of(&other))
+        });
         Until {
-            budgets: [
-                nearer(self.budgets[0], other.budgets[0]),
-                nearer(self.budgets[1], other.budgets[1]),
-            ],
+            budgets: budgets.map(|b| b.map(|(n, _)| n)),
+            beyond: budgets.map(|b| b.is_some_and(|(_, beyond)| beyond)),
             elapsed: nearer(self.elapsed, other.elapsed),
             idle: nearer(self.idle, other.idle),
         }
+    }
+
+    /// The same conditions, but for a side's payload: that counts beyond its next so many bytes only.
+    #[must_use]
+    pub fn with_data_beyond(mut self, side: Side, bytes: u64) -> Until {
+        self.budgets[side.index()] = Some(bytes);
+        self.beyond[side.index()] = true;
+        self
     }
 
     /// Whether there is no trap.
@@ -107,6 +138,11 @@ impl Until {
     /// How many payload bytes of a side may pass, 0 to 2^64 − 1; `None`: all.
     pub fn budget(&self, side: Side) -> Option<u64> {
         self.budgets[side.index()]
+    }
+
+    /// Whether it is payload beyond the budget of a side that brings control back, not the end of the budget.
+    pub fn is_data(&self, side: Side) -> bool {
+        self.beyond[side.index()]
     }
 
     /// How much time may pass.
@@ -183,7 +219,10 @@ fn parse_condition(s: &str) -> Option<Until> {
     };
     match s.split_once('=') {
         None if s == "data" => Some(Until::data()),
-        Some(("data", name)) => side(name).map(Until::data_from),
+        Some(("data", rest)) => match rest.split_once(':') {
+            None => side(rest).map(Until::data_from),
+            Some((name, count)) => Some(Until::data_beyond(side(name)?, parse_bytes(count)?)),
+        },
         Some(("bytes", rest)) => {
             let (name, count) = rest.split_once(':')?;
             Some(Until::bytes_from(side(name)?, parse_bytes(count)?))
@@ -197,11 +236,12 @@ fn parse_condition(s: &str) -> Option<Until> {
 impl fmt::Display for Until {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        for (budget, name) in self.budgets.iter().zip(["client", "server"]) {
-            match budget {
-                Some(0) => parts.push(format!("data={name}")),
-                Some(n) => parts.push(format!("bytes={name}:{n}")),
-                None => {}
+        for (i, name) in ["client", "server"].into_iter().enumerate() {
+            match (self.budgets[i], self.beyond[i]) {
+                (Some(0), _) => parts.push(format!("data={name}")),
+                (Some(n), true) => parts.push(format!("data={name}:{n}")),
+                (Some(n), false) => parts.push(format!("bytes={name}:{n}")),
+                (None, _) => {}
             }
         }
         for (time, name) in [(self.elapsed, "after"), (self.idle, "idle")] {
@@ -238,6 +278,7 @@ mod tests {
             "data=client",
             "data=server",
             "data=client,data=server",
+            "data=client:1000,bytes=server:1",
             "bytes=client:1,bytes=server:1048576,after=5s,idle=250ms",
         ] {
             assert_eq!(s.parse::<Until>().unwrap().to_string(), s);

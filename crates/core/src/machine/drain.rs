@@ -6,7 +6,7 @@ use super::{
     local::{Mapping, SackEdit, for_socket, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Leg, Side, raise},
+    state::{Flow, Leg, Side, raise, slot_flag},
     wake::went_past,
     window::{kept_edge, window_field},
 };
@@ -20,6 +20,10 @@ pub(super) struct DrainCase {
     pub(super) waits: bool,
     /// The far end can use it.
     pub(super) wanted: bool,
+    /// It is old, and the pair is to come back: all old payload must be in its sockets. If the far end had it sooner,
+    /// its acknowledgement would keep x from sending again what the local socket missed. Where that has happened, it is
+    /// too late.
+    pub(super) kept: bool,
 }
 
 impl Flow {
@@ -27,8 +31,13 @@ impl Flow {
         let (x, o) = (self.leg(side), self.leg(side.other()));
         let has_data = s.len > 0 || s.has(flag::FIN | flag::RST);
         let ack = s.ack + x.rec.ack_off;
+        let old = has_data && s.seq.before(x.cut);
         DrainCase {
-            old: has_data && s.seq.before(x.cut),
+            old,
+            kept: old
+                && !s.has(flag::RST)
+                && self.slot.flags & slot_flag::KEEP != 0
+                && !x.loc_ack.before(x.tx_ack),
             waits: x.loc_acked.before(o.cut + o.rec.seq_off),
             // A probe of an end that waits for its window must be answered.
             wanted: has_data
@@ -40,6 +49,9 @@ impl Flow {
 
     /// The last step of a segment in DRAIN.
     pub(super) fn drain(&mut self, side: Side, s: &Segment, in_place: bool, case: DrainCase) -> Outcome {
+        if case.kept {
+            return self.drain_to_socket(side, s, in_place, case.old);
+        }
         if !case.wanted {
             return if case.waits {
                 self.drain_to_socket(side, s, in_place, case.old)

@@ -97,6 +97,10 @@ impl Flow {
         if mode == Mode::Drain {
             a.edge = kept_edge(&self.slot, x, o.rec.rx_edge + o.rec.ack_off);
             a.ack = a.ack.max(x.tx_ack);
+            // What the far end has acknowledged of what passed by: x's own segments may not have told it.
+            if !far.before(x.cut) {
+                a.ack = a.ack.max(far);
+            }
         } else if mode == Mode::Undrain {
             if !settled(x, o) && far.before(a.ack) {
                 a.ack = far.max(x.tx_ack);
@@ -140,6 +144,11 @@ impl Flow {
         // What stands behind what was forwarded meanwhile is not even looked at.
         if mode == Mode::Drain && !s.occupies() {
             s.seq = s.seq.max(o.rec.rx_end + o.rec.seq_off);
+        }
+        // Nor what stands before a FIN that x has, while the local socket has not said it.
+        let before_fin = o.owed & owed::FIN != 0 && s.seq == first_own(o);
+        if mode == Mode::Undrain && before_fin && !s.occupies() {
+            s.seq = s.seq + 1;
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();
         if a.ack != s.ack {

@@ -256,10 +256,10 @@ impl Passage {
     fn drain(&mut self, flow: &mut Flow) -> Next {
         let s = self.segment;
         let case = flow.drain_case(self.side, &s);
-        if !case.wanted {
+        flow.note_fin_or_rst(self.side, true, &s, self.in_place);
+        if !case.wanted || case.kept {
             return Next::Step(Step::DrainEnd(case));
         }
-        flow.note_fin_or_rst(self.side, true, &s, self.in_place);
         let (x, _) = flow.legs(self.side);
         if case.old {
             x.owed |= owed::OLD;

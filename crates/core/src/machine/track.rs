@@ -97,7 +97,8 @@ impl Flow {
         let Some(rec) = self.record_at(side, slotted).copied() else {
             return false;
         };
-        if s.seq == rec.rx_end && !s.has(flag::SYN) {
+        let unlikely = acks_too_old(&rec, s) || s.ack.after(rec.rx_ack + (1 << 30));
+        if s.seq == rec.rx_end && !s.has(flag::SYN) && !unlikely {
             return true;
         }
         let Some(back) = self.record(side.other()) else {

@@ -81,23 +81,32 @@ fn release(flow: &mut Flow, step: u8) -> bool {
 }
 
 fn attach(flow: &mut Flow, step: u8) -> bool {
+    if step == 0 {
+        copy(flow);
+        return false;
+    }
     let side = if step < 3 { Side::Client } else { Side::Server };
-    let back = flow.record(side.other()).copied().unwrap_or_default();
-    let leg = &mut flow.slot.leg[side.index()];
-    if step.is_multiple_of(3) {
-        // Whatever is compared must be about right.
-        leg.tx_ack = back.rx_ack + back.ack_off;
-        leg.tx_edge = back.rx_edge + back.ack_off;
+    if let Some(rec) = &mut flow.records[side.index()] {
+        if step.is_multiple_of(2) {
+            merge(&mut flow.slot.leg[side.index()].rec, rec);
+        } else {
+            rec.placement = Placement::Slotted;
+        }
     }
-    let Some(rec) = &mut flow.records[side.index()] else {
-        return step >= 5;
-    };
-    let to = &mut flow.slot.leg[side.index()].rec;
-    match step % 3 {
-        0 if rec.placement == Placement::Detached => *to = *rec,
-        1 => rec.placement = Placement::Slotted,
-        2 => merge(to, rec),
-        _ => {}
+    step >= 4
+}
+
+/// Before anybody finds the slot; again with what was noted meanwhile.
+fn copy(flow: &mut Flow) {
+    for side in Side::BOTH {
+        if let Some(rec) = flow.records[side.index()] {
+            flow.slot.leg[side.index()].rec = rec;
+        }
     }
-    step >= 5
+    for side in Side::BOTH {
+        let (x, o) = flow.legs(side);
+        // What the ends were promised last, as far as the far ends' segments tell.
+        x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
+        x.tx_edge = o.rec.rx_edge + o.rec.ack_off;
+    }
 }

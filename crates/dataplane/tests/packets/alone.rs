@@ -79,7 +79,7 @@ fn what_the_socket_sends_is_seen_in_the_numbers_of_the_wire() {
                     payload: pattern(21),
                     ..flow.local_segment(side)
                 };
-                let emitted = flow.behind(side).from_wire(&seen);
+                let emitted = flow.behind(side).by_socket(&seen);
                 flow.egress_gives(side, &emitted.bytes(), (OK, "emitted", &seen.bytes()));
             }
         }
@@ -105,7 +105,7 @@ fn a_timestamp_never_goes_back() {
                 };
                 let emitted = Packet {
                     options: usual(value, 2),
-                    ..flow.behind(side).from_wire(&seen)
+                    ..flow.behind(side).by_socket(&seen)
                 };
                 flow.egress_gives(side, &emitted.bytes(), (OK, "emitted", &seen.bytes()));
             }

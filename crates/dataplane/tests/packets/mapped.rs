@@ -116,7 +116,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
                         payload: pattern(40),
                         ..flow.local_segment(side)
                     };
-                    let emitted = flow.behind(side).from_wire(&seen);
+                    let emitted = flow.behind(side).by_socket(&seen);
                     flow.egress_gives(side, &emitted.bytes(), (OK, "clamped", &seen.bytes()));
                 }
             }
@@ -144,7 +144,7 @@ fn a_coupled_window_is_that_of_the_wire() {
         };
         let emitted = Packet {
             window: 65_535,
-            ..flow.behind(side).from_wire(&seen)
+            ..flow.behind(side).by_socket(&seen)
         };
         flow.egress_gives(side, &emitted.bytes(), (OK, "clamped", &seen.bytes()));
     }
@@ -216,7 +216,7 @@ fn super_packets_and_sums() {
                 (packet, expected)
             } else {
                 let seen = flow.local_later(side, 0, len, 0);
-                (flow.behind(side).from_wire(&seen), seen)
+                (flow.behind(side).by_socket(&seen), seen)
             };
             let ran = flow
                 .plane

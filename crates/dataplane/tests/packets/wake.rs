@@ -59,7 +59,8 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     // A FIN is the socket's business all the same: it is not among what was forwarded.
     let base = start.wrapping_add(sent);
     assert_eq!((leg.cut, leg.rec.rx_end), (base, base), "{text}");
-    let owed = u32::from(went_past) * ls_owed::LS_OWED.0 | u32::from(past.fin[i]) * ls_owed::LS_OWED_FIN.0;
+    let bit = |on: bool, flag: ls_owed| if on { flag.0 } else { 0 };
+    let owed = bit(went_past, ls_owed::LS_OWED) | bit(past.fin[i], ls_owed::LS_OWED_FIN);
     assert_eq!(leg.owed, owed, "{text}");
     assert_eq!(leg.adj_seq, before.adj_seq.wrapping_sub(sent), "{text}");
     // What came toward x past its socket.

@@ -6,7 +6,14 @@ use longsplice_dataplane::{Leg, Side};
 
 use super::flow::{Flow, leg};
 
-#[allow(missing_docs, unreachable_pub, unsafe_op_in_unsafe_fn, clippy::all)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    clippy::all
+)]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
 }

@@ -148,8 +148,8 @@ impl Behind {
         }
     }
 
-    /// What the socket sends, so that its peer sees this.
-    pub fn from_wire(self, p: &Packet) -> Packet {
+    /// What the socket itself sends, so that its peer sees this.
+    pub fn by_socket(self, p: &Packet) -> Packet {
         Packet {
             seq: p.seq.wrapping_sub(self.ack),
             ack: p.ack.wrapping_sub(if p.flags & ACK == 0 { 0 } else { self.seq }),
@@ -164,7 +164,7 @@ impl Behind {
             seq: self.seq.wrapping_neg(),
             ack: self.ack.wrapping_neg(),
         };
-        ahead.from_wire(p)
+        ahead.by_socket(p)
     }
 }
 

@@ -87,7 +87,7 @@ async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &
         if returned.spliced {
             tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
         }
-        until = until_passed(&returned, until, conditions);
+        until = until_passed(&returned, conditions);
         pair = Pair::from(returned);
         if why == Trap::Asked {
             // Who wants it back wants it to stay, until it is asked to be spliced.
@@ -98,18 +98,17 @@ async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &
     }
 }
 
-/// What was trapped has to pass before the conditions count again: where there is a protocol, its handler reads it. The
-/// engine's relay carries it, so that a slow reader holds up nothing else, a shutdown included.
-fn until_passed(returned: &Returned, until: Until, conditions: Until) -> Until {
+/// What was trapped has to pass before the condition counts again: where there is a protocol, its handler reads it.
+fn until_passed(returned: &Returned, conditions: Until) -> Until {
     let (side, from) = match returned.why {
         Trap::Client => (Side::Client, &returned.client),
         Trap::Server => (Side::Server, &returned.server),
         _ => return conditions,
     };
-    if until != conditions || conditions.budget(side) != Some(0) {
+    if !conditions.is_data(side) {
         return conditions;
     }
-    Until::bytes_from(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
+    conditions.with_data_beyond(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
 }
 
 /// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of

@@ -88,7 +88,11 @@ impl World {
         let Some(ts) = s.ts else { return };
         let last = &mut self.last_ts[side.index()];
         // Two CPUs reorder like any network does; a clock that goes back would by more.
-        let slack = if self.scenario.interleave > 0 { 200 } else { 0 };
+        let slack = if self.scenario.interleave > 0 || !self.tasks.is_empty() {
+            200
+        } else {
+            0
+        };
         if let Some(l) = last
             && ts.val.before(*l)
             && !ts.val.before(*l - slack)

@@ -463,7 +463,7 @@ impl World {
             self.enter_phase(Phase::Over, 0, 0);
             return;
         }
-        if (self.stopping && !trapped) || (self.fins() && !trapped) {
+        if !trapped && (self.stopping || self.fins()) {
             if self.fins() {
                 self.disarm();
             }

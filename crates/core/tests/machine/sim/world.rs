@@ -303,7 +303,7 @@ impl World {
             }
             Event::ToLocal(side, s) => {
                 self.backlog -= 1;
-                self.to_local_now(side, &s);
+                self.give_to_local(side, &s);
             }
             Event::EndTimer(side) => {
                 self.timers[0][side.index()] = None;
@@ -378,7 +378,7 @@ impl World {
                 self.backlog += 1;
                 self.at(self.now + delay, Event::ToLocal(side, local));
             } else {
-                self.to_local_now(side, &local);
+                self.give_to_local(side, &local);
             }
         }
         if o.verdict == Verdict::Again {
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    fn to_local_now(&mut self, side: Side, s: &Segment) {
+    fn give_to_local(&mut self, side: Side, s: &Segment) {
         let mut out = Vec::new();
         match &mut self.locals[side.index()] {
             Some(local) => {

@@ -49,7 +49,7 @@ fn old_bytes_of_the_server(flow: &Flow) {
         ack: data.end(),
         ..flow.local_segment(Server)
     };
-    let emit = |side: Side, p: &Packet| flow.egress(side, &flow.behind(side).from_wire(p).bytes()).verdict;
+    let emit = |side: Side, p: &Packet| flow.egress(side, &flow.behind(side).by_socket(p).bytes()).verdict;
     assert_eq!(emit(Server, &ack), OK);
     let sent = Packet {
         payload: pattern(OLD as usize),
@@ -122,7 +122,7 @@ impl Drained {
     /// What a segment of the client's socket is to the client (both in the wire's numbers).
     #[track_caller]
     fn emits(&self, packet: &Packet, counter: &str, seen: &Packet) {
-        let frame = self.flow.behind(Client).from_wire(packet).bytes();
+        let frame = self.flow.behind(Client).by_socket(packet).bytes();
         self.flow
             .egress_gives(Client, &frame, (OK, counter, &seen.bytes()));
     }

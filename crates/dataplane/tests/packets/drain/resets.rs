@@ -15,7 +15,7 @@ use crate::support::{
 /// What a socket's reset becomes, and that the kernel answers for itself from then on.
 #[track_caller]
 fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
-    let emitted = flow.behind(side).from_wire(reset).bytes();
+    let emitted = flow.behind(side).by_socket(reset).bytes();
     flow.egress_gives(side, &emitted, (OK, "aborted", &expected.bytes()));
     assert_eq!(flow.slot().mode(), Mode::Aborted);
     for s in Side::BOTH {
@@ -87,7 +87,7 @@ fn a_socket_that_is_reset_before_the_drain_says_so_itself() {
         } else {
             "clamped"
         };
-        let emitted = flow.behind(Client).from_wire(&reset).bytes();
+        let emitted = flow.behind(Client).by_socket(&reset).bytes();
         flow.egress_gives(Client, &emitted, (OK, counter, &reset.bytes()));
         assert_eq!(flow.slot().mode(), Mode::Track);
     }

@@ -40,6 +40,40 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
 }
 
 #[test]
+fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_payload() {
+    for side in Side::BOTH {
+        let far = side.other();
+        // x has acknowledged all of the far end's; the far end has not acknowledged x's.
+        let mut acked = [0; 2];
+        acked[side.index()] = SENT[far.index()];
+        let past = Past {
+            sent: SENT,
+            acked,
+            ..Past::default()
+        };
+        let flow = Flow::woken(Plan::default(), past);
+        flow.net.deaf();
+        for s in Side::BOTH {
+            flow.plane.attach(flow.ifindex(s)).expect("attached");
+        }
+        let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+        let all = SENT[far.index()];
+        let room = flow.raw_leg(far).tx_edge.wrapping_sub(start(&flow, far)) - all;
+        let packet = Packet {
+            flags: RST | ACK,
+            ..flow.later(side, SENT[side.index()], 0, all)
+        };
+        let expected = across(&flow, side, &packet, start(&flow, far) + all, room);
+        taps[side.index()].send(&packet.bytes(), Offload::default());
+        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+        // Anything else of x is its socket's alone.
+        let packet = flow.later(side, SENT[side.index()], 10, all);
+        taps[side.index()].send(&packet.bytes(), Offload::default());
+        taps[far.index()].nothing();
+    }
+}
+
+#[test]
 fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
     for side in Side::BOTH {
         // The far end has acknowledged all of it: it has heard everything, and has a socket to tell it the rest.
