@@ -25,7 +25,7 @@ test: deps ## Run all checks and tests (root)
 soak: deps ## Splice and unsplice 10,000 times, and a million times in the model (root); CYCLES=, SIMULATED= for other numbers
 	@scripts/soak.sh
 
-bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a quiet machine); ROWS=1,2 for some
+bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a quiet machine); ROWS=1,3.2 for some
 	cargo build --release --package longsplice-bench --bin bench
 	@target/release/bench $(if $(ROWS),--rows $(ROWS))
 

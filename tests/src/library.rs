@@ -15,6 +15,7 @@ use longsplice_engine::{
     policy::{DetachPolicy, SplicePolicy},
 };
 use longsplice_lab::{Namespace, Process, Three, ThreeOptions, topology::Nodes};
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener as NearListener, TcpStream as NearStream},
@@ -314,6 +315,16 @@ pub fn near(returned: &mut Returned, side: Side) -> &mut NearStream {
         Side::Client => &mut returned.client,
         Side::Server => &mut returned.server,
     }
+}
+
+/// Closes a socket that came back in order, as a handler does whose protocol has come to its end.
+pub fn close(socket: NearStream) {
+    SockRef::from(&socket).set_linger(None).unwrap();
+}
+
+/// The same for both.
+pub fn close_both(returned: Returned) {
+    returned.set_reset_on_close(false).unwrap();
 }
 
 /// What brings back a pair whose trap is for this side.

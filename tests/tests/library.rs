@@ -44,6 +44,8 @@ async fn handle(
     returned.client.read_exact(&mut line).await?;
     assert_eq!(line, GOODBYE);
     returned.client.write_all(b"221 bye\r\n").await?;
+    // This is the end that was meant.
+    returned.set_reset_on_close(false)?;
     Ok(returned.passed)
 }
 

@@ -27,7 +27,7 @@ use longsplice_engine::{Ended, Pair as Near, RequestError, Side, Trap, Until};
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
     Bed, Luck, Pair, Policy, SOON,
-    library::{Depth, Desk, at_once, near, trap_of},
+    library::{Depth, Desk, at_once, close_both, near, trap_of},
     soon,
 };
 use socket2::SockRef;
@@ -218,7 +218,7 @@ fn requests_out_of_order() {
     }
 }
 
-fn close_both(pair: &mut Pair, first: Side) {
+fn end_both(pair: &mut Pair, first: Side) {
     let [one, other] = pair.ends(first);
     one.finish();
     other.expect_end();
@@ -246,7 +246,7 @@ fn an_end_in_one_direction() {
             assert!(!call.closed().reset);
             // During, from both depths; a trap for its data does not mind its end.
             let (mut pair, call) = desk.spliced(depth, Until::data_from(first));
-            close_both(&mut pair, first);
+            end_both(&mut pair, first);
             let summary = call.closed();
             assert!(!summary.reset, "{depth:?}, {first:?}: {summary:?}");
             // Its end has passed, then the pair comes back, by the other side's data.
@@ -336,7 +336,7 @@ fn a_reset_before_during_and_after() {
             assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
             let last = b"sorry";
             desk.library.write(near(&mut returned, by.other()), last);
-            drop(returned);
+            close_both(returned);
             let mut there = [0; 5];
             other.stream.read_exact(&mut there).unwrap();
             assert_eq!(&there, last);
@@ -430,7 +430,7 @@ fn the_end_of_a_stream_behind_full_buffers() {
                 assert_eq!(returned.passed, [sent, 0]);
                 let last = desk.library.read(&mut returned.server, 5);
                 pair.client.vouch(&last);
-                drop(returned);
+                close_both(returned);
                 pair.client.expect_end();
             }
         }
@@ -505,15 +505,12 @@ fn urgent_data_passes_a_relay() {
     }
 }
 
-/// Urgent data is data: it is trapped, and can be read, inline where the handler wants that.
+/// Urgent data is data: it is trapped, and is read inline.
 #[test]
 fn urgent_data_is_trapped() {
     for depth in Depth::BOTH {
         let desk = Desk::new("or-urgent-trap");
         let (pair, near_pair) = desk.connect_for(depth);
-        SockRef::from(&near_pair.client)
-            .set_out_of_band_inline(true)
-            .unwrap();
         let call = desk.library.splice(near_pair, Until::data_from(Side::Client));
         desk.library.wait_state(pair.client_port(), &[depth.state()]);
         assert_eq!(

@@ -16,7 +16,7 @@ use super::depth::Depth;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 
-/// How long after a mark a silence is put down to it, in seconds.
+/// How long after a splice a silence is put down to it, in seconds.
 const AFTER: f64 = 0.3;
 /// From here on the slow start is over, in bytes.
 const STARTED: f64 = 6e6;
@@ -29,8 +29,8 @@ struct Trace {
     again: [usize; 2],
     /// Data segments that reached the client behind later ones: old bytes that a drain delivers while new segments pass.
     late: usize,
-    /// The longest silences at the client, in milliseconds: from the coupling to a while after the splice, from the trap to a
-    /// while after the return, and elsewhere past the slow start.
+    /// The longest silences at the client, in milliseconds: from the coupling to a while after the splice, from the trap to the
+    /// end, and elsewhere past the slow start.
     silence_ms: [f64; 3],
     /// Data at the client in the quarter of a second before the splice, after it, before the trap, and after the return, in
     /// Mbit/s.
@@ -69,7 +69,7 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
     let [left, reached] = trace.again;
     let detail = format!(
         "{left} segments left the server again, {reached} reached the client again, {} behind later ones; longest silence at the client {:.1} ms \
-         around the splice, {:.1} ms around the return, {:.1} ms elsewhere; {:.0} Mbit/s before the splice, {:.0} after \
+         around the splice, {:.1} ms from the trap on, {:.1} ms elsewhere; {:.0} Mbit/s before the splice, {:.0} after \
          it, {:.0} before the trap, {:.0} after the return; {} packets missed by the capture; \
          {} runs discarded because the emulator was late; look at {}",
         trace.late,
@@ -103,7 +103,7 @@ impl Trace {
         let (client, server) = (&record.client, &record.server);
         let marks = &record.marks;
         let splice = marks.coupling..marks.spliced + AFTER;
-        let back = marks.trap..marks.returned + AFTER;
+        let back = marks.trap..f64::INFINITY;
         let elsewhere = |t: f64| !splice.contains(&t) && !back.contains(&t);
         let quarter = |from: f64| client.mbps(from..from + 0.25);
         Trace {

@@ -7,7 +7,7 @@ use longsplice_dataplane::{Event, LegState, Mode, Side};
 use longsplice_repair::{enter, options, seed_send_queue};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{flow::Flow, pair::Driver, wake::later};
+use crate::{driver::Driver, flow::Flow, wake::later};
 
 /// How long copies are collected at most: a sender's retransmissions bring what was missed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -204,12 +204,16 @@ mod tests {
         assert_eq!(copies.range(start, start.wrapping_add(7)).unwrap(), b"abcdefg");
         copies.advance(start.wrapping_add(5));
         assert_eq!(
-            copies.range(start.wrapping_add(5), start.wrapping_add(7)).unwrap(),
+            copies
+                .range(start.wrapping_add(5), start.wrapping_add(7))
+                .unwrap(),
             b"fg"
         );
         assert_eq!(copies.range(start, start.wrapping_add(7)), None);
         assert_eq!(
-            copies.range(start.wrapping_add(7), start.wrapping_add(7)).unwrap(),
+            copies
+                .range(start.wrapping_add(7), start.wrapping_add(7))
+                .unwrap(),
             b""
         );
     }

@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     api::{Ended, FlowState},
     capture,
+    driver::{Driver, Over},
     flow::{Flow, close_in_silence},
     held::Keeping,
-    pair::{Driver, Over},
     splicer::Phase,
     wake::rebuild,
 };

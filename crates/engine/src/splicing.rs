@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use crate::{
     api::FlowState,
+    driver::{Driver, Over, Woken},
     flow::{Flow, Progress},
     legs::{self, Refusal},
     mapped::Place,
-    pair::{Driver, Over, Woken},
 };
 
 /// How often a pair in transition is looked at, when nothing else wakes it.

@@ -77,7 +77,8 @@ impl Traps {
 
     /// Whether the pump may read no more of a side.
     pub(crate) fn is_used_up(&self, side: Side, pump: &Pump) -> bool {
-        self.pump_limit(side).is_some_and(|limit| pump.bytes(side) >= limit)
+        self.pump_limit(side)
+            .is_some_and(|limit| pump.bytes(side) >= limit)
     }
 
     /// The condition that is met.

@@ -20,6 +20,7 @@ pub struct Passage {
     segment: Segment,
     in_place: bool,
     trapped: bool,
+    plausible: bool,
     heard: bool,
     woken: bool,
     slotted: bool,
@@ -59,6 +60,7 @@ impl Passage {
             segment: *segment,
             in_place: true,
             trapped: false,
+            plausible: true,
             heard: true,
             woken: false,
             slotted: false,
@@ -161,8 +163,9 @@ impl Passage {
                 return Next::Done(Outcome::local(Verdict::SynReplaced, s));
             }
         }
-        self.trapped = meets_trap(&rec, &s) && self.is_plausible(flow, mode);
-        if self.trapped && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
+        self.trapped = meets_trap(&rec, &s);
+        self.plausible = !self.trapped || self.is_plausible(flow, mode);
+        if self.trapped && self.plausible && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
             return Next::Step(Step::Wake(Wake::from(mode)));
         }
         self.in_mode(flow, mode)
@@ -191,6 +194,16 @@ impl Passage {
             return Next::Step(Step::WithSockets(mode));
         }
         let new = self.slotted && flow.is_new(self.side, &self.segment);
+        if self.trapped && !self.plausible {
+            let news = flow
+                .record(self.side)
+                .is_some_and(|r| self.segment.end().after(r.rx_end));
+            return if news {
+                Next::Done(Outcome::of(Verdict::DropWindow))
+            } else {
+                Next::Step(Step::Forward)
+            };
+        }
         if self.trapped || (mode == Mode::Freeze && new) {
             return Next::Done(Outcome::held(self.segment));
         }
@@ -207,7 +220,14 @@ impl Passage {
         let unsent = acks_unsent(x, o, &s);
         self.heard = settled(o, x);
         if !fits_window(x, s.end()) {
-            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+            // The socket may offer more than anybody has heard of; what it takes there would not be below the cut. Its
+            // answer is wanted all the same.
+            let bare = Segment {
+                len: 0,
+                flags: s.flags & !(flag::FIN | flag::PSH),
+                ..s
+            };
+            return Next::Done(deliver(&bare, Mapping::of_leg(x)));
         }
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
@@ -261,9 +281,10 @@ impl Passage {
             return Next::Step(Step::DrainEnd(case));
         }
         let (x, _) = flow.legs(self.side);
-        if case.old {
-            x.owed |= owed::OLD;
-        } else {
+        if s.occupies() {
+            x.owed |= owed::PAST;
+        }
+        if !case.old {
             note_end_of(&mut x.rec, &s, self.in_place);
             note_timestamp(&mut x.rec, &s, self.in_place);
         }

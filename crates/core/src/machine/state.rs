@@ -57,8 +57,8 @@ pub mod owed {
     pub const NEW: u32 = 1 << 1;
     /// And the FIN at `base`: user space has to have the local socket see it.
     pub const FIN: u32 = 1 << 2;
-    /// DRAIN: old payload was forwarded, too. A late packet may set it in another mode, where it means nothing.
-    pub const OLD: u32 = 1 << 3;
+    /// DRAIN: payload was forwarded. A late packet may set it in another mode, where it means nothing.
+    pub const PAST: u32 = 1 << 3;
 }
 
 /// `enum ls_slot_flag`.

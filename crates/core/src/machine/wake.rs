@@ -5,7 +5,7 @@ use crate::seq::Seq;
 
 /// Whether x's stream went past the sockets since they stopped.
 pub(super) fn went_past(x: &Leg) -> bool {
-    x.rec.rx_end.after(x.cut)
+    x.rec.rx_end.after(x.cut) || x.owed & owed::PAST != 0
 }
 
 /// How far x's stream went, read once: other CPUs may raise both fields meanwhile, and look again.
@@ -37,7 +37,7 @@ impl Reach {
 /// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
 /// or if all that they had is through.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let untouched = !reach.went_past() && x.owed & owed::OLD == 0;
+    let untouched = !reach.went_past() && x.owed & owed::PAST == 0;
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 

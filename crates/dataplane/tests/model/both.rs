@@ -256,8 +256,8 @@ impl Both {
         };
         let ts = Opt::Timestamps(random.near(clock), random.pick(&[0, echo]));
         let flags = Both::flags(random);
-        // Without an acknowledgement nobody selects.
-        let kinds = if flags & ACK == 0 { 5 } else { 8 };
+        // Without an acknowledgement nobody selects, nor with a reset.
+        let kinds = if flags & (ACK | RST) == ACK { 8 } else { 5 };
         let options = match random.below(kinds) {
             0 | 1 => vec![],
             2..5 => vec![Opt::Nop, Opt::Nop, ts],

@@ -1,0 +1,86 @@
+//! The relay: bytes pass through the process until a splice is due, or the caller wants the pair back.
+
+use std::{io, time::Duration};
+
+use longsplice_core::advisor::{Advice, advise};
+use longsplice_dataplane::Side;
+use longsplice_repair::{tcp_info, unread};
+use tokio::time::Instant;
+
+use crate::{
+    api::FlowState,
+    driver::{Driver, Over, Woken},
+    flow::Flow,
+    gate::{Due, Gate},
+    legs,
+};
+
+impl Driver<'_> {
+    /// Relays until a splice is due.
+    pub(crate) async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
+        loop {
+            for side in Side::BOTH {
+                self.pump.set_limit(side, self.traps.pump_limit(side));
+            }
+            self.step()?;
+            if self.pump.finished() {
+                return Err(Over::Finished);
+            }
+            if self.entry.state() != FlowState::Relay && self.flow.as_ref().is_none_or(Flow::is_settled) {
+                self.entry.set_state(FlowState::Relay);
+            }
+            let now = Instant::now();
+            if let Some(trap) = self.fired(now) {
+                return Err(Over::Trapped(trap));
+            }
+            let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
+            let asked = self.entry.take_ask();
+            let mut due = gate.due(now, bytes);
+            if due == Due::Advise {
+                due = self.ask_advisor(gate, now, bytes)?;
+            }
+            let can_splice = self.splicer.plane.is_some();
+            let wake = match due {
+                _ if asked && can_splice => return Ok(()),
+                Due::Splice if can_splice => return Ok(()),
+                Due::NotBefore(at) => at.filter(|_| can_splice),
+                _ => None,
+            };
+            let wake = match (wake, self.traps.next()) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            if self.wait(wake).await == Woken::Stop {
+                return Err(Over::stopped());
+            }
+        }
+    }
+
+    fn ask_advisor(&mut self, gate: &mut Gate, now: Instant, bytes: u64) -> Result<Due, Over> {
+        let info = |side| tcp_info(self.pump.socket(side)).map_err(io::Error::from);
+        let infos = [info(Side::Client)?, info(Side::Server)?];
+        let path: u32 = infos.iter().map(|i| i.rtt_us()).sum();
+        self.pace
+            .sample(now, &self.pump, Duration::from_micros(path.into()));
+        let mut samples = Vec::with_capacity(2);
+        for side in Side::BOTH {
+            let mut sample = legs::sample(self.pump.socket(side), &infos[side.index()]);
+            let other = side.other();
+            let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
+            sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
+            sample.received_rate = self.pace.rates()[side.index()];
+            sample.received_peak = self.pace.peaks()[side.index()];
+            samples.push(sample);
+        }
+        Ok(
+            match advise(&samples[0], &samples[1], now.duration_since(self.since), bytes) {
+                Advice::Splice => Due::Splice,
+                Advice::Wait { reason, again } => {
+                    self.entry.set_reason(Some(reason));
+                    gate.wait(now, again);
+                    Due::NotBefore(Some(now + again))
+                }
+            },
+        )
+    }
+}
