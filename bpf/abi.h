@@ -114,8 +114,8 @@ enum ls_owed {
 	LS_OWED = 1 << 0, /* UNDRAIN: anything below `base` */
 	LS_OWED_NEW =
 	    1 << 1, /* FINAL: the socket was built for the flow, everything before it passed by it */
-	LS_OWED_FIN = 1 << 2, /* and the FIN at `base`, which the socket has not seen */
-	LS_OWED_OLD = 1 << 3, /* DRAIN: old payload was forwarded, too */
+	LS_OWED_FIN = 1 << 2,	/* and the FIN at `base`, which the socket has not seen */
+	LS_OWED_DRAIN = 1 << 3, /* DRAIN: payload was forwarded */
 };
 
 /*

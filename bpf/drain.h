@@ -105,9 +105,9 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (h->ip.ttl <= 1)
 		return drop(LS_V_DROP_TTL);
 	/* Noted first, then the mode: see claimed(). */
-	if (old)
-		__sync_fetch_and_or(&x->owed, LS_OWED_OLD);
-	else
+	if (s->end != s->seq && !(x->owed & LS_OWED_DRAIN))
+		__sync_fetch_and_or(&x->owed, LS_OWED_DRAIN);
+	if (!old)
 		note_end_of(&x->rec, s);
 	if (!claimed(w, s))
 		return look_again(skb);
@@ -139,10 +139,13 @@ static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, 
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
 	/* What is below the cut is waited for by it. */
-	if (went_past(x) && after(s->end, x->cut))
+	if ((went_past(x) || x->owed & LS_OWED_DRAIN) && after(s->end, x->cut))
 		return hold(skb, w, s);
-	raise(&x->rec.rx_end, s->end);
 	raise(&x->cut, s->end);
+	/* Parked meanwhile, it is given nothing any more. */
+	if (mode_of(w->slot) != LS_DRAIN)
+		return look_again(skb);
+	raise(&x->rec.rx_end, s->end);
 	return drain_to_socket(skb, x, o, b, s, 1);
 }
 

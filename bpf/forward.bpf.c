@@ -140,12 +140,14 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		note_heard(x, s, s->ack);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
-	if (takes_room && (mode != LS_DRAIN || before(s->seq, x->cut))) {
-		raise(&x->rec.rx_end, s->end);
-		raise(&x->cut, s->end);
-	}
+	takes_room = takes_room && (mode != LS_DRAIN || before(s->seq, x->cut));
 	/* The cut first, then the mode: see raise(). */
+	if (takes_room)
+		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
+	/* Where it goes to the socket; elsewhere it would count as forwarded. */
+	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || mode == LS_DRAIN))
+		raise(&x->rec.rx_end, s->end);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);
@@ -217,7 +219,7 @@ int ingress(struct __sk_buff *skb)
 	struct segment s;
 	enum parsed kind;
 	struct walk w;
-	int trapped;
+	int trapped, plausible;
 
 	if (!b || tag == TAG_DELIVER)
 		return NEXT;
@@ -248,17 +250,31 @@ int ingress(struct __sk_buff *skb)
 		if (!(s.flags & TCP_ACK) && replaced_by_syn(&w, &tuple, &s))
 			return pass(LS_V_SYN_REPLACED);
 	}
-	trapped = meets_trap(w.rec, &s) && is_plausible(&w, &s, mode);
-	if (trapped && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
+	trapped = meets_trap(w.rec, &s);
+	plausible = trapped && is_plausible(&w, &s, mode);
+	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
 		mode = wake_slot(w.slot, mode);
 		if (mode == LS_UNDRAIN)
 			count(LS_V_WOKEN);
 	}
 	if (w.slot && mode != LS_FINAL && mode != LS_FREEZE)
 		return with_sockets(skb, &w, b, &s, mode, trapped);
-	if (trapped || (mode == LS_FREEZE && is_new(&w, &s)))
+	if (plausible || (mode == LS_FREEZE && is_new(&w, &s)))
 		return hold(skb, &w, &s);
+	if (trapped && after(s.end, w.rec->rx_end))
+		return drop(LS_V_DROP_WINDOW);
 	return forward(skb, &w, b, &s);
+}
+
+/* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,
+ * with its process: a trap must not wake it. */
+static __always_inline void note_parked(struct ls_slot *slot, struct ls_leg *x, const struct ls_leg *o,
+					const struct segment *s)
+{
+	if (s->flags & TCP_RST)
+		__sync_fetch_and_and(&slot->flags, ~LS_WAKEABLE);
+	else if (s->flags & TCP_ACK && mode_of(slot) == LS_FINAL)
+		raise(&x->loc_edge, s->ack - x->adj_seq + (s->window << (o->rec.wscale_out & 15)));
 }
 
 SEC("tc")
@@ -290,9 +306,8 @@ int egress(struct __sk_buff *skb)
 		mode = LS_FINAL;
 	if (kind != SEGMENT || parse_segment(skb, &b->in, &s))
 		return mode == LS_FINAL ? drop(LS_V_DROP_PARKED) : pass(LS_V_EMITTED);
-	/* A parked socket that resets is gone, with its process: a trap must not wake it. */
-	if (mode == LS_FINAL && w.slot && s.flags & TCP_RST)
-		__sync_fetch_and_and(&w.slot->flags, ~LS_WAKEABLE);
+	if (mode == LS_FINAL && w.slot)
+		note_parked(w.slot, &w.slot->leg[w.side & 1], &w.slot->leg[!(w.side & 1)], &s);
 	if (mode == LS_FINAL)
 		return (s.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ? refuse_syn(skb, b, &s)
 								  : drop(LS_V_DROP_PARKED);

@@ -50,7 +50,7 @@ static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
  * forwarded, or if all that they had is through. */
 static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o, struct reach r)
 {
-	return (!after(r.end, r.cut) && !(x->owed & LS_OWED_OLD)) ||
+	return (!after(r.end, r.cut) && !(x->owed & LS_OWED_DRAIN)) ||
 	       (x->read_to == r.cut && o->loc_acked == o->loc_end);
 }
 

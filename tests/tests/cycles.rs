@@ -269,7 +269,7 @@ fn while_daemons_are_killed() {
         }
         let mut daemon = Daemon::of(&config);
         daemon.start(&net.forwarder);
-        let (rounds, mut lost, mut unspliced) = (share(3), 0, 0);
+        let (rounds, mut lost, mut unspliced) = (share(2), 0, 0);
         for round in 0..rounds {
             let runs = AtomicU64::new(0);
             let outcomes = thread::scope(|scope| {

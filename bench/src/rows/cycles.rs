@@ -247,8 +247,7 @@ impl Sum {
             let rates = Spread::of(mine.iter().map(|round| of(round).gbps_each_way));
             rates.map_or(0.0, |rates| rates.median)
         };
-        let (cycling, relayed): (fn(&Round) -> &Streams, fn(&Round) -> &Streams) =
-            (|r| &r.cycling, |r| &r.relayed);
+        let [cycling, relayed]: [fn(&Round) -> &Streams; 2] = [|r| &r.cycling, |r| &r.relayed];
         Ok(Sum {
             cycles,
             ends: for_all(again(cycling) - again(relayed)),

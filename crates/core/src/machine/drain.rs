@@ -107,15 +107,17 @@ impl Flow {
         Outcome::local(Verdict::LocalOnly, drain_local_copy(x, o, s, in_place, old))
     }
 
-    /// Payload that met a trap while the sockets cannot go on yet. Where nothing of its stream went past the local
-    /// socket, that may have it at once: the cut moves on.
+    /// Whether payload that met a trap must wait: the sockets cannot go on yet, and something of its stream went past
+    /// them.
+    pub(super) fn keeps_trapped(&self, side: Side, s: &Segment) -> bool {
+        let x = self.leg(side);
+        went_past(x) && s.end().after(x.cut)
+    }
+
+    /// Payload that met a trap. Where nothing of its stream went past the local socket, that may have it at once: the cut
+    /// has moved on.
     pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment, in_place: bool) -> Outcome {
-        let (x, _) = self.legs(side);
-        if went_past(x) && s.end().after(x.cut) {
-            return Outcome::held(*s);
-        }
-        raise(&mut x.rec.rx_end, s.end());
-        raise(&mut x.cut, s.end());
+        raise(&mut self.legs(side).0.rec.rx_end, s.end());
         self.drain_to_socket(side, s, in_place, true)
     }
 }

@@ -34,6 +34,8 @@ enum Step {
     Wake(Wake),
     WithSockets(Mode),
     RaiseCut,
+    Trapped,
+    TrappedEnd,
     ReadMode,
     Drain,
     DrainClaim(DrainCase),
@@ -94,6 +96,16 @@ impl Passage {
                 raise(&mut flow.legs(self.side).0.cut, self.segment.end());
                 Next::Step(Step::ReadMode)
             }
+            Step::Trapped if flow.keeps_trapped(self.side, &self.segment) => {
+                Next::Done(Outcome::held(self.segment))
+            }
+            Step::Trapped => {
+                raise(&mut flow.legs(self.side).0.cut, self.segment.end());
+                Next::Step(Step::TrappedEnd)
+            }
+            // Noted first, then the mode.
+            Step::TrappedEnd if flow.slot.mode != Mode::Drain => again(),
+            Step::TrappedEnd => Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place)),
             Step::ReadMode => self.by_mode(flow, flow.slot.mode),
             Step::Drain => self.drain(flow),
             Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
@@ -246,12 +258,11 @@ impl Passage {
             x.loc_acked = x.loc_acked.max(s.ack);
         }
         if mode == Mode::Drain && self.trapped {
-            return Next::Done(flow.drain_trapped(self.side, &s, self.in_place));
+            return Next::Step(Step::Trapped);
         }
         // What the socket may take. It takes no payload of a reset.
         let takes = s.occupies() && !s.has(flag::RST);
         if takes && (mode != Mode::Drain || s.seq.before(x.cut)) {
-            raise(&mut x.rec.rx_end, s.end());
             return Next::Step(Step::RaiseCut);
         }
         Next::Step(Step::ReadMode)
@@ -259,13 +270,23 @@ impl Passage {
 
     fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
         let s = &self.segment;
+        let (x, _) = flow.legs(self.side);
+        // The cut was raised before the look at the mode; it counts as seen only where the socket is given it.
+        let given = match mode {
+            Mode::Track | Mode::Undrain => true,
+            Mode::Drain => !self.trapped && s.seq.before(x.cut),
+            _ => false,
+        };
+        if given && s.occupies() && !s.has(flag::RST) {
+            raise(&mut x.rec.rx_end, s.end());
+        }
         match mode {
             Mode::Track => {
                 flow.note_fin_or_rst(self.side, true, s, self.in_place);
                 let x = flow.leg(self.side);
                 Next::Done(deliver(&within_window(x, s), Mapping::of_leg(x)))
             }
-            Mode::Drain if self.trapped => Next::Done(flow.drain_trapped(self.side, s, self.in_place)),
+            Mode::Drain if self.trapped => Next::Step(Step::Trapped),
             Mode::Drain => Next::Step(Step::Drain),
             Mode::Undrain => Next::Step(Step::Undrain),
             Mode::Aborted => untouched(s),

@@ -13,6 +13,7 @@ mod support;
 mod both;
 mod convert;
 mod expect;
+mod generate;
 mod random;
 
 use both::Both;

@@ -121,8 +121,4 @@ impl Flow {
     pub fn raw_record(&self, side: Side) -> Option<ls_record> {
         self.maps().record(leg(side))
     }
-
-    pub fn set_raw_record(&self, side: Side, record: Option<&ls_record>) {
-        self.maps().set_record(leg(side), record);
-    }
 }
