@@ -142,7 +142,6 @@ fn by_trap(name: &str, places: Places) {
                 .wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
             assert!(status.unspliced_total >= 5, "{trap}, {state}: {status:?}");
             assert_eq!(status.segments("aborted"), 0, "{status:?}");
-            here.daemon.wait_reaped();
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
     state::{Flow, Mode, Placement, Side, owed, raise, slot_flag, traits},
-    undrain::{first_own, settled},
+    undrain::{first_own, reachable, settled},
     window::{coupled_edge, kept_edge, window_field},
 };
 use crate::seq::Seq;
@@ -149,6 +149,9 @@ impl Flow {
         let before_fin = o.owed & owed::FIN != 0 && s.seq == first_own(o);
         if mode == Mode::Undrain && before_fin && !s.occupies() {
             s.seq = s.seq + 1;
+        }
+        if mode != Mode::Track && !s.occupies() && !s.has(flag::RST) && s.seq.after(x.rec.rx_edge) {
+            s.seq = reachable(x, s.seq);
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();
         if a.ack != s.ack {

@@ -33,10 +33,10 @@ enum Step {
     Begin,
     Wake(Wake),
     WithSockets(Mode),
-    RaiseCut,
+    RaiseCut(Mode),
     Trapped,
     TrappedEnd,
-    ReadMode,
+    ReadMode(Mode),
     Drain,
     DrainClaim(DrainCase),
     DrainEnd(DrainCase),
@@ -92,9 +92,9 @@ impl Passage {
             Step::Begin => self.begin(flow),
             Step::Wake(wake) => self.wake(flow, wake),
             Step::WithSockets(mode) => self.with_sockets(flow, mode),
-            Step::RaiseCut => {
+            Step::RaiseCut(mode) => {
                 raise(&mut flow.legs(self.side).0.cut, self.segment.end());
-                Next::Step(Step::ReadMode)
+                Next::Step(Step::ReadMode(mode))
             }
             Step::Trapped if flow.keeps_trapped(self.side, &self.segment) => {
                 Next::Done(Outcome::held(self.segment))
@@ -106,7 +106,9 @@ impl Passage {
             // Noted first, then the mode.
             Step::TrappedEnd if flow.slot.mode != Mode::Drain => again(),
             Step::TrappedEnd => Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place)),
-            Step::ReadMode => self.by_mode(flow, flow.slot.mode),
+            // A wake may have stored the cut since: raised anew, it counts.
+            Step::ReadMode(mode) if flow.slot.mode == Mode::Undrain && mode != Mode::Undrain => again(),
+            Step::ReadMode(_) => self.by_mode(flow, flow.slot.mode),
             Step::Drain => self.drain(flow),
             Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
             Step::DrainEnd(case) => Next::Done(flow.drain(self.side, &self.segment, self.in_place, case)),
@@ -263,9 +265,9 @@ impl Passage {
         // What the socket may take. It takes no payload of a reset.
         let takes = s.occupies() && !s.has(flag::RST);
         if takes && (mode != Mode::Drain || s.seq.before(x.cut)) {
-            return Next::Step(Step::RaiseCut);
+            return Next::Step(Step::RaiseCut(mode));
         }
-        Next::Step(Step::ReadMode)
+        Next::Step(Step::ReadMode(mode))
     }
 
     fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {

@@ -16,6 +16,12 @@ pub(super) fn first_own(o: &Leg) -> Seq {
     o.base + o.rec.seq_off
 }
 
+/// The number of a segment without payload for x, so that x looks at its acknowledgement: not before what x has, nor
+/// beyond what it offers.
+pub(super) fn reachable(x: &Leg, seq: Seq) -> Seq {
+    seq.min(x.rec.rx_edge).max(x.rec.rx_ack)
+}
+
 /// Whether o has acknowledged all that was forwarded to it from x.
 pub(super) fn settled(x: &Leg, o: &Leg) -> bool {
     x.owed & owed::SOME == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
@@ -52,7 +58,7 @@ impl Flow {
         // A reset stays where it is: moved, a forged one could come to be in place.
         if !s.has(flag::RST) {
             // The end of all that was sent to o: below what it has, it would not look at the acknowledgement.
-            s.seq = o.loc_end.max(o.rec.rx_ack) - x.rec.seq_off;
+            s.seq = reachable(o, o.loc_end) - x.rec.seq_off;
         }
         s.flags &= flag::ACK | flag::RST;
         s.len = 0;
