@@ -85,7 +85,7 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 			a.ack = seq_max(far, x->tx_ack);
 			a.lowered = 1;
 		}
-		a.edge = seq_max(a.edge, x->tx_edge);
+		a.edge = seq_max(modest_edge(o, s->ack, a.edge), x->tx_edge);
 	}
 	return a;
 }
@@ -128,6 +128,8 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		/* Nor what stands before a FIN that x has, while the local socket has not said it. */
 		if (mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->end == s->seq && s->seq == first_own(o))
 			new->tcp.seq = bpf_htonl(s->seq + 1);
+		if (mode != LS_TRACK && s->end == s->seq)
+			new->tcp.seq = bpf_htonl(where_heard(x, bpf_ntohl(new->tcp.seq)));
 		new->tcp.ack = bpf_htonl(a.ack);
 		new->tcp.window = bpf_htons(window);
 		if (a.ack != s->ack)

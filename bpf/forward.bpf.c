@@ -126,7 +126,10 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 					struct segment *s, __u32 mode, int trapped)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int heard = settled(o, x), takes_room = s->end != s->seq && !(s->flags & TCP_RST);
+	/* What passed by of o's stream is acknowledged, and o knows. */
+	int heard = settled(o, x) || !before(o->tx_ack, o->base);
+	int takes_room = s->end != s->seq && !(s->flags & TCP_RST);
+	__u32 first = mode;
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
@@ -145,8 +148,11 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	if (takes_room)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
+	/* A wake that did not see our cut has stored its own. */
+	if (mode == LS_UNDRAIN && first != mode)
+		return look_again(skb);
 	/* Where it goes to the socket; elsewhere it would count as forwarded. */
-	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || mode == LS_DRAIN))
+	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && !trapped)))
 		raise(&x->rec.rx_end, s->end);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);

@@ -62,6 +62,12 @@ static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
 		x->rx_ts = seq_max(x->rx_ts, s->tsval);
 }
 
+/* The sequence number nearest to `seq` at which x looks at a segment without payload. */
+static __always_inline __u32 where_heard(const struct ls_leg *x, __u32 seq)
+{
+	return seq_max(seq_min(seq, x->rec.rx_edge), x->rec.rx_ack);
+}
+
 /* Whether the local socket could take the segment: nothing else may move the cut. */
 static __always_inline int fits_window(const struct ls_leg *x, const struct segment *s)
 {

@@ -84,7 +84,7 @@ static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct 
 	/* An acknowledgement is looked at only where o's stream from here has got to. */
 	/* A reset stays where it is: moved, a forged one could come to be in place. */
 	if (!(s->flags & TCP_RST))
-		s->seq = seq_max(o->loc_end, o->rec.rx_ack) - x->rec.seq_off;
+		s->seq = where_heard(o, o->loc_end) - x->rec.seq_off;
 	b->out.tcp.seq = bpf_htonl(s->seq);
 	b->out.tcp.flags = s->flags & (TCP_ACK | TCP_RST);
 	if (write_headers(skb, &b->in, &b->out, s->opt_len))
@@ -129,10 +129,11 @@ static __always_inline int undrain(struct __sk_buff *skb, struct walk *w, struct
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	int old = x->owed & LS_OWED && s->end != s->seq && before(s->seq, x->base);
 
-	if (old && !after(s->end, x->base))
+	/* Once o has acknowledged all of that, x has only not heard it: its own socket says it. */
+	if (old && !after(s->end, x->base) && !settled(x, o))
 		return undrain_forward(skb, w, b, s);
 	/* Part of it was forwarded and part of it must not be: user space splits it. */
-	if (old)
+	if (old && after(s->end, x->base))
 		return hold(skb, w, s);
 	/* x is gone, and what it sent last may be lost with it: o must not wait for it. */
 	if (!heard || (s->flags & TCP_RST && !settled(x, o))) {

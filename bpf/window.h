@@ -17,6 +17,20 @@ static __always_inline __u32 coupled_edge(const struct ls_leg *x, const struct l
 	return edge;
 }
 
+/* No window is worth less than this, in bytes. */
+#define LEAST_WINDOW 32768
+
+/*
+ * Awake: a window no larger than the far end's, so that the pair may be spliced again at once. It moves on
+ * with what the local socket acknowledges, whatever the far end does.
+ */
+static __always_inline __u32 modest_edge(const struct ls_leg *o, __u32 ack, __u32 edge)
+{
+	__u32 far = o->rec.rx_edge - o->rec.rx_ack;
+
+	return seq_min(edge, ack + (far > LEAST_WINDOW ? far : LEAST_WINDOW));
+}
+
 /*
  * While segments are forwarded: the right edge that the far end offers, but no more than the local socket of
  * x's leg could keep, should it have to go on now; what was promised stays.

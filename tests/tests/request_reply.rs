@@ -49,6 +49,9 @@ async fn serve(splicer: Splicer, mut pair: Near, depth: Depth) -> Served {
         {
             Ended::Returned(returned) => returned,
             Ended::Closed(summary) => {
+                if summary.reset {
+                    eprintln!("the engine: {summary:?}");
+                }
                 served.reset = summary.reset;
                 return served;
             }
@@ -66,7 +69,8 @@ async fn serve(splicer: Splicer, mut pair: Near, depth: Depth) -> Served {
         };
         match handed_on.await {
             Ok(n) => served.read += n as u64,
-            Err(_) => {
+            Err(error) => {
+                eprintln!("the handler: {error}");
                 // An end is gone: the other one is to hear of it.
                 let _ = returned.client.set_zero_linger();
                 let _ = returned.server.set_zero_linger();

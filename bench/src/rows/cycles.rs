@@ -81,6 +81,8 @@ struct Round {
     depth: Option<Depth>,
     /// Returns of spliced pairs.
     cycles: u64,
+    /// How often pairs had come all the way to the depth; other returns are from drains.
+    reached: u64,
     /// The streams that come back; in a control round relayed ones.
     cycling: Streams,
     relayed: Streams,
@@ -92,6 +94,7 @@ struct Round {
 #[derive(Debug)]
 struct Sum {
     cycles: u64,
+    reached: u64,
     /// Segments sent again for 200 cycles, at both ends and at the forwarder, above those of relayed streams.
     ends: f64,
     forwarder: f64,
@@ -169,7 +172,7 @@ fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams:
     };
     let spec = ConnectionSpec::new(transfer.clone(), transfer);
     let spec = TrafficSpec::same(streams, spec).parallel(PARALLEL);
-    let before = middle.counted()?.unspliced_total;
+    let before = middle.counted()?;
     let sent_again = || anyhow::Ok(net.forwarder.snmp()?.tally().sent_again);
     let forwarder = sent_again()?;
     let outcomes = side_by_side(&net.client, [at, relayed], &spec)?;
@@ -185,11 +188,15 @@ fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams:
         }
         return Err(error);
     }
+    let forwarder_sent_again = sent_again()? - forwarder;
+    let after = middle.counted()?;
+    let reached = |depth: Depth| depth.reached(&after) - depth.reached(&before);
     Ok(Round {
         load: load.name,
         depth,
-        forwarder_sent_again: sent_again()? - forwarder,
-        cycles: middle.counted()?.unspliced_total - before,
+        forwarder_sent_again,
+        cycles: after.unspliced_total - before.unspliced_total,
+        reached: depth.map_or(0, reached),
         cycling: Streams::of(&outcomes[0]),
         relayed: Streams::of(&outcomes[1]),
     })
@@ -212,11 +219,12 @@ impl Streams {
 impl Round {
     fn show(&self) -> String {
         format!(
-            "{}, {:<8} {:>4} cycles; streams that come back {:.2} Gbit/s each way, longest pause {:.1} ms, {} sent \
+            "{}, {:<8} {:>4} cycles ({} of the depth); streams that come back {:.2} Gbit/s each way, longest pause {:.1} ms, {} sent \
              again; relayed beside them {:.2} Gbit/s, {:.1} ms, {}; forwarder {} sent again",
             self.load,
             self.depth.map_or("control", Depth::title),
             self.cycles,
+            self.reached,
             self.cycling.gbps_each_way,
             self.cycling.longest(),
             self.cycling.sent_again,
@@ -250,6 +258,7 @@ impl Sum {
         let [cycling, relayed]: [fn(&Round) -> &Streams; 2] = [|r| &r.cycling, |r| &r.relayed];
         Ok(Sum {
             cycles,
+            reached: mine.iter().map(|round| round.reached).sum(),
             ends: for_all(again(cycling) - again(relayed)),
             forwarder: for_all((forwarder - control) as f64),
             cycling: longest(cycling)?,
@@ -276,12 +285,13 @@ fn judge(load: &Load, rounds: &[Round], stuck: &str) -> Result<Vec<Finding>> {
         .iter()
         .map(|(depth, sum)| {
             format!(
-                "{}: both ends {:+.1}, forwarder {:+.1}, for 200 of {} cycles; {:.2} Gbit/s each way, relayed beside \
+                "{}: both ends {:+.1}, forwarder {:+.1}, for 200 of {} cycles ({} of the depth, the others from drains); {:.2} Gbit/s each way, relayed beside \
                  them {:.2}",
                 depth.title(),
                 sum.ends,
                 sum.forwarder,
                 sum.cycles,
+                sum.reached,
                 sum.gbps[0],
                 sum.gbps[1]
             )

@@ -1,7 +1,7 @@
 //! The two depths of a splice.
 
-use longsplice_engine::FlowState;
 use longsplice_engine::policy::DetachPolicy;
+use longsplice_engine::{Counters, FlowState};
 use serde::Serialize;
 
 /// What becomes of the sockets of a spliced pair.
@@ -39,6 +39,14 @@ impl Depth {
         match self {
             Depth::Dormant => DetachPolicy::Never,
             Depth::Detached => DetachPolicy::Now,
+        }
+    }
+
+    /// How often pairs have come there. (Dormant ones among the last 4,096 only.)
+    pub(super) fn reached(self, counters: &Counters) -> u64 {
+        match self {
+            Depth::Dormant => counters.switch_to_dormant.samples.into(),
+            Depth::Detached => counters.detached_total,
         }
     }
 

@@ -88,7 +88,8 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
     Finding::new(
         Row::back(6),
         format!(
-            "sequence trace through a splice and the way back, 2 + 2 ms, 100 Mbit/s, {}: segments sent again",
+            "sequence trace through a splice and the way back, 2 + 2 ms, 100 Mbit/s, {}: segments sent again (the \
+             verdict is on these; kinks are for the eye, and the silences)",
             depth.title()
         ),
         Target::AtMost { must: 0.0, aim: 0.0 },

@@ -34,10 +34,8 @@ struct Path {
     streams: usize,
     /// The most that a receiver buffers. The queues hold all streams': what is lost is what the link is to lose.
     window: u64,
-    /// Sent by each end of each stream.
-    bytes: u64,
-    /// When a stream comes back; it is spliced again at once.
-    until: &'static str,
+    /// Sent by each end of each stream, and when a stream comes back; it is spliced again at once. Without loss, and with.
+    streams_are: [(u64, &'static str); 2],
 }
 
 const PATHS: [Path; 2] = [
@@ -47,8 +45,10 @@ const PATHS: [Path; 2] = [
         server_rtt: Duration::from_millis(2),
         streams: 2,
         window: 256 << 10,
-        bytes: 40 << 20,
-        until: "bytes=client:512KiB,bytes=server:512KiB",
+        streams_are: [
+            (40 << 20, "bytes=client:512KiB,bytes=server:512KiB"),
+            (20 << 20, "bytes=client:256KiB,bytes=server:256KiB"),
+        ],
     },
     Path {
         name: "20 + 80 ms",
@@ -56,8 +56,10 @@ const PATHS: [Path; 2] = [
         server_rtt: Duration::from_millis(80),
         streams: 8,
         window: 1 << 20,
-        bytes: 12 << 20,
-        until: "bytes=client:768KiB,bytes=server:768KiB",
+        streams_are: [
+            (12 << 20, "bytes=client:768KiB,bytes=server:768KiB"),
+            (4 << 20, "bytes=client:256KiB,bytes=server:256KiB"),
+        ],
     },
 ];
 
@@ -83,6 +85,8 @@ const KINDS: [Kind; 3] = [
 struct Batch {
     kind: Kind,
     wakes: u64,
+    /// How often pairs had come all the way to the depth; other wakes are from drains.
+    reached: u64,
     /// Timers of the forwarder's sockets.
     timeouts: i64,
     /// Those of both ends' sockets.
@@ -120,7 +124,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
         space.sysctl("net.ipv4.tcp_rmem", &format!("4096 131072 {}", path.window))?;
     }
     let policies = KINDS.map(|kind| match kind {
-        Kind::Woken(depth) => Policy::new("now", depth.option()).until(path.until),
+        Kind::Woken(depth) => Policy::new("now", depth.option()).until(path.streams_are(loss).1),
         Kind::Relayed => Policy::new("never", "now"),
     });
     let middle = Middle::start(scope, &net, &policies)?;
@@ -136,7 +140,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
             }
             let batch = loop {
                 net.emulator().reset();
-                let batch = streams(scope, &net, &middle, at, (path, kind))?;
+                let batch = streams(scope, &net, &middle, at, (path, loss, kind))?;
                 // Whatever stands still does so on a late link as well.
                 if net.verdict().counts() || !batch.stuck.is_empty() || !scope.again(&mut discarded)? {
                     break batch;
@@ -162,6 +166,11 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
 }
 
 impl Path {
+    /// What there is for each end to send, and when streams come back.
+    fn streams_are(&self, loss: f64) -> (u64, &'static str) {
+        self.streams_are[usize::from(loss > 0.0)]
+    }
+
     fn link(&self, rtt: Duration, loss: f64) -> LinkSpec {
         LinkSpec::symmetric(Direction {
             delay: rtt / 2,
@@ -178,12 +187,13 @@ fn streams(
     net: &Emulated,
     middle: &Middle,
     at: std::net::SocketAddr,
-    (path, kind): (&Path, Kind),
+    (path, loss, kind): (&Path, f64, Kind),
 ) -> Result<Batch> {
-    let mut spec = ConnectionSpec::both_ways(scope.count(path.bytes, path.bytes / 4));
+    let (bytes, _) = path.streams_are(loss);
+    let mut spec = ConnectionSpec::both_ways(scope.count(bytes, bytes / 4));
     spec.stall = STALL;
     let spec = TrafficSpec::same(path.streams, spec);
-    let wakes = middle.counted()?.unspliced_total;
+    let counted = middle.counted()?;
     let before = net.forwarder.snmp()?;
     let outcome = Traffic::run(&net.client, at, &spec)?;
     let tally = net.forwarder.snmp()?.diff(&before).tally();
@@ -195,9 +205,14 @@ fn streams(
         let flow = flows.iter().find(|flow| Some(flow.client.peer.port()) == port);
         format!("stream {number} from port {port:?}: {why}; {flow:?}")
     };
+    let after = middle.counted()?;
     Ok(Batch {
         kind,
-        wakes: middle.counted()?.unspliced_total - wakes,
+        wakes: after.unspliced_total - counted.unspliced_total,
+        reached: match kind {
+            Kind::Woken(depth) => depth.reached(&after) - depth.reached(&counted),
+            Kind::Relayed => 0,
+        },
         timeouts: tally.timeouts,
         ends_timeouts: outcome.timeouts().unwrap_or(0),
         sent_again: [tally.sent_again.unsigned_abs(), outcome.total_retrans()],
@@ -216,9 +231,10 @@ impl Batch {
             Kind::Relayed => "relayed",
         };
         format!(
-            "{kind:<8} {:>3} wakes, {} timeouts of the forwarder and {} of the ends, {} and {} segments sent again, {} lost, \
+            "{kind:<8} {:>3} wakes ({} of the depth), {} timeouts of the forwarder and {} of the ends, {} and {} segments sent again, {} lost, \
              {} dropped, {:.1} Mbit/s each way, {} of {} stuck",
             self.wakes,
+            self.reached,
             self.timeouts,
             self.ends_timeouts,
             self.sent_again[0],
@@ -258,11 +274,12 @@ fn judge(
         .map(|depth| {
             let kind = Kind::Woken(depth);
             format!(
-                "{}: {} timeouts of the forwarder's sockets in {} wakes ({:.3})",
+                "{}: {} timeouts of the forwarder's sockets in {} wakes ({:.3}), {} of the depth and the others from drains",
                 depth.title(),
                 timeouts(kind),
                 wakes(batches, kind),
-                for_each(depth)
+                for_each(depth),
+                of(batches, kind).map(|batch| batch.reached).sum::<u64>()
             )
         })
         .collect();

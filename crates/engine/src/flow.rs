@@ -114,6 +114,11 @@ impl Flow {
         true
     }
 
+    /// Nothing that passed by the sockets is under way any more: a relay like any other.
+    pub(crate) fn settle(&self) {
+        self.slot().settle();
+    }
+
     /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
     /// holds something out of order.
     fn note_sockets(&self) -> bool {

@@ -80,8 +80,6 @@ impl Mapped {
                 .filter_map(|s| s.as_fd().try_clone_to_owned().ok())
                 .collect(),
         };
-        // If it is spliced again soon, its windows fit already.
-        flow.slot().set_coupling(true);
         let mut table = self.table();
         for leg in flow.legs() {
             table.flows.insert(leg, flow.serial());

@@ -28,6 +28,9 @@ impl Driver<'_> {
             }
             if self.entry.state() != FlowState::Relay && self.flow.as_ref().is_none_or(Flow::is_settled) {
                 self.entry.set_state(FlowState::Relay);
+                if let Some(flow) = &self.flow {
+                    flow.settle();
+                }
             }
             let now = Instant::now();
             if let Some(trap) = self.fired(now) {

@@ -32,13 +32,23 @@ impl Flow {
             Mode::Free | Mode::Replaced => Outcome::wire(Verdict::Next, *s),
             Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking if is_first(s) => refuse_syn(s),
             Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking => {
-                // A parked socket that resets is gone, with its process: a trap must not wake it.
-                if mode == Mode::Final && s.has(flag::RST) {
-                    self.slot.flags &= !slot_flag::WAKEABLE;
+                if mode == Mode::Final && self.placement(side) == Some(Placement::Slotted) {
+                    self.note_parked(side, s);
                 }
                 Outcome::of(Verdict::DropParked)
             }
             Mode::Track | Mode::Drain | Mode::Undrain | Mode::Aborted => self.speak(side, s, mode),
+        }
+    }
+
+    /// What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone, with
+    /// its process: a trap must not wake it.
+    fn note_parked(&mut self, side: Side, s: &Segment) {
+        if s.has(flag::RST) {
+            self.slot.flags &= !slot_flag::WAKEABLE;
+        } else if s.has(flag::ACK) {
+            let (x, o) = self.legs(side);
+            raise(&mut x.loc_edge, s.edge(o.rec.wscale_out) - x.adj_seq);
         }
     }
 

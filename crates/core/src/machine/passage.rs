@@ -234,14 +234,7 @@ impl Passage {
         let unsent = acks_unsent(x, o, &s);
         self.heard = settled(o, x);
         if !fits_window(x, s.end()) {
-            // The socket may offer more than anybody has heard of; what it takes there would not be below the cut. Its
-            // answer is wanted all the same.
-            let bare = Segment {
-                len: 0,
-                flags: s.flags & !(flag::FIN | flag::PSH),
-                ..s
-            };
-            return Next::Done(deliver(&bare, Mapping::of_leg(x)));
+            return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));

@@ -152,6 +152,23 @@ impl World {
                 return;
             }
         }
+        for side in Side::BOTH {
+            let x = self.flow.leg(side);
+            let in_path = matches!(self.flow.slot.mode, Mode::Track | Mode::Drain | Mode::Undrain);
+            if let Some(local) = &self.locals[side.index()]
+                && in_path
+                && self.is_slotted()
+                && !self.doomed
+                && (x.loc_edge + x.adj_seq).after(local.rcv_seq(local.rcv_edge))
+            {
+                let edge = local.rcv_seq(local.rcv_edge) - x.adj_seq;
+                self.fail(format!(
+                    "the socket of {side:?} offers {edge}, and is said to offer {}",
+                    x.loc_edge
+                ));
+                return;
+            }
+        }
         if self.flow.slot.mode == Mode::Track && self.is_slotted() && self.tasks.is_empty() && !self.doomed {
             for side in Side::BOTH {
                 let x = self.flow.leg(side);

@@ -2,6 +2,8 @@
 
 pub mod check;
 pub mod daemon;
+pub mod deliver;
+pub mod ends;
 pub mod operations;
 pub mod rng;
 pub mod scenario;

@@ -6,18 +6,15 @@ use std::{
 };
 
 use longsplice_core::{
-    machine::{
-        Finish, Flow, Mode, Outcome, Passage, Placement, Segment, Side, Start, Transfer, Verdict, Wake,
-        traits,
-    },
+    machine::{Finish, Flow, Passage, Placement, Segment, Side, Start, Transfer, Wake, traits},
     seq::{Offset, Seq},
 };
 
 use super::{
     daemon::Daemon,
     rng::Rng,
-    scenario::{Habit, Scenario},
-    tcp::{FORGED, MS, Tcp, Time, no_socket},
+    scenario::Scenario,
+    tcp::{MS, Tcp, Time},
 };
 
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +80,7 @@ pub struct World {
     pub apps: [App; 2],
     pub flow: Flow,
     pub tasks: Vec<Task>,
-    early: u32,
+    pub(super) early: u32,
     pub daemon: Daemon,
     pub stopping: bool,
     /// Both ends must see a reset in the end.
@@ -98,7 +95,7 @@ pub struct World {
     /// Segments on their way from tc to a local socket.
     pub backlog: u32,
     pub trap_floor: [Option<Seq>; 2],
-    timers: [[Option<Time>; 2]; 2],
+    pub(super) timers: [[Option<Time>; 2]; 2],
 }
 
 impl World {
@@ -199,7 +196,7 @@ impl World {
         self.flow = Flow::register(&starts);
     }
 
-    fn ts_clock(&self, side: Side) -> Seq {
+    pub(super) fn ts_clock(&self, side: Side) -> Seq {
         Seq::new(self.scenario.locals[side.index()].ts_offset)
     }
 
@@ -249,7 +246,7 @@ impl World {
         true
     }
 
-    fn step_task(&mut self) {
+    pub(super) fn step_task(&mut self) {
         let i = self.rng.below(self.tasks.len() as u64) as usize;
         let mut task = self.tasks[i];
         match &mut task {
@@ -287,7 +284,7 @@ impl World {
         self.tasks[i] = task;
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: Event) {
         let mut out = Vec::new();
         match event {
             Event::ToForwarder(side, s) => self.enter(side, s, Passage::new(side, &s)),
@@ -330,266 +327,6 @@ impl World {
             }
             Event::Successor => self.succeed(),
         }
-    }
-
-    fn enter(&mut self, side: Side, segment: Segment, passage: Passage) {
-        // Whoever guesses the very next number is not to be told from the end itself.
-        if segment.at >= FORGED && self.flow.record(side).is_some_and(|r| r.rx_end == segment.seq) {
-            return;
-        }
-        self.note(|| format!("from {side:?} {}", show(&segment)));
-        if self.rng.chance(self.scenario.interleave) {
-            self.tasks.push(Task::Packet(passage));
-        } else if self.tasks.is_empty() {
-            let outcome = passage.run(&mut self.flow);
-            self.outcome(side, &segment, outcome);
-        } else {
-            // The other CPU is quicker.
-            let outcome = passage.run(&mut self.flow);
-            self.outcome(side, &segment, outcome);
-        }
-    }
-
-    fn outcome(&mut self, side: Side, s: &Segment, o: Outcome) {
-        let mode = self.flow.slot.mode;
-        self.note(|| {
-            format!(
-                "     {side:?} {:?}{} mode {mode:?} far {} local {}",
-                o.verdict,
-                if o.woken { " WOKEN" } else { "" },
-                o.far.map_or("-".into(), |s| show(&s)),
-                o.local.map_or("-".into(), |s| show(&s)),
-            )
-        });
-        self.count_outcome(s, side, &o);
-        if let Some(held) = o.held {
-            self.hold(side, held);
-        }
-        if let Some(s) = o.acknowledge {
-            self.at(self.now, Event::Acknowledge(side, s));
-        }
-        if let Some(far) = o.far {
-            self.check_trap(side, s, &far);
-            self.send_to_end(side.other(), far);
-        }
-        if let Some(local) = o.local {
-            if self.rng.chance(self.scenario.backlog) {
-                let delay = self.rng.below(300);
-                self.backlog += 1;
-                self.at(self.now + delay, Event::ToLocal(side, local));
-            } else {
-                self.give_to_local(side, &local);
-            }
-        }
-        if o.verdict == Verdict::Again {
-            self.at(self.now, Event::ToForwarder(side, *s));
-        }
-    }
-
-    fn count_outcome(&mut self, s: &Segment, side: Side, o: &Outcome) {
-        match o.verdict {
-            Verdict::Again => self.stats.add("looked at again"),
-            Verdict::Held => {
-                let x = self.flow.leg(side);
-                self.stats.add("held");
-                if self.flow.slot.mode == Mode::Undrain && s.seq.before(x.base) {
-                    self.stats.add("straddlers");
-                }
-            }
-            Verdict::Shared => self.stats.add("drain: shared"),
-            _ => {}
-        }
-        if o.woken {
-            self.stats.add("woken by a packet");
-            let (x, y) = (self.flow.leg(side), self.flow.leg(side.other()));
-            if x.owed & y.owed != 0 && !self.flow.is_settled() {
-                self.stats.add("wakes with bytes outstanding both ways");
-            }
-            if (x.rec.seen | y.rec.seen) & 1 != 0 {
-                self.stats.add("wakes after a FIN was forwarded");
-            }
-        }
-    }
-
-    fn give_to_local(&mut self, side: Side, s: &Segment) {
-        let mut out = Vec::new();
-        match &mut self.locals[side.index()] {
-            Some(local) => {
-                let dead = local.dead;
-                local.on_segment(self.now, s, &mut out);
-                if local.dead && !dead {
-                    self.doomed = true;
-                    self.note(|| format!("local {side:?} was reset by {}", show(s)));
-                }
-            }
-            None => out.extend(no_socket(s)),
-        }
-        self.local_says(side, out);
-    }
-
-    pub fn local_says(&mut self, side: Side, segments: Vec<Segment>) {
-        for s in segments {
-            let o = self.flow.egress(side, &s);
-            self.note(|| {
-                let wire = o.wire.map_or("-".into(), |s| show(&s));
-                format!("local {side:?} {} {:?} -> {wire}", show(&s), o.verdict)
-            });
-            if o.verdict == Verdict::Aborted {
-                self.stats.add("aborted");
-                self.doomed = true;
-            }
-            if let Some(wire) = o.wire {
-                self.send_to_end(side, wire);
-            }
-        }
-        self.set_timers(side);
-        if let Some(what) = self.locals[side.index()].as_ref().and_then(|l| l.forged) {
-            self.fail(format!("local socket of {side:?}: {what}"));
-        }
-    }
-
-    pub fn end_says(&mut self, side: Side, segments: Vec<Segment>) {
-        for s in segments {
-            self.note(|| format!("end {side:?} {}", show(&s)));
-            self.over_link(side, |d| Event::ToForwarder(d, s));
-        }
-        self.set_timers(side);
-        if let Some(what) = self.ends[side.index()].forged {
-            self.fail(format!("end {side:?}: {what}"));
-        }
-    }
-
-    fn set_timers(&mut self, side: Side) {
-        let i = side.index();
-        let timers = [
-            self.ends[i].next_timer(),
-            self.locals[i].as_ref().and_then(|l| l.next_timer()),
-        ];
-        let events = [Event::EndTimer(side), Event::LocalTimer(side, self.generation[i])];
-        for k in 0..2 {
-            if let Some(at) = timers[k]
-                && self.timers[k][i].is_none_or(|t| at < t)
-            {
-                self.timers[k][i] = Some(at);
-                self.at(at, events[k]);
-            }
-        }
-    }
-
-    /// A socket of a leg is another one now.
-    pub fn replace_local(&mut self, side: Side, socket: Option<Tcp>) {
-        self.locals[side.index()] = socket;
-        self.generation[side.index()] += 1;
-        self.timers[1][side.index()] = None;
-    }
-
-    pub fn over_link(&mut self, side: Side, event: impl Fn(Side) -> Event) {
-        let link = self.scenario.links[side.index()];
-        let copies = 1 + u64::from(self.rng.chance(link.duplicate));
-        for _ in 0..copies {
-            if self.rng.chance(link.loss) {
-                self.stats.add("lost");
-                continue;
-            }
-            let at = self.now + link.delay + self.rng.below(link.jitter + 1);
-            self.at(at, event(side));
-        }
-    }
-
-    fn app(&mut self, side: Side) {
-        let i = side.index();
-        let mut out = Vec::new();
-        let other = self.ends[side.other().index()].write;
-        let habit = self.scenario.habits[i];
-        let (n, asleep) = (self.rng.below(30) as i64, self.now < self.apps[i].asleep_until);
-        if self.scenario.slow[i] && !asleep && !self.stopping && self.rng.chance(30) {
-            self.apps[i].asleep_until = self.now + self.rng.below(400 * MS);
-        }
-        let end = &mut self.ends[i];
-        if !asleep || self.stopping {
-            let runs = end.read(self.now, self.scenario.reads[i], &mut out);
-            self.apps[i].read += runs.iter().map(|r| r.len).sum::<i64>();
-        }
-        let write = match habit {
-            _ if self.stopping || end.dead => 0,
-            Habit::Random if n < 8 => 1 + n * n * 100,
-            Habit::Bulk => 20_000,
-            Habit::Turns if end.received() == other && (i == 0 || end.received() > end.write) => {
-                50 + n * n * 20
-            }
-            _ => 0,
-        };
-        let write = write.min(end.can_write());
-        if write > 0 {
-            end.write(
-                self.now,
-                super::tcp::Run {
-                    at: end.write as u64,
-                    len: write,
-                },
-                &mut out,
-            );
-        }
-        let close = self.stopping || self.rng.chance(self.scenario.early_fin);
-        let end = &mut self.ends[i];
-        if close && !end.fin && !end.dead {
-            end.shutdown(self.now, &mut out);
-            self.stats.add(if self.stopping {
-                "closed"
-            } else {
-                "half-closed early"
-            });
-        }
-        if !self.stopping && self.rng.chance(self.scenario.reset) {
-            self.ends[i].abort(self.now, &mut out);
-            self.doomed = true;
-            self.stats.add("reset by an end");
-        }
-        self.end_says(side, out);
-        let pause = self.rng.between(500, 4 * MS);
-        self.at(self.now + pause, Event::App(side));
-    }
-
-    /// A segment of somebody who guesses.
-    pub fn forge(&mut self) {
-        let side = self.rng.pick(&Side::BOTH);
-        let Some(rec) = self.flow.record(side).copied() else {
-            return;
-        };
-        let back = self.flow.record(side.other()).copied().unwrap_or_default();
-        let x = self.flow.leg(side);
-        let mut edge = back.rx_edge + back.ack_off;
-        if self.is_slotted() {
-            edge = edge.max(x.loc_edge).max(x.tx_edge);
-        }
-        let far = self.rng.between(300_000, 1 << 30) as u32;
-        // What an end would take of a stranger is none of ours: so it is out of the window, or its ACK is.
-        let in_window = self.rng.chance(300);
-        let seq = match () {
-            () if in_window => {
-                rec.rx_end + 1 + self.rng.below(u64::from(edge.bytes_since(rec.rx_end)).max(1)) as u32
-            }
-            () if self.rng.chance(500) => edge + 2 + far,
-            () => rec.rx_end - far,
-        };
-        let odd = (1 << 22) + self.rng.below((1 << 31) - (1 << 23)) as u32;
-        let ack = match () {
-            () if in_window => rec.rx_ack - odd,
-            () if self.rng.chance(500) => rec.rx_ack,
-            () => Seq::new(self.rng.next() as u32),
-        };
-        let s = Segment {
-            seq,
-            ack,
-            len: if self.rng.chance(300) { 100 } else { 0 },
-            window: self.rng.below(65_536) as u32,
-            flags: self.rng.pick(&[0x04, 0x14, 0x02, 0x12, 0x11, 0x10, 0x10]),
-            at: FORGED,
-            ts: None,
-            sack: Default::default(),
-        };
-        self.stats.add("forged");
-        self.at(self.now, Event::ToForwarder(side, s));
     }
 
     pub fn is_slotted(&self) -> bool {

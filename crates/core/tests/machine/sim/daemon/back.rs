@@ -1,0 +1,109 @@
+//! From splice to relay: wakes, held segments, traps.
+
+use longsplice_core::{
+    machine::{Mode, Placement, Segment, Side, Timestamps, flag, owed, window_field},
+    seq::Seq,
+};
+
+use super::Phase;
+use crate::sim::{
+    tcp::MS,
+    world::{Event, Task, World, show},
+};
+
+impl World {
+    /// The pair is back in control mode.
+    pub(super) fn woken(&mut self) {
+        self.daemon.cycles += 1;
+        self.stats.add("cycles");
+        self.disarm();
+        self.enter_phase(Phase::Awake, 0, 0);
+        for side in Side::BOTH {
+            let x = *self.flow.leg(side);
+            if x.owed & owed::FIN != 0 {
+                let s = Segment {
+                    seq: x.base,
+                    ack: x.rec.rx_ack,
+                    window: window_field(x.rec.rx_edge, x.rec.rx_ack, x.rec.wscale_in),
+                    flags: flag::FIN | flag::ACK,
+                    ts: self.scenario.locals[side.index()]
+                        .timestamps
+                        .then_some(Timestamps {
+                            val: x.rx_ts,
+                            ecr: Seq::default(),
+                        }),
+                    ..Segment::default()
+                };
+                self.stats.add("a forwarded FIN given to a socket");
+                self.at(self.now, Event::ToForwarder(side, s));
+            }
+        }
+    }
+
+    pub(super) fn awake(&mut self) {
+        self.inject();
+        self.pump();
+        if self.flow.slot.mode == Mode::Undrain && self.daemon.held.is_empty() && self.flow.undrained() {
+            let pause = if self.rng.chance(300) { 0 } else { 40 * MS };
+            self.enter_phase(Phase::Relay, 0, pause);
+        }
+    }
+
+    pub fn hold(&mut self, side: Side, s: Segment) {
+        if self.daemon.held.len() < 200 && self.daemon.alive {
+            self.daemon.held.push((side, s));
+        }
+    }
+
+    /// What was held comes in once more.
+    pub(super) fn inject(&mut self) {
+        for (side, s) in std::mem::take(&mut self.daemon.held) {
+            let base = self.flow.leg(side).base;
+            self.stats.add("injected");
+            match s.split(base) {
+                Some((low, high)) if self.flow.slot.mode == Mode::Undrain => {
+                    self.note(|| format!("split {}", show(&s)));
+                    self.at(self.now, Event::ToForwarder(side, low));
+                    self.at(self.now, Event::ToForwarder(side, high));
+                }
+                _ => self.at(self.now, Event::ToForwarder(side, s)),
+            }
+        }
+    }
+
+    pub(super) fn random_trap(&mut self) {
+        if !self.rng.chance(self.scenario.trap) {
+            return;
+        }
+        let side = self.rng.pick(&Side::BOTH);
+        let ahead = if self.rng.chance(500) {
+            0
+        } else {
+            self.rng.below(20_000)
+        };
+        self.trap(side, ahead);
+    }
+
+    /// Arms a trap for what a side sends, beyond so many bytes more.
+    pub fn trap(&mut self, side: Side, ahead: u64) {
+        let Some(rec) = self.flow.record(side).copied() else {
+            return;
+        };
+        if !self.daemon.alive || rec.placement == Placement::Alone {
+            return;
+        }
+        let at = rec.rx_end + 1 + ahead as u32;
+        self.flow.arm(side, at);
+        let sure = self.tasks.iter().all(|t| !matches!(t, Task::Packet(_)));
+        self.trap_floor[side.index()] = sure.then_some(at - 1);
+        self.note(|| format!("trap for {side:?} at {at}"));
+        self.stats.add("traps");
+    }
+
+    pub(super) fn disarm(&mut self) {
+        for side in Side::BOTH {
+            self.flow.disarm(side);
+            self.trap_floor[side.index()] = None;
+        }
+    }
+}
