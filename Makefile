@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BPF_SOURCES := $(wildcard bpf/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test soak bench bench-quick audit fmt clean
+.PHONY: help deps build demo test soak fuzz bench bench-quick audit fmt clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,6 +24,9 @@ test: deps ## Run all checks and tests (root)
 
 soak: deps ## Splice and unsplice 10,000 times, and a million times in the model (root); CYCLES=, SIMULATED= for other numbers
 	@scripts/soak.sh
+
+fuzz: ## Fuzz the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time
+	@scripts/fuzz.sh
 
 bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a quiet machine); ROWS=1,3.2 for some
 	cargo build --release --package longsplice-bench --bin bench

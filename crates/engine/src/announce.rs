@@ -2,7 +2,7 @@
 //!
 //! While windows are coupled, egress offers an end less than its socket would, and the socket does not know: it says
 //! nothing when the far end grants more, and in some states it cannot be made to. So the segment is written here, an empty
-//! one with the acknowledgement that was sent last, through a raw socket. The egress program puts the right window in.
+//! one with what the socket itself acknowledged last, through a raw socket. The egress program puts the right window in.
 
 use std::{io, net::SocketAddrV4};
 
@@ -43,9 +43,9 @@ fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
         from: leg.local,
         to: leg.peer,
         seq: x.loc_end.wrapping_add(x.mapping.ack),
-        ack: x.tx_ack.wrapping_add(x.mapping.seq),
+        ack: x.loc_ack.wrapping_add(x.mapping.seq),
         flags: FLAG_ACK,
-        window: window_field(x.loc_edge, x.tx_ack, x.scale_out),
+        window: window_field(x.loc_edge, x.loc_ack, x.scale_out),
         timestamps: timestamps.then_some((x.ts_sent, x.peer_ts)),
     }
     .bytes()
@@ -63,7 +63,7 @@ mod tests {
         };
         let x = LegState {
             loc_end: 0x0102_0304,
-            tx_ack: u32::MAX,
+            loc_ack: u32::MAX,
             loc_edge: 0x1_0000 - 1,
             scale_out: 7,
             ts_sent: 77,
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(u16::from_be_bytes([p[34], p[35]]), 512, "across the wrap");
         assert_eq!(segment(leg, &x, false).len(), 40);
         let closed = LegState {
-            loc_edge: x.tx_ack.wrapping_sub(5),
+            loc_edge: x.loc_ack.wrapping_sub(5),
             ..x
         };
         assert_eq!(segment(leg, &closed, false)[34..36], [0, 0]);

@@ -215,7 +215,9 @@ impl<'a> Detached<'a> {
     }
 
     fn over(mut self, directions: &[Option<Direction>; 2]) -> Ended {
-        let reset = directions.iter().flatten().any(|d| d.reset);
+        // What is reset after both ends have said their last is a late duplicate's answer.
+        let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
+        let reset = !ended && directions.iter().flatten().any(|d| d.reset);
         for (side, direction) in Side::BOTH.into_iter().zip(directions) {
             if let Some(d) = direction {
                 self.note_past(side, d.end.wrapping_sub(u32::from(d.fin)));

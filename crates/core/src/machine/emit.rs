@@ -7,7 +7,7 @@ use super::{
     segment::{SackBlocks, Segment, flag},
     state::{Flow, Mode, Placement, Side, owed, raise, slot_flag, traits},
     undrain::{first_own, reachable, settled},
-    window::{coupled_edge, kept_edge, window_field},
+    window::{coupled_edge, kept_edge, modest_edge, window_field},
 };
 use crate::seq::Seq;
 
@@ -116,7 +116,7 @@ impl Flow {
                 a.ack = far.max(x.tx_ack);
                 a.lowered = true;
             }
-            a.edge = a.edge.max(x.tx_edge);
+            a.edge = modest_edge(o, s.ack, a.edge).max(x.tx_edge);
         }
         a
     }
@@ -160,7 +160,7 @@ impl Flow {
         if mode == Mode::Undrain && before_fin && !s.occupies() {
             s.seq = s.seq + 1;
         }
-        if mode != Mode::Track && !s.occupies() && !s.has(flag::RST) && s.seq.after(x.rec.rx_edge) {
+        if mode != Mode::Track && !s.occupies() && !s.has(flag::RST) {
             s.seq = reachable(x, s.seq);
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();

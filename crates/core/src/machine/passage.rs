@@ -232,7 +232,8 @@ impl Passage {
             return again();
         }
         let unsent = acks_unsent(x, o, &s);
-        self.heard = settled(o, x);
+        // What passed by of o's stream is acknowledged, and o knows.
+        self.heard = settled(o, x) || !o.tx_ack.before(o.base);
         if !fits_window(x, s.end()) {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
@@ -298,7 +299,7 @@ impl Passage {
         }
         let (x, _) = flow.legs(self.side);
         if s.occupies() {
-            x.owed |= owed::PAST;
+            x.owed |= owed::DRAIN;
         }
         if !case.old {
             note_end_of(&mut x.rec, &s, self.in_place);

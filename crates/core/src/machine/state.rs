@@ -58,7 +58,7 @@ pub mod owed {
     /// And the FIN at `base`: user space has to have the local socket see it.
     pub const FIN: u32 = 1 << 2;
     /// DRAIN: payload was forwarded. A late packet may set it in another mode, where it means nothing.
-    pub const PAST: u32 = 1 << 3;
+    pub const DRAIN: u32 = 1 << 3;
 }
 
 /// `enum ls_slot_flag`.

@@ -56,15 +56,16 @@ pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
             rec.seen |= seen::RST;
         }
     } else {
+        raise(&mut rec.rx_end, s.end());
         rec.seen |= seen::FIN;
     }
 }
 
-/// Notes how far x's stream goes.
+/// Notes how far x's payload goes; a FIN counts once its segment is claimed.
 pub(super) fn note_end_of(rec: &mut Record, s: &Segment, in_place: bool) {
     // The number of an empty segment is ahead of what is late, lost or held.
     if in_place && s.occupies() && !s.has(flag::SYN | flag::RST) {
-        raise(&mut rec.rx_end, s.end());
+        raise(&mut rec.rx_end, s.seq + s.len);
     }
 }
 

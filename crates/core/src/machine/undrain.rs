@@ -32,11 +32,12 @@ impl Flow {
     pub(super) fn undrain(&mut self, side: Side, s: &Segment, in_place: bool, heard: bool) -> Outcome {
         let (x, o) = self.legs(side);
         let old = x.owed & owed::SOME != 0 && s.occupies() && s.seq.before(x.base);
-        if old && !s.end().after(x.base) {
+        // Once o has acknowledged all of that, x has only not heard it: its own socket says it.
+        if old && !s.end().after(x.base) && !settled(x, o) {
             return Outcome::far(Verdict::Forwarded, undrain_far(x, o, s, in_place));
         }
         // Part of it was forwarded and part of it must not be: user space splits it.
-        if old {
+        if old && s.end().after(x.base) {
             return Outcome::held(*s);
         }
         // x is gone, and what it sent last may be lost with it: o must not wait for it.

@@ -5,7 +5,7 @@ use crate::seq::Seq;
 
 /// Whether x's stream went past the sockets since they stopped.
 pub(super) fn went_past(x: &Leg) -> bool {
-    x.rec.rx_end.after(x.cut) || x.owed & owed::PAST != 0
+    x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
 }
 
 /// How far x's stream went, read once: other CPUs may raise both fields meanwhile, and look again.
@@ -37,7 +37,7 @@ impl Reach {
 /// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
 /// or if all that they had is through.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let untouched = !reach.went_past() && x.owed & owed::PAST == 0;
+    let untouched = !reach.went_past() && x.owed & owed::DRAIN == 0;
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 
@@ -52,7 +52,7 @@ fn without_fin(x: &mut Leg, reach: Reach) -> Seq {
 fn shift_to(x: &mut Leg, o: &mut Leg, base: Seq, reach: Reach) {
     let shift = (base - reach.cut) as u32;
     x.base = base;
-    x.cut = base;
+    raise(&mut x.cut, base);
     x.read_to = base;
     x.rec.rx_end = base;
     x.adj_seq = x.adj_seq.removed(shift);
@@ -79,8 +79,6 @@ fn stands(x: &mut Leg, reach: Reach) -> bool {
     let stands = !reach.went_past() && x.owed & owed::NEW == 0;
     if stands {
         x.owed = 0;
-        x.cut = reach.cut;
-        x.rec.rx_end = reach.cut;
     }
     stands
 }

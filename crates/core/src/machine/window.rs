@@ -38,3 +38,13 @@ pub(super) fn kept_edge(slot: &Slot, x: &Leg, edge: Seq) -> Seq {
 pub(super) fn fits_window(x: &Leg, end: Seq) -> bool {
     !end.after(x.loc_edge.max(x.tx_edge) + 1)
 }
+
+/// No window is worth less than this, in bytes.
+const LEAST_WINDOW: u32 = 32_768;
+
+/// Awake: a window no larger than the far end's, so that the pair may be spliced again at once. It moves on with what the
+/// local socket acknowledges, whatever the far end does.
+pub(super) fn modest_edge(o: &Leg, ack: Seq, edge: Seq) -> Seq {
+    let far = (o.rec.rx_edge - o.rec.rx_ack) as u32;
+    edge.min(ack + far.max(LEAST_WINDOW))
+}

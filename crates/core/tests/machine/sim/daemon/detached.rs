@@ -103,7 +103,9 @@ impl World {
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());
             let snd = base[j] + records[j].seq_off;
-            let promised = records[j].rx_edge + records[j].ack_off;
+            // No more than the window field could say.
+            let most = records[j].rx_ack + (65_535 << self.scenario.locals[i].our_scale);
+            let promised = records[j].rx_edge.min(most) + records[j].ack_off;
             let edge = if promised.after(base[i]) {
                 promised
             } else {
