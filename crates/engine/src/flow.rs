@@ -355,6 +355,11 @@ impl Flow {
         self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
     }
 
+    /// Whether an end has sent a reset that was in place.
+    pub(crate) fn was_reset(&self) -> bool {
+        Side::BOTH.iter().any(|&side| self.leg(side).reset)
+    }
+
     /// Where each local socket's own part of its peer's stream ends.
     pub(crate) fn cuts(&self) -> [u32; 2] {
         Side::BOTH.map(|side| self.leg(side).cut)

@@ -160,6 +160,10 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
             Mode::Undrain => return Ok(Drained::Awake),
             _ => return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into()),
         }
+        // One that came before the drain went to a socket alone: the other end does not know.
+        if flow.was_reset() {
+            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "an end was reset").into());
+        }
         for side in Side::BOTH {
             let to_cut = flow.bytes_to(side, cuts[side.index()], &driver.pump);
             let limit = driver.traps.pump_limit(side).map_or(to_cut, |n| n.min(to_cut));

@@ -116,6 +116,7 @@ impl Passage {
             Step::Forward => self.forward(flow),
             Step::ForwardClaim => self.claim(flow, Step::ForwardEnd),
             Step::ForwardEnd => {
+                flow.note_fin_or_rst(self.side, self.slotted, &self.segment, self.in_place);
                 Next::Done(flow.forward(self.side, self.slotted, &self.segment, self.in_place))
             }
         };
@@ -293,7 +294,6 @@ impl Passage {
     fn drain(&mut self, flow: &mut Flow) -> Next {
         let s = self.segment;
         let case = flow.drain_case(self.side, &s);
-        flow.note_fin_or_rst(self.side, true, &s, self.in_place);
         if !case.wanted || case.kept {
             return Next::Step(Step::DrainEnd(case));
         }
@@ -316,7 +316,6 @@ impl Passage {
         {
             note_ack(rec, &s);
         }
-        flow.note_fin_or_rst(self.side, self.slotted, &s, self.in_place);
         if let Some(rec) = flow.record_at(self.side, self.slotted) {
             note_end_of(rec, &s, self.in_place);
             note_timestamp(rec, &s, self.in_place);
