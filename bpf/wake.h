@@ -60,7 +60,7 @@ static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 b
 	__u32 shift = base - r.cut;
 
 	x->base = base;
-	x->cut = base;
+	raise(&x->cut, base);
 	x->read_to = base;
 	x->rec.rx_end = base;
 	x->adj_seq -= shift;
@@ -88,7 +88,6 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct rea
 	/* Without either, what was forwarded is what the sockets have, too. */
 	if (!after(r.end, r.cut) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
-		x->rec.rx_end = x->cut = r.cut;
 		return;
 	}
 	base = without_fin(x, r);
@@ -185,7 +184,6 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 
 	if (!after(r.end, r.cut)) {
 		x->owed = LS_OWED_NOTHING;
-		x->rec.rx_end = x->cut = r.cut;
 		return;
 	}
 	o->adj_ack += o->loc_end - acked;

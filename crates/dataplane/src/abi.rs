@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::skel::types;
 
-pub(crate) use types::{ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_slot, ls_tuple, ls_wake};
+pub(crate) use types::{
+    ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_slot, ls_tuple, ls_wake,
+};
 
 /// The layout's version: pinned maps carry it.
 pub const ABI_VERSION: u32 = 2;
@@ -60,7 +62,9 @@ macro_rules! pod {
         unsafe impl Pod for $t {}
     )*};
 }
-pod!(ls_event, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake);
+pod!(
+    ls_event, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
+);
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
     assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 68);

@@ -355,9 +355,15 @@ impl Flow {
         self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
     }
 
-    /// Whether an end has sent a reset that was in place.
+    /// Whether an end has sent a reset that was in place, before both streams were through: later, it only answers a late
+    /// duplicate.
     pub(crate) fn was_reset(&self) -> bool {
-        Side::BOTH.iter().any(|&side| self.leg(side).reset)
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let through = Side::BOTH.iter().all(|&side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            x.fin && (o.rx_ack.wrapping_sub(x.rx_end.wrapping_add(x.seq_off)) as i32) >= 0
+        });
+        !through && states.iter().any(|s| s.reset)
     }
 
     /// Where each local socket's own part of its peer's stream ends.

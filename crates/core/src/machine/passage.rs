@@ -111,7 +111,10 @@ impl Passage {
             Step::ReadMode(_) => self.by_mode(flow, flow.slot.mode),
             Step::Drain => self.drain(flow),
             Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
-            Step::DrainEnd(case) => Next::Done(flow.drain(self.side, &self.segment, self.in_place, case)),
+            Step::DrainEnd(case) => {
+                flow.note_fin_or_rst(self.side, true, &self.segment, self.in_place);
+                Next::Done(flow.drain(self.side, &self.segment, self.in_place, case))
+            }
             Step::Undrain => Next::Done(flow.undrain(self.side, &self.segment, self.in_place, self.heard)),
             Step::Forward => self.forward(flow),
             Step::ForwardClaim => self.claim(flow, Step::ForwardEnd),
