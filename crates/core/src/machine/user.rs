@@ -1,7 +1,7 @@
 //! What user space does to a flow: the transitions that are not a packet's.
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, owed, slot_flag, traits},
+    state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, slot_flag, traits},
     undrain::settled,
 };
 use crate::seq::{Offset, Seq};
@@ -127,6 +127,15 @@ impl Flow {
             rec.armed = at.is_some();
             rec.trap = at.unwrap_or(rec.trap);
         }
+    }
+
+    /// Before a drain: what the local socket of a side has taken, up to `received` in the wire's numbers, as it says
+    /// itself. Bytes that were on their way to it when the pair was registered were not noted, nor what it took by a
+    /// window that nobody heard of.
+    pub fn note_received(&mut self, side: Side, received: Seq) {
+        let (x, _) = self.legs(side);
+        raise(&mut x.cut, received);
+        raise(&mut x.rec.rx_end, received);
     }
 
     /// From Track to Drain, with the offsets between the timestamps of the two legs.

@@ -96,8 +96,13 @@ impl World {
         };
         let flags = self.rng.pick(&[0x04, 0x14, 0x02, 0x12, 0x11, 0x10, 0x10]);
         // A reset within the window must not come to be exact on its way.
+        let roomy = edge.bytes_since(rec.rx_end) > 50_000;
         let seq = if in_window && flags & 0x04 != 0 {
-            edge - self.rng.below(40) as u32
+            if roomy {
+                edge - self.rng.below(40) as u32
+            } else {
+                edge + 2 + far
+            }
         } else {
             seq
         };

@@ -68,6 +68,12 @@ impl World {
     }
 
     pub(super) fn start_drain(&mut self) {
+        for side in Side::BOTH {
+            if let Some(local) = &self.locals[side.index()] {
+                let received = local.rcv_seq(local.rcv_nxt) - self.flow.leg(side).adj_seq;
+                self.flow.note_received(side, received);
+            }
+        }
         let mut offsets = [Offset::default(); 2];
         for side in Side::BOTH {
             if let Some(o) = &self.locals[side.other().index()] {
