@@ -257,14 +257,16 @@ impl Flow {
     }
 
     /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
-    /// `worth`, while its window is nearly closed.
+    /// `worth`, while its window is nearly closed. One that has ended sends no more; it may even be gone, and answer with a
+    /// reset.
     fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
         for side in Side::BOTH {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             let behind = allowed.wrapping_sub(x.tx_edge) as i32;
             let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
-            if (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED))
+            if !x.fin
+                && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED))
                 && let Err(error) = announcer.announce(self.legs[side.index()], x, self.timestamps)
             {
                 tracing::debug!(%error, "cannot announce a window");
@@ -355,15 +357,15 @@ impl Flow {
         self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
     }
 
-    /// Whether an end has sent a reset that was in place, before both streams were through: later, it only answers a late
-    /// duplicate.
+    /// Whether an end has sent a reset that was in place while either stream toward or from it was open: later, it only
+    /// answers a late duplicate.
     pub(crate) fn was_reset(&self) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
-        let through = Side::BOTH.iter().all(|&side| {
+        Side::BOTH.iter().any(|&side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            x.fin && (o.rx_ack.wrapping_sub(x.rx_end.wrapping_add(x.seq_off)) as i32) >= 0
-        });
-        !through && states.iter().any(|s| s.reset)
+            let heard_all = x.rx_ack.wrapping_sub(o.rx_end.wrapping_add(o.seq_off)) as i32 >= 0;
+            x.reset && !(x.fin && o.fin && heard_all)
+        })
     }
 
     /// Where each local socket's own part of its peer's stream ends.

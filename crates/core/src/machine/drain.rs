@@ -27,11 +27,10 @@ pub(super) struct DrainCase {
 }
 
 impl Flow {
-    pub(super) fn drain_case(&self, side: Side, s: &Segment) -> DrainCase {
+    pub(super) fn drain_case(&self, side: Side, s: &Segment, old: bool) -> DrainCase {
         let (x, o) = (self.leg(side), self.leg(side.other()));
         let has_data = s.len > 0 || s.has(flag::FIN | flag::RST);
         let ack = s.ack + x.rec.ack_off;
-        let old = has_data && s.seq.before(x.cut);
         DrainCase {
             old,
             kept: old
@@ -42,7 +41,7 @@ impl Flow {
             // A probe of an end that waits for its window must be answered.
             wanted: has_data
                 || !ack.before(o.tx_ack)
-                || s.seq.before(x.rec.rx_end)
+                || s.seq.before(x.rec.end())
                 || (s.edge(x.rec.wscale_in) + x.rec.ack_off).after(o.tx_edge),
         }
     }
@@ -117,7 +116,7 @@ impl Flow {
     /// Payload that met a trap. Where nothing of its stream went past the local socket, that may have it at once: the cut
     /// has moved on.
     pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment, in_place: bool) -> Outcome {
-        raise(&mut self.legs(side).0.rec.rx_end, s.end());
+        raise(&mut self.legs(side).0.rec.rx_end, s.seq + s.len);
         self.drain_to_socket(side, s, in_place, true)
     }
 }
@@ -136,7 +135,7 @@ fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool
     let mut h = Segment { ack, ..*s };
     if !old {
         // A reset is moved only from where it would count: a forged one could come to be in place.
-        let counts = s.seq == x.rec.rx_end || s.seq == o.rec.rx_ack + o.rec.ack_off;
+        let counts = s.seq == x.rec.end() || s.seq == o.rec.rx_ack + o.rec.ack_off;
         if counts || !s.has(flag::RST) {
             h.seq = s.seq.min(x.cut);
         }

@@ -83,8 +83,8 @@ impl Flow {
         }
         let mut new = s;
         if s.has(flag::ACK) {
-            new.seq = if o.rec.rx_end.after(o.cut) {
-                o.rec.rx_end + o.rec.seq_off
+            new.seq = if o.rec.end().after(o.cut) {
+                o.rec.end() + o.rec.seq_off
             } else {
                 x.loc_end
             };
@@ -151,16 +151,17 @@ impl Flow {
         } else {
             raise(&mut x.tx_edge, edge);
         }
+        // A probe stands below what was sent, on purpose: it is answered because it is old.
+        let bare = !s.occupies() && !s.has(flag::RST) && s.seq == x.loc_end;
         // What stands behind what was forwarded meanwhile is not even looked at.
-        if mode == Mode::Drain && !s.occupies() {
-            s.seq = s.seq.max(o.rec.rx_end + o.rec.seq_off);
+        if bare && mode == Mode::Drain {
+            s.seq = s.seq.max(o.rec.end() + o.rec.seq_off);
         }
         // Nor what stands before a FIN that x has, while the local socket has not said it.
-        let before_fin = o.owed & owed::FIN != 0 && s.seq == first_own(o);
-        if mode == Mode::Undrain && before_fin && !s.occupies() {
+        if bare && mode == Mode::Undrain && o.owed & owed::FIN != 0 && s.seq == first_own(o) {
             s.seq = s.seq + 1;
         }
-        if mode != Mode::Track && !s.occupies() && !s.has(flag::RST) {
+        if bare && mode != Mode::Track {
             s.seq = reachable(x, s.seq);
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();

@@ -64,8 +64,8 @@ impl Flow {
             return false;
         };
         let ended = rec.seen & back.seen & seen::FIN != 0
-            && !back.rx_ack.before(rec.rx_end + rec.seq_off)
-            && !rec.rx_ack.before(back.rx_end + back.seq_off);
+            && !back.rx_ack.before(rec.end() + rec.seq_off)
+            && !rec.rx_ack.before(back.end() + back.seq_off);
         if (rec.seen | back.seen) & seen::RST == 0 && !ended {
             return false;
         }

@@ -22,6 +22,7 @@ pub struct Passage {
     trapped: bool,
     plausible: bool,
     heard: bool,
+    old: bool,
     woken: bool,
     slotted: bool,
     acknowledge: bool,
@@ -64,6 +65,7 @@ impl Passage {
             trapped: false,
             plausible: true,
             heard: true,
+            old: false,
             woken: false,
             slotted: false,
             acknowledge: false,
@@ -105,7 +107,10 @@ impl Passage {
             }
             // Noted first, then the mode.
             Step::TrappedEnd if flow.slot.mode != Mode::Drain => again(),
-            Step::TrappedEnd => Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place)),
+            Step::TrappedEnd => {
+                flow.note_fin_or_rst(self.side, true, &self.segment, self.in_place);
+                Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place))
+            }
             // A wake may have stored the cut since: raised anew, it counts.
             Step::ReadMode(mode) if flow.slot.mode == Mode::Undrain && mode != Mode::Undrain => again(),
             Step::ReadMode(_) => self.by_mode(flow, flow.slot.mode),
@@ -239,7 +244,13 @@ impl Passage {
         // What passed by of o's stream is acknowledged, and o knows.
         self.heard = settled(o, x) || !o.tx_ack.before(o.base);
         if !fits_window(x, s.end()) {
-            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+            // It may fit when the socket looks at it: the payload would not be below the cut. Its answer is wanted.
+            let bare = Segment {
+                len: 0,
+                flags: s.flags & !(flag::FIN | flag::PSH),
+                ..s
+            };
+            return Next::Done(deliver(&bare, Mapping::of_leg(x)));
         }
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
@@ -262,7 +273,11 @@ impl Passage {
         }
         // What the socket may take. It takes no payload of a reset.
         let takes = s.occupies() && !s.has(flag::RST);
-        if takes && (mode != Mode::Drain || s.seq.before(x.cut)) {
+        // Decided once: another CPU may raise the cut meanwhile.
+        self.old = (takes && mode != Mode::Drain) || ((takes || s.has(flag::RST)) && s.seq.before(x.cut));
+        // Nor must the socket be shown a lower number later: it would ignore the window.
+        let stands = !s.occupies() && !s.has(flag::RST) && self.in_place && mode != Mode::Drain;
+        if (takes && self.old) || stands {
             return Next::Step(Step::RaiseCut(mode));
         }
         Next::Step(Step::ReadMode(mode))
@@ -274,11 +289,11 @@ impl Passage {
         // The cut was raised before the look at the mode; it counts as seen only where the socket is given it.
         let given = match mode {
             Mode::Track | Mode::Undrain => true,
-            Mode::Drain => !self.trapped && s.seq.before(x.cut),
+            Mode::Drain => !self.trapped && self.old,
             _ => false,
         };
         if given && s.occupies() && !s.has(flag::RST) {
-            raise(&mut x.rec.rx_end, s.end());
+            raise(&mut x.rec.rx_end, s.seq + s.len);
         }
         match mode {
             Mode::Track => {
@@ -296,7 +311,7 @@ impl Passage {
 
     fn drain(&mut self, flow: &mut Flow) -> Next {
         let s = self.segment;
-        let case = flow.drain_case(self.side, &s);
+        let case = flow.drain_case(self.side, &s, self.old);
         if !case.wanted || case.kept {
             return Next::Step(Step::DrainEnd(case));
         }
@@ -328,7 +343,7 @@ impl Passage {
         if unnoted
             && flow
                 .record_at(self.side, self.slotted)
-                .is_some_and(|r| s.end().after(r.rx_end))
+                .is_some_and(|r| (s.seq + s.len).after(r.rx_end))
         {
             return Next::Done(Outcome::of(Verdict::DropWindow));
         }

@@ -134,7 +134,7 @@ pub struct Record {
     pub seen: u8,
     /// Whether `trap` counts.
     pub armed: bool,
-    /// Highest end of payload of x.
+    /// Highest end of payload of x. A FIN is not counted: two fields would have to agree about it on two CPUs.
     pub rx_end: Seq,
     /// Highest acknowledgement of x.
     pub rx_ack: Seq,
@@ -146,6 +146,13 @@ pub struct Record {
     pub trap: Seq,
     /// Payload translated.
     pub bytes: u64,
+}
+
+impl Record {
+    /// The end of x's stream as far as it passed: after its FIN, if that did.
+    pub fn end(&self) -> Seq {
+        self.rx_end + u32::from(self.seen & seen::FIN != 0)
+    }
 }
 
 /// `struct ls_leg`: the leg of the peer x. "local" is the forwarder's socket of that leg. Numbers are the wire's.

@@ -16,9 +16,8 @@ pub(super) fn note_ack(rec: &mut Record, s: &Segment) {
 
 /// Whether a segment of x acknowledges what nobody sent to it: the local socket, or the far end o past it.
 pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
-    // A FIN of o that was forwarded, while the local socket has not said it again.
-    let fin = u32::from(o.rec.seen & seen::FIN != 0);
-    let sent = o.rec.rx_end.max(o.cut) + o.rec.seq_off + fin;
+    // With a FIN of o that was forwarded, while the local socket has not said it again.
+    let sent = o.rec.end().max(o.cut) + o.rec.seq_off;
     s.has(flag::ACK) && s.ack.after(x.loc_end.max(sent))
 }
 
@@ -42,21 +41,19 @@ pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
 /// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
 pub(super) fn in_window(rec: &Record, back: &Record, edge: Seq, s: &Segment) -> bool {
     let acked = back.rx_ack + back.ack_off;
-    let unsent = s.has(flag::ACK) && s.ack.after(back.rx_end + back.seq_off);
+    let unsent = s.has(flag::ACK) && s.ack.after(back.end() + back.seq_off);
     let within = s.end().at_or_after(acked) && s.end().at_or_before(edge + 1);
     within && !unsent && !acks_too_old(rec, s)
 }
 
-/// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2). A FIN counts
-/// where `rx_end` does: a wake goes on before it.
+/// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
 pub(super) fn note_end(rec: &mut Record, back: &Record, s: &Segment) {
     let acked = back.rx_ack + back.ack_off;
     if s.has(flag::RST) {
-        if s.seq == acked || s.seq == rec.rx_end {
+        if s.seq == acked || s.seq == rec.end() {
             rec.seen |= seen::RST;
         }
     } else {
-        raise(&mut rec.rx_end, s.end());
         rec.seen |= seen::FIN;
     }
 }

@@ -135,7 +135,9 @@ impl Flow {
     pub fn note_received(&mut self, side: Side, received: Seq) {
         let (x, _) = self.legs(side);
         raise(&mut x.cut, received);
-        raise(&mut x.rec.rx_end, received);
+        if received.after(x.rec.end()) {
+            x.rec.rx_end = received;
+        }
     }
 
     /// From Track to Drain, with the offsets between the timestamps of the two legs.

@@ -8,29 +8,34 @@ pub(super) fn went_past(x: &Leg) -> bool {
     x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
 }
 
-/// How far x's stream went, read once: other CPUs may raise both fields meanwhile, and look again.
+/// How far x's stream went, read once: other CPUs may raise these fields meanwhile, and look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reach {
     end: Seq,
     cut: Seq,
+    /// A FIN went past the local socket.
+    fin: bool,
 }
 
 impl Reach {
     /// Where the sockets are parked, user space has said where they stand: a late segment may have raised the cut, and
     /// have looked again.
     fn of(x: &Leg, from: Mode) -> Reach {
+        let end = if from == Mode::Freeze {
+            x.base
+        } else {
+            x.rec.rx_end
+        };
+        let cut = if from == Mode::Drain { x.cut } else { x.read_to };
         Reach {
-            end: if from == Mode::Freeze {
-                x.base
-            } else {
-                x.rec.rx_end
-            },
-            cut: if from == Mode::Drain { x.cut } else { x.read_to },
+            end,
+            cut,
+            fin: x.rec.seen & seen::FIN != 0 && !cut.after(end),
         }
     }
 
     fn went_past(self) -> bool {
-        self.end.after(self.cut)
+        self.end.after(self.cut) || self.fin
     }
 }
 
@@ -41,20 +46,12 @@ fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 
-/// A FIN that was forwarded is the sockets' all the same: user space has the local one see it.
-fn without_fin(x: &mut Leg, reach: Reach) -> Seq {
-    let fin = reach.went_past() && x.rec.seen & seen::FIN != 0;
-    x.owed = if fin { owed::SOME | owed::FIN } else { owed::SOME };
-    if fin { reach.end - 1 } else { reach.end }
-}
-
 /// Where x's own socket goes on: at `base`, which it takes for where it stands.
 fn shift_to(x: &mut Leg, o: &mut Leg, base: Seq, reach: Reach) {
     let shift = (base - reach.cut) as u32;
     x.base = base;
     raise(&mut x.cut, base);
     x.read_to = base;
-    x.rec.rx_end = base;
     x.adj_seq = x.adj_seq.removed(shift);
     x.loc_ack = base;
     x.loc_edge = x.loc_edge + shift;
@@ -69,7 +66,13 @@ fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
     if stands(x, reach) {
         return;
     }
-    let base = without_fin(x, reach);
+    // A FIN that was forwarded is the sockets' all the same: user space has the local one see it.
+    x.owed = if reach.fin {
+        owed::SOME | owed::FIN
+    } else {
+        owed::SOME
+    };
+    let base = reach.end.max(reach.cut);
     o.adj_ack = o.adj_ack.removed((base - reach.cut) as u32);
     shift_to(x, o, base, reach);
 }

@@ -154,6 +154,23 @@ impl World {
         }
         for side in Side::BOTH {
             let x = self.flow.leg(side);
+            let relayed = matches!(self.flow.slot.mode, Mode::Drain);
+            if let Some(local) = &self.locals[side.index()]
+                && relayed
+                && self.is_slotted()
+                && !self.doomed
+                && (local.rcv_seq(local.rcv_nxt) - x.adj_seq).after(x.cut)
+            {
+                let at = local.rcv_seq(local.rcv_nxt) - x.adj_seq;
+                self.fail(format!(
+                    "the socket of {side:?} has {at}, beyond the cut at {}",
+                    x.cut
+                ));
+                return;
+            }
+        }
+        for side in Side::BOTH {
+            let x = self.flow.leg(side);
             let in_path = matches!(self.flow.slot.mode, Mode::Track | Mode::Drain | Mode::Undrain);
             if let Some(local) = &self.locals[side.index()]
                 && in_path

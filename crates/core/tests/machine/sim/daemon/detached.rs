@@ -93,19 +93,13 @@ impl World {
         use Rebuilt;
         let mut rebuilt = Vec::new();
         let records = Side::BOTH.map(|s| self.flow.leg(s).rec);
-        let base = records.map(|r| {
-            if r.seen & seen::FIN != 0 {
-                r.rx_end - 1
-            } else {
-                r.rx_end
-            }
-        });
+        let base = records.map(|r| r.rx_end);
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());
             let snd = base[j] + records[j].seq_off;
             // No more than the window field could say.
-            let most = records[j].rx_ack + (65_535 << self.scenario.locals[i].our_scale);
-            let promised = records[j].rx_edge.min(most) + records[j].ack_off;
+            let most = base[i] + (65_535 << self.scenario.locals[i].our_scale);
+            let promised = (records[j].rx_edge + records[j].ack_off).min(most);
             let edge = if promised.after(base[i]) {
                 promised
             } else {
