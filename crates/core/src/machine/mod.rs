@@ -14,6 +14,7 @@ mod local;
 mod outcome;
 mod passage;
 mod segment;
+mod sockets;
 mod state;
 mod track;
 mod transfer;

@@ -3,12 +3,11 @@
 use super::{
     drain::DrainCase,
     forward::{is_first, meets_trap},
-    local::{Mapping, deliver, within_window},
+    local::{Mapping, deliver},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Mode, Placement, Side, owed, raise},
-    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
-    undrain::settled,
+    state::{Flow, Mode, Placement, Side, raise},
+    track::{acks_too_old, acks_unsent},
     wake::Wake,
     window::fits_window,
 };
@@ -16,21 +15,21 @@ use super::{
 /// A packet on its way through `ingress`, on one CPU. Between two steps another CPU may do whatever it likes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
-    side: Side,
-    segment: Segment,
-    in_place: bool,
-    trapped: bool,
-    plausible: bool,
-    heard: bool,
-    old: bool,
-    woken: bool,
-    slotted: bool,
-    acknowledge: bool,
-    step: Step,
+    pub(super) side: Side,
+    pub(super) segment: Segment,
+    pub(super) in_place: bool,
+    pub(super) trapped: bool,
+    pub(super) plausible: bool,
+    pub(super) heard: bool,
+    pub(super) old: bool,
+    pub(super) woken: bool,
+    pub(super) slotted: bool,
+    pub(super) acknowledge: bool,
+    pub(super) step: Step,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Begin,
     Wake(Wake),
     WithSockets(Mode),
@@ -49,7 +48,7 @@ enum Step {
 
 /// What a step comes to.
 #[expect(clippy::large_enum_variant, reason = "it lives for a moment")]
-enum Next {
+pub(super) enum Next {
     Step(Step),
     Done(Outcome),
 }
@@ -233,123 +232,6 @@ impl Passage {
         Next::Step(Step::Forward)
     }
 
-    /// A segment of a flow whose sockets are in the path.
-    fn with_sockets(&mut self, flow: &mut Flow, mode: Mode) -> Next {
-        let s = self.segment;
-        let (x, o) = flow.legs(self.side);
-        if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
-            return again();
-        }
-        let unsent = acks_unsent(x, o, &s);
-        // What passed by of o's stream is acknowledged, and o knows.
-        self.heard = settled(o, x) || !o.tx_ack.before(o.base);
-        if !fits_window(x, s.end()) {
-            // It may fit when the socket looks at it: the payload would not be below the cut. Its answer is wanted.
-            let bare = Segment {
-                len: 0,
-                flags: s.flags & !(flag::FIN | flag::PSH),
-                ..s
-            };
-            return Next::Done(deliver(&bare, Mapping::of_leg(x)));
-        }
-        if unsent {
-            return Next::Done(deliver(&s, Mapping::of_leg(x)));
-        }
-        // Raised or lowered, its acknowledgement would become good.
-        if acks_too_old(&x.rec, &s) {
-            return Next::Done(if mode == Mode::Track {
-                deliver(&s, Mapping::of_leg(x))
-            } else {
-                Outcome::of(Verdict::Absorbed)
-            });
-        }
-        self.in_place = !s.end().before(x.tx_ack);
-        note_peer(x, &s, self.in_place);
-        if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
-            x.loc_acked = x.loc_acked.max(s.ack);
-        }
-        if mode == Mode::Drain && self.trapped {
-            return Next::Step(Step::Trapped);
-        }
-        // What the socket may take. It takes no payload of a reset.
-        let takes = s.occupies() && !s.has(flag::RST);
-        // Decided once: another CPU may raise the cut meanwhile.
-        self.old = (takes && mode != Mode::Drain) || ((takes || s.has(flag::RST)) && s.seq.before(x.cut));
-        // Nor must the socket be shown a lower number later: it would ignore the window.
-        let stands = !s.occupies() && !s.has(flag::RST) && self.in_place && mode != Mode::Drain;
-        if (takes && self.old) || stands {
-            return Next::Step(Step::RaiseCut(mode));
-        }
-        Next::Step(Step::ReadMode(mode))
-    }
-
-    fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
-        let s = &self.segment;
-        let (x, _) = flow.legs(self.side);
-        // The cut was raised before the look at the mode; it counts as seen only where the socket is given it.
-        let given = match mode {
-            Mode::Track | Mode::Undrain => true,
-            Mode::Drain => !self.trapped && self.old,
-            _ => false,
-        };
-        if given && s.occupies() && !s.has(flag::RST) {
-            raise(&mut x.rec.rx_end, s.seq + s.len);
-        }
-        match mode {
-            Mode::Track => {
-                flow.note_fin_or_rst(self.side, true, s, self.in_place);
-                let x = flow.leg(self.side);
-                Next::Done(deliver(&within_window(x, s), Mapping::of_leg(x)))
-            }
-            Mode::Drain if self.trapped => Next::Step(Step::Trapped),
-            Mode::Drain => Next::Step(Step::Drain),
-            Mode::Undrain => Next::Step(Step::Undrain),
-            Mode::Aborted => untouched(s),
-            _ => again(),
-        }
-    }
-
-    fn drain(&mut self, flow: &mut Flow) -> Next {
-        let s = self.segment;
-        let case = flow.drain_case(self.side, &s, self.old);
-        if !case.wanted || case.kept {
-            return Next::Step(Step::DrainEnd(case));
-        }
-        let (x, _) = flow.legs(self.side);
-        if s.occupies() {
-            x.owed |= owed::DRAIN;
-        }
-        if !case.old {
-            note_end_of(&mut x.rec, &s, self.in_place);
-            note_timestamp(&mut x.rec, &s, self.in_place);
-        }
-        Next::Step(Step::DrainClaim(case))
-    }
-
-    fn forward(&mut self, flow: &mut Flow) -> Next {
-        let s = self.segment;
-        self.in_place = flow.judge(self.side, self.slotted, &s);
-        if let Some(rec) = flow.record_at(self.side, self.slotted)
-            && self.in_place
-        {
-            note_ack(rec, &s);
-        }
-        if let Some(rec) = flow.record_at(self.side, self.slotted) {
-            note_end_of(rec, &s, self.in_place);
-            note_timestamp(rec, &s, self.in_place);
-        }
-        // What is forwarded is counted: the sockets may have to go on behind it.
-        let unnoted = !self.in_place && s.len > 0;
-        if unnoted
-            && flow
-                .record_at(self.side, self.slotted)
-                .is_some_and(|r| (s.seq + s.len).after(r.rx_end))
-        {
-            return Next::Done(Outcome::of(Verdict::DropWindow));
-        }
-        Next::Step(Step::ForwardClaim)
-    }
-
     /// Whether the segment may still be forwarded, after its end was noted in `rx_end` (`claimed` of `walk.h`). Who
     /// takes a flow elsewhere stores that first and reads `rx_end` then.
     fn claim(&mut self, flow: &Flow, then: Step) -> Next {
@@ -367,11 +249,11 @@ impl Passage {
 }
 
 /// Up the stack, as it came.
-fn untouched(s: &Segment) -> Next {
+pub(super) fn untouched(s: &Segment) -> Next {
     Next::Done(Outcome::local(Verdict::Next, *s))
 }
 
-fn again() -> Next {
+pub(super) fn again() -> Next {
     Next::Done(Outcome::of(Verdict::Again))
 }
 

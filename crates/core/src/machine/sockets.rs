@@ -1,0 +1,132 @@
+//! The steps of a packet of a flow whose sockets are in the path, and of one that is forwarded past them:
+//! `with_sockets`, `drain` and `forward` of the C code, as far as they note what others look at.
+
+use super::{
+    local::{Mapping, deliver, within_window},
+    outcome::{Outcome, Verdict},
+    passage::{Next, Passage, Step, again, untouched},
+    segment::{Segment, flag},
+    state::{Flow, Mode, owed, raise},
+    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
+    undrain::settled,
+    window::fits_window,
+};
+
+impl Passage {
+    /// A segment of a flow whose sockets are in the path.
+    pub(super) fn with_sockets(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+        let s = self.segment;
+        let (x, o) = flow.legs(self.side);
+        if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
+            return again();
+        }
+        let unsent = acks_unsent(x, o, &s);
+        // What passed by of o's stream is acknowledged, and o knows.
+        self.heard = settled(o, x) || !o.tx_ack.before(o.base);
+        if !fits_window(x, s.end()) {
+            // It may fit when the socket looks at it: the payload would not be below the cut. Its answer is wanted.
+            let bare = Segment {
+                len: 0,
+                flags: s.flags & !(flag::FIN | flag::PSH),
+                ..s
+            };
+            return Next::Done(deliver(&bare, Mapping::of_leg(x)));
+        }
+        if unsent {
+            return Next::Done(deliver(&s, Mapping::of_leg(x)));
+        }
+        // Raised or lowered, its acknowledgement would become good.
+        if acks_too_old(&x.rec, &s) {
+            return Next::Done(if mode == Mode::Track {
+                deliver(&s, Mapping::of_leg(x))
+            } else {
+                Outcome::of(Verdict::Absorbed)
+            });
+        }
+        self.in_place = !s.end().before(x.tx_ack);
+        note_peer(x, &s, self.in_place);
+        if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
+            x.loc_acked = x.loc_acked.max(s.ack);
+        }
+        if mode == Mode::Drain && self.trapped {
+            return Next::Step(Step::Trapped);
+        }
+        // What the socket may take. It takes no payload of a reset.
+        let takes = s.occupies() && !s.has(flag::RST);
+        // Decided once: another CPU may raise the cut meanwhile.
+        self.old = (takes && mode != Mode::Drain) || ((takes || s.has(flag::RST)) && s.seq.before(x.cut));
+        // Nor must the socket be shown a lower number later: it would ignore the window.
+        let stands = !s.occupies() && !s.has(flag::RST) && self.in_place && mode != Mode::Drain;
+        if (takes && self.old) || stands {
+            return Next::Step(Step::RaiseCut(mode));
+        }
+        Next::Step(Step::ReadMode(mode))
+    }
+
+    pub(super) fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
+        let s = &self.segment;
+        let (x, _) = flow.legs(self.side);
+        // The cut was raised before the look at the mode; it counts as seen only where the socket is given it.
+        let given = match mode {
+            Mode::Track | Mode::Undrain => true,
+            Mode::Drain => !self.trapped && self.old,
+            _ => false,
+        };
+        if given && s.occupies() && !s.has(flag::RST) {
+            raise(&mut x.rec.rx_end, s.seq + s.len);
+        }
+        match mode {
+            Mode::Track => {
+                flow.note_fin_or_rst(self.side, true, s, self.in_place);
+                let x = flow.leg(self.side);
+                Next::Done(deliver(&within_window(x, s), Mapping::of_leg(x)))
+            }
+            Mode::Drain if self.trapped => Next::Step(Step::Trapped),
+            Mode::Drain => Next::Step(Step::Drain),
+            Mode::Undrain => Next::Step(Step::Undrain),
+            Mode::Aborted => untouched(s),
+            _ => again(),
+        }
+    }
+
+    pub(super) fn drain(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        let case = flow.drain_case(self.side, &s, self.old);
+        if !case.wanted || case.kept {
+            return Next::Step(Step::DrainEnd(case));
+        }
+        let (x, _) = flow.legs(self.side);
+        if s.occupies() {
+            x.owed |= owed::DRAIN;
+        }
+        if !case.old {
+            note_end_of(&mut x.rec, &s, self.in_place);
+            note_timestamp(&mut x.rec, &s, self.in_place);
+        }
+        Next::Step(Step::DrainClaim(case))
+    }
+
+    pub(super) fn forward(&mut self, flow: &mut Flow) -> Next {
+        let s = self.segment;
+        self.in_place = flow.judge(self.side, self.slotted, &s);
+        if let Some(rec) = flow.record_at(self.side, self.slotted)
+            && self.in_place
+        {
+            note_ack(rec, &s);
+        }
+        if let Some(rec) = flow.record_at(self.side, self.slotted) {
+            note_end_of(rec, &s, self.in_place);
+            note_timestamp(rec, &s, self.in_place);
+        }
+        // What is forwarded is counted: the sockets may have to go on behind it.
+        let unnoted = !self.in_place && s.len > 0;
+        if unnoted
+            && flow
+                .record_at(self.side, self.slotted)
+                .is_some_and(|r| (s.seq + s.len).after(r.rx_end))
+        {
+            return Next::Done(Outcome::of(Verdict::DropWindow));
+        }
+        Next::Step(Step::ForwardClaim)
+    }
+}
