@@ -154,7 +154,13 @@ fn by_data_of_the_server() {
 
 #[test]
 fn by_data_of_either_side() {
-    by_condition("un-data", "data", &["client", "server"], many_exchanges);
+    by_condition("un-data", "data", &["client", "server"], |bed, pair| {
+        for (to_server, to_client) in [(30_000, 0), (0, 30_000)].repeat(5) {
+            bed.daemon
+                .wait_state(pair.client_port(), &["dormant", "detached"]);
+            pair.exchange_unevenly(to_server, to_client);
+        }
+    });
 }
 
 #[test]

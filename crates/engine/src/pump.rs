@@ -1,6 +1,6 @@
 //! Bytes between two sockets, in user space: the relay, and the delivery of old bytes during a drain.
 
-use std::{cell::RefCell, io, mem::MaybeUninit, net::Shutdown};
+use std::{cell::RefCell, io, io::Read, mem::MaybeUninit, net::Shutdown};
 
 use longsplice_dataplane::Side;
 use socket2::SockRef;
@@ -26,6 +26,8 @@ struct Direction {
     limit: Option<u64>,
     /// There is payload beyond the limit.
     stopped: bool,
+    /// The runtime has not yet said whether the socket is readable, nor been asked by us.
+    fresh: bool,
     eof: bool,
     shut: bool,
 }
@@ -74,6 +76,7 @@ impl Pump {
             d.eof = false;
             d.shut = false;
             d.stopped = false;
+            d.fresh = true;
         }
     }
 
@@ -187,13 +190,26 @@ impl Direction {
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 
+    /// Asks the socket itself the first time, and the runtime before each later time: what was let in for a new socket is
+    /// there before the runtime knows.
+    fn receive(
+        &mut self,
+        from: &TcpStream,
+        mut how: impl FnMut(SockRef<'_>) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        match std::mem::take(&mut self.fresh) {
+            true => how(SockRef::from(from)),
+            false => from.try_io(Interest::READABLE, || how(SockRef::from(from))),
+        }
+    }
+
     /// At the limit: sees what comes next, and leaves it where it is.
     fn look(&mut self, from: &TcpStream) -> io::Result<()> {
         let mut byte = [MaybeUninit::uninit()];
-        let next = from.try_io(Interest::READABLE, || SockRef::from(from).peek(&mut byte));
+        let next = self.receive(from, |socket| socket.peek(&mut byte));
         match next {
             // Read for good: only then the FIN counts among what was copied.
-            Ok(0) => self.eof = matches!(from.try_read(&mut [0]), Ok(0)),
+            Ok(0) => self.eof = matches!((&*SockRef::from(from)).read(&mut [0]), Ok(0)),
             Ok(_) => self.stopped = true,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return Err(e),
@@ -229,7 +245,7 @@ impl Direction {
         }
         SCRATCH.with_borrow_mut(|buffer| {
             let buffer = &mut buffer[..room.min(BUFFER)];
-            let n = match from.try_read(buffer) {
+            let n = match self.receive(from, |socket| (&*socket).read(buffer)) {
                 Ok(0) => {
                     self.eof = true;
                     *moved = true;

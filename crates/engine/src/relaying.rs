@@ -15,9 +15,27 @@ use crate::{
     legs,
 };
 
+/// When a pair that came back is looked at again: no socket tells that a far end has acknowledged what passed by it.
+#[derive(Debug)]
+struct Look {
+    after: Duration,
+}
+
+impl Look {
+    const FIRST: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_secs(1);
+
+    fn next(&mut self, now: Instant) -> Instant {
+        let after = self.after;
+        self.after = (2 * after).min(Look::LONGEST);
+        now + after
+    }
+}
+
 impl Driver<'_> {
     /// Relays until a splice is due.
     pub(crate) async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
+        let mut look = Look { after: Look::FIRST };
         loop {
             for side in Side::BOTH {
                 self.pump.set_limit(side, self.traps.pump_limit(side));
@@ -25,12 +43,6 @@ impl Driver<'_> {
             self.step()?;
             if self.pump.finished() {
                 return Err(Over::Finished);
-            }
-            if self.entry.state() != FlowState::Relay && self.flow.as_ref().is_none_or(Flow::is_settled) {
-                self.entry.set_state(FlowState::Relay);
-                if let Some(flow) = &self.flow {
-                    flow.settle();
-                }
             }
             let now = Instant::now();
             if let Some(trap) = self.fired(now) {
@@ -49,14 +61,27 @@ impl Driver<'_> {
                 Due::NotBefore(at) => at.filter(|_| can_splice),
                 _ => None,
             };
-            let wake = match (wake, self.traps.next()) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
+            let settle = (!self.try_settle()).then(|| look.next(now));
+            let wake = [wake, self.traps.next(), settle].into_iter().flatten().min();
             if self.wait(wake).await == Woken::Stop {
                 return Err(Over::stopped());
             }
         }
+    }
+
+    /// Makes it a relay like any other, if nothing that passed by the sockets is under way any more; whether it is one.
+    fn try_settle(&self) -> bool {
+        if self.entry.state() == FlowState::Relay {
+            return true;
+        }
+        let settled = self.flow.as_ref().is_none_or(Flow::is_settled);
+        if settled {
+            self.entry.set_state(FlowState::Relay);
+            if let Some(flow) = &self.flow {
+                flow.settle();
+            }
+        }
+        settled
     }
 
     fn ask_advisor(&mut self, gate: &mut Gate, now: Instant, bytes: u64) -> Result<Due, Over> {
