@@ -145,7 +145,7 @@ async fn detached(
         Ok(settling) => settling,
         Err(flow) => {
             driver.note_awake(&flow);
-            return Ok(Left::Awake(driver, flow));
+            return Ok(Left::Awake(driver, *flow));
         }
     };
     for socket in driver.pump.take_sockets() {

@@ -157,8 +157,8 @@ impl Inner {
 }
 
 impl Splicer {
-    /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `net.ipv4.conf.lo.forwarding`. Flows that a
-    /// predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
+    /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `conf.lo.forwarding` of
+    /// `net.ipv4` and `net.ipv6`, which `shutdown` restores once no flow is left. Flows that a predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
     /// predecessor is relayed here, and spliced again when the advisor says so.
     ///
     /// # Panics
@@ -227,7 +227,7 @@ impl Splicer {
     /// The socket is not a TCP socket.
     pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
         if self.inner.plane.is_some()
-            && let Some(bytes) = ports::route_max_segment(target)
+            && let Some(bytes) = ports::route_max_segment(longsplice_repair::canonical(target))
         {
             options::set_max_segment(listener, bytes)?;
         }
@@ -247,13 +247,14 @@ impl Splicer {
         client: &TcpStream,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let (Some(plane), Some(ports), SocketAddr::V4(v4)) = (&self.inner.plane, &self.inner.ports, target)
-        else {
+        let target = longsplice_repair::canonical(target);
+        let inner = &self.inner;
+        let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
             return tokio::time::timeout(timeout, TcpStream::connect(target)).await?;
         };
         // Longer ones cannot be asked for, and are none but the loopback's.
         let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
-        ports.connect(plane, v4, max_segment, timeout).await
+        ports.connect(plane, target, max_segment, timeout).await
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
@@ -400,8 +401,8 @@ fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> O
         return None;
     };
     let leg = |l: longsplice_dataplane::Leg| LegInfo {
-        peer: l.peer.into(),
-        local: l.local.into(),
+        peer: l.peer,
+        local: l.local,
     };
     let end = reaper::flow_end(a, b);
     let closing =

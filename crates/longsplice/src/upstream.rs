@@ -30,7 +30,10 @@ pub async fn connect(
     targets: &[Target],
     timeout: Duration,
 ) -> Result<TcpStream, Refused> {
-    let ipv4 = client.peer_addr().is_ok_and(|peer| peer.is_ipv4());
+    // An IPv4 client may arrive over an IPv6 socket.
+    let ipv4 = client
+        .peer_addr()
+        .is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
     let mut attempts = Vec::new();
     for target in targets {
         let addresses = match time::timeout(timeout, target.resolve()).await {

@@ -68,11 +68,7 @@ mod tests {
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
         };
-        let direction = |bytes| DirectionInfo {
-            bytes,
-            segments: 1,
-            fin: false,
-        };
+        let direction = |bytes| DirectionInfo { bytes, fin: false };
         let one = FlowInfo {
             id: FlowId(7),
             client: leg("198.18.0.1:50000", "198.18.0.2:80"),
