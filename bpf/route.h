@@ -5,22 +5,27 @@
 
 #include "count.h"
 #include "parse.h"
-
-#define AF_INET	 2
-#define LOOPBACK 1 /* its interface index, in every namespace */
-
-/* Marks on skb->tc_index, for our own programs that the packet will pass. (skb->mark is left to the user's
- * rules.) */
-#define TAG_FORWARDED 0x4c53 /* for egress: not from a local socket */
-#define TAG_DELIVER   0x4c54 /* for ingress: to the local stack, as it is */
-#define TAG_SEND      0x4c55 /* for ingress: translated already, to be sent */
-#define TAG_INJECT    0x4c57 /* for ingress: let in by user space */
-#define TAG_ACK	      0x4c56 /* for ingress: the far end is to have its acknowledgement, nobody the rest */
+#include "tags.h"
 
 struct route {
 	__u32 ifindex;
 	__u32 resolve; /* the kernel must find the neighbour: redirect through bpf_redirect_neigh() */
 };
+
+static __always_inline void from_headers(struct bpf_fib_lookup *fib, const struct headers *h)
+{
+	if (is_v6(h)) {
+		fib->family = AF_INET6;
+		fib->flowinfo = *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff);
+		__builtin_memcpy(fib->ipv6_src, &h->v6.ip.saddr, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, &h->v6.ip.daddr, sizeof(fib->ipv6_dst));
+	} else {
+		fib->family = AF_INET;
+		fib->tos = h->v4.ip.tos & 0x1c;
+		fib->ipv4_src = h->v4.ip.saddr;
+		fib->ipv4_dst = h->v4.ip.daddr;
+	}
+}
 
 /*
  * Looks up the way to the destination of h, and writes the MAC addresses when the neighbour is known. The
@@ -31,20 +36,17 @@ static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, 
 				      struct route *r)
 {
 	struct bpf_fib_lookup fib = {
-	    .family = AF_INET,
 	    .l4_protocol = IPPROTO_TCP,
 	    .sport = h->tcp.sport,
 	    .dport = h->tcp.dport,
-	    .tos = h->ip.tos & 0x1c,
-	    .ipv4_src = h->ip.saddr,
-	    .ipv4_dst = h->ip.daddr,
 	    .ifindex = LOOPBACK,
 	};
 
+	from_headers(&fib, h);
 	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		__builtin_memcpy(h->eth.h_dest, fib.dmac, ETH_ALEN);
-		__builtin_memcpy(h->eth.h_source, fib.smac, ETH_ALEN);
+		__builtin_memcpy(eth_of(h)->h_dest, fib.dmac, ETH_ALEN);
+		__builtin_memcpy(eth_of(h)->h_source, fib.smac, ETH_ALEN);
 		r->ifindex = fib.ifindex;
 		r->resolve = 0;
 		return 0;

@@ -130,7 +130,7 @@ fn what_cannot_be_mapped_is_dropped_by_name() {
         }
         .bytes();
         flow.ingress_gives(side, &fragment, (SHOT, "drop_fragment", &fragment));
-        let malformed = packet.broken(46, &[0x10]);
+        let malformed = packet.with_data_offset(1);
         flow.ingress_gives(side, &malformed, (SHOT, "drop_malformed", &malformed));
     }
 }

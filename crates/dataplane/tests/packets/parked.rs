@@ -38,7 +38,7 @@ fn what_a_parked_socket_emits_is_dropped() {
                 ..flow.local_segment(side)
             }
             .bytes(),
-            flow.local_segment(side).broken(46, &[0x10]),
+            flow.local_segment(side).with_data_offset(1),
         ] {
             flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
         }
