@@ -55,7 +55,7 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	w->slot->mode = LS_ABORTED;
 	if (s->flags & TCP_ACK)
 		new->tcp.seq =
-		    bpf_htonl(after(o->rec.rx_end, o->cut) ? o->rec.rx_end + o->rec.seq_off : x->loc_end);
+		    bpf_htonl(after(end_of(&o->rec), o->cut) ? end_of(&o->rec) + o->rec.seq_off : x->loc_end);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 
@@ -124,7 +124,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			raise(&x->tx_edge, a.edge);
 		/* What stands behind what was forwarded meanwhile is not even looked at. */
 		if (mode == LS_DRAIN && s->end == s->seq)
-			new->tcp.seq = bpf_htonl(seq_max(s->seq, o->rec.rx_end + o->rec.seq_off));
+			new->tcp.seq = bpf_htonl(seq_max(s->seq, end_of(&o->rec) + o->rec.seq_off));
 		/* Nor what stands before a FIN that x has, while the local socket has not said it. */
 		if (mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->end == s->seq && s->seq == first_own(o))
 			new->tcp.seq = bpf_htonl(s->seq + 1);

@@ -20,7 +20,7 @@
 /* Whether x has ended its stream and the far end has acknowledged that. */
 static __always_inline int is_done(const struct ls_record *rec, const struct ls_record *back)
 {
-	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, rec->rx_end + rec->seq_off);
+	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, end_of(rec) + rec->seq_off);
 }
 
 /*
@@ -79,14 +79,14 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		return drop(LS_V_DROP_TTL);
 	judge(w, s);
 	/* Its receiver might take it meanwhile, and nobody here would know. */
-	if (!s->in_place && s->len && after(s->end, rec->rx_end))
+	if (!s->in_place && s->len && after(s->seq + s->len, rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
 	if (s->in_place)
 		note_ack(rec, s);
-	note_fin_or_rst(w, s);
 	note_end_of(rec, s);
 	if (!claimed(w, s))
 		return look_again(skb);
+	note_fin_or_rst(w, s);
 	note_translated(rec, s, skb->gso_segs);
 	if (w->slot && w->slot->flags & LS_COPY && s->len)
 		hand_over(skb, w, s, LS_E_COPY);
@@ -153,7 +153,7 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		return look_again(skb);
 	/* Where it goes to the socket; elsewhere it would count as forwarded. */
 	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && !trapped)))
-		raise(&x->rec.rx_end, s->end);
+		raise(&x->rec.rx_end, s->seq + s->len);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);

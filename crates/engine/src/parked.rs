@@ -220,7 +220,7 @@ impl<'a> Detached<'a> {
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
         for (side, direction) in Side::BOTH.into_iter().zip(directions) {
             if let Some(d) = direction {
-                self.note_past(side, d.end.wrapping_sub(u32::from(d.fin)));
+                self.note_past(side, d.end);
             }
         }
         Ended::Closed(self.driver.summary(true, reset))
