@@ -80,17 +80,17 @@ static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg 
 								    : pass(LS_V_LOCAL_ONLY);
 }
 
+/* `old`: it began below the cut when that was raised over it. */
 static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
-				 const struct segment *s)
+				 const struct segment *s, int old)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), old, wanted, waits;
-	__u32 ack = s->ack + x->rec.ack_off, cut = x->cut;
+	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), wanted, waits;
+	__u32 ack = s->ack + x->rec.ack_off;
 	struct headers *h = &b->in, *new = &b->out;
 	struct route route;
 	int verdict;
 
-	old = has_data && before(s->seq, cut);
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
 	/* A probe of an end that waits for its window must be answered. */
 	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, end_of(&x->rec)) ||

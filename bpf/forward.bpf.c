@@ -128,7 +128,7 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	/* What passed by of o's stream is acknowledged, and o knows. */
 	int heard = settled(o, x) || !before(o->tx_ack, o->base);
-	int takes_room = s->end != s->seq && !(s->flags & TCP_RST);
+	int resets = s->flags & TCP_RST, takes = s->end != s->seq && !resets, old;
 	__u32 first = mode;
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
@@ -143,23 +143,24 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		note_heard(x, s, s->ack);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
-	takes_room = takes_room && (mode != LS_DRAIN || before(s->seq, x->cut));
+	/* Decided once: another CPU may raise the cut meanwhile. */
+	old = (takes && mode != LS_DRAIN) || ((takes || resets) && before(s->seq, x->cut));
 	/* The cut first, then the mode: see raise(). */
-	if (takes_room)
+	if (takes && old)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
 	/* A wake that did not see our cut has stored its own. */
 	if (mode == LS_UNDRAIN && first != mode)
 		return look_again(skb);
 	/* Where it goes to the socket; elsewhere it would count as forwarded. */
-	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && !trapped)))
+	if (takes && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && old && !trapped)))
 		raise(&x->rec.rx_end, s->seq + s->len);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);
 	}
 	if (mode == LS_DRAIN)
-		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s);
+		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s, old);
 	if (mode == LS_UNDRAIN)
 		return undrain(skb, w, b, s, heard);
 	return mode == LS_ABORTED ? NEXT : look_again(skb);
