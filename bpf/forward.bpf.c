@@ -128,7 +128,7 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	/* What passed by of o's stream is acknowledged, and o knows. */
 	int heard = settled(o, x) || !before(o->tx_ack, o->base);
-	int resets = s->flags & TCP_RST, takes = s->end != s->seq && !resets, old;
+	int resets = s->flags & TCP_RST, takes = s->end != s->seq && !resets, stands, old;
 	__u32 first = mode;
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
@@ -145,8 +145,11 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		return drain_trapped(skb, w, b, s);
 	/* Decided once: another CPU may raise the cut meanwhile. */
 	old = (takes && mode != LS_DRAIN) || ((takes || resets) && before(s->seq, x->cut));
+	/* Its number is shown to the socket, which will ignore the window of any lower one (RFC 9293 section
+	 * 3.10.7.4, SND.WL1). */
+	stands = s->end == s->seq && !resets && s->in_place && mode != LS_DRAIN;
 	/* The cut first, then the mode: see raise(). */
-	if (takes && old)
+	if ((takes && old) || stands)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
 	/* A wake that did not see our cut has stored its own. */
