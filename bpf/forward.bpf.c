@@ -133,7 +133,9 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
-	if (!fits_window(x, s) || acks_unsent(x, o, s))
+	if (!fits_window(x, s))
+		return deliver_bare(skb, b, s, mapping_of_leg(x));
+	if (acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
 	if (acks_too_little(&x->rec, s))
 		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
