@@ -242,7 +242,12 @@ impl Passage {
                 _ => false,
             }
         } else {
-            flow.placement(self.side) == Some(Placement::Detached)
+            // Moved to a slot and back meanwhile, the record has the slot's numbers over ours.
+            let s = &self.segment;
+            flow.records[self.side.index()].is_some_and(|rec| {
+                let noted = s.len == 0 || s.has(flag::RST) || !(s.seq + s.len).after(rec.rx_end);
+                rec.placement == Placement::Detached && noted
+            })
         };
         if claimed { Next::Step(then) } else { again() }
     }
