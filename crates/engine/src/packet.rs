@@ -69,16 +69,22 @@ pub(crate) fn headers(peer: IpAddr) -> u32 {
     (Layer::of(peer).header + TCP_HEADER) as u32
 }
 
-/// A part of a held packet as a packet of its own; its flags FIN and PSH go with the end of the payload. `None` if the
-/// packet is not what the kernel half says it is.
-pub(crate) fn piece(event: &Event, part: Range<usize>) -> Option<Vec<u8>> {
+/// Whether a held packet ends its stream.
+pub(crate) fn has_fin(event: &Event) -> bool {
+    let flags = event.packet.get(event.tcp + 13);
+    flags.is_some_and(|flags| flags & FLAG_FIN != 0)
+}
+
+/// A part of a held packet as a packet of its own, with its flags FIN and PSH only if it `ends` it. `None` if the packet is
+/// not what the kernel half says it is.
+pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec<u8>> {
     let head = event.packet.get(..event.payload.start)?;
     let payload = event.packet.get(event.payload.clone())?;
     let mut p = head.to_vec();
     let tcp = p.get_mut(event.tcp..).filter(|t| t.len() >= TCP_HEADER)?;
     let seq = event.seq.wrapping_add(u32::try_from(part.start).ok()?);
     tcp[4..8].copy_from_slice(&seq.to_be_bytes());
-    if part.end < payload.len() {
+    if !ends {
         tcp[13] &= !(FLAG_FIN | FLAG_PSH);
     }
     p.extend_from_slice(payload.get(part)?);
@@ -265,7 +271,8 @@ mod tests {
         for head in heads() {
             let event = held(&head);
             let (start, tcp) = (event.payload.start, event.tcp);
-            let (first, last) = (piece(&event, 0..31).unwrap(), piece(&event, 31..101).unwrap());
+            let piece = |part: Range<usize>| piece(&event, part.clone(), part.end == 101);
+            let (first, last) = (piece(0..31).unwrap(), piece(31..101).unwrap());
             for p in [&first, &last] {
                 assert!(is_sealed(&p[ETHERNET..], head.len()));
             }
@@ -274,7 +281,8 @@ mod tests {
             assert_eq!(first[tcp + 13], FLAG_ACK);
             assert_eq!(last[tcp + 13], FLAG_ACK | FLAG_PSH | FLAG_FIN);
             assert_eq!(last[tcp + 4..tcp + 8], 20u32.to_be_bytes());
-            assert!(piece(&event, 31..102).is_none());
+            assert!(piece(31..102).is_none());
+            assert!(has_fin(&event));
         }
     }
 
@@ -285,7 +293,7 @@ mod tests {
             let with = |change: fn(&mut Event)| {
                 let mut event = event.clone();
                 change(&mut event);
-                piece(&event, 0..1)
+                piece(&event, 0..1, false)
             };
             assert!(with(|_| {}).is_some());
             assert!(

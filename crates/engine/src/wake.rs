@@ -69,6 +69,11 @@ impl Flow {
     }
 }
 
+/// The earlier of two sequence numbers.
+pub(crate) fn earlier(a: u32, b: u32) -> u32 {
+    if later(a, b) == a { b } else { a }
+}
+
 /// The later of two sequence numbers.
 pub(crate) fn later(a: u32, b: u32) -> u32 {
     if (a.wrapping_sub(b) as i32) < 0 { b } else { a }
@@ -123,14 +128,13 @@ fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
 
 /// Where a leg's socket goes on. A FIN is said again by the sockets themselves.
 fn place(x: &LegState, o: &LegState) -> Sockets {
-    let end = |s: &LegState| s.rx_end.wrapping_sub(u32::from(s.fin));
-    let receive_next = end(x);
+    let receive_next = x.rx_end;
     let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);
     let promised = if (promised as i32) < 0 { 0 } else { promised };
     let window = promised.max(LEAST_WINDOW).min(largest_window(x.scale_out));
     Sockets {
         receive_next,
-        send_next: end(o).wrapping_add(o.seq_off),
+        send_next: o.rx_end.wrapping_add(o.seq_off),
         edge: receive_next.wrapping_add(window),
     }
 }

@@ -51,7 +51,7 @@ fn counters_and_ends_are_kept() {
     assert!(records(&flow).iter().all(|d| d.slot == Some(flow.slot().index())));
     assert_eq!(
         soft(&before[0]),
-        (107, flow.plan.peer[0] + 101, flow.plan.local[0] + 7, true, false)
+        (107, flow.plan.peer[0] + 100, flow.plan.local[0] + 7, true, false)
     );
 
     flow.release().expect("released");

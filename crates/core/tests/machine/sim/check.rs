@@ -1,6 +1,6 @@
 //! The invariants (../shared/design/README.md), on every segment that goes out.
 
-use longsplice_core::machine::{Mode, Placement, Segment, Side, flag};
+use longsplice_core::machine::{Mode, Placement, Segment, Side, flag, slot_flag};
 
 use super::{
     tcp::FORGED,
@@ -13,6 +13,7 @@ impl World {
         if s.at < FORGED {
             self.check_ack(side, &s);
             self.check_timestamp(side, &s);
+            self.check_promise(side, &s);
         }
         self.over_link(side, |d| Event::ToEnd(d, s));
     }
@@ -82,6 +83,31 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// An end that was offered a window keeps it, whoever speaks to it: only a coupling takes something back, and what is
+    /// sent all the same is accepted then. (What a scaled field cannot say is lost in rounding.) A pair that must keep no
+    /// promise may shrink windows when it wakes.
+    fn check_promise(&mut self, side: Side, s: &Segment) {
+        if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
+            return;
+        }
+        let x = &self.ends[side.index()];
+        let far = self.ends[side.other().index()].config.our_scale;
+        let unit = (1 << x.config.peer_scale) + (1 << far);
+        let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
+        let edge = ack + i64::from(s.window << x.config.peer_scale);
+        let slot = &self.flow.slot;
+        let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
+        // A late segment says what was so when it was sent: what acknowledges something new is not late.
+        let (promised, acked) = self.promised[side.index()];
+        if edge + unit <= promised && ack > acked && self.orderly && !coupled && self.scenario.keep {
+            let what = format!("{side:?} was offered {promised}, and now {edge}: {}", show(s));
+            self.fail(what);
+            return;
+        }
+        let edge = if coupled { edge } else { edge.max(promised) };
+        self.promised[side.index()] = (edge, ack.max(acked));
     }
 
     fn check_timestamp(&mut self, side: Side, s: &Segment) {
@@ -186,6 +212,7 @@ impl World {
                 return;
             }
         }
+        self.check_accepted();
         if self.flow.slot.mode == Mode::Track && self.is_slotted() && self.tasks.is_empty() && !self.doomed {
             for side in Side::BOTH {
                 let x = self.flow.leg(side);
@@ -193,6 +220,24 @@ impl World {
                     self.fail(format!("{side:?} acknowledged what its socket did not send"));
                     return;
                 }
+            }
+        }
+    }
+
+    /// What a peer sends within what it was offered, its local socket has room for, also after the pair was spliced without
+    /// it.
+    fn check_accepted(&mut self) {
+        if !self.orderly || !self.scenario.keep || self.doomed {
+            return;
+        }
+        for side in Side::BOTH {
+            if self.locals[side.index()]
+                .as_ref()
+                .is_some_and(|l| l.beyond_window > 0)
+            {
+                self.fail(format!(
+                    "the socket of {side:?} has no room for what its peer was promised"
+                ));
             }
         }
     }
