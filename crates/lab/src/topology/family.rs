@@ -62,11 +62,12 @@ impl Family {
         }
     }
 
-    /// The length of the prefix of each network here.
-    pub(super) fn prefix(self) -> u8 {
+    /// What `ip` wants to hear of an address: the length of the prefix of each network here, and that no duplicates are to be
+    /// looked for: until that is done, or found to be unwanted, an address cannot be bound.
+    pub(super) fn network(self) -> &'static str {
         match self {
-            Family::V4 => 24,
-            Family::V6 => 64,
+            Family::V4 => "/24",
+            Family::V6 => "/64 nodad",
         }
     }
 

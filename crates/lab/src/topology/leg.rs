@@ -184,8 +184,8 @@ fn without_offloads(namespace: &str, device: &str) -> Result<(), Error> {
 fn set_up(end: End<'_>) -> Result<(), Error> {
     let (namespace, device) = (end.namespace.name(), end.device);
     for family in end.families() {
-        let (addr, prefix) = (family.addr(end.addr), family.prefix());
-        tool::ip(&format!("-n {namespace} addr add {addr}/{prefix} dev {device}"))?;
+        let (addr, network) = (family.addr(end.addr), family.network());
+        tool::ip(&format!("-n {namespace} addr add {addr}{network} dev {device}"))?;
     }
     tool::ip(&format!("-n {namespace} link set {device} up"))
 }

@@ -32,7 +32,7 @@ fn ipv6(namespace: &Namespace, family: Family) -> Result<(), Error> {
     for of in ["all", "default"] {
         // No router solicitations among the packets that a test counts.
         namespace.sysctl(&format!("net.ipv6.conf.{of}.disable_ipv6"), off)?;
-        // An address that is being looked for at others cannot be bound for a second.
+        // Of link-local addresses.
         namespace.sysctl(&format!("net.ipv6.conf.{of}.accept_dad"), "0")?;
         namespace.sysctl(&format!("net.ipv6.conf.{of}.accept_ra"), "0")?;
         namespace.sysctl(&format!("net.ipv6.conf.{of}.router_solicitations"), "0")?;
