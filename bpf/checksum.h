@@ -45,6 +45,9 @@ static __always_inline int write_headers(struct __sk_buff *skb, struct headers *
 		return -1;
 	if (tcp && bpf_l4_csum_replace(skb, check_at, 0, tcp, 0))
 		return -1;
+	/* A header of IPv4 makes up for its own changes, in the sum of the whole (CHECKSUM_COMPLETE), too. */
+	if (is_v6(old))
+		bpf_csum_update(skb, sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4));
 	return 0;
 }
 

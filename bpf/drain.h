@@ -25,7 +25,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	translate(new, s, &x->rec, &edits);
 	if (!(s->flags & TCP_ACK)) {
 		apply_edits(new, s, &edits);
-		return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+		return find_route(skb, new, &x->rec, 0, route);
 	}
 	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
 	if (raised)
@@ -39,7 +39,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(&x->rec)));
 	apply_edits(new, s, &edits);
-	return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+	return find_route(skb, new, &x->rec, 0, route);
 }
 
 /* A reset that is exactly where x's stream ends, or where the far end expects it. Any other one stays where

@@ -95,7 +95,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (w->slot)
 		keep_window(w, new, s);
 	apply_edits(new, s, &edits);
-	verdict = find_route(skb, new, rec->traits & LS_FAR_LOCAL, w->slot ? 0 : rec->where, &route);
+	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, h, new, s->opt_len))
@@ -111,10 +111,11 @@ static __always_inline int send_translated(struct __sk_buff *skb, struct scratch
 	struct ls_tuple unused;
 	struct route route;
 	int verdict;
+	__u32 mtu;
 
 	if (parse_tuple(skb, h, &unused, AS_SENT) != SEGMENT || load_headers(skb, h) < 0)
 		return drop(LS_V_DROP_MALFORMED);
-	verdict = find_route(skb, h, 1, 0, &route);
+	verdict = look_up_route(skb, h, 1, 0, &route, &mtu);
 	if (verdict)
 		return drop(verdict);
 	if (!route.resolve && bpf_skb_store_bytes(skb, 0, eth_of(h), 2 * ETH_ALEN, 0))

@@ -37,6 +37,34 @@ static __always_inline struct ethhdr *eth_of(struct headers *h)
 	return is_v6(h) ? &h->v6.eth : &h->v4.eth;
 }
 
+/* Destination, then source. */
+static __always_inline void set_macs(struct headers *h, const __u8 *macs)
+{
+	__builtin_memcpy(eth_of(h), macs, 2 * ETH_ALEN);
+}
+
+/* What a routing rule may look at besides addresses and ports: DSCP of IPv4 as far as it was TOS, traffic
+ * class and flow label of IPv6. */
+static __always_inline __be32 class_of(const struct headers *h)
+{
+	return is_v6(h) ? *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff) : h->v4.ip.tos & 0x1c;
+}
+
+static __always_inline void addresses_to_fib(struct bpf_fib_lookup *fib, const struct headers *h)
+{
+	if (is_v6(h)) {
+		fib->family = AF_INET6;
+		fib->flowinfo = class_of(h);
+		__builtin_memcpy(fib->ipv6_src, &h->v6.ip.saddr, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, &h->v6.ip.daddr, sizeof(fib->ipv6_dst));
+	} else {
+		fib->family = AF_INET;
+		fib->tos = class_of(h);
+		fib->ipv4_src = h->v4.ip.saddr;
+		fib->ipv4_dst = h->v4.ip.daddr;
+	}
+}
+
 /* How many routers it may pass. */
 static __always_inline __u32 hops_left(const struct headers *h)
 {

@@ -65,7 +65,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 		return drop(LS_V_DROP_TTL);
 	copy_headers(new, &b->in, s->opt_len);
 	undrain_far_headers(x, o, new, s);
-	verdict = find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, &route);
+	verdict = find_route(skb, new, &x->rec, 0, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, &b->in, new, s->opt_len))

@@ -23,7 +23,7 @@ use support::{
 
 /// The time to live is what ends it.
 const REPEAT: u32 = 250;
-const CALLS: u32 = 4000;
+const CALLS: u32 = 1000;
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")

@@ -47,8 +47,8 @@ fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
         ("another port", other_port.bytes()),
         ("another address", other_address.bytes()),
         ("backwards", backwards.bytes()),
-        ("last fragment", fragment(&ours, 0xb9, false).bytes()),
-        ("middle fragment", fragment(&ours, 0xb9, true).bytes()),
+        ("last fragment", ours.fragment_at(0xb9, false).bytes()),
+        ("middle fragment", ours.fragment_at(0xb9, true).bytes()),
         ("version 5", ours.broken(14, &[0x55])),
         ("no TCP header", frame[..L4].to_vec()),
         ("half a TCP header", frame[..BODY - 1].to_vec()),
@@ -58,18 +58,6 @@ fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
         Family::V6 => foreign_v6(&ours),
     });
     all
-}
-
-/// The packet as a fragment at an offset (in units of 8 bytes).
-fn fragment(whole: &Packet, offset: u16, more: bool) -> Packet {
-    let mut extension = vec![0];
-    extension.extend((offset << 3 | u16::from(more)).to_be_bytes());
-    extension.extend([0xde, 0xad, 0xbe, 0xef]);
-    Packet {
-        fragment: offset | u16::from(more) << 13,
-        extensions: vec![(FRAGMENT, extension)],
-        ..whole.clone()
-    }
 }
 
 fn foreign_v4(ours: &Packet) -> Vec<(&'static str, Vec<u8>)> {
@@ -222,7 +210,7 @@ fn a_first_fragment_is_dropped_by_name() {
             payload: pattern(64),
             ..flow.peer_segment(side)
         };
-        let frame = fragment(&whole, 0, true).bytes();
+        let frame = whole.fragment_at(0, true).bytes();
         flow.ingress_gives(side, &frame, (SHOT, "drop_fragment", &frame));
     });
 }
@@ -231,7 +219,7 @@ fn a_first_fragment_is_dropped_by_name() {
 fn in_control_mode_the_kernel_judges() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        let first = fragment(&flow.peer_segment(side), 0, true).bytes();
+        let first = flow.peer_segment(side).fragment_at(0, true).bytes();
         let all = malformed(&flow, side).into_iter().map(|(_, frame)| frame);
         for frame in all.chain([first]) {
             flow.ingress_gives(side, &frame, (OK, "delivered", &frame));

@@ -9,7 +9,10 @@ use std::{
 };
 
 use longsplice_dataplane::Side;
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::{
+    sched::{CloneFlags, setns, unshare},
+    time::{ClockId, clock_gettime},
+};
 
 use super::{choose, flow::leg};
 
@@ -79,7 +82,7 @@ impl Net {
         use std::io::Write;
         self.pristine.set(false);
         let mut ip = Command::new("ip")
-            .args(["-batch", "-"])
+            .args([choose("-4", "-6"), "-batch", "-"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("ip");
@@ -87,6 +90,7 @@ impl Net {
         stdin.write_all(lines.as_bytes()).expect("ip reads");
         drop(stdin);
         assert!(ip.wait().expect("ip").success(), "{lines}");
+        wait_for_a_tick();
     }
 
     /// Has the stack ignore what is delivered to it: it would answer for sockets that are not there.
@@ -122,10 +126,20 @@ impl Net {
     pub fn sysctl(&self, path: &str, value: &str) {
         self.pristine.set(false);
         std::fs::write(format!("/proc/sys/net/{path}"), value).expect(path);
+        wait_for_a_tick();
     }
 
     pub fn ifindex(&self, name: &str) -> u32 {
         nix::net::if_::if_nametoindex(name).expect(name)
+    }
+}
+
+/// What the programs remember of a way is good for no longer.
+fn wait_for_a_tick() {
+    let now = || clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("a clock");
+    let before = now();
+    while now() == before {
+        std::thread::yield_now();
     }
 }
 

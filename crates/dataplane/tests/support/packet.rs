@@ -173,6 +173,18 @@ impl Packet {
         [octets(self.src), octets(self.dst)].concat()
     }
 
+    /// As a fragment at an offset, in units of eight bytes.
+    pub fn fragment_at(&self, offset: u16, more: bool) -> Packet {
+        let mut extension = vec![0];
+        extension.extend((offset << 3 | u16::from(more)).to_be_bytes());
+        extension.extend([0xde, 0xad, 0xbe, 0xef]);
+        Packet {
+            fragment: offset | u16::from(more) << 13,
+            extensions: vec![(FRAGMENT, extension)],
+            ..self.clone()
+        }
+    }
+
     /// Where its TCP header begins.
     pub fn l4(&self) -> usize {
         self.bytes().len() - self.padding.len() - self.tcp().len()
