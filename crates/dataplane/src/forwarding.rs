@@ -29,7 +29,10 @@ pub(crate) fn found() -> u32 {
 /// Switches it on where it is not; a machine without IPv6 has nothing to switch on there.
 pub(crate) fn keep() -> Result<(), Error> {
     for (path, _) in SYSCTLS {
-        let fail = |e| Error::from_io(format!("cannot set {path}"), e);
+        let fail = |e| {
+            let what = "which route look-ups need; set it from where /proc/sys can be written";
+            Error::from_io(format!("cannot set {path} to 1, {what}"), e)
+        };
         match fs::read_to_string(path) {
             Ok(value) if value.trim() == "1" => {}
             Ok(_) => {

@@ -308,3 +308,34 @@ impl Assessment {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(peer: &str, local: &str) -> LegInfo {
+        LegInfo {
+            peer: canonical(peer.parse().unwrap()),
+            local: canonical(local.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn legs_are_of_one_family_and_known_everywhere() {
+        let v4 = info("198.18.1.1:4000", "198.18.1.2:80");
+        let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
+        let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
+        let linked = info("[fe80::1%2]:4000", "[fe80::2%2]:80");
+        let matched = |legs: [LegInfo; 2]| both(&legs).map_err(|refusal| refusal.reason);
+        assert!(matched([v4, mapped]).is_ok_and(|legs| legs[1].peer.to_string() == "198.18.2.1:80"));
+        assert!(matched([v6, v6]).is_ok());
+        for (legs, reason) in [
+            ([v4, v6], RelayReason::Families),
+            ([v6, mapped], RelayReason::Families),
+            ([v6, linked], RelayReason::LinkLocal),
+            ([linked, v4], RelayReason::LinkLocal),
+        ] {
+            assert_eq!(matched(legs), Err(reason), "{legs:?}");
+        }
+    }
+}
