@@ -88,7 +88,8 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		return look_again(skb);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s);
-	if (w->slot && w->slot->flags & LS_COPY && s->len)
+	/* What a stranger sends must not come into a socket's send queue. */
+	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
 	copy_headers(new, h, s->opt_len);
 	translate(new, s, rec, &edits);

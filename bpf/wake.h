@@ -181,7 +181,8 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 {
 	struct reach r = reach_of(x, LS_FREEZE);
 
-	if (!is_beyond(r)) {
+	/* Sockets that were built for the flow may be given what was forwarded before. */
+	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
 		return;
 	}

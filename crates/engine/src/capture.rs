@@ -195,6 +195,20 @@ mod tests {
     }
 
     #[test]
+    fn outstanding_is_payload_only() {
+        let o = |rx_ack: u32| LegState {
+            rx_ack,
+            ack_off: 10,
+            ..LegState::default()
+        };
+        let end = 5u32;
+        assert_eq!(outstanding(&o(u32::MAX - 20), end), (u32::MAX - 10, end));
+        assert_eq!(outstanding(&o(end.wrapping_sub(10)), end), (end, end));
+        // The FIN, too: the socket says it once more, at `end`.
+        assert_eq!(outstanding(&o(end.wrapping_sub(9)), end), (end, end));
+    }
+
+    #[test]
     fn copies_are_joined_across_the_wrap_and_holes_are_seen() {
         let mut copies = Copies::default();
         let start = u32::MAX - 2;

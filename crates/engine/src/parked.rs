@@ -41,7 +41,7 @@ pub(crate) async fn park(
     parkable: bool,
 ) -> io::Result<Left<'_>> {
     if parkable && !driver.traps.is_closed() {
-        flow.keep_promises(&driver.pump);
+        flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
     }
     let started = std::time::Instant::now();
     // Copies come first, then the wake.
@@ -95,7 +95,7 @@ pub(crate) async fn park(
         }
         let wanted = driver.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
         if wanted && mode == Mode::Final && !ended {
-            flow.keep_promises(&driver.pump);
+            flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
             if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));

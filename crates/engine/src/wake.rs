@@ -8,7 +8,7 @@ use longsplice_repair::{
 };
 use tokio::net::TcpStream;
 
-use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, pump::Pump, splicer::Inner};
+use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splicer::Inner};
 
 /// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
@@ -21,7 +21,7 @@ fn largest_window(scale: u8) -> u32 {
 impl Flow {
     /// Sees to it that the parked sockets could keep what their peers were promised, and that no more is promised from now
     /// on (section III-E). Worth a few system calls for each socket that has too small a window.
-    pub(crate) fn keep_promises(&self, pump: &Pump) {
+    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2]) {
         self.slot().set_keeping(true);
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
@@ -32,7 +32,7 @@ impl Flow {
                 continue;
             }
             let wanted = wanted.min(largest_window(x.scale_out));
-            let socket = pump.socket(side);
+            let socket = sockets[side.index()];
             let set = grow_receive_buffer(socket, wanted).and_then(|_| set_receive_window(socket, wanted));
             match set {
                 Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
@@ -98,7 +98,11 @@ pub(crate) fn rebuild(
     let states = Side::BOTH.map(|side| flow.leg(side));
     let built = build(&flow, &states);
     match built {
-        Ok(sockets) => Ok((flow, sockets)),
+        Ok(sockets) => {
+            // Segments have passed since the sockets' windows were chosen.
+            flow.keep_promises(sockets.each_ref());
+            Ok((flow, sockets))
+        }
         Err(error) => {
             flow.abandon(splicer);
             Err(error)

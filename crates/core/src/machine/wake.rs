@@ -34,7 +34,7 @@ impl Reach {
         }
     }
 
-    pub(super) fn went_past(self) -> bool {
+    fn went_past(self) -> bool {
         self.end.after(self.cut) || self.fin
     }
 
@@ -83,7 +83,7 @@ fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
 }
 
 /// Nothing went past the sockets: they are where the stream is.
-fn stands(x: &mut Leg, reach: Reach) -> bool {
+pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
     let stands = !reach.went_past() && x.owed & owed::NEW == 0;
     if stands {
         x.owed = 0;

@@ -7,11 +7,11 @@
 //! - A reset of either end, a killed daemon with sockets in the path, or a socket that is reset, dooms a run: both ends have
 //!   to see a reset in the end, and until then nothing is said about what was acknowledged.
 //! - Promises of windows are checked where segments stay in order and the pair keeps them (`LS_KEEP`): what is late says
-//!   what was so when it was sent.
+//!   what was so when it was sent. They are not checked any more once a pair that takes copies over has been parted and
+//!   registered anew: a socket that has not heard its peer since then believes in a larger window than there is. What is
+//!   sent beyond it comes again.
 //! - TSval may go back by a little where two CPUs reorder segments, as any network does; where segments are forged it is not
 //!   looked at.
-//! - Copies are not collected (the second way back, `Outstanding::Capture`): `Freeze` and `TakeOver` are compared with the
-//!   programs, in crates/dataplane/tests/model, and are tried on live streams, in tests/tests/capture.rs.
 //! - Streams are short of 2^31 bytes: user space sees to it that sockets are not left behind by more (engine::parked).
 
 pub mod check;

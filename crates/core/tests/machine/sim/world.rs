@@ -6,7 +6,9 @@ use std::{
 };
 
 use longsplice_core::{
-    machine::{Finish, Flow, Passage, Placement, Segment, Side, Start, Transfer, Wake, traits},
+    machine::{
+        Finish, Flow, Freeze, Passage, Placement, Segment, Side, Start, TakeOver, Transfer, Wake, traits,
+    },
     seq::{Offset, Seq},
 };
 
@@ -38,6 +40,8 @@ pub enum Task {
     Packet(Passage),
     Wake(Wake),
     Finish(Finish),
+    Freeze(Freeze),
+    TakeOver(TakeOver),
     Transfer(Transfer),
 }
 
@@ -277,6 +281,21 @@ impl World {
                     self.tasks.remove(i);
                     self.note(|| format!("finish: {mode:?}"));
                     self.finished(mode);
+                    return;
+                }
+            }
+            Task::Freeze(f) => {
+                if let Some(mode) = f.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("freeze: {mode:?}"));
+                    return;
+                }
+            }
+            Task::TakeOver(t) => {
+                if let Some(mode) = t.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("take over: {mode:?}"));
+                    self.taken_over(mode);
                     return;
                 }
             }
