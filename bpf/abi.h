@@ -170,7 +170,7 @@ enum ls_verdict {
 	LS_V_AGAIN,	      /* its flow changed under it: looked at once more */
 	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
 	LS_V_DROP_FRAGMENT,   /* a fragment of a spliced flow */
-	LS_V_DROP_IP_OPTIONS, /* IP options on a spliced flow */
+	LS_V_DROP_IP_OPTIONS, /* a source route on a spliced flow */
 	LS_V_DROP_MALFORMED,  /* lengths that contradict each other */
 	LS_V_DROP_TTL,	      /* time to live exceeded */
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
