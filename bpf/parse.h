@@ -175,6 +175,7 @@ static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct h
 	s->in_place = 1;
 	s->ts_at = timestamp_at(h, s->opt_len);
 	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
+	s->tsecr = s->ts_at ? load32(&h->opt[s->ts_at + 4]) : 0;
 	return SEGMENT;
 }
 

@@ -13,7 +13,7 @@ struct segment {
 	__u32 l4;	     /* where its TCP header begins in the packet */
 	__u32 opt_len;	     /* 0 to 40 */
 	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
-	__u32 tsval;
+	__u32 tsval, tsecr;
 	__u8 flags;
 	__u8 in_place; /* it can be x's own: what it says of x is noted */
 };
