@@ -23,6 +23,8 @@ struct segment {
 struct scratch {
 	struct headers in, out;
 	struct segment segment;
+	__u64 jiffies; /* when it was: */
+	__u32 ticks;
 };
 
 struct {
