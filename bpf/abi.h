@@ -169,16 +169,21 @@ enum ls_verdict {
 	LS_V_WOKEN,	      /* it met a trap and woke its pair (what became of it is counted, too) */
 	LS_V_HELD,	      /* user space keeps it until there is a socket for it */
 	LS_V_AGAIN,	      /* its flow changed under it: looked at once more */
+	LS_V_FRAGMENT,	      /* a fragment, translated (and counted as forwarded, too) */
+	LS_V_ICMP_TRANSLATED, /* an ICMP error, told to the far end whose segment it is about */
+	LS_V_ICMP_DELIVERED,  /* an ICMP error, to the local socket whose segment it is about */
+	LS_V_TOO_BIG_TOLD,    /* the sender of a segment that was too big was told what passes */
 	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
-	LS_V_DROP_FRAGMENT,   /* a fragment of a spliced flow */
+	LS_V_DROP_FRAGMENT,   /* a fragment that cannot follow, or that somebody here would have to read */
 	LS_V_DROP_IP_OPTIONS, /* a source route on a spliced flow */
 	LS_V_DROP_MALFORMED,  /* lengths that contradict each other */
 	LS_V_DROP_TTL,	      /* time to live exceeded */
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
-	LS_V_DROP_TOO_BIG,    /* longer than the outgoing interface's MTU */
+	LS_V_DROP_TOO_BIG,    /* longer than what its way takes */
 	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
 	LS_V_DROP_WINDOW,     /* payload beyond what its receiver offers */
 	LS_V_DROP_HOLD,	      /* to be held, but user space does not keep up */
+	LS_V_DROP_ICMP,	      /* an ICMP error about no segment that is on its way */
 	LS_V_COUNT,
 };
 

@@ -9,6 +9,7 @@
 #include "hold.h"
 #include "local.h"
 #include "route.h"
+#include "too_big.h"
 #include "wake.h"
 #include "window.h"
 
@@ -118,7 +119,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	copy_headers(new, h, s->opt_len);
 	verdict = drain_far_copy(skb, w, x, o, new, s, &route);
 	if (verdict)
-		return drop(verdict);
+		return no_way(skb, h, s, verdict, &route);
 	if (write_headers(skb, h, new, s->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	if (!old && !waits && !(s->flags & TCP_RST)) {

@@ -12,6 +12,7 @@
 #include "hold.h"
 #include "local.h"
 #include "route.h"
+#include "too_big.h"
 #include "undrain.h"
 #include "wake.h"
 #include "walk.h"
@@ -98,7 +99,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	apply_edits(new, s, &edits);
 	verdict = find_route_fast(skb, new, rec, w->slot ? 0 : rec->where, &route);
 	if (verdict)
-		return drop(verdict);
+		return no_way(skb, h, s, verdict, &route);
 	if (write_headers_fast(skb, h, new, s->opt_len, 1))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
@@ -106,17 +107,17 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 }
 
 /* A copy from the drain that comes by once more, because only a packet itself can wait for a neighbour. */
-static __always_inline int send_translated(struct __sk_buff *skb, struct scratch *b)
+__noinline int send_translated(struct __sk_buff *skb)
 {
+	struct scratch *b = get_scratch();
 	struct headers *h = &b->in;
 	struct ls_tuple unused;
 	struct route route = {};
 	int verdict;
-	__u32 mtu;
 
-	if (parse_tuple(skb, h, &unused, AS_SENT) != SEGMENT || load_headers(skb, h) < 0)
+	if (!b || parse_tuple(skb, h, &unused, AS_SENT) != SEGMENT || load_headers(skb, h) < 0)
 		return drop(LS_V_DROP_MALFORMED);
-	verdict = look_up_route(skb, h, 1, 0, &route, &mtu);
+	verdict = look_up_route(skb, h, 1, 0, &route);
 	if (verdict)
 		return drop(verdict);
 	if (!route.resolve && bpf_skb_store_bytes(skb, 0, eth_of(h), 2 * ETH_ALEN, 0))
@@ -225,31 +226,48 @@ static __always_inline int is_plausible(const struct walk *w, struct segment *s,
 	return fits_window(x, s) && !acks_unsent(x, o, s) && !acks_too_little(&x->rec, s);
 }
 
-SEC("tc")
-int ingress(struct __sk_buff *skb)
+/* Whom the packets of a flow concern now: enum ls_mode, with TRACK for a leg alone and FINAL for a flow
+ * without sockets. */
+static __always_inline __u32 mode_of_walk(const struct walk *w)
+{
+	return w->slot ? settled_mode(w->slot) : w->placement == LS_ALONE ? LS_TRACK : LS_FINAL;
+}
+
+/* The first fragment of a segment: on a spliced flow translated as a segment, if the others may follow it. */
+__noinline int first_fragment(struct __sk_buff *skb, const struct ls_tuple *tuple)
+{
+	struct scratch *b = get_scratch();
+	struct walk w;
+	__u32 mode;
+
+	if (!b || !tuple || !find(tuple, &w))
+		return NEXT;
+	mode = mode_of_walk(&w);
+	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
+		return NEXT;
+	if (mode == LS_WAKING || mode == LS_MOVED)
+		return look_again(skb);
+	if (mode != LS_FINAL)
+		return odd_packet(&w, FRAGMENT, mode);
+	if (parse_segment(skb, &b->in, &b->segment) != SEGMENT ||
+	    begin_fragments(skb, &b->in, tuple, &b->segment))
+		return drop(LS_V_DROP_FRAGMENT);
+	return forward(skb, &w, b, &b->segment);
+}
+
+/* A packet with ports that is no fragment: SEGMENT, or what parse_tuple() says that it is instead. */
+__noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tuple, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
-	struct ls_tuple tuple;
-	struct segment *s;
-	enum parsed kind;
-	struct walk w;
 	int trapped, plausible;
+	struct segment *s;
+	struct walk w;
 
-	if (!b || tag == TAG_DELIVER)
-		return NEXT;
-	if (tag == TAG_SEND)
-		return send_translated(skb, b);
-	if (tag == TAG_INJECT && let_in(skb))
-		return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
-	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (!b || !tuple || !find(tuple, &w))
 		return NEXT;
 	s = &b->segment;
-	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
-	if (kind == NOT_OURS || !find(&tuple, &w))
-		return NEXT;
-	mode = w.slot ? settled_mode(w.slot) : w.placement == LS_ALONE ? LS_TRACK : LS_FINAL;
+	mode = mode_of_walk(&w);
 	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
 		return NEXT;
 	if (mode == LS_WAKING || mode == LS_MOVED)
@@ -265,7 +283,7 @@ int ingress(struct __sk_buff *skb)
 	if (s->flags & TCP_SYN) {
 		if (w.slot && mode != LS_FINAL)
 			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, &tuple, s))
+		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, tuple, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
 	trapped = meets_trap(w.rec, s);
@@ -282,6 +300,29 @@ int ingress(struct __sk_buff *skb)
 	if (trapped && after(s->end, w.rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
 	return forward(skb, &w, b, s);
+}
+
+SEC("tc")
+int ingress(struct __sk_buff *skb)
+{
+	struct scratch *b = get_scratch();
+	__u32 tag = skb->tc_index;
+	struct ls_tuple tuple;
+	enum parsed kind;
+
+	if (!b || tag == TAG_DELIVER)
+		return NEXT;
+	if (tag == TAG_SEND)
+		return send_translated(skb);
+	if (tag == TAG_INJECT && let_in(skb))
+		return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
+	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
+	if (skb->pkt_type == PACKET_OTHERHOST)
+		return NEXT;
+	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
+	if (kind == NOT_OURS)
+		return without_ports(skb);
+	return kind == FRAGMENT ? first_fragment(skb, &tuple) : segment_of_flow(skb, &tuple, kind);
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,
@@ -312,7 +353,7 @@ int egress(struct __sk_buff *skb)
 	kind = parse_tuple(skb, &b->in, &tuple, REVERSED);
 	if (kind == NOT_OURS || !find(&tuple, &w))
 		return NEXT;
-	mode = w.slot ? settled_mode(w.slot) : w.placement == LS_ALONE ? LS_TRACK : LS_FINAL;
+	mode = mode_of_walk(&w);
 	if (mode == LS_FREE || mode == LS_REPLACED)
 		return NEXT;
 	if (mode == LS_FREEZE || mode == LS_MOVED || mode == LS_WAKING)

@@ -13,31 +13,34 @@
 /*
  * Looks up the way to the destination of h, and writes the MAC addresses when the neighbour is known. The
  * look-up is made as if from the loopback: that is what output routing does, `ip rule`s included; it needs
- * lo.forwarding=1, which the daemon sets. `mtu`: what the way takes without a neighbour look-up. 0, or the
- * verdict of the drop.
+ * lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
  */
 static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
-					 struct route *r, __u32 *mtu)
+					 struct route *r)
 {
 	struct bpf_fib_lookup fib = {
 	    .l4_protocol = IPPROTO_TCP,
 	    .sport = h->tcp.sport,
 	    .dport = h->tcp.dport,
 	    .ifindex = LOOPBACK,
+	    .tot_len = wire_length(skb, h),
 	};
 
 	addresses_to_fib(&fib, h);
 	r->resolve = 1;
+	r->mtu = ~0U;
 	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		__builtin_memcpy(eth_of(h)->h_dest, fib.dmac, ETH_ALEN);
 		__builtin_memcpy(eth_of(h)->h_source, fib.smac, ETH_ALEN);
 		r->ifindex = fib.ifindex;
 		r->resolve = 0;
-		*mtu = fib.mtu_result;
+		r->mtu = fib.mtu_result;
 		return 0;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		r->ifindex = fib.ifindex;
+		/* Only that this length passes. */
+		r->mtu = fib.tot_len;
 		return 0;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
 		/* Ours, or no route at all: the look-up does not tell the two apart. Only a packet that
@@ -53,6 +56,7 @@ static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *
 		r->ifindex = hint;
 		return 0;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
+		r->mtu = fib.mtu_result;
 		return LS_V_DROP_TOO_BIG;
 	default:
 		return LS_V_DROP_NO_ROUTE;
@@ -64,7 +68,6 @@ static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers
 					   const struct ls_record *rec, __u32 hint, struct route *r)
 {
 	struct way *way = way_of(rec);
-	__u32 mtu = 0;
 	int verdict;
 
 	if (!way)
@@ -74,9 +77,9 @@ static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers
 		set_macs(h, way->macs);
 		return 0;
 	}
-	verdict = look_up_route(skb, h, rec->traits & LS_FAR_LOCAL, hint, r, &mtu);
+	verdict = look_up_route(skb, h, rec->traits & LS_FAR_LOCAL, hint, r);
 	if (!verdict)
-		remember(way, h, rec, r, mtu);
+		remember(way, h, rec, r);
 	return verdict;
 }
 

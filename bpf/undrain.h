@@ -9,6 +9,7 @@
 #include "hold.h"
 #include "local.h"
 #include "route.h"
+#include "too_big.h"
 
 /* Where the local socket's stream toward x begins, if something was forwarded before it. */
 static __always_inline __u32 first_own(const struct ls_leg *o)
@@ -67,7 +68,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 	undrain_far_headers(x, o, new, s);
 	verdict = find_route(skb, new, &x->rec, 0, &route);
 	if (verdict)
-		return drop(verdict);
+		return no_way(skb, &b->in, s, verdict, &route);
 	if (write_headers(skb, &b->in, new, s->opt_len))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);

@@ -13,14 +13,14 @@
 struct route {
 	__u32 ifindex;
 	__u32 resolve; /* the kernel must find the neighbour: redirect through bpf_redirect_neigh() */
+	__u32 mtu;     /* IP packets up to this length pass; where one was too long, too */
 };
 
 /* A direction's header toward the far end is constant, and its serial number and side say which one it is. */
 struct way {
 	__u64 at; /* jiffies */
 	__u32 serial, side;
-	__be32 class;  /* all else that a rule may look at: DSCP, or traffic class and flow label */
-	__u32 longest; /* packet that passes, from its Ethernet header on; of super-packets, any does */
+	__be32 class; /* all else that a rule may look at: DSCP, or traffic class and flow label */
 	struct route route;
 	__u8 macs[2 * ETH_ALEN];
 };
@@ -46,23 +46,37 @@ static __always_inline struct way *way_of(const struct ls_record *rec)
 	return all ? &all->way[at & (WAYS - 1)] : NULL;
 }
 
-static __always_inline int is_known(const struct way *way, const struct __sk_buff *skb,
-				    const struct headers *h, const struct ls_record *rec)
+/* The length of the longest IP packet that it will be on the wire: a super-packet goes in pieces. (One of
+ * over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
+__noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
+{
+	__u32 len = skb->len - L3_OFFSET;
+
+	if (!h)
+		return len;
+	if (skb->gso_size) {
+		len = l4_of(h) - L3_OFFSET + (h->tcp.offset >> 4) * 4 + skb->gso_size;
+		if (is_v6(h) && !h->v6.ip.payload_len && l4_of(h) != V6_L4)
+			len -= 8;
+	}
+	return len > 65535 ? 65535 : len;
+}
+
+static __always_inline int is_known(const struct way *way, struct __sk_buff *skb, const struct headers *h,
+				    const struct ls_record *rec)
 {
 	return way->at == bpf_jiffies64() && way->serial == rec->serial &&
 	       way->side == (rec->traits & LS_SIDE_SERVER) && way->class == class_of(h) &&
-	       (skb->len <= way->longest || skb->gso_size);
+	       wire_length(skb, h) <= way->route.mtu;
 }
 
 static __always_inline void remember(struct way *way, struct headers *h, const struct ls_record *rec,
-				     const struct route *route, __u32 mtu)
+				     const struct route *route)
 {
 	way->at = bpf_jiffies64();
 	way->serial = rec->serial;
 	way->side = rec->traits & LS_SIDE_SERVER;
 	way->class = class_of(h);
-	/* The kernel looks at the length itself where it looks for the neighbour. */
-	way->longest = route->resolve ? ~0U : mtu + ETH_HLEN;
 	way->route = *route;
 	__builtin_memcpy(way->macs, eth_of(h), sizeof(way->macs));
 }

@@ -21,6 +21,10 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_WOKEN, "woken"),
     (V::LS_V_HELD, "held"),
     (V::LS_V_AGAIN, "again"),
+    (V::LS_V_FRAGMENT, "fragment"),
+    (V::LS_V_ICMP_TRANSLATED, "icmp_translated"),
+    (V::LS_V_ICMP_DELIVERED, "icmp_delivered"),
+    (V::LS_V_TOO_BIG_TOLD, "too_big_told"),
     (V::LS_V_DROP_PARKED, "drop_parked"),
     (V::LS_V_DROP_FRAGMENT, "drop_fragment"),
     (V::LS_V_DROP_IP_OPTIONS, "drop_ip_options"),
@@ -31,6 +35,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_REWRITE, "drop_rewrite"),
     (V::LS_V_DROP_WINDOW, "drop_window"),
     (V::LS_V_DROP_HOLD, "drop_hold"),
+    (V::LS_V_DROP_ICMP, "drop_icmp"),
 ];
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

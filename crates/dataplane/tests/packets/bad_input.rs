@@ -204,18 +204,6 @@ fn contradicting_lengths_are_dropped_by_name() {
 }
 
 #[test]
-fn a_first_fragment_is_dropped_by_name() {
-    each(|flow, side| {
-        let whole = Packet {
-            payload: pattern(64),
-            ..flow.peer_segment(side)
-        };
-        let frame = whole.fragment_at(0, true).bytes();
-        flow.ingress_gives(side, &frame, (SHOT, "drop_fragment", &frame));
-    });
-}
-
-#[test]
 fn in_control_mode_the_kernel_judges() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {

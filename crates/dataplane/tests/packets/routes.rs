@@ -76,25 +76,6 @@ fn a_route_that_forbids_it_is_obeyed() {
 }
 
 #[test]
-fn a_segment_longer_than_the_mtu_is_dropped_by_name() {
-    each(|flow| {
-        // The least that IPv6 lives with is 1280.
-        flow.net.ip("link set b0 mtu 1300");
-        let fits = Packet {
-            payload: pattern(1314 - BODY),
-            ..flow.peer_segment(Client)
-        };
-        flow.forwards(Client, &fits, &mut flow.reference(Client));
-        let frame = Packet {
-            payload: pattern(1314 - BODY + 5),
-            ..flow.peer_segment(Client)
-        }
-        .bytes();
-        flow.ingress_gives(Client, &frame, (SHOT, "drop_too_big", &frame));
-    });
-}
-
-#[test]
 fn without_forwarding_on_the_loopback_only_a_hint_helps() {
     let forbid = |flow: &Flow| {
         flow.net

@@ -3,7 +3,7 @@
 use longsplice_dataplane::{Context, Hook, Mode, Side};
 
 use crate::support::{
-    flow::{Flow, OK, Plan, REDIRECT, SHOT, legs},
+    flow::{Flow, OK, Plan, REDIRECT, legs},
     options::usual,
     packet::*,
 };
@@ -51,16 +51,6 @@ fn it_is_forwarded_as_one() {
         found.retain(|d| d.side == Side::Client);
         assert_eq!(found[0].bytes, u64::from(6 * SIZE - 100));
     }
-}
-
-#[test]
-fn it_is_not_too_big_for_the_mtu_of_its_segments() {
-    let flow = Flow::detached(Plan::default());
-    let packet = packet(&flow, 6);
-    assert!(packet.payload.len() > 1500);
-    assert_eq!(run(&flow, &packet.bytes(), 6).0, REDIRECT);
-    let frame = packet.bytes();
-    flow.ingress_gives(Side::Client, &frame, (SHOT, "drop_too_big", &frame));
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub const fn choose<T: Copy>(v4: T, v6: T) -> T {
 }
 
 pub mod flow;
+pub mod icmp;
 pub mod net;
 pub mod options;
 pub mod packet;

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * ICMP and ICMPv6 errors about segments of a flow: found by the segment that they quote, checked, and told to
+ * whoever sent that segment, in its own numbers (docs/decisions/0012).
+ */
+#ifndef LONGSPLICE_ICMP_H
+#define LONGSPLICE_ICMP_H
+
+#include "fragment.h"
+#include "local.h"
+
+struct icmp {
+	__u8 type, code;
+	__be16 check;
+	__be32 rest; /* the MTU, where it says one */
+};
+
+#define ICMP_UNREACHABLE 3
+#define ICMP_TOO_BIG	 4 /* a code: fragmentation needed */
+#define ICMP_EXPIRED	 11
+#define ICMP_PARAMETER	 12
+#define ICMPV6_TOO_BIG	 2
+#define ICMPV6_PARAMETER 4 /* the last of its errors here; 1 is the first */
+
+/* An error: its own headers are in the scratch, those of the segment that it quotes are here. */
+struct quote {
+	struct headers old, new; /* `l4` is where they stand in the packet */
+	struct icmp icmp;
+	__u32 whole; /* the whole TCP header is quoted, and not only its first 8 bytes */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quote);
+} quotes SEC(".maps");
+
+/* Bytes of a TCP header that any error quotes: ports and sequence number (RFC 792). */
+#define LEAST_QUOTE 8
+
+static __always_inline int is_error(const struct headers *h, const struct icmp *icmp)
+{
+	if (is_v6(h))
+		return icmp->type >= 1 && icmp->type <= ICMPV6_PARAMETER;
+	return icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_EXPIRED || icmp->type == ICMP_PARAMETER;
+}
+
+/* Where the quoted TCP header begins; 0: there is none. */
+static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct headers *old, __u32 at)
+{
+	struct extension_walk w = {.skb = skb, .at = at + sizeof(old->v6.ip)};
+
+	if (!is_v6(old)) {
+		if (old->v4.ip.version != 4 || old->v4.ip.ihl < 5 || old->v4.ip.protocol != IPPROTO_TCP ||
+		    old->v4.ip.frag_off & bpf_htons(0x1fff))
+			return 0;
+		return at + old->v4.ip.ihl * 4;
+	}
+	if (old->v6.ip.version != 6)
+		return 0;
+	w.next = old->v6.ip.nexthdr;
+	if (w.next == IPPROTO_TCP)
+		return w.at;
+	if (!is_extension(w.next))
+		return 0;
+	bpf_loop(MOST_EXTENSIONS, skip_extension, &w, 0);
+	return w.kind == NOT_OURS || w.next != IPPROTO_TCP || w.at > 0x7fff ? 0 : w.at;
+}
+
+/* Loads an error with its quote. 0, or -1 if it is none that could be about one of ours. */
+static __always_inline int load_error(struct __sk_buff *skb, struct headers *h, struct quote *q)
+{
+	__u32 at, l4, end;
+
+	if (load_ip(skb, h) || bpf_skb_load_bytes(skb, l4_of(h), &q->icmp, sizeof(q->icmp)) ||
+	    !is_error(h, &q->icmp))
+		return -1;
+	if (!is_v6(h) && (h->v4.ip.ihl != 5 || h->v4.ip.frag_off & bpf_htons(0x3fff)))
+		return -1;
+	at = l4_of(h) + sizeof(q->icmp);
+	q->old.is_v6 = h->is_v6;
+	if (is_v6(h) ? bpf_skb_load_bytes(skb, at, &q->old.v6.ip, sizeof(q->old.v6.ip))
+		     : bpf_skb_load_bytes(skb, at, &q->old.v4.ip, sizeof(q->old.v4.ip)))
+		return -1;
+	l4 = quoted_tcp(skb, &q->old, at);
+	end = L3_OFFSET + ip_length(h);
+	if (!l4 || end > skb->len || l4 + LEAST_QUOTE > end)
+		return -1;
+	q->old.l4 = l4;
+	q->whole = l4 + sizeof(struct tcp) <= end;
+	__builtin_memset(&q->old.tcp, 0, sizeof(q->old.tcp));
+	return (q->whole ? bpf_skb_load_bytes(skb, l4, &q->old.tcp, sizeof(q->old.tcp))
+			 : bpf_skb_load_bytes(skb, l4, &q->old.tcp, LEAST_QUOTE))
+		   ? -1
+		   : 0;
+}
+
+/* Whether an error came to the one that sent what it quotes. */
+static __always_inline int came_to_sender(const struct headers *h, const struct headers *old)
+{
+	const __be32 *a = (const __be32 *)&h->v6.ip.daddr, *b = (const __be32 *)&old->v6.ip.saddr;
+
+	if (!is_v6(h))
+		return h->v4.ip.daddr == old->v4.ip.saddr;
+	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
+}
+
+/* The tuple of the one whom the quoted segment was sent to. */
+static __always_inline void answering_tuple(const struct headers *old, struct ls_tuple *t)
+{
+	if (is_v6(old)) {
+		__builtin_memcpy(t->saddr, &old->v6.ip.daddr, sizeof(t->saddr));
+		__builtin_memcpy(t->daddr, &old->v6.ip.saddr, sizeof(t->daddr));
+	} else {
+		map_v4(t->saddr, old->v4.ip.daddr);
+		map_v4(t->daddr, old->v4.ip.saddr);
+	}
+	t->sport = old->tcp.dport;
+	t->dport = old->tcp.sport;
+}
+
+/* Writes the quote, and ICMP's checksum, whose pseudo-header changes by `outer`. 0, or -1. */
+static __always_inline int write_quote(struct __sk_buff *skb, __u32 icmp_at, struct quote *q, __u32 outer)
+{
+	struct headers *old = &q->old, *new = &q->new;
+	__u32 diff = outer, addresses = addresses_diff(old, new), l4 = l4_of(old);
+	__u32 at = icmp_at + sizeof(struct icmp);
+	long err;
+
+	mend_ip_check(old, new);
+	if (q->whole)
+		new->tcp.check =
+		    adjust(old->tcp.check,
+			   add_sums(addresses, sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4)));
+	diff = add_sums(diff, is_v6(old) ? sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4)
+					 : sum_diff(&old->v4.ip, &new->v4.ip, sizeof(old->v4.ip) / 4));
+	diff = add_sums(diff, sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4));
+	q->icmp.check = adjust(q->icmp.check, diff);
+	err = bpf_skb_store_bytes(skb, icmp_at, &q->icmp, sizeof(q->icmp), BPF_F_RECOMPUTE_CSUM);
+	err |= is_v6(new)
+		   ? bpf_skb_store_bytes(skb, at, &new->v6.ip, sizeof(new->v6.ip), BPF_F_RECOMPUTE_CSUM)
+		   : bpf_skb_store_bytes(skb, at, &new->v4.ip, sizeof(new->v4.ip), BPF_F_RECOMPUTE_CSUM);
+	err |= q->whole ? bpf_skb_store_bytes(skb, l4, &new->tcp, sizeof(new->tcp), BPF_F_RECOMPUTE_CSUM)
+			: bpf_skb_store_bytes(skb, l4, &new->tcp, LEAST_QUOTE, BPF_F_RECOMPUTE_CSUM);
+	return err ? -1 : 0;
+}
+
+static __always_inline void quote_numbers(struct quote *q, __u32 seq, __u32 ack)
+{
+	q->new.tcp.seq = bpf_htonl(bpf_ntohl(q->old.tcp.seq) + seq);
+	if (q->whole && q->old.tcp.flags & TCP_ACK)
+		q->new.tcp.ack = bpf_htonl(bpf_ntohl(q->old.tcp.ack) + ack);
+}
+
+/* To the local socket that sent the segment, in its numbers. */
+static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *h, struct quote *q,
+					 struct mapping map)
+{
+	if (map.seq | map.ack) {
+		quote_numbers(q, map.ack, map.seq);
+		if (write_quote(skb, l4_of(h), q, 0))
+			return drop(LS_V_DROP_REWRITE);
+	}
+	return pass(LS_V_ICMP_DELIVERED);
+}
+
+/* Whether a segment with this number can be on its way to the peer of w (RFC 5927 section 4.1). */
+static __always_inline int is_outstanding(const struct walk *w, __u32 seq)
+{
+	struct ls_record *from = find_back(w);
+
+	return from && !before(seq, w->rec->rx_ack) && !after(seq, end_of(from) + from->seq_off);
+}
+
+/* To the far end that sent the segment, as if our leg toward it had found the fault. */
+static __always_inline int translate_error(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
+					   struct quote *q)
+{
+	struct headers *h = &b->in, *new = &b->out;
+	struct ls_record *rec = w->rec;
+	struct route route = {};
+	int verdict;
+
+	if (!is_outstanding(w, bpf_ntohl(q->old.tcp.seq)))
+		return drop(LS_V_DROP_ICMP);
+	if (hops_left(h) <= 1)
+		return drop(LS_V_DROP_TTL);
+	set_addresses(&q->new, rec->daddr, rec->saddr);
+	q->new.tcp.sport = rec->dport;
+	q->new.tcp.dport = rec->sport;
+	quote_numbers(q, rec->ack_off, rec->seq_off);
+
+	__builtin_memcpy(new, h, offsetof(struct headers, tcp));
+	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
+	set_addresses(new, rec->saddr, rec->daddr);
+	count_hop(new);
+	/* It goes where the flow's segments go, whatever rule decides that. */
+	new->tcp.sport = rec->sport;
+	new->tcp.dport = rec->dport;
+	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
+	if (verdict)
+		return drop(verdict);
+	mend_ip_check(h, new);
+	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
+		return drop(LS_V_DROP_REWRITE);
+	count(LS_V_ICMP_TRANSLATED);
+	return send_by(skb, &route);
+}
+
+/* Whether the segment with this number, of the stream from x, was sent by the local socket of the other leg.
+ */
+static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32 mode)
+{
+	if (mode == LS_TRACK)
+		return 1;
+	if (mode == LS_DRAIN)
+		return before(seq, x->cut + x->rec.seq_off);
+	return mode == LS_UNDRAIN && (!(x->owed & LS_OWED) || !before(seq, x->base + x->rec.seq_off));
+}
+
+/* An ICMP packet: an error about one of our segments goes to whom it concerns, all else up the stack. */
+__noinline int icmp_error(struct __sk_buff *skb)
+{
+	struct scratch *b = get_scratch();
+	struct ls_tuple tuple;
+	struct quote *q;
+	struct walk w;
+	__u32 zero = 0, mode;
+
+	q = bpf_map_lookup_elem(&quotes, &zero);
+	if (!b || !q || load_error(skb, &b->in, q) || !came_to_sender(&b->in, &q->old))
+		return NEXT;
+	answering_tuple(&q->old, &tuple);
+	if (is_v6(&q->old) && (is_mapped(tuple.saddr) || is_mapped(tuple.daddr)))
+		return NEXT;
+	if (!find(&tuple, &w))
+		return NEXT;
+	__builtin_memcpy(&q->new, &q->old, offsetof(struct headers, opt));
+	if (w.placement == LS_ALONE)
+		return deliver_error(skb, &b->in, q, mapping_of_record(w.rec));
+	if (!w.slot)
+		return translate_error(skb, &w, b, q);
+	mode = settled_mode(w.slot);
+	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
+		return NEXT;
+	if (mode == LS_WAKING || mode == LS_MOVED)
+		return look_again(skb);
+	if (is_of_socket(&w.slot->leg[!(w.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
+		return deliver_error(skb, &b->in, q, mapping_of_leg(&w.slot->leg[w.side & 1]));
+	return translate_error(skb, &w, b, q);
+}
+
+/* What has no ports: an error, or a later fragment. All else goes up the stack, at the price of a look. */
+static __always_inline int without_ports(struct __sk_buff *skb)
+{
+	void *data = linear(skb, V4_L4);
+	struct ipv6hdr *v6 = data + L3_OFFSET;
+	struct iphdr *v4 = data + L3_OFFSET;
+
+	if (skb->vlan_present || !data || data + V4_L4 > (void *)(long)skb->data_end)
+		return NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (v4->protocol == IPPROTO_ICMP)
+			return icmp_error(skb);
+		if (v4->protocol == IPPROTO_TCP && v4->frag_off & bpf_htons(0x1fff))
+			return later_fragment(skb);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (v6->nexthdr == IPPROTO_ICMPV6)
+			return icmp_error(skb);
+		if (v6->nexthdr == NEXT_FRAGMENT)
+			return later_fragment(skb);
+	}
+	return NEXT;
+}
+
+#endif
