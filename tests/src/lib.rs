@@ -13,6 +13,7 @@
 )]
 
 mod bed;
+pub mod beyond;
 mod binary;
 mod daemon;
 mod family;

@@ -1,0 +1,139 @@
+//! A node behind a router: the client or the server of a laboratory of three routes for it.
+
+use std::net::{SocketAddr, TcpListener};
+
+use longsplice_engine::Side;
+use longsplice_lab::{Family, Namespace, Three};
+
+use crate::{Config, Daemon, Pair, Policy};
+
+const FRONT_PORT: u16 = 8080;
+const TARGET_PORT: u16 = 7000;
+
+/// Three nodes with a daemon in the middle, and a fourth one behind client or server that is the end of all connections instead.
+#[derive(Debug)]
+pub struct Beyond {
+    // In this order: the daemon ends before its namespace.
+    /// The daemon.
+    pub daemon: Daemon,
+    listener: TcpListener,
+    front: SocketAddr,
+    side: Side,
+    far: Namespace,
+    /// The other nodes; the one at `side` is a router.
+    pub net: Three,
+}
+
+/// Runs `ip` with these words; addresses are given as IPv4, and said in the family.
+fn ip(family: Family, node: &Namespace, line: &str) {
+    let word = |word: &str| match word.split_once('/') {
+        Some((host, _)) if family == Family::V6 => {
+            format!("{}/64", family.addr(host.parse().unwrap()))
+        }
+        None => word
+            .parse()
+            .map_or(word.to_owned(), |addr| family.addr(addr).to_string()),
+        _ => word.to_owned(),
+    };
+    let words: Vec<String> = line.split_whitespace().map(word).collect();
+    let done = node.command("ip").args(&words).output().unwrap();
+    assert!(done.status.success(), "ip {words:?}: {done:?}");
+}
+
+impl Beyond {
+    /// Adds the fourth node behind `side`, and starts a daemon with this policy.
+    pub fn new(net: Three, side: Side, policy: Policy<'_>) -> Beyond {
+        let family = net.family();
+        let far = Namespace::new("beyond").unwrap();
+        let (router, device, via) = match side {
+            Side::Client => (&net.client, "f0", net.client_addr),
+            Side::Server => (&net.server, "f1", net.server_addr),
+        };
+        let run = |node: &Namespace, line: &str| ip(family, node, line);
+        run(
+            router,
+            &format!("link add r1 type veth peer name x0 netns {}", far.name()),
+        );
+        // Addresses are there at once.
+        let nodad = if family == Family::V6 { " nodad" } else { "" };
+        run(router, &format!("addr add 198.18.9.1/24 dev r1{nodad}"));
+        run(router, "link set r1 up");
+        run(&far, &format!("addr add 198.18.9.2/24 dev x0{nodad}"));
+        run(&far, "link set lo up");
+        run(&far, "link set x0 up");
+        run(&far, "route add default via 198.18.9.1");
+        run(
+            &net.forwarder,
+            &format!("route add 198.18.9.0/24 via {via} dev {device}"),
+        );
+        router.sysctl("net/ipv4/ip_forward", "1").unwrap();
+        router.sysctl("net/ipv6/conf/all/forwarding", "1").unwrap();
+        let far_addr = family.addr("198.18.9.2".parse().unwrap());
+        let (server, server_addr) = match side {
+            Side::Client => (&net.server, net.server_addr),
+            Side::Server => (&far, far_addr),
+        };
+        let target = SocketAddr::from((server_addr, TARGET_PORT));
+        let listener = server.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let front = SocketAddr::from((family.unspecified(), FRONT_PORT));
+        let config = Config::new().listener(front, target, policy.splice, policy.detach);
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&net.forwarder);
+        Beyond {
+            daemon,
+            listener,
+            front: (net.forwarder_client_addr, FRONT_PORT).into(),
+            side,
+            far,
+            net,
+        }
+    }
+
+    /// The node behind the router.
+    pub fn far(&self) -> &Namespace {
+        &self.far
+    }
+
+    /// The router.
+    pub fn router(&self) -> &Namespace {
+        match self.side {
+            Side::Client => &self.net.client,
+            Side::Server => &self.net.server,
+        }
+    }
+
+    /// A connection through the daemon, once it is spliced.
+    pub fn connect_spliced(&self, state: &str) -> Pair {
+        let client = match self.side {
+            Side::Client => &self.far,
+            Side::Server => &self.net.client,
+        };
+        let pair = Pair::connect(client, self.front, &self.listener);
+        self.daemon.wait_state(pair.client_port(), &[state]);
+        pair
+    }
+
+    /// Makes the link behind the router narrow, at both its ends.
+    pub fn narrow_the_far_link(&self, mtu: u16) {
+        ip(
+            self.net.family(),
+            self.router(),
+            &format!("link set r1 mtu {mtu}"),
+        );
+        ip(self.net.family(), &self.far, &format!("link set x0 mtu {mtu}"));
+    }
+}
+
+/// Makes the link between the forwarder and a side narrow, at both its ends.
+pub fn narrow_a_leg(net: &Three, side: Side, mtu: u16) {
+    let (node, device, ours) = match side {
+        Side::Client => (&net.client, "c0", "f0"),
+        Side::Server => (&net.server, "s0", "f1"),
+    };
+    ip(
+        net.family(),
+        &net.forwarder,
+        &format!("link set {ours} mtu {mtu}"),
+    );
+    ip(net.family(), node, &format!("link set {device} mtu {mtu}"));
+}
