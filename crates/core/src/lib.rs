@@ -11,4 +11,5 @@ pub mod policy;
 pub mod ports;
 pub mod reap;
 pub mod reason;
+pub mod rules;
 pub mod seq;

@@ -60,10 +60,19 @@ impl Net {
 
     /// Runs lines of `ip`.
     pub fn ip(&self, lines: &str) {
+        self.ip_of("-4", lines);
+    }
+
+    /// Runs lines of `ip -6`.
+    pub fn ip_v6(&self, lines: &str) {
+        self.ip_of("-6", lines);
+    }
+
+    fn ip_of(&self, family: &str, lines: &str) {
         use std::io::Write;
         self.pristine.set(false);
         let mut ip = Command::new("ip")
-            .args(["-batch", "-"])
+            .args([family, "-batch", "-"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("ip");

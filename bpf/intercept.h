@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Delivery to a local listener, whatever the destination. */
+#ifndef LONGSPLICE_INTERCEPT_H
+#define LONGSPLICE_INTERCEPT_H
+
+#include "match.h"
+#include "route.h"
+
+#define AF_INET6 10
+
+/* What the routing rule looks for. The other bits of the mark are not ours. */
+const volatile __u32 mark = 0, mark_mask = 0;
+
+/* The socket that a packet to this destination would reach: its connection's, or else a listener. */
+static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct tcp_packet *p,
+						    const union address *dst, __be16 dport)
+{
+	struct bpf_sock_tuple t = {};
+
+	if (p->family == 4) {
+		t.ipv4.saddr = p->src.word[3];
+		t.ipv4.daddr = dst->word[3];
+		t.ipv4.sport = p->sport;
+		t.ipv4.dport = dport;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	__builtin_memcpy(t.ipv6.saddr, &p->src, sizeof(p->src));
+	__builtin_memcpy(t.ipv6.daddr, dst, sizeof(*dst));
+	t.ipv6.sport = p->sport;
+	t.ipv6.dport = dport;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* The state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
+static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p)
+{
+	struct bpf_sock *sk = find_socket(skb, p, &p->dst, p->dport);
+	__u32 state;
+
+	if (!sk)
+		return 0;
+	state = sk->state;
+	bpf_sk_release(sk);
+	return state == BPF_TCP_LISTEN ? 0 : state;
+}
+
+static __always_inline long look_up_route(struct __sk_buff *skb, const struct tcp_packet *p, __u32 ifindex)
+{
+	struct bpf_fib_lookup fib = {.l4_protocol = IPPROTO_TCP, .ifindex = ifindex};
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = p->src.word[3];
+		fib.ipv4_dst = p->dst.word[3];
+	} else {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, &p->src, sizeof(p->src));
+		__builtin_memcpy(fib.ipv6_dst, &p->dst, sizeof(p->dst));
+	}
+	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+}
+
+/* Whether the destination is an address of this host, which has its own listeners. One that no route leads to
+ * looks the same, and cannot be connected to either. */
+static __always_inline int is_own_address(struct __sk_buff *skb, const struct tcp_packet *p)
+{
+	long found = look_up_route(skb, p, skb->ifindex);
+
+	/* An interface that does not forward has no answer; the daemon has the loopback forward. */
+	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		found = look_up_route(skb, p, LOOPBACK);
+	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
+static __always_inline void route_to_us(struct __sk_buff *skb)
+{
+	skb->mark = (skb->mark & ~mark_mask) | mark;
+}
+
+static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
+						    const struct ls_target *at)
+{
+	struct bpf_sock *sk = find_socket(skb, p, (const union address *)at->daddr, at->dport);
+	long failed = 1;
+
+	if (!sk)
+		return LS_R_NO_LISTENER;
+	if (sk->state == BPF_TCP_LISTEN)
+		failed = bpf_sk_assign(skb, sk, 0);
+	bpf_sk_release(sk);
+	if (failed)
+		return LS_R_NO_LISTENER;
+	route_to_us(skb);
+	return LS_R_OPENED;
+}
+
+/*
+ * A new connection goes to the listener; what belongs to a connection that has a socket here finds that by
+ * itself, and needs only the way there. Everything else belongs to connections that others had before us.
+ */
+static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, const struct tcp_packet *p,
+						      const struct ls_target *at)
+{
+	int opens = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+	__u32 state;
+
+	if (p->fragment)
+		return LS_R_ODD;
+	state = state_of(skb, p);
+	if (!state && (!opens || !at->dport))
+		return LS_R_FOREIGN;
+	if (is_own_address(skb, p))
+		return LS_R_OWN_ADDRESS;
+	if (!state)
+		return open_at(skb, p, at);
+	route_to_us(skb);
+	return LS_R_FOLLOWED;
+}
+
+#endif
