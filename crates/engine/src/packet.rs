@@ -117,14 +117,14 @@ pub(crate) fn seal(ip: &mut [u8]) {
 }
 
 /// Of 16-bit words; an odd byte is the first of a word (RFC 1071).
-fn sum(bytes: &[u8]) -> u64 {
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes
         .chunks(2)
         .map(|w| u64::from(u16::from_be_bytes([w[0], w.get(1).copied().unwrap_or(0)])))
         .sum()
 }
 
-fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

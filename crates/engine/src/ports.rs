@@ -55,15 +55,19 @@ impl SourcePorts {
         })
     }
 
-    /// Connects from a port on which no flow to `target` lives.
+    /// Connects from a port on which no flow to `target` lives; from the address that routing gives, or from another one.
     pub(crate) async fn connect(
         &self,
         plane: &Dataplane,
+        from: Option<IpAddr>,
         target: SocketAddrV4,
         max_segment: Option<u32>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let source = source_address(target)?;
+        let source = match from {
+            Some(IpAddr::V4(from)) => from,
+            _ => source_address(target)?,
+        };
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
         let attempt = async {
             for port in Candidates::new(&self.range, seed) {
@@ -71,7 +75,7 @@ impl SourcePorts {
                 if plane.in_use(Leg { peer: target, local }) {
                     continue;
                 }
-                match connect_from(local, target, max_segment).await {
+                match connect_from(local.into(), target.into(), max_segment, from.is_some()).await {
                     Err(e) if is_taken(&e) => {}
                     result => return result,
                 }
@@ -106,19 +110,27 @@ fn is_taken(e: &io::Error) -> bool {
     )
 }
 
-async fn connect_from(
-    local: SocketAddrV4,
-    target: SocketAddrV4,
+/// Connects from this address, which need not be this host's where `foreign` says so.
+pub(crate) async fn connect_from(
+    local: SocketAddr,
+    target: SocketAddr,
     max_segment: Option<u32>,
+    foreign: bool,
 ) -> io::Result<TcpStream> {
-    let socket = TcpSocket::new_v4()?;
+    let socket = match local {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
     // One port serves many targets.
     socket.set_reuseaddr(true)?;
-    socket.bind(local.into())?;
+    if foreign {
+        options::set_transparent(&socket, true)?;
+    }
+    socket.bind(local)?;
     if let Some(bytes) = max_segment {
         options::set_max_segment(&socket, bytes)?;
     }
-    socket.connect(target.into()).await
+    socket.connect(target).await
 }
 
 /// The address that routing gives to packets for `target`.

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -31,6 +31,7 @@ use crate::{
     ports::SourcePorts,
     reaper, reclaim,
     registry::{Registry, direction_info},
+    rules,
     stats::Stats,
     until::{Trap, Until},
 };
@@ -93,6 +94,7 @@ pub(crate) struct Inner {
     pub(crate) mapped: Mapped,
     pub(crate) holding: Holding,
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
+    pub(crate) rules: rules::Keeper,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
     pub(crate) announcer: Option<Announcer>,
@@ -142,6 +144,18 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push((Instant::now(), settling));
+    }
+
+    fn plane_for_rules(&self) -> Result<&Dataplane, rules::RulesError> {
+        let why = || {
+            self.why_not
+                .as_ref()
+                .map(|(why, _)| why.clone())
+                .unwrap_or_default()
+        };
+        self.plane
+            .as_deref()
+            .ok_or_else(|| rules::RulesError::Unavailable(why()))
     }
 
     /// Whether a shutdown has begun.
@@ -247,13 +261,86 @@ impl Splicer {
         client: &TcpStream,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        self.connect_from(None, target, client, timeout).await
+    }
+
+    /// The same from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
+    /// on an interface where a rule has them follow their connection ([`rules::Action::Follow`]), by a route over this host.
+    ///
+    /// # Errors
+    /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
+    pub async fn connect_as_client(
+        &self,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let from = client.peer_addr()?.ip().to_canonical();
+        if from.is_ipv4() != target.is_ipv4() {
+            let what =
+                format!("{target} cannot be reached from the client's address {from}: the families differ");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.connect_from(Some(from), target, client, timeout).await
+    }
+
+    async fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
         let (Some(plane), Some(ports), SocketAddr::V4(v4)) = (&self.inner.plane, &self.inner.ports, target)
         else {
-            return tokio::time::timeout(timeout, TcpStream::connect(target)).await?;
+            let connect = async {
+                match from {
+                    None => TcpStream::connect(target).await,
+                    Some(from) => ports::connect_from((from, 0).into(), target, None, true).await,
+                }
+            };
+            return tokio::time::timeout(timeout, connect).await?;
         };
         // Longer ones cannot be asked for, and are none but the loopback's.
         let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
-        ports.connect(plane, v4, max_segment, timeout).await
+        ports.connect(plane, from, v4, max_segment, timeout).await
+    }
+
+    /// Puts rules for packets that come in, in their order, in the place of those before: at once, a packet sees the old ones
+    /// or the new ones. They end with the splicer or the process. What belongs to a spliced flow does not come to them.
+    ///
+    /// # Errors
+    /// [`rules::RulesError`]; those before are still in force.
+    pub async fn set_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
+        let inner = self.inner.clone();
+        let set = move || inner.rules.set(inner.plane_for_rules()?, rules);
+        // The kernel waits until no packet looks at the old ones.
+        tokio::task::spawn_blocking(set)
+            .await
+            .map_err(|e| rules::RulesError::System(e.to_string()))?
+    }
+
+    /// The rules in force, and what they have seen.
+    pub fn rules(&self) -> rules::RulesInfo {
+        self.inner.rules.info()
+    }
+
+    /// The packets that rules have for a program. There is one reader for an instance.
+    ///
+    /// # Errors
+    /// [`rules::RulesError::Unavailable`], [`rules::RulesError::System`].
+    pub fn rule_packets(&self) -> Result<rules::RulePackets, rules::RulesError> {
+        self.inner.rules.packets(self.inner.plane_for_rules()?)
+    }
+
+    /// Has a packet that a program was asked about come in where it came from, as it stands now, its TCP checksum put right.
+    /// Rules that ask or copy leave it alone; the others are asked again.
+    ///
+    /// # Errors
+    /// Its interface is gone; or it has over 3,000 bytes, which no packet that opens a connection has.
+    pub fn let_in(&self, packet: &rules::RulePacket) -> io::Result<()> {
+        let plane = self.inner.plane_for_rules().map_err(io::Error::other)?;
+        self.inner.rules.let_in(plane, packet)
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
@@ -380,6 +467,7 @@ impl Splicer {
         self.inner.phase.send_replace(Phase::Ended);
         // What is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
+        self.inner.rules.end();
         if let Some(plane) = &self.inner.plane {
             let mut left = Vec::new();
             self.inner.mapped.part_all(&mut left);
@@ -438,6 +526,7 @@ impl Inner {
             mapped: Mapped::default(),
             holding: Holding::default(),
             interfaces: RwLock::default(),
+            rules: rules::Keeper::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),
             announcer: None,

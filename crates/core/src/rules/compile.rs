@@ -75,7 +75,8 @@ pub enum Family {
 }
 
 impl Family {
-    fn of(address: IpAddr) -> Family {
+    /// That of an address; a v4-mapped one is IPv6.
+    pub fn of(address: IpAddr) -> Family {
         if address.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
