@@ -1,0 +1,156 @@
+//! What is intercepted is served like any other connection.
+
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use longsplice_tests::{Config, Pair, Policy, SOON};
+
+use crate::lab::{TABLE, connect_from, intercepting, lab, peer};
+
+#[test]
+fn a_connection_to_a_server_is_spliced() {
+    for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
+        let mut lab = lab("intercept-splice", intercepting(policy));
+        lab.start();
+        let listener = lab.listen(lab.server_v4());
+        for _ in 0..5 {
+            let (mut pair, seen) = lab.connect(&listener);
+            assert_eq!(seen, lab.forwarder());
+            assert_eq!(pair.client.stream.peer_addr().unwrap(), lab.server_v4());
+            pair.exchange(1 << 20);
+            let flow = lab.daemon.wait_state(pair.client_port(), &[state]);
+            assert_eq!(flow.client.local, lab.server_v4(), "the original destination");
+            pair.exchange(4 << 20);
+            pair.close();
+        }
+        lab.daemon.wait_reaped();
+        let status = lab.daemon.status();
+        assert_eq!(
+            (status.spliced_total, status.ended("closed")),
+            (5, 5),
+            "{status:?}"
+        );
+    }
+}
+
+#[test]
+fn a_relayed_one_and_one_that_comes_back_are_whole() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        let mut lab = lab("intercept-back", intercepting(policy));
+        lab.start();
+        let listener = lab.listen(lab.server_v4());
+        let (mut pair, _) = lab.connect(&listener);
+        pair.exchange(1 << 20);
+        for _ in 0..3 {
+            let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
+            lab.daemon.splice(flow.id).unwrap();
+            lab.daemon.wait_state(pair.client_port(), &[state]);
+            pair.exchange(1 << 20);
+            // Rebuilt sockets have an address that is not the host's, either.
+            lab.daemon.unsplice(flow.id).unwrap();
+            lab.daemon.wait_state(pair.client_port(), &["relay"]);
+            pair.exchange(1 << 20);
+        }
+        pair.close();
+        lab.daemon.wait_reaped();
+    }
+}
+
+#[test]
+fn ipv6_is_intercepted_too() {
+    let mut lab = lab("intercept-v6", intercepting(Policy::DETACHED));
+    lab.start();
+    let listener = lab.listen(lab.server_v6());
+    let (mut pair, seen) = lab.connect(&listener);
+    assert_eq!(seen, "2001:db8:2::2".parse::<IpAddr>().unwrap());
+    pair.exchange(4 << 20);
+    let flow = lab.daemon.wait_state(pair.client_port(), &["relay", "detached"]);
+    assert_eq!(flow.client.local, lab.server_v6());
+    pair.close();
+    lab.daemon.wait_reaped();
+    assert_eq!(lab.daemon.rule_verdict("opened"), 1);
+}
+
+#[test]
+fn the_server_sees_the_client_where_that_is_asked_for() {
+    let table = format!("{TABLE}, source = \"client\", answers = \"f1\"");
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        let config = Config::new().intercepting(&table, policy.splice, policy.detach);
+        let mut lab = lab("intercept-client", config);
+        lab.start();
+        let listener = lab.listen(lab.server_v4());
+        let (mut pair, seen) = lab.connect(&listener);
+        assert_eq!(seen, IpAddr::from(lab.net.client_addr));
+        assert_ne!(pair.source_port(), pair.client_port(), "through the daemon");
+        pair.exchange(1 << 20);
+        let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
+        lab.daemon.splice(flow.id).unwrap();
+        lab.daemon.wait_state(pair.client_port(), &[state]);
+        pair.exchange(1 << 20);
+        lab.daemon.unsplice(flow.id).unwrap();
+        lab.daemon.wait_state(pair.client_port(), &["relay"]);
+        pair.exchange(1 << 20);
+        pair.close();
+        lab.daemon.wait_reaped();
+        let v6 = lab.listen(lab.server_v6());
+        let (mut pair, seen) = lab.connect(&v6);
+        assert_eq!(seen, "2001:db8:1::1".parse::<IpAddr>().unwrap());
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+}
+
+/// The listener's side closes first, so that its socket lingers in TIME-WAIT, and the client takes the same port again.
+#[test]
+fn a_port_can_be_used_again_at_once() {
+    let mut lab = lab("intercept-again", intercepting(Policy::ON_DEMAND));
+    lab.start();
+    let listener = lab.listen(lab.server_v4());
+    for _ in 0..3 {
+        let start = Instant::now();
+        let client = connect_from(&lab, 40_000, lab.server_v4()).unwrap();
+        // Its SYN meets TIME-WAIT, and the client resets that; it does not wait for its retransmission timer.
+        assert!(
+            start.elapsed() < Duration::from_millis(900),
+            "{:?}",
+            start.elapsed()
+        );
+        let mut pair = Pair::accept(client, &listener);
+        assert_eq!(peer(&pair.server), lab.forwarder());
+        pair.exchange(10_000);
+        pair.server.finish();
+        pair.client.expect_end();
+        pair.client.finish();
+        pair.server.expect_end();
+        lab.daemon.wait_reaped();
+    }
+}
+
+#[test]
+fn a_connection_to_the_listener_itself_is_refused() {
+    let mut lab = lab("intercept-self", intercepting(Policy::ON_DEMAND));
+    lab.start();
+    let front = (lab.net.forwarder_client_addr, 8080);
+    let client = lab
+        .net
+        .client
+        .run(|| std::net::TcpStream::connect(front))
+        .unwrap()
+        .unwrap();
+    client.set_read_timeout(Some(SOON)).unwrap();
+    let answer = std::io::Read::read(&mut &client, &mut [0; 1]);
+    assert_eq!(answer.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let status = lab
+        .daemon
+        .wait_status("a refusal", |s| s.listeners[0].refused_total == 1);
+    assert_eq!(status.accepted_total, 1, "and it has not gone in circles");
+    assert!(lab.daemon.log().contains("addressed to the listener itself"));
+}
