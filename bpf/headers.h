@@ -15,8 +15,9 @@ union address {
 struct tcp_packet {
 	union address src, dst;
 	__be16 sport, dport;
-	__u32 len;   /* from the IP header on */
-	__u8 family; /* 4 or 6 */
+	__u16 from_port, to_port; /* the same in host order */
+	__u32 len;		  /* from the IP header on */
+	__u8 family;		  /* 4 or 6 */
 	__u8 flags;
 	__u8 fragment; /* 1: the first one of several */
 };
@@ -46,6 +47,8 @@ static __always_inline enum seen see_tcp(struct __sk_buff *skb, __u32 at, struct
 		return CUT_SHORT;
 	p->sport = tcp.sport;
 	p->dport = tcp.dport;
+	p->from_port = bpf_ntohs(tcp.sport);
+	p->to_port = bpf_ntohs(tcp.dport);
 	p->flags = tcp.flags;
 	return TCP_PACKET;
 }

@@ -44,14 +44,13 @@ static __always_inline int is_within(const union address *a, const __u64 net[2],
 	return !(((a->half[0] ^ net[0]) & mask[0]) | ((a->half[1] ^ net[1]) & mask[1]));
 }
 
+/* The flags first: most rules are about packets that open a connection, and most packets do not. */
 static __always_inline int fits_rule(const struct ls_rule *r, const struct tcp_packet *p, __u32 ifindex)
 {
-	__u16 sport = bpf_ntohs(p->sport), dport = bpf_ntohs(p->dport);
-
-	return (!r->ifindex || r->ifindex == ifindex) && (!r->family || r->family == p->family) &&
-	       (p->flags & r->flags_mask) == r->flags && dport >= r->dport_min && dport <= r->dport_max &&
-	       sport >= r->sport_min && sport <= r->sport_max && is_within(&p->dst, r->daddr, r->dmask) &&
-	       is_within(&p->src, r->saddr, r->smask);
+	return (p->flags & r->flags_mask) == r->flags && (!r->ifindex || r->ifindex == ifindex) &&
+	       p->to_port >= r->dport_min && p->to_port <= r->dport_max && p->from_port >= r->sport_min &&
+	       p->from_port <= r->sport_max && (!r->family || r->family == p->family) &&
+	       is_within(&p->dst, r->daddr, r->dmask) && is_within(&p->src, r->saddr, r->smask);
 }
 
 static __always_inline void count_rule(const struct ls_rules *set, const struct ls_rule *r, __u32 len)
@@ -105,6 +104,8 @@ static __always_inline const struct ls_rule *first_match(const struct ls_rules *
 	};
 	const struct ls_rule *r;
 
+	if ((p->flags & set->head.flags) != set->head.flags)
+		return NULL;
 	bpf_loop(set->head.count, search_step, &s, 0);
 	if (s.found >= LS_RULES_MAX)
 		return NULL;

@@ -52,6 +52,8 @@ struct ls_target {
 struct ls_rules_head {
 	__u32 count;	  /* of entries */
 	__u32 generation; /* 0 or 1: which half of the counters is the set's */
+	__u32 flags;	  /* those that every entry wants set: who lacks one need not look further */
+	__u32 reserved;
 };
 
 /* A whole set: never changed once a packet can see it. */
@@ -107,6 +109,6 @@ struct ls_rule_types {
 
 _Static_assert(sizeof(struct ls_rule) == 88, "no padding");
 _Static_assert(sizeof(struct ls_target) == 56, "no padding");
-_Static_assert(sizeof(struct ls_rules) == 8 + LS_RULES_MAX * 88 + LS_TARGETS_MAX * 56, "no padding");
+_Static_assert(sizeof(struct ls_rules) == 16 + LS_RULES_MAX * 88 + LS_TARGETS_MAX * 56, "no padding");
 
 #endif

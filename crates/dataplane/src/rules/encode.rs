@@ -22,7 +22,7 @@ pod!(ls_rule, ls_target, ls_rules_head, ls_rule_count, ls_rule_packet);
 const _: () = assert!(
     size_of::<ls_rule>() == 88
         && size_of::<ls_target>() == 56
-        && size_of::<ls_rules_head>() == 8
+        && size_of::<ls_rules_head>() == 16
         && size_of::<ls_rule_count>() == 16
         && size_of::<ls_rule_packet>() == 16
 );
@@ -35,6 +35,8 @@ pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> 
     let head = ls_rules_head {
         count: program.entries.len() as u32,
         generation,
+        flags: wanted_by_all(program).into(),
+        reserved: 0,
     };
     let mut value = head.bytes().to_vec();
     for n in 0..MAX_ENTRIES {
@@ -46,6 +48,11 @@ pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> 
         value.extend(target.unwrap_or_default().bytes());
     }
     value
+}
+
+/// The flags that every entry wants set.
+fn wanted_by_all(program: &Program) -> u8 {
+    program.entries.iter().map(|e| e.flags.set()).fold(u8::MAX, |a, b| a & b)
 }
 
 fn entry(e: &Entry, ifindex: impl Fn(&str) -> Option<u32>) -> ls_rule {
