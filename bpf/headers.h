@@ -16,6 +16,7 @@ struct tcp_packet {
 	union address src, dst;
 	__be16 sport, dport;
 	__u16 from_port, to_port; /* the same in host order */
+	__u32 tcp_at;		  /* where the TCP header stands */
 	__u32 len;		  /* from the IP header on */
 	__u8 family;		  /* 4 or 6 */
 	__u8 flags;
@@ -45,6 +46,7 @@ static __always_inline enum seen see_tcp(struct __sk_buff *skb, __u32 at, struct
 
 	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
 		return CUT_SHORT;
+	p->tcp_at = at;
 	p->sport = tcp.sport;
 	p->dport = tcp.dport;
 	p->from_port = bpf_ntohs(tcp.sport);

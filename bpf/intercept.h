@@ -3,6 +3,7 @@
 #ifndef LONGSPLICE_INTERCEPT_H
 #define LONGSPLICE_INTERCEPT_H
 
+#include <linux/tcp.h>
 #include "match.h"
 #include "route.h"
 
@@ -77,21 +78,47 @@ static __always_inline void route_to_us(struct __sk_buff *skb)
 	skb->mark = (skb->mark & ~mark_mask) | mark;
 }
 
+/* Whether a packet ends a handshake of which the listener keeps nothing but a cookie (RFC 4987 section 3.6).
+ * Asked of an acknowledgement without a connection; the answer is quick while the listener's queue does not
+ * overflow. */
+static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp_packet *p,
+					 struct bpf_sock *listener)
+{
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip = {};
+	__u32 len = p->family == 4 ? sizeof(ip.v4) : sizeof(ip.v6);
+	struct tcphdr tcp;
+
+	if (p->family == 4 ? bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v4, sizeof(ip.v4))
+			   : bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v6, sizeof(ip.v6)))
+		return 0;
+	if (bpf_skb_load_bytes(skb, p->tcp_at, &tcp, sizeof(tcp)))
+		return 0;
+	return !bpf_tcp_check_syncookie(listener, &ip, len, &tcp, sizeof(tcp));
+}
+
+/* A new connection; or the end of its handshake, where nothing of its beginning is remembered. */
 static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
-						    const struct ls_target *at)
+						    const struct ls_target *at, int opens)
 {
 	struct bpf_sock *sk = find_socket(skb, p, (const union address *)at->daddr, at->dport);
-	long failed = 1;
+	enum ls_rule_verdict verdict = LS_R_NO_LISTENER;
 
 	if (!sk)
-		return LS_R_NO_LISTENER;
-	if (sk->state == BPF_TCP_LISTEN)
-		failed = bpf_sk_assign(skb, sk, 0);
+		return verdict;
+	if (sk->state != BPF_TCP_LISTEN)
+		goto out;
+	verdict = LS_R_FOREIGN;
+	if (!opens && !brings_cookie(skb, p, sk))
+		goto out;
+	verdict = bpf_sk_assign(skb, sk, 0) ? LS_R_NO_LISTENER : LS_R_OPENED;
+out:
 	bpf_sk_release(sk);
-	if (failed)
-		return LS_R_NO_LISTENER;
-	route_to_us(skb);
-	return LS_R_OPENED;
+	if (verdict == LS_R_OPENED)
+		route_to_us(skb);
+	return verdict;
 }
 
 /*
@@ -102,17 +129,22 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 						      const struct ls_target *at)
 {
 	int opens = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+	int answers = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+	enum ls_rule_verdict verdict;
 	__u32 state;
 
 	if (p->fragment)
 		return LS_R_ODD;
 	state = state_of(skb, p);
-	if (!state && (!opens || !at->dport))
+	if (!state && ((!opens && !answers) || !at->dport))
 		return LS_R_FOREIGN;
-	if (is_own_address(skb, p))
+	if ((state || opens) && is_own_address(skb, p))
 		return LS_R_OWN_ADDRESS;
-	if (!state)
-		return open_at(skb, p, at);
+	if (!state) {
+		verdict = open_at(skb, p, at, opens);
+		/* Nobody has refused anything. */
+		return verdict == LS_R_NO_LISTENER && !opens ? LS_R_FOREIGN : verdict;
+	}
 	route_to_us(skb);
 	return LS_R_FOLLOWED;
 }

@@ -7,7 +7,7 @@ use std::{
 
 use longsplice_tests::{Config, Pair, Policy, SOON};
 
-use crate::lab::{TABLE, connect_from, intercepting, lab, peer};
+use crate::lab::{Lab, TABLE, connect_from, intercepting, lab, peer};
 
 #[test]
 fn a_connection_to_a_server_is_spliced() {
@@ -132,6 +132,43 @@ fn a_port_can_be_used_again_at_once() {
         pair.server.expect_end();
         lab.daemon.wait_reaped();
     }
+}
+
+/// Where the listener's queue overflows, only a cookie in the client's acknowledgement is left of a handshake.
+#[test]
+fn a_handshake_by_cookie_is_completed() {
+    let mut lab = lab("intercept-cookie", intercepting(Policy::ON_DEMAND));
+    // Always, as if the queue were full.
+    lab.net.forwarder.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let listeners = [lab.listen(lab.server_v4()), lab.listen(lab.server_v6())];
+    let mut before = lab.connect(&listeners[0]).0;
+    lab.start();
+    for listener in &listeners {
+        let (mut pair, seen) = lab.connect(listener);
+        assert_ne!(seen, pair.client.stream.local_addr().unwrap().ip());
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+    assert_eq!(cookies_received(&lab), 2);
+    before.exchange(1 << 20);
+    assert_eq!(lab.daemon.status().accepted_total, 2);
+}
+
+/// `SyncookiesRecv` of the forwarder's TCP: a line of names, and one of numbers.
+fn cookies_received(lab: &Lab) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let text = lab.net.forwarder.run(read).unwrap();
+    let mut lines = text
+        .lines()
+        .filter(|l| l.starts_with("TcpExt:"))
+        .map(|l| l.split(' '));
+    let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut both = names.zip(numbers);
+    both.find(|(name, _)| *name == "SyncookiesRecv")
+        .unwrap()
+        .1
+        .parse()
+        .unwrap()
 }
 
 #[test]

@@ -52,7 +52,11 @@ pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> 
 
 /// The flags that every entry wants set.
 fn wanted_by_all(program: &Program) -> u8 {
-    program.entries.iter().map(|e| e.flags.set()).fold(u8::MAX, |a, b| a & b)
+    program
+        .entries
+        .iter()
+        .map(|e| e.flags.set())
+        .fold(u8::MAX, |a, b| a & b)
 }
 
 fn entry(e: &Entry, ifindex: impl Fn(&str) -> Option<u32>) -> ls_rule {
