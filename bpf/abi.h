@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 2
+#define LS_ABI_VERSION 3
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -74,7 +74,7 @@ struct ls_record {
 	__u32 last_seen; /* ticks */
 	__u32 born;	 /* ticks */
 	__u32 serial;	 /* the flow's identity, the same in both directions */
-	__u32 rx_end;	 /* highest end of payload of x */
+	__u32 rx_end;	 /* highest end of payload of x; its FIN (LS_SEEN_FIN) is not counted */
 	__u32 rx_ack;	 /* highest acknowledgement of x */
 	__u32 rx_edge;	 /* highest right edge of the window that x offers */
 	__u32 ts_high;	 /* highest TSval sent to o, by whomever: PAWS */

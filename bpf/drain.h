@@ -47,7 +47,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 static __always_inline int ends_stream(const struct ls_leg *x, const struct ls_leg *o,
 				       const struct segment *s)
 {
-	return s->seq == x->rec.rx_end || s->seq == o->rec.rx_ack + o->rec.ack_off;
+	return s->seq == end_of(&x->rec) || s->seq == o->rec.rx_ack + o->rec.ack_off;
 }
 
 /* The local socket's copy: payload below the cut, and acknowledgements of what it sent itself. `written` is
@@ -80,26 +80,27 @@ static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg 
 								    : pass(LS_V_LOCAL_ONLY);
 }
 
+/* `old`: it began below the cut when that was raised over it. */
 static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
-				 const struct segment *s)
+				 const struct segment *s, int old)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), old, wanted, waits;
-	__u32 ack = s->ack + x->rec.ack_off, cut = x->cut;
+	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), wanted, waits;
+	__u32 ack = s->ack + x->rec.ack_off;
 	struct headers *h = &b->in, *new = &b->out;
 	struct route route;
 	int verdict;
 
-	old = has_data && before(s->seq, cut);
-	note_fin_or_rst(w, s);
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
 	/* A probe of an end that waits for its window must be answered. */
-	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, x->rec.rx_end) ||
+	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, end_of(&x->rec)) ||
 		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
 	/* A pair that is to come back must have all old payload in its sockets: if the far end had it sooner,
 	 * its acknowledgement would keep x from sending again what the local socket missed. */
-	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !before(x->loc_ack, x->tx_ack))
+	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !before(x->loc_ack, x->tx_ack)) {
+		note_fin_or_rst(w, s);
 		return drain_to_socket(skb, x, o, b, s, old);
+	}
 	if (!wanted)
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
 	if (h->ip.ttl <= 1)
@@ -111,6 +112,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		note_end_of(&x->rec, s);
 	if (!claimed(w, s))
 		return look_again(skb);
+	note_fin_or_rst(w, s);
 	if (!old)
 		note_translated(&x->rec, s, skb->gso_segs);
 	copy_headers(new, h, s->opt_len);
@@ -145,7 +147,8 @@ static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, 
 	/* Parked meanwhile, it is given nothing any more. */
 	if (mode_of(w->slot) != LS_DRAIN)
 		return look_again(skb);
-	raise(&x->rec.rx_end, s->end);
+	raise(&x->rec.rx_end, s->seq + s->len);
+	note_fin_or_rst(w, s);
 	return drain_to_socket(skb, x, o, b, s, 1);
 }
 

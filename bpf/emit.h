@@ -55,7 +55,7 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	w->slot->mode = LS_ABORTED;
 	if (s->flags & TCP_ACK)
 		new->tcp.seq =
-		    bpf_htonl(after(o->rec.rx_end, o->cut) ? o->rec.rx_end + o->rec.seq_off : x->loc_end);
+		    bpf_htonl(after(end_of(&o->rec), o->cut) ? end_of(&o->rec) + o->rec.seq_off : x->loc_end);
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 
@@ -99,6 +99,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	__u8 scale = o->rec.wscale_out;
 	__u32 window = s->window;
 	struct answer a;
+	int bare;
 
 	/* It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
 	 */
@@ -122,13 +123,15 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			x->tx_edge = a.edge;
 		else
 			raise(&x->tx_edge, a.edge);
+		/* A probe stands below what was sent, on purpose: it is answered because it is old. */
+		bare = s->end == s->seq && s->seq == x->loc_end;
 		/* What stands behind what was forwarded meanwhile is not even looked at. */
-		if (mode == LS_DRAIN && s->end == s->seq)
-			new->tcp.seq = bpf_htonl(seq_max(s->seq, o->rec.rx_end + o->rec.seq_off));
+		if (bare && mode == LS_DRAIN)
+			new->tcp.seq = bpf_htonl(seq_max(s->seq, end_of(&o->rec) + o->rec.seq_off));
 		/* Nor what stands before a FIN that x has, while the local socket has not said it. */
-		if (mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->end == s->seq && s->seq == first_own(o))
+		if (bare && mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->seq == first_own(o))
 			new->tcp.seq = bpf_htonl(s->seq + 1);
-		if (mode != LS_TRACK && s->end == s->seq)
+		if (bare && mode != LS_TRACK)
 			new->tcp.seq = bpf_htonl(where_heard(x, bpf_ntohl(new->tcp.seq)));
 		new->tcp.ack = bpf_htonl(a.ack);
 		new->tcp.window = bpf_htons(window);

@@ -20,7 +20,7 @@
 /* Whether x has ended its stream and the far end has acknowledged that. */
 static __always_inline int is_done(const struct ls_record *rec, const struct ls_record *back)
 {
-	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, rec->rx_end + rec->seq_off);
+	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, end_of(rec) + rec->seq_off);
 }
 
 /*
@@ -79,16 +79,17 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		return drop(LS_V_DROP_TTL);
 	judge(w, s);
 	/* Its receiver might take it meanwhile, and nobody here would know. */
-	if (!s->in_place && s->len && after(s->end, rec->rx_end))
+	if (!s->in_place && s->len && after(s->seq + s->len, rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
 	if (s->in_place)
 		note_ack(rec, s);
-	note_fin_or_rst(w, s);
 	note_end_of(rec, s);
 	if (!claimed(w, s))
 		return look_again(skb);
+	note_fin_or_rst(w, s);
 	note_translated(rec, s, skb->gso_segs);
-	if (w->slot && w->slot->flags & LS_COPY && s->len)
+	/* What a stranger sends must not come into a socket's send queue. */
+	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
 	copy_headers(new, h, s->opt_len);
 	translate(new, s, rec, &edits);
@@ -128,12 +129,14 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	/* What passed by of o's stream is acknowledged, and o knows. */
 	int heard = settled(o, x) || !before(o->tx_ack, o->base);
-	int takes_room = s->end != s->seq && !(s->flags & TCP_RST);
+	int resets = s->flags & TCP_RST, takes = s->end != s->seq && !resets, stands, old;
 	__u32 first = mode;
 
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
-	if (!fits_window(x, s) || acks_unsent(x, o, s))
+	if (!fits_window(x, s))
+		return deliver_bare(skb, b, s, mapping_of_leg(x));
+	if (acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
 	if (acks_too_little(&x->rec, s))
 		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
@@ -143,23 +146,27 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		note_heard(x, s, s->ack);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
-	takes_room = takes_room && (mode != LS_DRAIN || before(s->seq, x->cut));
+	/* Decided once: another CPU may raise the cut meanwhile. */
+	old = (takes && mode != LS_DRAIN) || ((takes || resets) && before(s->seq, x->cut));
+	/* Its number is shown to the socket, which will ignore the window of any lower one (RFC 9293 section
+	 * 3.10.7.4, SND.WL1). */
+	stands = s->end == s->seq && !resets && s->in_place && mode != LS_DRAIN;
 	/* The cut first, then the mode: see raise(). */
-	if (takes_room)
+	if ((takes && old) || stands)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
 	/* A wake that did not see our cut has stored its own. */
 	if (mode == LS_UNDRAIN && first != mode)
 		return look_again(skb);
 	/* Where it goes to the socket; elsewhere it would count as forwarded. */
-	if (takes_room && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && !trapped)))
-		raise(&x->rec.rx_end, s->end);
+	if (takes && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && old && !trapped)))
+		raise(&x->rec.rx_end, s->seq + s->len);
 	if (mode == LS_TRACK) {
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);
 	}
 	if (mode == LS_DRAIN)
-		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s);
+		return trapped ? drain_trapped(skb, w, b, s) : drain(skb, w, b, s, old);
 	if (mode == LS_UNDRAIN)
 		return undrain(skb, w, b, s, heard);
 	return mode == LS_ABORTED ? NEXT : look_again(skb);

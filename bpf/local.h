@@ -50,6 +50,21 @@ static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, con
 								      : pass(LS_V_DELIVERED);
 }
 
+/* The same without payload and FIN. It does not fit the window now; when the socket looks at it, it may: it
+ * would take bytes that nobody counts as its own. Its answer is wanted. */
+static __always_inline int deliver_bare(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
+					struct mapping map)
+{
+	struct edits edits = {};
+
+	copy_headers(&b->out, &b->in, s->opt_len);
+	b->out.tcp.flags &= ~(TCP_FIN | TCP_PSH);
+	if (write_for_socket(skb, &b->in, &b->out, s, &edits, map) ||
+	    (s->len && trim_payload(skb, &b->out, s->opt_len)))
+		return drop(LS_V_DROP_REWRITE);
+	return pass(LS_V_DELIVERED);
+}
+
 static __always_inline struct mapping mapping_of_leg(const struct ls_leg *x)
 {
 	struct mapping map = {x->adj_seq, x->adj_ack};

@@ -41,13 +41,18 @@ static __always_inline void note_ack(struct ls_record *rec, const struct segment
 	rec->rx_edge = seq_max(rec->rx_edge, edge);
 }
 
+/* Where x's stream ends as far as it passed: behind its FIN, if that did. */
+static __always_inline __u32 end_of(const struct ls_record *rec)
+{
+	return rec->rx_end + !!(rec->seen & LS_SEEN_FIN);
+}
+
 /* Whether a segment of x acknowledges what nobody sent to it: the local socket, or the far end o past it. */
 static __always_inline int acks_unsent(const struct ls_leg *x, const struct ls_leg *o,
 				       const struct segment *s)
 {
-	/* A FIN of o that was forwarded, while the local socket has not said it again. */
-	__u32 fin = !!(o->rec.seen & LS_SEEN_FIN);
-	__u32 sent = seq_max(o->rec.rx_end, o->cut) + o->rec.seq_off + fin;
+	/* With a FIN of o that was forwarded, while the local socket has not said it again. */
+	__u32 sent = seq_max(end_of(&o->rec), o->cut) + o->rec.seq_off;
 
 	return s->flags & TCP_ACK && after(s->ack, seq_max(x->loc_end, sent));
 }
@@ -92,7 +97,7 @@ static __always_inline int in_window(const struct ls_record *rec, const struct l
 	__u32 acked = back->rx_ack + back->ack_off;
 
 	return !before(s->end, acked) && !after(s->end, edge + 1) && !acks_too_little(rec, s) &&
-	       !(s->flags & TCP_ACK && after(s->ack, back->rx_end + back->seq_off));
+	       !(s->flags & TCP_ACK && after(s->ack, end_of(back) + back->seq_off));
 }
 
 /*
@@ -106,15 +111,15 @@ static __always_inline void note_end(struct ls_record *rec, const struct ls_reco
 	__u32 acked = back->rx_ack + back->ack_off;
 
 	if (s->flags & TCP_RST) {
-		if (s->seq == acked || s->seq == rec->rx_end)
+		if (s->seq == acked || s->seq == end_of(rec))
 			rec->seen |= LS_SEEN_RST;
 	} else if (s->in_place) {
-		/* As rx_end: the two always agree. */
 		rec->seen |= LS_SEEN_FIN;
 	}
 }
 
-/* Notes how far x's stream goes; a full barrier where that is news. */
+/* Notes how far x's payload goes; a full barrier where that is news. A FIN is noted after the claim, in a
+ * field of its own: whoever reads both on another CPU must not need them to agree. */
 static __always_inline void note_end_of(struct ls_record *rec, const struct segment *s)
 {
 	/* With it, so that whoever takes the flow elsewhere has both. */
@@ -122,7 +127,7 @@ static __always_inline void note_end_of(struct ls_record *rec, const struct segm
 		raise(&rec->ts_high, s->tsval + rec->tsval_off);
 	/* A pure acknowledgement stands where the sender is, not where its payload has got to. */
 	if (s->in_place && s->end != s->seq && !(s->flags & (TCP_SYN | TCP_RST)))
-		raise(&rec->rx_end, s->end);
+		raise(&rec->rx_end, s->seq + s->len);
 }
 
 /* Accounts a segment that is translated. */

@@ -33,7 +33,8 @@ static __always_inline int went_past(const struct ls_leg *x)
 /* One look at a direction: what is noted later was not forwarded, its packet looks again. */
 struct reach {
 	__u32 cut; /* where the local socket stands */
-	__u32 end; /* where the stream does */
+	__u32 end; /* where the payload does */
+	int fin;   /* a FIN behind it went past the socket */
 };
 
 static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
@@ -43,26 +44,33 @@ static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
 	struct reach r = {.cut = once(mode == LS_DRAIN ? &x->cut : &x->read_to),
 			  .end = once(mode == LS_FREEZE ? &x->base : &x->rec.rx_end)};
 
+	r.fin = x->rec.seen & LS_SEEN_FIN && !after(r.cut, r.end);
 	return r;
+}
+
+static __always_inline int is_beyond(struct reach r)
+{
+	return after(r.end, r.cut) || r.fin;
 }
 
 /* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was
  * forwarded, or if all that they had is through. */
 static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o, struct reach r)
 {
-	return (!after(r.end, r.cut) && !(x->owed & LS_OWED_DRAIN)) ||
+	return (!is_beyond(r) && !(x->owed & LS_OWED_DRAIN)) ||
 	       (x->read_to == r.cut && o->loc_acked == o->loc_end);
 }
 
-/* Where x's own socket goes on: at `base`, which it takes for where it stands. */
+/* Where x's own socket goes on: at `base`, which it takes for where it stands. All before it passed by; so
+ * did perhaps a FIN there, which is the sockets' all the same: user space has the local one see it. */
 static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 base, struct reach r)
 {
 	__u32 shift = base - r.cut;
 
+	x->owed = r.fin ? LS_OWED | LS_OWED_FIN : LS_OWED;
 	x->base = base;
 	raise(&x->cut, base);
 	x->read_to = base;
-	x->rec.rx_end = base;
 	x->adj_seq -= shift;
 	x->loc_ack = base;
 	x->loc_edge += shift;
@@ -71,26 +79,17 @@ static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 b
 	o->loc_end = base + x->rec.seq_off;
 }
 
-/* A FIN that was forwarded is the sockets' all the same: user space has the local one see it. */
-static __always_inline __u32 without_fin(struct ls_leg *x, struct reach r)
-{
-	int fin = after(r.end, r.cut) && x->rec.seen & LS_SEEN_FIN;
-
-	x->owed = fin ? LS_OWED | LS_OWED_FIN : LS_OWED;
-	return fin ? r.end - 1 : r.end;
-}
-
 /* The direction from x to o goes on behind all that was forwarded, which stays the two ends' business. */
 static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct reach r)
 {
-	__u32 base;
+	/* The cut is behind a FIN that the socket was shown. */
+	__u32 base = seq_max(r.end, r.cut);
 
 	/* Without either, what was forwarded is what the sockets have, too. */
-	if (!after(r.end, r.cut) && !(x->owed & LS_OWED_NEW)) {
+	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
 		return;
 	}
-	base = without_fin(x, r);
 	o->adj_ack -= base - r.cut;
 	shift_to(x, o, base, r);
 	o->loc_acked = o->loc_end;
@@ -182,12 +181,13 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 {
 	struct reach r = reach_of(x, LS_FREEZE);
 
-	if (!after(r.end, r.cut)) {
+	/* Sockets that were built for the flow may be given what was forwarded before. */
+	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
 		return;
 	}
 	o->adj_ack += o->loc_end - acked;
-	shift_to(x, o, without_fin(x, r), r);
+	shift_to(x, o, seq_max(r.end, r.cut), r);
 	raise(&x->tx_ack, x->base);
 	o->loc_acked = acked;
 }

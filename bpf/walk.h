@@ -100,8 +100,11 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 {
 	__u32 mode;
 
+	/* Moved to a slot and back meanwhile, the record has the slot's numbers over ours. */
 	if (!w->slot)
-		return *(volatile __u8 *)&w->rec->placement == LS_DETACHED;
+		return *(volatile __u8 *)&w->rec->placement == LS_DETACHED &&
+		       (!s->len || s->flags & TCP_RST ||
+			!after(s->seq + s->len, *(volatile __u32 *)&w->rec->rx_end));
 	mode = mode_of(w->slot);
 	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(w, s));
 }

@@ -30,9 +30,9 @@ pub struct Direction {
     pub fin: bool,
     /// A RST of this side's peer passed, in place.
     pub reset: bool,
-    /// End of the highest payload (and FIN) that passed.
+    /// End of the highest payload that passed.
     pub end: u32,
-    /// The same as the far end acknowledges it.
+    /// The end of the stream, behind its FIN if that passed, as the far end acknowledges it.
     pub end_at_far: u32,
     /// Highest acknowledgement of this side's peer.
     pub ack: u32,
@@ -64,7 +64,9 @@ impl Direction {
             fin: has(r.seen, ls_seen::LS_SEEN_FIN.0),
             reset: has(r.seen, ls_seen::LS_SEEN_RST.0),
             end: r.rx_end,
-            end_at_far: r.rx_end.wrapping_add(r.seq_off),
+            end_at_far: (r.rx_end)
+                .wrapping_add(u32::from(has(r.seen, ls_seen::LS_SEEN_FIN.0)))
+                .wrapping_add(r.seq_off),
             ack: r.rx_ack,
             bytes: r.bytes,
             segments: r.segments,

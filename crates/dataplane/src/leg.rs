@@ -50,7 +50,7 @@ pub struct LegState {
     pub cut: u32,
     /// The peer's highest TSval.
     pub peer_ts: u32,
-    /// End of what the peer sent.
+    /// End of the payload that the peer sent: its FIN ([`LegState::fin`]) is not counted.
     pub rx_end: u32,
     /// What the peer acknowledged.
     pub rx_ack: u32,
@@ -101,6 +101,12 @@ pub struct LegState {
 }
 
 impl LegState {
+    /// The end of the peer's stream as far as it passed: behind its FIN, if that did.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.rx_end.wrapping_add(u32::from(self.fin))
+    }
+
     pub(crate) fn of(l: &ls_leg, back: &ls_record) -> LegState {
         let has = |flag: ls_trait| u32::from(l.rec.traits) & flag.0 != 0;
         let seen = |flag: ls_seen| u32::from(l.rec.seen) & flag.0 != 0;
@@ -179,7 +185,7 @@ pub(crate) fn start_leg(
             born: now,
             serial,
             seen: if x.ended { ls_seen::LS_SEEN_FIN.0 as u8 } else { 0 },
-            rx_end: p.rcv_nxt,
+            rx_end: p.rcv_nxt.wrapping_sub(u32::from(x.ended)),
             rx_ack: p.snd_una,
             rx_edge: p.peer_edge,
             ts_high: x.ts_high,

@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
     peek::Peek,
-    skel::types::{ls_mode, ls_owed, ls_slot_flag},
+    skel::types::{ls_mode, ls_owed, ls_seen, ls_slot_flag},
     slots::SlotTable,
 };
 
@@ -278,14 +278,21 @@ impl Slot {
         }
     }
 
-    /// Notes what a socket sent and received while nobody watched, just before its flow was registered.
-    pub fn note_socket(&self, side: Side, peek: &Peek) {
+    /// Notes what a socket sent and received while nobody watched, just before its flow was registered. `ended`: with the
+    /// FIN of its peer.
+    pub fn note_socket(&self, side: Side, peek: &Peek, ended: bool) {
         let (i, map) = (side.index(), self.mapping(side));
+        if ended {
+            let element = self.table.at(self.index).as_ptr();
+            // SAFETY: a byte within the mapping, which the table keeps alive; only an atomic access is made.
+            let seen = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.seen) };
+            seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
+        }
         for (word, value) in [
             (field!(self, leg[i].cut), peek.rcv_nxt.wrapping_sub(map.seq)),
             (
                 field!(self, leg[i].rec.rx_end),
-                peek.rcv_nxt.wrapping_sub(map.seq),
+                peek.rcv_nxt.wrapping_sub(map.seq).wrapping_sub(u32::from(ended)),
             ),
             (field!(self, leg[i].loc_end), peek.snd_nxt.wrapping_sub(map.ack)),
             (

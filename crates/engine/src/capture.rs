@@ -7,7 +7,7 @@ use longsplice_dataplane::{Event, LegState, Mode, Side};
 use longsplice_repair::{enter, options, seed_send_queue};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{driver::Driver, flow::Flow, wake::later};
+use crate::{driver::Driver, flow::Flow, wake::earlier};
 
 /// How long copies are collected at most: a sender's retransmissions bring what was missed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -72,10 +72,11 @@ impl Copies {
     }
 }
 
-/// Where the bytes that the far end may lack begin and end, in x's numbers.
-fn outstanding(x: &LegState, o: &LegState, end: u32) -> (u32, u32) {
+/// Where the bytes that the far end may lack begin and end, in x's numbers; `end` is where x's payload does. A FIN that o
+/// acknowledged is said once more by the socket: it stands at `end`, and so does the socket.
+fn outstanding(o: &LegState, end: u32) -> (u32, u32) {
     let acked = o.rx_ack.wrapping_add(o.ack_off);
-    (acked, later(end.wrapping_sub(u32::from(x.fin)), acked))
+    (earlier(acked, end), end)
 }
 
 /// Both directions.
@@ -90,7 +91,7 @@ impl Collection {
         let states = Side::BOTH.map(|side| flow.leg(side));
         let spans = Side::BOTH.map(|side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            outstanding(x, o, ends(x))
+            outstanding(o, ends(x))
         });
         for side in Side::BOTH {
             self.copies[side.index()].advance(spans[side.index()].0);
@@ -190,6 +191,20 @@ mod tests {
             payload: 0..bytes.len(),
             packet: bytes.to_vec(),
         }
+    }
+
+    #[test]
+    fn outstanding_is_payload_only() {
+        let o = |rx_ack: u32| LegState {
+            rx_ack,
+            ack_off: 10,
+            ..LegState::default()
+        };
+        let end = 5u32;
+        assert_eq!(outstanding(&o(u32::MAX - 20), end), (u32::MAX - 10, end));
+        assert_eq!(outstanding(&o(end.wrapping_sub(10)), end), (end, end));
+        // The FIN, too: the socket says it once more, at `end`.
+        assert_eq!(outstanding(&o(end.wrapping_sub(9)), end), (end, end));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use longsplice_core::{
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
-use longsplice_repair::{TcpInfo, close_silently, options, unacknowledged, unread, unsent};
+use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
     announce::Announcer,
     held::{Held, Keeping},
-    legs::{Assessment, Refusal},
+    legs::{Assessment, Refusal, has_ended},
     pump::Pump,
     splicer::Inner,
 };
@@ -77,7 +77,7 @@ impl Flow {
         for leg in flow.legs {
             splicer.mapped.forget(leg);
         }
-        flow.note_sockets();
+        flow.note_sockets(pump);
         Ok(flow)
     }
 
@@ -121,12 +121,27 @@ impl Flow {
 
     /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
     /// holds something out of order.
-    fn note_sockets(&self) -> bool {
-        let Ok(peeks) = self.plane.peek_both(self.legs) else {
+    fn note_sockets(&self, pump: &Pump) -> bool {
+        let Ok(mut peeks) = self.plane.peek_both(self.legs) else {
             return false;
         };
+        let mut ended = [false; 2];
         for side in Side::BOTH {
-            self.slot().note_socket(side, &peeks[side.index()]);
+            let (x, peek) = (self.leg(side), &mut peeks[side.index()]);
+            let beyond = peek.rcv_nxt.wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32 > 0;
+            // A FIN is none of the payload. In the numbers after the look at the state it is counted for sure.
+            let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
+            ended[side.index()] = x.fin || unseen;
+            if unseen {
+                let Ok(again) = self.plane.peek(self.legs[side.index()]) else {
+                    return false;
+                };
+                *peek = again;
+            }
+        }
+        for side in Side::BOTH {
+            self.slot()
+                .note_socket(side, &peeks[side.index()], ended[side.index()]);
         }
         peeks.iter().all(|p| !p.out_of_order)
     }
@@ -302,7 +317,7 @@ impl Flow {
             self.slot().set_timestamp_offsets(offsets);
         }
         // A pair that came back was watched all the time.
-        if !self.drained && !self.note_sockets() {
+        if !self.drained && !self.note_sockets(pump) {
             return Ok(false);
         }
         self.drained = true;
@@ -363,7 +378,7 @@ impl Flow {
         let states = Side::BOTH.map(|side| self.leg(side));
         Side::BOTH.iter().any(|&side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let heard_all = x.rx_ack.wrapping_sub(o.rx_end.wrapping_add(o.seq_off)) as i32 >= 0;
+            let heard_all = x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0;
             x.reset && !(x.fin && o.fin && heard_all)
         })
     }

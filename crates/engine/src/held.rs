@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -95,16 +96,10 @@ impl Held {
 /// Lets a packet in. It is cut at `base`: what lies below was forwarded before, and must not come to the socket, what lies
 /// above must not be forwarded.
 fn inject(plane: &Dataplane, event: &Event, base: Option<u32>) {
-    let payload = event.payload.len();
-    let first = match base.map(|b| b.wrapping_sub(event.seq)) {
-        Some(below) if (below as i32) > 0 && (below as usize) < payload => below as usize,
-        _ => 0,
-    };
-    let mut at = 0;
-    loop {
-        let end = if at < first { first } else { payload };
-        let next = (at + PIECE).min(end);
-        match packet::piece(event, at..next) {
+    let below = base.map_or(0, |b| b.wrapping_sub(event.seq));
+    let below = if (below as i32) < 0 { 0 } else { below as usize };
+    for (part, ends) in pieces(event.payload.len(), below, packet::has_fin(event)) {
+        match packet::piece(event, part, ends) {
             Some(piece) => {
                 if let Err(error) = plane.inject(event.ifindex, &piece) {
                     tracing::debug!(%error, flow = event.serial, "a held packet was lost: its sender will repeat it");
@@ -112,11 +107,26 @@ fn inject(plane: &Dataplane, event: &Event, base: Option<u32>) {
             }
             None => tracing::debug!(flow = event.serial, "a held packet cannot be cut"),
         }
-        at = next;
-        if at >= payload {
-            return;
-        }
     }
+}
+
+/// The parts in which a packet is let in, of which `below` bytes lie below the base; and whether a part has the packet's
+/// FIN and PSH. A FIN stands behind the payload: at the base, it is a piece of its own.
+fn pieces(payload: usize, below: usize, fin: bool) -> Vec<(Range<usize>, bool)> {
+    let cut = if below <= payload { below } else { 0 };
+    let apart = fin && payload > 0 && cut == payload;
+    let mut parts = Vec::new();
+    let mut at = 0;
+    while at < payload {
+        let end = if at < cut { cut } else { payload };
+        let next = (at + PIECE).min(end);
+        parts.push((at..next, next == payload && !apart));
+        at = next;
+    }
+    if apart || payload == 0 {
+        parts.push((payload..payload, true));
+    }
+    parts
 }
 
 /// All flows of which packets may be kept, by serial number.
@@ -210,4 +220,33 @@ impl Drop for Keeping {
 /// Of one side or the other.
 pub(crate) fn bases(owed: [bool; 2], base: [u32; 2]) -> [Option<u32>; 2] {
     Side::BOTH.map(|side| owed[side.index()].then_some(base[side.index()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_cut_at_the_base_and_into_pages() {
+        assert_eq!(pieces(100, 0, true), [(0..100, true)]);
+        assert_eq!(pieces(100, 30, true), [(0..30, false), (30..100, true)]);
+        assert_eq!(
+            pieces(PIECE + 5, PIECE + 2, false),
+            [
+                (0..PIECE, false),
+                (PIECE..PIECE + 2, false),
+                (PIECE + 2..PIECE + 5, true)
+            ]
+        );
+        // Beyond it.
+        assert_eq!(pieces(100, 101, true), [(0..100, true)]);
+        assert_eq!(pieces(0, 0, true), [(0..0, true)]);
+    }
+
+    #[test]
+    fn a_fin_at_the_base_is_a_piece_of_its_own() {
+        // Together they would be held again, and again.
+        assert_eq!(pieces(100, 100, true), [(0..100, false), (100..100, true)]);
+        assert_eq!(pieces(100, 100, false), [(0..100, true)]);
+    }
 }

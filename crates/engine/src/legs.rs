@@ -229,17 +229,21 @@ pub(crate) fn assess_again(
 /// Offsets are differences of what was read here and written there. A FIN counts as a byte on both sides, or must not
 /// have come yet: between the two the difference would be off by one.
 fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
-    let ended = !matches!(
-        info.state(),
-        State::Established | State::FinWait1 | State::FinWait2
-    );
     if info.state() == State::Closed || pump.finished() {
         return Err(Refusal::for_good(RelayReason::NotEstablished));
     }
-    match ended == pump.passed_eof(side) {
+    match has_ended(info) == pump.passed_eof(side) {
         true => Ok(()),
         false => Err(Refusal::for_now(RelayReason::NotEstablished)),
     }
+}
+
+/// Whether a socket has had its peer's FIN, or is gone.
+pub(crate) fn has_ended(info: &TcpInfo) -> bool {
+    !matches!(
+        info.state(),
+        State::Established | State::FinWait1 | State::FinWait2
+    )
 }
 
 /// Sockets whose bytes are not those on the wire.

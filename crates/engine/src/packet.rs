@@ -14,9 +14,15 @@ pub(crate) const FLAG_FIN: u8 = 0x01;
 pub(crate) const FLAG_PSH: u8 = 0x08;
 pub(crate) const FLAG_ACK: u8 = 0x10;
 
-/// A part of a held packet as a packet of its own; its flags FIN and PSH go with the end of the payload. `None` if the
-/// packet is not what the kernel half says it is.
-pub(crate) fn piece(event: &Event, part: Range<usize>) -> Option<Vec<u8>> {
+/// Whether a held packet ends its stream.
+pub(crate) fn has_fin(event: &Event) -> bool {
+    let flags = event.packet.get(ETHERNET + IP_HEADER + 13);
+    flags.is_some_and(|flags| flags & FLAG_FIN != 0)
+}
+
+/// A part of a held packet as a packet of its own, with its flags FIN and PSH only if it `ends` it. `None` if the packet is
+/// not what the kernel half says it is.
+pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec<u8>> {
     let head = event.packet.get(..event.payload.start)?;
     let payload = event.packet.get(event.payload.clone())?;
     if head.len() < ETHERNET + IP_HEADER + TCP_HEADER {
@@ -30,7 +36,7 @@ pub(crate) fn piece(event: &Event, part: Range<usize>) -> Option<Vec<u8>> {
     let tcp = &mut ip[IP_HEADER..];
     let seq = event.seq.wrapping_add(u32::try_from(part.start).ok()?);
     tcp[4..8].copy_from_slice(&seq.to_be_bytes());
-    if part.end < payload.len() {
+    if !ends {
         tcp[13] &= !(FLAG_FIN | FLAG_PSH);
     }
     seal(ip);
@@ -163,7 +169,8 @@ mod tests {
             payload,
             packet,
         };
-        let (first, last) = (piece(&event, 0..31).unwrap(), piece(&event, 31..101).unwrap());
+        let piece = |part: Range<usize>| piece(&event, part.clone(), part.end == 101);
+        let (first, last) = (piece(0..31).unwrap(), piece(31..101).unwrap());
         for p in [&first, &last] {
             assert!(is_sealed(&p[ETHERNET..]));
             assert_eq!(
@@ -176,6 +183,7 @@ mod tests {
         assert_eq!(first[ETHERNET + IP_HEADER + 13], FLAG_ACK);
         assert_eq!(last[ETHERNET + IP_HEADER + 13], FLAG_ACK | FLAG_PSH | FLAG_FIN);
         assert_eq!(last[38..42], 20u32.to_be_bytes());
-        assert!(piece(&event, 31..102).is_none());
+        assert!(piece(31..102).is_none());
+        assert!(has_fin(&event));
     }
 }

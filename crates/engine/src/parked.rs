@@ -19,6 +19,10 @@ use crate::{
 /// How often a spliced pair is looked at: its end and its idleness show in the records.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// How far the streams may run on while sockets are parked, in bytes: sequence numbers are compared modulo 2^32, and the
+/// sockets must still be behind when they are looked at next.
+const FAR: u32 = 1 << 30;
+
 /// What became of a spliced pair.
 pub(crate) enum Left<'a> {
     /// Its sockets are awake, in mode Undrain or Track.
@@ -37,7 +41,7 @@ pub(crate) async fn park(
     parkable: bool,
 ) -> io::Result<Left<'_>> {
     if parkable && !driver.traps.is_closed() {
-        flow.keep_promises(&driver.pump);
+        flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
     }
     let started = std::time::Instant::now();
     // Copies come first, then the wake.
@@ -80,21 +84,24 @@ pub(crate) async fn park(
             return Ok(Left::Ended(driver.conclude(over, Some(flow))));
         }
         let now = Instant::now();
-        let ended = driver.look(&flow.directions(), now);
+        let directions = flow.directions();
+        let ended = driver.look(&directions, now);
+        // Rebuilt sockets begin anew; those that cannot be rebuilt come back for a moment.
+        let far = !driver.traps.is_closed() && ran_far([0, 1].map(|i| directions[i].end), cuts);
         let mode = flow.mode();
         if mode == Mode::Undrain {
             driver.note_awake(&flow);
             return Ok(Left::Awake(driver, flow));
         }
-        let wanted = driver.fired(now).is_some() || flow.held().is_waiting();
+        let wanted = driver.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
         if wanted && mode == Mode::Final && !ended {
-            flow.keep_promises(&driver.pump);
+            flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
             if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));
             }
         }
-        let due = until.is_some_and(|at| now >= at);
+        let due = far || until.is_some_and(|at| now >= at);
         if due || ended || mode != Mode::Final || driver.splicer.under_pressure() {
             return detached(driver, flow, None).await;
         }
@@ -110,6 +117,14 @@ pub(crate) async fn park(
             }
         }
     }
+}
+
+/// Whether a stream is too far beyond where its socket stands. (A FIN that the socket has stands one before it.)
+fn ran_far(ends: [u32; 2], cuts: [u32; 2]) -> bool {
+    let beyond = |side: Side| ends[side.index()].wrapping_sub(cuts[side.index()]);
+    Side::BOTH
+        .iter()
+        .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
 }
 
 /// A flow without sockets whose traps are set.
@@ -220,7 +235,7 @@ impl<'a> Detached<'a> {
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
         for (side, direction) in Side::BOTH.into_iter().zip(directions) {
             if let Some(d) = direction {
-                self.note_past(side, d.end.wrapping_sub(u32::from(d.fin)));
+                self.note_past(side, d.end);
             }
         }
         Ended::Closed(self.driver.summary(true, reset))
@@ -252,5 +267,24 @@ impl<'a> Detached<'a> {
         }
         self.driver.splicer.stats.rebuild.add(started.elapsed());
         Ok(flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_is_a_quarter_of_the_circle_and_on_to_its_end() {
+        let cut = u32::MAX - 5;
+        for (beyond, far) in [
+            (0, false),
+            (u32::MAX, false), // a FIN
+            (FAR - 1, false),
+            (FAR, true),
+            (3 << 30, true),
+        ] {
+            assert_eq!(ran_far([cut.wrapping_add(beyond), 7], [cut, 7]), far, "{beyond}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use longsplice_repair::{
 };
 use tokio::net::TcpStream;
 
-use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, pump::Pump, splicer::Inner};
+use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splicer::Inner};
 
 /// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
@@ -21,7 +21,7 @@ fn largest_window(scale: u8) -> u32 {
 impl Flow {
     /// Sees to it that the parked sockets could keep what their peers were promised, and that no more is promised from now
     /// on (section III-E). Worth a few system calls for each socket that has too small a window.
-    pub(crate) fn keep_promises(&self, pump: &Pump) {
+    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2]) {
         self.slot().set_keeping(true);
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
@@ -32,7 +32,7 @@ impl Flow {
                 continue;
             }
             let wanted = wanted.min(largest_window(x.scale_out));
-            let socket = pump.socket(side);
+            let socket = sockets[side.index()];
             let set = grow_receive_buffer(socket, wanted).and_then(|_| set_receive_window(socket, wanted));
             match set {
                 Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
@@ -69,6 +69,11 @@ impl Flow {
     }
 }
 
+/// The earlier of two sequence numbers.
+pub(crate) fn earlier(a: u32, b: u32) -> u32 {
+    if later(a, b) == a { b } else { a }
+}
+
 /// The later of two sequence numbers.
 pub(crate) fn later(a: u32, b: u32) -> u32 {
     if (a.wrapping_sub(b) as i32) < 0 { b } else { a }
@@ -93,7 +98,11 @@ pub(crate) fn rebuild(
     let states = Side::BOTH.map(|side| flow.leg(side));
     let built = build(&flow, &states);
     match built {
-        Ok(sockets) => Ok((flow, sockets)),
+        Ok(sockets) => {
+            // Segments have passed since the sockets' windows were chosen.
+            flow.keep_promises(sockets.each_ref());
+            Ok((flow, sockets))
+        }
         Err(error) => {
             flow.abandon(splicer);
             Err(error)
@@ -123,14 +132,13 @@ fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
 
 /// Where a leg's socket goes on. A FIN is said again by the sockets themselves.
 fn place(x: &LegState, o: &LegState) -> Sockets {
-    let end = |s: &LegState| s.rx_end.wrapping_sub(u32::from(s.fin));
-    let receive_next = end(x);
+    let receive_next = x.rx_end;
     let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);
     let promised = if (promised as i32) < 0 { 0 } else { promised };
     let window = promised.max(LEAST_WINDOW).min(largest_window(x.scale_out));
     Sockets {
         receive_next,
-        send_next: end(o).wrapping_add(o.seq_off),
+        send_next: o.rx_end.wrapping_add(o.seq_off),
         edge: receive_next.wrapping_add(window),
     }
 }

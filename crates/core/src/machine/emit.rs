@@ -30,12 +30,15 @@ impl Flow {
         };
         match mode {
             Mode::Free | Mode::Replaced => Outcome::wire(Verdict::Next, *s),
-            Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking if is_first(s) => refuse_syn(s),
             Mode::Final | Mode::Freeze | Mode::Moved | Mode::Waking => {
-                if mode == Mode::Final && self.placement(side) == Some(Placement::Slotted) {
+                if self.placement(side) == Some(Placement::Slotted) {
                     self.note_parked(side, s);
                 }
-                Outcome::of(Verdict::DropParked)
+                if is_first(s) {
+                    refuse_syn(s)
+                } else {
+                    Outcome::of(Verdict::DropParked)
+                }
             }
             Mode::Track | Mode::Drain | Mode::Undrain | Mode::Aborted => self.speak(side, s, mode),
         }
@@ -46,7 +49,7 @@ impl Flow {
     fn note_parked(&mut self, side: Side, s: &Segment) {
         if s.has(flag::RST) {
             self.slot.flags &= !slot_flag::WAKEABLE;
-        } else if s.has(flag::ACK) {
+        } else if s.has(flag::ACK) && self.slot.mode == Mode::Final {
             let (x, o) = self.legs(side);
             raise(&mut x.loc_edge, s.edge(o.rec.wscale_out) - x.adj_seq);
         }
@@ -58,8 +61,13 @@ impl Flow {
         if mode != Mode::Track && s.has(flag::RST) {
             return self.abort(side, raw, s, mode);
         }
+        // What cannot be understood any more is not said.
         if mode == Mode::Aborted {
-            return Outcome::of(Verdict::DropParked);
+            return if Mapping::of_leg(self.leg(side)).is_identity() {
+                Outcome::wire(Verdict::Next, *raw)
+            } else {
+                Outcome::of(Verdict::DropParked)
+            };
         }
         let o = self.leg(side.other());
         // It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.

@@ -44,7 +44,9 @@ impl Flow {
             self.keep_window(side, &mut new, s);
         }
         let mut outcome = Outcome::far(Verdict::Forwarded, new);
-        outcome.copy = (slotted && flags & slot_flag::COPY != 0 && s.len > 0).then_some(*s);
+        // What a stranger sends must not come into a socket's send queue.
+        let copied = slotted && flags & slot_flag::COPY != 0 && s.len > 0 && in_place;
+        outcome.copy = copied.then_some(*s);
         outcome
     }
 

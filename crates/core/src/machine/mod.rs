@@ -3,9 +3,10 @@
 //!
 //! Names are those of `bpf/abi.h`. Each file is the counterpart of a header there: `drain` of `drain.h`, `undrain` of
 //! `undrain.h`, and so on. What the C code does in an order that matters when another CPU has a segment of the same
-//! flow is a step of its own here ([`Passage`], [`Wake`], [`Finish`], [`Transfer`]): whoever drives the machine may do something
+//! flow is a step of its own here ([`Passage`], [`Wake`], [`Freeze`], [`TakeOver`], [`Finish`], [`Transfer`]): whoever drives the machine may do something
 //! else in between. [`Flow::ingress`] and [`Flow::egress`] take all steps at once.
 
+mod capture;
 mod drain;
 mod emit;
 mod finish;
@@ -23,6 +24,7 @@ mod user;
 mod wake;
 mod window;
 
+pub use capture::{Freeze, TakeOver};
 pub use finish::Finish;
 pub use outcome::{Outcome, Verdict};
 pub use passage::Passage;

@@ -216,18 +216,14 @@ impl Passage {
             return Next::Step(Step::WithSockets(mode));
         }
         let new = self.slotted && flow.is_new(self.side, &self.segment);
-        if self.trapped && !self.plausible {
-            let news = flow
-                .record(self.side)
-                .is_some_and(|r| self.segment.end().after(r.rx_end));
-            return if news {
-                Next::Done(Outcome::of(Verdict::DropWindow))
-            } else {
-                Next::Step(Step::Forward)
-            };
-        }
-        if self.trapped || (mode == Mode::Freeze && new) {
+        if (self.trapped && self.plausible) || (mode == Mode::Freeze && new) {
             return Next::Done(Outcome::held(self.segment));
+        }
+        let news = flow
+            .record(self.side)
+            .is_some_and(|r| self.segment.end().after(r.rx_end));
+        if self.trapped && news {
+            return Next::Done(Outcome::of(Verdict::DropWindow));
         }
         Next::Step(Step::Forward)
     }
@@ -242,7 +238,12 @@ impl Passage {
                 _ => false,
             }
         } else {
-            flow.placement(self.side) == Some(Placement::Detached)
+            // Moved to a slot and back meanwhile, the record has the slot's numbers over ours.
+            let s = &self.segment;
+            flow.records[self.side.index()].is_some_and(|rec| {
+                let noted = s.len == 0 || s.has(flag::RST) || !(s.seq + s.len).after(rec.rx_end);
+                rec.placement == Placement::Detached && noted
+            })
         };
         if claimed { Next::Step(then) } else { again() }
     }

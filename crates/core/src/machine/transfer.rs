@@ -69,14 +69,10 @@ fn release(flow: &mut Flow, step: u8) -> bool {
     let from = flow.leg(side).rec;
     match (step, &mut flow.records[side.index()]) {
         (1 | 2, Some(rec)) if rec.placement == Placement::Slotted => {
-            // What a slow packet noted in it meanwhile stays.
-            let noted = *rec;
             *rec = Record {
-                placement: Placement::Slotted,
+                placement: Placement::Detached,
                 ..from
             };
-            merge(rec, &noted);
-            rec.placement = Placement::Detached;
         }
         (3 | 4, Some(rec)) if rec.placement == Placement::Detached => merge(rec, &from),
         _ => {}

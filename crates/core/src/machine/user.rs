@@ -200,7 +200,7 @@ impl Flow {
                 ..Leg::default()
             };
         }
-        self.slot.flags = slot_flag::WAKEABLE;
+        self.slot.flags = slot_flag::WAKEABLE | slot_flag::KEEP;
         true
     }
 

@@ -10,7 +10,7 @@ pub(super) fn went_past(x: &Leg) -> bool {
 
 /// How far x's stream went, read once: other CPUs may raise these fields meanwhile, and look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Reach {
+pub(super) struct Reach {
     end: Seq,
     cut: Seq,
     /// A FIN went past the local socket.
@@ -20,7 +20,7 @@ struct Reach {
 impl Reach {
     /// Where the sockets are parked, user space has said where they stand: a late segment may have raised the cut, and
     /// have looked again.
-    fn of(x: &Leg, from: Mode) -> Reach {
+    pub(super) fn of(x: &Leg, from: Mode) -> Reach {
         let end = if from == Mode::Freeze {
             x.base
         } else {
@@ -37,6 +37,11 @@ impl Reach {
     fn went_past(self) -> bool {
         self.end.after(self.cut) || self.fin
     }
+
+    /// Where the sockets go on. The cut is behind a FIN that the socket was shown.
+    fn base(self) -> Seq {
+        self.end.max(self.cut)
+    }
 }
 
 /// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
@@ -46,9 +51,16 @@ fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 
-/// Where x's own socket goes on: at `base`, which it takes for where it stands.
-fn shift_to(x: &mut Leg, o: &mut Leg, base: Seq, reach: Reach) {
+/// Where x's own socket goes on: at `base`, which it takes for where it stands. All before it passed by; so did perhaps a
+/// FIN there, which is the sockets' all the same: user space has the local one see it.
+pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
+    let base = reach.base();
     let shift = (base - reach.cut) as u32;
+    x.owed = if reach.fin {
+        owed::SOME | owed::FIN
+    } else {
+        owed::SOME
+    };
     x.base = base;
     raise(&mut x.cut, base);
     x.read_to = base;
@@ -66,19 +78,12 @@ fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
     if stands(x, reach) {
         return;
     }
-    // A FIN that was forwarded is the sockets' all the same: user space has the local one see it.
-    x.owed = if reach.fin {
-        owed::SOME | owed::FIN
-    } else {
-        owed::SOME
-    };
-    let base = reach.end.max(reach.cut);
-    o.adj_ack = o.adj_ack.removed((base - reach.cut) as u32);
-    shift_to(x, o, base, reach);
+    o.adj_ack = o.adj_ack.removed((reach.base() - reach.cut) as u32);
+    shift_to(x, o, reach);
 }
 
 /// Nothing went past the sockets: they are where the stream is.
-fn stands(x: &mut Leg, reach: Reach) -> bool {
+pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
     let stands = !reach.went_past() && x.owed & owed::NEW == 0;
     if stands {
         x.owed = 0;

@@ -12,9 +12,10 @@ use proptest::prelude::*;
 use sim::{operations::run_operations, world::Stats};
 
 /// Situations that have to come up among ten thousand cycles: without them, that nothing failed says little.
-const INTERESTING: [&str; 22] = [
+const INTERESTING: [&str; 23] = [
     "a forwarded FIN given to a socket",
     "aborted",
+    "captured",
     "adopted",
     "detached",
     "drained, not parkable",

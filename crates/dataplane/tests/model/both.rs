@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use longsplice_core::machine::{self, Mode, Outcome, Passage, Placement, Transfer, Verdict, Wake};
+use longsplice_core::{
+    machine::{self, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake},
+    seq::Seq,
+};
 use longsplice_dataplane::{EventKind, Events, Ran, Side};
 
 use crate::{
@@ -113,14 +116,31 @@ impl Both {
                 let packet = self.local_packet(random, side);
                 (format!("egress {side:?} {packet:?}"), self.egress(side, &packet))
             }
-            _ if random.once_in(2) => ("wake".to_owned(), self.wake()),
-            _ => ("release".to_owned(), self.release()),
+            _ => self.by_user_space(random),
         };
         let result = result.and_then(|()| match difference(&self.read(), &self.machine) {
             None => Ok(()),
             Some(text) => Err(format!("the state differs:\n{text}")),
         });
         result.map_err(|text| format!("{text}\n{what}\nbefore it: {}", brief(&before)))
+    }
+
+    fn by_user_space(&mut self, random: &mut Random) -> (String, Result<(), String>) {
+        let legs = self.machine.slot.leg;
+        match random.below(5) {
+            0 => ("wake".to_owned(), self.wake()),
+            1 => ("release".to_owned(), self.release()),
+            2 => ("freeze".to_owned(), self.freeze()),
+            3 => {
+                let acked = legs.map(|x| random.near(x.loc_end.raw()));
+                (format!("take over {acked:?}"), self.take_over(acked))
+            }
+            _ => {
+                let (exact, wakeable) = (!random.once_in(4), random.once_in(2));
+                let cuts = legs.map(|x| x.cut.raw().wrapping_add(u32::from(!exact)));
+                (format!("finish {cuts:?} {wakeable}"), self.finish(cuts, wakeable))
+            }
+        }
     }
 
     /// The counters that moved.
@@ -227,12 +247,36 @@ impl Both {
     fn wake(&mut self) -> Result<(), String> {
         // User space only asks for flows that have a slot.
         let expected = Wake::from(self.machine.slot.mode).run(&mut self.machine);
-        let got = self
-            .flow
-            .plane
-            .wake(self.flow.slot())
-            .map_err(|e| e.to_string())?;
-        *self.fates.entry(format!("wake: {expected:?}")).or_default() += 1;
+        let got = self.flow.plane.wake(self.flow.slot());
+        self.same_mode("wake", expected, got)
+    }
+
+    fn freeze(&mut self) -> Result<(), String> {
+        let expected = Freeze::default().run(&mut self.machine);
+        let got = self.flow.plane.freeze(self.flow.slot());
+        self.same_mode("freeze", expected, got)
+    }
+
+    fn take_over(&mut self, acked: [u32; 2]) -> Result<(), String> {
+        let expected = TakeOver::new(acked.map(Seq::new)).run(&mut self.machine);
+        let got = self.flow.plane.take_over(self.flow.slot(), acked);
+        self.same_mode("take over", expected, got)
+    }
+
+    fn finish(&mut self, cuts: [u32; 2], wakeable: bool) -> Result<(), String> {
+        let expected = Finish::new(cuts.map(Seq::new), wakeable).run(&mut self.machine);
+        let got = self.flow.plane.finish(self.flow.slot(), cuts, wakeable);
+        self.same_mode("finish", expected, got)
+    }
+
+    fn same_mode(
+        &mut self,
+        what: &str,
+        expected: Mode,
+        got: std::io::Result<longsplice_dataplane::Mode>,
+    ) -> Result<(), String> {
+        let got = got.map_err(|e| e.to_string())?;
+        *self.fates.entry(format!("{what}: {expected:?}")).or_default() += 1;
         (format!("{got:?}") == format!("{expected:?}"))
             .then_some(())
             .ok_or(format!("mode {got:?} instead of {expected:?}"))

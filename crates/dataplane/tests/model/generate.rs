@@ -49,7 +49,7 @@ impl Both {
                     | random.pick(&[0, traits::SACK])
                     | random.pick(&[0, 0, traits::BLANK_SACK]),
                 placement: Placement::Slotted,
-                seen: random.pick(&[0, 0, 0, seen::FIN, seen::RST]),
+                seen: random.pick(&[0, 0, 0, seen::FIN, seen::FIN, seen::RST, seen::FIN | seen::RST]),
                 armed: random.once_in(3),
                 rx_end: Seq::new(random.near(a.peer[i])),
                 rx_ack: Seq::new(random.near(a.local[i])),
@@ -77,7 +77,7 @@ impl Both {
                 adj_seq: Offset::new(if mapped { random.u32() } else { 0 }),
                 adj_ack: Offset::new(if mapped { random.u32() } else { 0 }),
                 base: number(random, a.peer[i]),
-                owed: random.below(2),
+                owed: random.pick(&[0, 0, 1, 1, 5, 2, 8, 9]),
                 read_to: number(random, a.peer[i]),
             }
         });

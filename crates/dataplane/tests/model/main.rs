@@ -29,7 +29,6 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-#[ignore = "the machine in crates/core does not have the last rules of bpf/ yet (windows while awake, where an acknowledgement is heard)"]
 fn programs_and_machine_agree() {
     let cases = number("LONGSPLICE_CASES").unwrap_or(CASES);
     let seed = number("LONGSPLICE_SEED").unwrap_or_else(|| {

@@ -1,10 +1,10 @@
 //! Sockets that are built for a flow: FREEZE holds what is new until they are there, and they take over what was forwarded
 //! or leave it to the ends.
 
-use longsplice_dataplane::{EventKind, Mapping, Mode, Side};
+use longsplice_dataplane::{EventKind, Mapping, Mode, Side, Sockets};
 
 use crate::support::{
-    flow::{Flow, OK, Plan, SHOT},
+    flow::{Flow, OK, Plan, SHOT, legs},
     packet::*,
     woken::{Behind, Past},
 };
@@ -126,6 +126,49 @@ fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
         .to_wire(&rest);
         assert_eq!((seen.seq, seen.ack), (at[i], flow.plan.peer[i] + SENT[i]));
         flow.egress_gives(side, &rest.bytes(), (OK, "clamped", &seen.bytes()));
+    }
+}
+
+#[test]
+fn sockets_that_were_built_take_over_what_was_forwarded_before() {
+    // Nothing passed since they were built: what they are given is all the same not acknowledged.
+    let acked = [30, 200];
+    let mut flow = Flow::detached(Plan::default());
+    let slot = flow.plane.take_slot().expect("a free slot");
+    flow.pass(Past {
+        sent: SENT,
+        acked,
+        ..Past::default()
+    });
+    let serial = flow.raw_record(Side::Client).expect("a record").serial;
+    flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
+    flow.slot = Some(slot);
+    flow.slot().set_sockets(Side::BOTH.map(|side| {
+        let (i, o) = (side.index(), side.other().index());
+        let receive_next = flow.plan.peer[i] + SENT[i];
+        Sockets {
+            receive_next,
+            send_next: flow.plan.local[i] + SENT[o],
+            edge: receive_next + (1 << 18),
+        }
+    }));
+    assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), Mode::Freeze);
+    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
+    assert_eq!(
+        flow.plane.take_over(flow.slot(), at).expect("it runs"),
+        Mode::Track
+    );
+    for side in Side::BOTH {
+        let (i, o) = (side.index(), side.other().index());
+        let leg = flow.plane.leg(flow.slot(), side);
+        // The first byte that x lacks is the first that was written to its socket.
+        let ahead = SENT[o] - acked[i];
+        assert_eq!(leg.mapping, Mapping { seq: 0, ack: ahead }, "{side:?}");
+        assert_eq!(
+            (leg.acked, leg.loc_end),
+            (at[i], flow.plan.local[i] + SENT[o]),
+            "{side:?}"
+        );
     }
 }
 

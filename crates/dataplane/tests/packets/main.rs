@@ -14,6 +14,7 @@ mod bad_input;
 mod checksums;
 mod drain;
 mod ending;
+mod fin;
 mod freeze;
 mod inject;
 mod limits;

@@ -54,7 +54,7 @@ fn counters_and_ends_are_kept() {
         (
             107,
             3,
-            flow.plan.peer[0] + 101,
+            flow.plan.peer[0] + 100,
             flow.plan.local[0] + 7,
             true,
             false

@@ -1,7 +1,7 @@
 //! TRACK: segments pass as they are, and what they say is noted. With COUPLE, a socket offers no window that the far end
 //! does not have.
 
-use longsplice_dataplane::{LegState, Side};
+use longsplice_dataplane::{LegState, Mode, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan},
@@ -104,7 +104,36 @@ fn what_a_peer_says_is_noted() {
 }
 
 #[test]
-fn what_a_socket_could_not_take_is_delivered_and_not_noted() {
+fn an_acknowledgement_shows_the_socket_its_number() {
+    // What is before it was lost. The socket ignores the window of whatever comes with a lower number from now on, so the
+    // copies of a drain must not have one.
+    for side in Side::BOTH {
+        let flow = Flow::track(Plan::default());
+        let next = flow.peer_segment(side);
+        let at = |offset: u32, flags: u8| Packet {
+            seq: next.seq.wrapping_add(offset),
+            flags,
+            ..next.clone()
+        };
+        delivered(&flow, side, &at(500, ACK));
+        let noted = state(&flow, side);
+        assert_eq!((noted.cut, noted.rx_end), (next.seq + 500, next.seq));
+        // Not a reset, nor what its peer cannot have sent.
+        delivered(&flow, side, &at(900, RST | ACK));
+        let unsent = Packet {
+            ack: next.ack + 1,
+            ..at(900, ACK)
+        };
+        delivered(&flow, side, &unsent);
+        assert_eq!(state(&flow, side).cut, next.seq + 500);
+        flow.switch(Mode::Track, Mode::Drain);
+        flow.forwards(side, &at(900, ACK), &mut flow.reference(side));
+        assert_eq!(state(&flow, side).cut, next.seq + 500);
+    }
+}
+
+#[test]
+fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
         let before = state(&flow, side);
@@ -117,7 +146,19 @@ fn what_a_socket_could_not_take_is_delivered_and_not_noted() {
                 options: usual(90_000, 1),
                 ..next.clone()
             };
-            delivered(&flow, side, &packet);
+            // It may fit when the socket looks at it, and then nobody would know: what it brings is cut off.
+            let bare = Packet {
+                payload: vec![],
+                flags: ACK,
+                ..packet.clone()
+            };
+            for flags in [ACK, ACK | PSH, ACK | FIN | PSH] {
+                let packet = Packet {
+                    flags,
+                    ..packet.clone()
+                };
+                flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &bare.bytes()));
+            }
         }
         assert_eq!(format!("{:?}", state(&flow, side)), format!("{before:?}"));
         // Up to the edge, with a FIN behind it, it can.

@@ -110,7 +110,9 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
             ..next.clone()
         };
         flow.ingress_gives(side, &next.bytes(), (OK, "local_only", &expected.bytes()));
-        assert_eq!(flow.plane.leg(flow.slot(), side).cut, next.end());
+        let leg = flow.plane.leg(flow.slot(), side);
+        assert_eq!((leg.cut, leg.rx_end), (next.end(), next.end() - 1));
+        assert!(leg.fin, "its end is noted as well");
     }
 }
 

@@ -300,6 +300,24 @@ fn what_user_space_does_not_fetch_is_dropped_by_name() {
 }
 
 #[test]
+fn what_a_stranger_sends_is_not_copied() {
+    // It would come into a socket's send queue, and from there to the far end.
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        let mut reference = flow.reference(side);
+        flow.forwards(side, &flow.later(side, 0, 300, 0), &mut reference);
+        flow.slot().set_copying(true);
+        let mut events = flow.plane.events().expect("the ring");
+        // Where the end's own was, with an acknowledgement that no TCP takes.
+        let forged = flow.later(side, 0, 300, 1 << 30);
+        flow.forwards_stray(side, &forged, &mut reference);
+        assert!(events.take().expect("the ring").is_empty());
+        flow.forwards(side, &flow.later(side, 0, 300, 0), &mut reference);
+        assert_eq!(events.take().expect("the ring").len(), 1);
+    }
+}
+
+#[test]
 fn user_space_gets_copies_of_the_payload_that_passes() {
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());

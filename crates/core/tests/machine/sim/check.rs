@@ -1,6 +1,6 @@
 //! The invariants (../shared/design/README.md), on every segment that goes out.
 
-use longsplice_core::machine::{Mode, Placement, Segment, Side, flag};
+use longsplice_core::machine::{Mode, Outcome, Placement, Segment, Side, Verdict, flag, slot_flag};
 
 use super::{
     tcp::FORGED,
@@ -13,6 +13,7 @@ impl World {
         if s.at < FORGED {
             self.check_ack(side, &s);
             self.check_timestamp(side, &s);
+            self.check_promise(side, &s);
         }
         self.over_link(side, |d| Event::ToEnd(d, s));
     }
@@ -82,6 +83,35 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// An end that was offered a window keeps it, whoever speaks to it: only a coupling takes something back, and what is
+    /// sent all the same is accepted then. A pair that must keep no promise may shrink windows when it wakes.
+    fn check_promise(&mut self, side: Side, s: &Segment) {
+        if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
+            return;
+        }
+        let x = &self.ends[side.index()];
+        let far = self.ends[side.other().index()].config.our_scale;
+        // What a scaled field cannot say, and what went both ways in a drain: it was counted as what the socket would skip.
+        let slack = (1 << x.config.peer_scale) + (1 << far) + 2 * x.config.mss;
+        let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
+        let edge = ack + i64::from(s.window << x.config.peer_scale);
+        let slot = &self.flow.slot;
+        let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
+        // An end does not look at the window of an old segment.
+        if !coupled && s.end().before(x.rcv_seq(x.rcv_wup)) {
+            return;
+        }
+        // A late segment says what was so when it was sent: what acknowledges something new is not late.
+        let (promised, acked) = self.promised[side.index()];
+        if edge + slack <= promised && ack > acked && self.orderly && !coupled && self.scenario.keep {
+            let what = format!("{side:?} was offered {promised}, and now {edge}: {}", show(s));
+            self.fail(what);
+            return;
+        }
+        let edge = if coupled { edge } else { edge.max(promised) };
+        self.promised[side.index()] = (edge, ack.max(acked));
     }
 
     fn check_timestamp(&mut self, side: Side, s: &Segment) {
@@ -194,6 +224,23 @@ impl World {
                     return;
                 }
             }
+        }
+    }
+
+    /// What a peer sends within what it was offered has a taker, also after the pair was spliced and is back.
+    pub fn check_accepted(&mut self, side: Side, s: &Segment, o: &Outcome) {
+        let (promised, _) = self.promised[side.index()];
+        let promised = promised - 2 * self.ends[side.index()].config.mss;
+        let offered = s.at < FORGED && s.len > 0 && (s.at + u64::from(s.len)) as i64 <= promised;
+        if !offered || !self.orderly || !self.scenario.keep || self.doomed {
+            return;
+        }
+        let cut_off = o.verdict == Verdict::Delivered && o.local.is_some_and(|l| l.len < s.len);
+        if cut_off || o.verdict == Verdict::DropWindow {
+            self.fail(format!(
+                "{side:?} was offered {promised}, and nobody takes {}",
+                show(s)
+            ));
         }
     }
 

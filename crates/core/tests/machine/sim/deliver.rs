@@ -50,8 +50,12 @@ impl World {
             )
         });
         self.count_outcome(s, side, &o);
+        self.check_accepted(side, s, &o);
         if let Some(held) = o.held {
             self.hold(side, held);
+        }
+        if let Some(copy) = o.copy {
+            self.daemon.copies[side.index()].push(copy);
         }
         if let Some(s) = o.acknowledge {
             self.at(self.now, Event::Acknowledge(side, s));

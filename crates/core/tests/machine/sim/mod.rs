@@ -1,4 +1,18 @@
 //! A seeded simulator of a flow: two TCP ends, the forwarder's sockets, its user space, four links, two CPUs.
+//!
+//! What it leaves out, and why nothing fails there:
+//! - Whoever forges segments does not guess exactly the next number (`World::is_exact`): nobody could tell them from the
+//!   end itself, and it is one chance in 2^32. Within a window they have an acknowledgement that no TCP takes (RFC 5961
+//!   section 5.2), and their resets stay near its edge (`World::forge`): what an end takes of a stranger is none of ours.
+//! - A reset of either end, a killed daemon with sockets in the path, or a socket that is reset, dooms a run: both ends have
+//!   to see a reset in the end, and until then nothing is said about what was acknowledged.
+//! - Promises of windows are checked where segments stay in order and the pair keeps them (`LS_KEEP`): what is late says
+//!   what was so when it was sent. They are not checked any more once a pair that takes copies over has been parted and
+//!   registered anew: a socket that has not heard its peer since then believes in a larger window than there is. What is
+//!   sent beyond it comes again.
+//! - TSval may go back by a little where two CPUs reorder segments, as any network does; where segments are forged it is not
+//!   looked at.
+//! - Streams are short of 2^31 bytes: user space sees to it that sockets are not left behind by more (engine::parked).
 
 pub mod check;
 pub mod daemon;

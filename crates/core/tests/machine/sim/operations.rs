@@ -27,6 +27,7 @@ pub fn run_operations(bytes: &[u8]) -> Result<(), String> {
     scenario.cycles = 3;
     let trace = std::env::var("LONGSPLICE_TRACE").is_ok();
     let mut world = World::with(rng, scenario, trace);
+    world.orderly = false;
     for pair in rest.chunks_exact(2).take(LONGEST) {
         operate(&mut world, pair[0], pair[1]);
         world.check_invariants();

@@ -50,6 +50,8 @@ pub struct Scenario {
     pub detach: u64,
     pub keep: bool,
     pub backlog: u64,
+    /// How often a pair comes back by copies.
+    pub capture: u64,
 }
 
 fn isn(rng: &mut Rng) -> Seq {
@@ -146,6 +148,7 @@ impl Scenario {
             detach: rng.pick(&[0, 200, 600]),
             keep: rng.chance(700),
             backlog: rng.pick(&[0, 200]),
+            capture: rng.pick(&[0, 500]),
         }
     }
 

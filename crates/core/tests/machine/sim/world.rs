@@ -6,7 +6,9 @@ use std::{
 };
 
 use longsplice_core::{
-    machine::{Finish, Flow, Passage, Placement, Segment, Side, Start, Transfer, Wake, traits},
+    machine::{
+        Finish, Flow, Freeze, Passage, Placement, Segment, Side, Start, TakeOver, Transfer, Wake, traits,
+    },
     seq::{Offset, Seq},
 };
 
@@ -38,6 +40,8 @@ pub enum Task {
     Packet(Passage),
     Wake(Wake),
     Finish(Finish),
+    Freeze(Freeze),
+    TakeOver(TakeOver),
     Transfer(Transfer),
 }
 
@@ -89,6 +93,11 @@ pub struct World {
     pub stats: Stats,
     pub trace: Option<VecDeque<String>>,
     pub last_ts: [Option<Seq>; 2],
+    /// The right edge of the window that each end was offered, the highest since the last coupling, and the highest
+    /// acknowledgement; positions of its stream.
+    pub promised: [(i64, i64); 2],
+    /// Segments come in the order in which they were sent, from beginning to end.
+    pub orderly: bool,
     /// Payload of a side from here on must not be forwarded while its trap is armed.
     /// How far the streams came that the local sockets have taken.
     pub taken: [u64; 2],
@@ -139,6 +148,8 @@ impl World {
             stats: Stats::default(),
             trace: trace.then(VecDeque::new),
             last_ts: [None; 2],
+            promised: [(0, 0); 2],
+            orderly: scenario.is_calm() && scenario.interleave == 0,
             backlog: 0,
             taken: [0; 2],
             trap_floor: [None; 2],
@@ -270,6 +281,21 @@ impl World {
                     self.tasks.remove(i);
                     self.note(|| format!("finish: {mode:?}"));
                     self.finished(mode);
+                    return;
+                }
+            }
+            Task::Freeze(f) => {
+                if let Some(mode) = f.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("freeze: {mode:?}"));
+                    return;
+                }
+            }
+            Task::TakeOver(t) => {
+                if let Some(mode) = t.step(&mut self.flow) {
+                    self.tasks.remove(i);
+                    self.note(|| format!("take over: {mode:?}"));
+                    self.taken_over(mode);
                     return;
                 }
             }

@@ -47,6 +47,36 @@ fn an_emission_acknowledges_what_the_far_end_has() {
 }
 
 #[test]
+fn an_acknowledgement_is_put_where_it_is_heard_and_a_probe_is_not() {
+    for plan in plans() {
+        let d = Drained::idle(plan.clone());
+        // The server sent something past the client's socket.
+        let past = Packet {
+            payload: pattern(300),
+            flags: ACK | PSH,
+            ..d.flow.peer_segment(Server)
+        };
+        d.flow.forwards(Server, &past, &mut d.flow.reference(Server));
+        let says = Packet {
+            window: (d.flow.plan.granted[1] >> d.flow.plan.scale_out[1]) as u16,
+            ..d.flow.local_segment(Client)
+        };
+        let heard = Packet {
+            seq: says.seq + 300,
+            ..says.clone()
+        };
+        d.emits(&says, "clamped", &heard);
+        // The client answers a probe because it is old.
+        let probe = Packet {
+            seq: says.seq - 1,
+            ..says
+        };
+        let mapped = plan.mapping != Plan::default().mapping;
+        d.emits(&probe, if mapped { "clamped" } else { "emitted" }, &probe);
+    }
+}
+
+#[test]
 fn an_emission_that_needs_no_change_passes() {
     for plan in plans() {
         let d = Drained::idle(plan.clone());

@@ -143,9 +143,8 @@ fn what_is_out_of_the_window_is_left_to_the_socket() {
             ack: next.ack + OLD + 1,
             ..next.clone()
         };
-        for packet in [beyond, unsent] {
-            d.delivers(&packet, "delivered", &packet);
-        }
+        d.delivers(&beyond, "delivered", &trimmed(&beyond));
+        d.delivers(&unsent, "delivered", &unsent);
         d.tap.nothing();
     }
 }

@@ -256,9 +256,18 @@ fn what_was_acknowledged_to_a_socket_is_not_sent_again_in_others_numbers() {
         flow.egress_gives(side, &old.bytes(), (SHOT, "drop_parked", &old.bytes()));
         let across = flow.local_later(side, 0u32.wrapping_sub(1), 40, 0);
         flow.egress_gives(side, &across.bytes(), (SHOT, "drop_parked", &across.bytes()));
-        // A keep-alive, or a probe: it brings nothing.
+        // A keep-alive, or a probe: it brings nothing, and is answered because it is old.
+        let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
         let probe = flow.local_later(side, 0u32.wrapping_sub(1), 0, 0);
-        assert_eq!(flow.egress(side, &probe.bytes()).verdict, OK);
+        let sent = SENT[side.index()];
+        let room =
+            promised(&flow, side).max(sent + (500 << flow.plan.scale_out[side.other().index()])) - sent;
+        let expected = seen(&flow, side, &probe, start(&flow, side) + sent, room);
+        assert_eq!(
+            expected.seq,
+            flow.plan.local[side.index()] + SENT[side.other().index()] - 1
+        );
+        flow.egress_gives(side, &probe.bytes(), (OK, "clamped", &expected.bytes()));
     }
 }
 

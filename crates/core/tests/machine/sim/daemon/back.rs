@@ -43,7 +43,9 @@ impl World {
     pub(super) fn awake(&mut self) {
         self.inject();
         self.pump();
-        if self.flow.slot.mode == Mode::Undrain && self.daemon.held.is_empty() && self.flow.undrained() {
+        let mode = self.flow.slot.mode;
+        let undrained = mode == Mode::Undrain && self.daemon.held.is_empty() && self.flow.undrained();
+        if undrained || mode == Mode::Track {
             let pause = if self.rng.chance(300) { 0 } else { 40 * MS };
             self.enter_phase(Phase::Relay, 0, pause);
         }

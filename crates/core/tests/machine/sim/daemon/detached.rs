@@ -32,6 +32,8 @@ impl World {
         if !wakeable || self.over() || self.rng.chance(self.scenario.detach) {
             self.tasks.push(Task::Transfer(Transfer::new(Direction::Release)));
             self.enter_phase(Phase::Releasing, 0, 0);
+        } else if self.rng.chance(self.scenario.capture) {
+            self.start_capture();
         } else {
             self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
         }

@@ -1,6 +1,7 @@
 //! What user space does: it relays, splices and takes back.
 
 mod back;
+mod capture;
 mod crash;
 mod detached;
 mod relay;
@@ -31,6 +32,10 @@ pub enum Phase {
     Detached,
     Attaching,
     Frozen,
+    /// Copies are collected.
+    Collecting,
+    Freezing,
+    TakingOver,
     /// UNDRAIN.
     Awake,
     /// In nobody's table: each leg for itself.
@@ -53,6 +58,8 @@ pub struct Daemon {
     pub until: Time,
     pub pump: [Pump; 2],
     pub held: Vec<(Side, Segment)>,
+    /// Of what was forwarded.
+    pub copies: [Vec<Segment>; 2],
     pub drained_at: Option<Time>,
     pub cycles: u32,
     pub adj: [Offset; 4],
@@ -68,6 +75,7 @@ impl Default for Daemon {
             until: 10 * MS,
             pump: Default::default(),
             held: Vec::new(),
+            copies: Default::default(),
             drained_at: None,
             cycles: 0,
             adj: [Offset::default(); 4],
@@ -122,7 +130,10 @@ impl World {
         }
         if self.is_slotted()
             && mode == Mode::Undrain
-            && matches!(self.daemon.phase, Phase::Drain | Phase::Dormant)
+            && matches!(
+                self.daemon.phase,
+                Phase::Drain | Phase::Dormant | Phase::Collecting | Phase::Freezing
+            )
         {
             self.woken();
         }
@@ -134,17 +145,22 @@ impl World {
             Phase::Dormant => self.dormant(due, mode),
             Phase::Detached => self.detached(due),
             Phase::Frozen => self.rebuild(),
+            Phase::Collecting => self.collect_copies(due),
+            Phase::Freezing => self.take_over(due),
             Phase::Awake => self.awake(),
             Phase::Alone => {
                 self.pump();
                 // What a socket holds out of order was not noted.
                 let early = self.locals.iter().flatten().any(|l| l.has_early());
                 if due && !early && self.backlog == 0 && !self.locals.iter().flatten().any(|l| l.dead) {
+                    // A socket that has come back by copies and not heard its peer since believes in a window that is
+                    // larger by what went past it, and says so.
+                    self.orderly &= self.scenario.capture == 0;
                     self.register(self.daemon.adj);
                     self.enter_phase(Phase::Relay, 0, 20 * MS);
                 }
             }
-            Phase::Finishing | Phase::Releasing | Phase::Attaching | Phase::Over => {}
+            Phase::TakingOver | Phase::Finishing | Phase::Releasing | Phase::Attaching | Phase::Over => {}
         }
     }
 }

@@ -23,6 +23,18 @@ impl Tcp {
         self.push_out(now, out);
     }
 
+    /// Puts bytes into the send queue as if they had been sent (TCP_REPAIR). Nothing is outstanding before.
+    pub fn seed(&mut self, now: Time, runs: Vec<Run>) {
+        for run in runs {
+            self.write += run.len;
+            self.out.push_back(run);
+        }
+        if self.write > self.nxt {
+            self.nxt = self.write;
+            self.rto_at = Some(now + self.config.rto);
+        }
+    }
+
     pub fn shutdown(&mut self, now: Time, out: &mut Vec<Segment>) {
         self.fin = true;
         self.push_out(now, out);
