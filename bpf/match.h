@@ -3,7 +3,7 @@
 #ifndef LONGSPLICE_MATCH_H
 #define LONGSPLICE_MATCH_H
 
-#include "headers.h"
+#include "tcp_packet.h"
 #include "rules_abi.h"
 
 struct rule_set {

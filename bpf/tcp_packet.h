@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* From a packet to its addresses, ports and flags, IPv4 and IPv6 alike: what rules match. */
-#ifndef LONGSPLICE_HEADERS_H
-#define LONGSPLICE_HEADERS_H
+#ifndef LONGSPLICE_TCP_PACKET_H
+#define LONGSPLICE_TCP_PACKET_H
 
 #include <linux/ipv6.h>
 #include "parse.h"
