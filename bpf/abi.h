@@ -18,9 +18,13 @@
 #define LS_CLIENT 0
 #define LS_SERVER 1
 
-/* A connection as it is seen on ingress: from the peer to the forwarder. */
+/*
+ * A connection as it is seen on ingress: from the peer to the forwarder. An IPv4 address stands as the IPv6
+ * one that is mapped to it, ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2): no packet of IPv6 may carry such a
+ * one, so that no two connections share a tuple.
+ */
 struct ls_tuple {
-	__be32 saddr, daddr;
+	__be32 saddr[4], daddr[4];
 	__be16 sport, dport;
 };
 
@@ -40,7 +44,7 @@ enum ls_seen {
 	LS_SEEN_RST = 1 << 1,
 };
 
-/* ls_record.placement: where the truth about the direction is. */
+/* ls_record.placement: where the truth about the direction is, with LS_ARMED. */
 enum ls_placement {
 	LS_DETACHED = 0, /* in this record; `where` is the interface toward the far end, a hint */
 	LS_SLOTTED = 1,	 /* in the slot numbered `where` */
@@ -48,39 +52,38 @@ enum ls_placement {
 			    ingress seq_off is added to sequence numbers and ack_off to acknowledgements, on
 			    egress they are taken off; ts_high is the highest TSval sent to x itself,
 			    tsval_off the highest one of x. */
+	LS_ARMED = 0x80, /* a bit: `trap` counts */
 };
 
 /*
  * One direction of a flow, from the peer x to the far end o. The first half is constant while the flow is
  * spliced, and all that another node would need to take it over (papers' section III-B); the second half is
- * soft.
+ * soft. Its length is chosen: with its key and what the kernel adds, an element is 192 bytes, which is what
+ * it gets (docs/decisions/0008).
  */
 struct ls_record {
-	__be32 saddr, daddr; /* the header toward o */
+	__be32 saddr[4], daddr[4]; /* the header toward o, as in ls_tuple */
 	__be16 sport, dport;
 	__u32 seq_off;	 /* sequence number of x + seq_off = of the same byte toward o */
 	__u32 ack_off;	 /* likewise for acknowledgements and SACK edges */
 	__u32 tsval_off; /* likewise for TSval */
 	__u32 tsecr_off; /* likewise for TSecr */
-	__u8 wscale_in;	 /* scale of the window field that x sends, 0 to 14 */
-	__u8 wscale_out; /* scale that o applies to it, 0 to 14 */
+	__u8 scales;	 /* 0 to 14 each: of the window field that x sends, and << 4 what o applies to it */
 	__u8 traits;	 /* enum ls_trait */
 	__u8 placement;	 /* enum ls_placement */
 
-	__u8 seen;	 /* enum ls_seen */
-	__u8 armed;	 /* 1: `trap` counts */
-	__u16 mss;	 /* what x offered (RFC 9293 section 3.7.1), to rebuild its socket */
-	__u32 where;	 /* see enum ls_placement */
-	__u32 last_seen; /* ticks */
-	__u32 born;	 /* ticks */
-	__u32 serial;	 /* the flow's identity, the same in both directions */
-	__u32 rx_end;	 /* highest end of payload of x; its FIN (LS_SEEN_FIN) is not counted */
-	__u32 rx_ack;	 /* highest acknowledgement of x */
-	__u32 rx_edge;	 /* highest right edge of the window that x offers */
-	__u32 ts_high;	 /* highest TSval sent to o, by whomever: PAWS */
-	__u32 trap;	 /* payload of x that ends here or beyond is not forwarded: it brings control back */
-	__u64 bytes;	 /* payload translated */
-	__u64 segments;	 /* wire segments translated */
+	__u8 seen;	  /* enum ls_seen */
+	__u16 mss;	  /* what x offered (RFC 9293 section 3.7.1), to rebuild its socket */
+	__u16 bytes_high; /* payload translated: 2^32 times this, */
+	__u32 bytes_low;  /* and this */
+	__u32 where;	  /* see enum ls_placement */
+	__u32 last_seen;  /* ticks */
+	__u32 serial;	  /* the flow's identity, the same in both directions */
+	__u32 rx_end;	  /* highest end of payload of x; its FIN (LS_SEEN_FIN) is not counted */
+	__u32 rx_ack;	  /* highest acknowledgement of x */
+	__u32 rx_edge;	  /* highest right edge of the window that x offers */
+	__u32 ts_high;	  /* highest TSval sent to o, by whomever: PAWS */
+	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: it brings control back */
 };
 
 /*
@@ -183,7 +186,8 @@ struct ls_meta {
 	__u32 version; /* LS_ABI_VERSION */
 	__u32 next_serial;
 	__u64 netns;	     /* inode of the network namespace */
-	__u32 lo_forwarding; /* what net.ipv4.conf.lo.forwarding was before, to restore it */
+	__u32 lo_forwarding; /* what was on before, to restore it: 1 net.ipv4.conf.lo.forwarding, 2 the
+				same of net.ipv6 */
 	__u32 reserved;
 };
 
@@ -230,6 +234,8 @@ struct ls_event {
 	__u32 seq;     /* of its payload */
 	__u32 payload; /* bytes of it */
 	__u32 offset;  /* where it begins in the packet */
+	__u32 tcp;     /* where the TCP header does */
+	__u32 reserved;
 };
 
 /* Answer of the program `peek`: what a socket knows of its connection. */
@@ -268,8 +274,8 @@ struct ls_types {
 	struct ls_peeks peeks;
 };
 
-_Static_assert(sizeof(struct ls_tuple) == 12, "a key of the map");
-_Static_assert(sizeof(struct ls_record) == 88, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 304, "no padding");
+_Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
+_Static_assert(sizeof(struct ls_record) == 96, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 320, "no padding");
 
 #endif

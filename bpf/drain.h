@@ -21,11 +21,11 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	int raised = before(ack, o->tx_ack);
 	struct edits edits;
 
-	edge = kept_edge(w->slot, o, ack + (s->window << (x->rec.wscale_in & 15)));
+	edge = kept_edge(w->slot, o, ack + (s->window << scale_in(&x->rec)));
 	translate(new, s, &x->rec, &edits);
 	if (!(s->flags & TCP_ACK)) {
 		apply_edits(new, s, &edits);
-		return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+		return find_route(skb, new, &x->rec, 0, route);
 	}
 	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
 	if (raised)
@@ -37,9 +37,9 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 		edits.sack = SACK_BLANK;
 	raise(&o->tx_edge, edge);
 	new->tcp.ack = bpf_htonl(ack);
-	new->tcp.window = bpf_htons(window_field(edge, ack, x->rec.wscale_out));
+	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(&x->rec)));
 	apply_edits(new, s, &edits);
-	return find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, route);
+	return find_route(skb, new, &x->rec, 0, route);
 }
 
 /* A reset that is exactly where x's stream ends, or where the far end expects it. Any other one stays where
@@ -94,7 +94,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
 	/* A probe of an end that waits for its window must be answered. */
 	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, end_of(&x->rec)) ||
-		 after(ack + (s->window << (x->rec.wscale_in & 15)), o->tx_edge);
+		 after(ack + (s->window << scale_in(&x->rec)), o->tx_edge);
 	/* A pair that is to come back must have all old payload in its sockets: if the far end had it sooner,
 	 * its acknowledgement would keep x from sending again what the local socket missed. */
 	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !before(x->loc_ack, x->tx_ack)) {
@@ -103,7 +103,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	}
 	if (!wanted)
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
-	if (h->ip.ttl <= 1)
+	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
 	/* Noted first, then the mode: see claimed(). */
 	if (s->end != s->seq && !(x->owed & LS_OWED_DRAIN))
@@ -114,7 +114,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		return look_again(skb);
 	note_fin_or_rst(w, s);
 	if (!old)
-		note_translated(&x->rec, s, skb->gso_segs);
+		note_translated(&x->rec, s);
 	copy_headers(new, h, s->opt_len);
 	verdict = drain_far_copy(skb, w, x, o, new, s, &route);
 	if (verdict)

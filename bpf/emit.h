@@ -16,10 +16,7 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 	struct headers *h = &b->in, *new = &b->out;
 
 	copy_headers(new, h, s->opt_len);
-	__builtin_memcpy(new->eth.h_dest, h->eth.h_source, ETH_ALEN);
-	__builtin_memcpy(new->eth.h_source, h->eth.h_dest, ETH_ALEN);
-	new->ip.saddr = h->ip.daddr;
-	new->ip.daddr = h->ip.saddr;
+	answer_to(new, h);
 	new->tcp.sport = h->tcp.dport;
 	new->tcp.dport = h->tcp.sport;
 	new->tcp.seq = 0;
@@ -68,7 +65,7 @@ struct answer {
 static __always_inline struct answer answer_of(const struct walk *w, const struct segment *s, __u32 mode)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	struct answer a = {.ack = s->ack, .edge = s->ack + (s->window << (o->rec.wscale_out & 15))};
+	struct answer a = {.ack = s->ack, .edge = s->ack + (s->window << scale_out(&o->rec))};
 	__u32 far = o->rec.rx_ack + o->rec.ack_off;
 
 	if (w->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(x, o)))
@@ -96,7 +93,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *h = &b->in, *new = &b->out;
-	__u8 scale = o->rec.wscale_out;
+	__u32 scale = scale_out(&o->rec);
 	__u32 window = s->window;
 	struct answer a;
 	int bare;
@@ -109,16 +106,16 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	never_back(&o->rec.ts_high, s, edits);
 	if (s->flags & TCP_ACK) {
 		raise(&x->loc_ack, s->ack);
-		raise(&x->loc_edge, s->ack + (s->window << (scale & 15)));
+		raise(&x->loc_edge, s->ack + (s->window << scale));
 		a = answer_of(w, s, mode);
-		if (a.ack != s->ack || a.edge != s->ack + (s->window << (scale & 15)))
+		if (a.ack != s->ack || a.edge != s->ack + (s->window << scale))
 			window = window_field(a.edge, a.ack, scale);
 		/* To a peer without SACK a third repetition would mean a loss. */
 		if (a.lowered && !(x->rec.traits & LS_SACK) && s->end == s->seq && !after(a.ack, x->tx_ack) &&
 		    !after(a.edge, x->tx_edge))
 			return drop(LS_V_ABSORBED);
 		raise(&x->tx_ack, a.ack);
-		a.edge = a.ack + (window << (scale & 15));
+		a.edge = a.ack + (window << scale);
 		if (mode == LS_TRACK)
 			x->tx_edge = a.edge;
 		else

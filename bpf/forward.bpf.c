@@ -56,13 +56,13 @@ static __always_inline void keep_window(const struct walk *w, struct headers *ne
 {
 	struct ls_leg *o = &w->slot->leg[!(w->side & 1)];
 	struct ls_record *rec = w->rec;
-	__u32 ack = s->ack + rec->ack_off, edge = ack + (s->window << (rec->wscale_in & 15));
+	__u32 ack = s->ack + rec->ack_off, edge = ack + (s->window << scale_in(rec));
 
 	if (!(w->slot->flags & LS_KEEP) || !(s->flags & TCP_ACK))
 		return;
 	edge = kept_edge(w->slot, o, edge);
 	raise(&o->tx_edge, edge);
-	new->tcp.window = bpf_htons(window_field(edge, ack, rec->wscale_out));
+	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(rec)));
 }
 
 /* FINAL: constant translation, and away. */
@@ -75,7 +75,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	struct edits edits;
 	int verdict;
 
-	if (h->ip.ttl <= 1)
+	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
 	judge(w, s);
 	/* Its receiver might take it meanwhile, and nobody here would know. */
@@ -87,7 +87,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (!claimed(w, s))
 		return look_again(skb);
 	note_fin_or_rst(w, s);
-	note_translated(rec, s, skb->gso_segs);
+	note_translated(rec, s);
 	/* What a stranger sends must not come into a socket's send queue. */
 	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
@@ -96,7 +96,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (w->slot)
 		keep_window(w, new, s);
 	apply_edits(new, s, &edits);
-	verdict = find_route(skb, new, rec->traits & LS_FAR_LOCAL, w->slot ? 0 : rec->where, &route);
+	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, h, new, s->opt_len))
@@ -109,15 +109,17 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 static __always_inline int send_translated(struct __sk_buff *skb, struct scratch *b)
 {
 	struct headers *h = &b->in;
+	struct ls_tuple unused;
 	struct route route;
 	int verdict;
+	__u32 mtu;
 
-	if (bpf_skb_load_bytes(skb, 0, &h->eth, OPT_OFFSET))
+	if (parse_tuple(skb, h, &unused, AS_SENT) != SEGMENT || load_headers(skb, h) < 0)
 		return drop(LS_V_DROP_MALFORMED);
-	verdict = find_route(skb, h, 1, 0, &route);
+	verdict = look_up_route(skb, h, 1, 0, &route, &mtu);
 	if (verdict)
 		return drop(verdict);
-	if (!route.resolve && bpf_skb_store_bytes(skb, 0, &h->eth, 2 * ETH_ALEN, 0))
+	if (!route.resolve && bpf_skb_store_bytes(skb, 0, eth_of(h), 2 * ETH_ALEN, 0))
 		return drop(LS_V_DROP_REWRITE);
 	return send_by(skb, &route);
 }
@@ -193,9 +195,9 @@ static __always_inline int odd_packet(const struct walk *w, enum parsed kind, __
 		mapped = w->slot->leg[w->side & 1].adj_seq | w->slot->leg[w->side & 1].adj_ack;
 	if (!spliced && !mapped && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return pass(LS_V_DELIVERED);
-	return kind == FRAGMENT		? drop(LS_V_DROP_FRAGMENT)
-	       : kind == HAS_IP_OPTIONS ? drop(LS_V_DROP_IP_OPTIONS)
-					: drop(LS_V_DROP_MALFORMED);
+	return kind == FRAGMENT	       ? drop(LS_V_DROP_FRAGMENT)
+	       : kind == SOURCE_ROUTED ? drop(LS_V_DROP_IP_OPTIONS)
+				       : drop(LS_V_DROP_MALFORMED);
 }
 
 /* A packet of user space's, whatever its Ethernet header says. 1 if it must take the way through the loopback
@@ -243,7 +245,7 @@ int ingress(struct __sk_buff *skb)
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
-	kind = parse_tuple(skb, &tuple);
+	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
 	if (kind == NOT_OURS || !find(&tuple, &w))
 		return NEXT;
 	mode = w.slot ? settled_mode(w.slot) : w.placement == LS_ALONE ? LS_TRACK : LS_FINAL;
@@ -251,7 +253,9 @@ int ingress(struct __sk_buff *skb)
 		return NEXT;
 	if (mode == LS_WAKING || mode == LS_MOVED)
 		return look_again(skb);
-	if (kind != SEGMENT || parse_segment(skb, &b->in, &s))
+	if (kind == SEGMENT)
+		kind = parse_segment(skb, &b->in, &s);
+	if (kind != SEGMENT)
 		return odd_packet(&w, kind, mode);
 	if (tag == TAG_ACK)
 		return acknowledge(skb, &w, b, &s);
@@ -287,14 +291,14 @@ static __always_inline void note_parked(struct ls_slot *slot, struct ls_leg *x, 
 	if (s->flags & TCP_RST)
 		__sync_fetch_and_and(&slot->flags, ~LS_WAKEABLE);
 	else if (s->flags & TCP_ACK && mode_of(slot) == LS_FINAL)
-		raise(&x->loc_edge, s->ack - x->adj_seq + (s->window << (o->rec.wscale_out & 15)));
+		raise(&x->loc_edge, s->ack - x->adj_seq + (s->window << scale_out(&o->rec)));
 }
 
 SEC("tc")
 int egress(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
-	struct ls_tuple out, tuple;
+	struct ls_tuple tuple;
 	struct edits edits = {};
 	struct segment s;
 	enum parsed kind;
@@ -303,21 +307,17 @@ int egress(struct __sk_buff *skb)
 
 	if (skb->tc_index == TAG_FORWARDED || !b)
 		return NEXT;
-	kind = parse_tuple(skb, &out);
-	if (kind == NOT_OURS)
-		return NEXT;
-	tuple.saddr = out.daddr;
-	tuple.daddr = out.saddr;
-	tuple.sport = out.dport;
-	tuple.dport = out.sport;
-	if (!find(&tuple, &w))
+	kind = parse_tuple(skb, &b->in, &tuple, REVERSED);
+	if (kind == NOT_OURS || !find(&tuple, &w))
 		return NEXT;
 	mode = w.slot ? settled_mode(w.slot) : w.placement == LS_ALONE ? LS_TRACK : LS_FINAL;
 	if (mode == LS_FREE || mode == LS_REPLACED)
 		return NEXT;
 	if (mode == LS_FREEZE || mode == LS_MOVED || mode == LS_WAKING)
 		mode = LS_FINAL;
-	if (kind != SEGMENT || parse_segment(skb, &b->in, &s))
+	if (kind == SEGMENT)
+		kind = parse_segment(skb, &b->in, &s);
+	if (kind != SEGMENT)
 		return mode == LS_FINAL ? drop(LS_V_DROP_PARKED) : pass(LS_V_EMITTED);
 	if (mode == LS_FINAL && w.slot)
 		note_parked(w.slot, &w.slot->leg[w.side & 1], &w.slot->leg[!(w.side & 1)], &s);

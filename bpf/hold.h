@@ -23,9 +23,11 @@ static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32
 	event->len = len;
 	event->seq = s->seq;
 	event->payload = s->len;
-	event->offset = OPT_OFFSET + s->opt_len;
+	event->offset = s->l4 + sizeof(struct tcp) + s->opt_len;
+	event->tcp = s->l4;
+	event->reserved = 0;
 	barrier_var(len);
-	if (len < OPT_OFFSET || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*event), len)) {
+	if (len < V4_HEADERS || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*event), len)) {
 		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
 		return -1;
 	}

@@ -6,7 +6,8 @@
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
-#include "route.h"
+#include <bpf/bpf_helpers.h>
+#include "tags.h"
 
 SEC("tc")
 int inject(struct __sk_buff *skb)

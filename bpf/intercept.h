@@ -7,27 +7,25 @@
 #include "match.h"
 #include "route.h"
 
-#define AF_INET6 10
-
 /* What the routing rule looks for. The other bits of the mark are not ours. */
 const volatile __u32 mark = 0, mark_mask = 0;
 
 /* The socket that a packet to this destination would reach: its connection's, or else a listener. */
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct tcp_packet *p,
-						    const union address *dst, __be16 dport)
+						    const __be32 *dst, __be16 dport)
 {
 	struct bpf_sock_tuple t = {};
 
 	if (p->family == 4) {
-		t.ipv4.saddr = p->src.word[3];
-		t.ipv4.daddr = dst->word[3];
-		t.ipv4.sport = p->sport;
+		t.ipv4.saddr = p->tuple.saddr[3];
+		t.ipv4.daddr = dst[3];
+		t.ipv4.sport = p->tuple.sport;
 		t.ipv4.dport = dport;
 		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
 	}
-	__builtin_memcpy(t.ipv6.saddr, &p->src, sizeof(p->src));
-	__builtin_memcpy(t.ipv6.daddr, dst, sizeof(*dst));
-	t.ipv6.sport = p->sport;
+	__builtin_memcpy(t.ipv6.saddr, p->tuple.saddr, sizeof(t.ipv6.saddr));
+	__builtin_memcpy(t.ipv6.daddr, dst, sizeof(t.ipv6.daddr));
+	t.ipv6.sport = p->tuple.sport;
 	t.ipv6.dport = dport;
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
@@ -35,7 +33,7 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 /* The state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
 static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p)
 {
-	struct bpf_sock *sk = find_socket(skb, p, &p->dst, p->dport);
+	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
 	__u32 state;
 
 	if (!sk)
@@ -45,18 +43,19 @@ static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_pa
 	return state == BPF_TCP_LISTEN ? 0 : state;
 }
 
-static __always_inline long look_up_route(struct __sk_buff *skb, const struct tcp_packet *p, __u32 ifindex)
+static __always_inline long look_up_destination(struct __sk_buff *skb, const struct tcp_packet *p,
+						__u32 ifindex)
 {
 	struct bpf_fib_lookup fib = {.l4_protocol = IPPROTO_TCP, .ifindex = ifindex};
 
 	if (p->family == 4) {
 		fib.family = AF_INET;
-		fib.ipv4_src = p->src.word[3];
-		fib.ipv4_dst = p->dst.word[3];
+		fib.ipv4_src = p->tuple.saddr[3];
+		fib.ipv4_dst = p->tuple.daddr[3];
 	} else {
 		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_src, &p->src, sizeof(p->src));
-		__builtin_memcpy(fib.ipv6_dst, &p->dst, sizeof(p->dst));
+		__builtin_memcpy(fib.ipv6_src, p->tuple.saddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, p->tuple.daddr, sizeof(fib.ipv6_dst));
 	}
 	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 }
@@ -65,11 +64,11 @@ static __always_inline long look_up_route(struct __sk_buff *skb, const struct tc
  * looks the same, and cannot be connected to either. */
 static __always_inline int is_own_address(struct __sk_buff *skb, const struct tcp_packet *p)
 {
-	long found = look_up_route(skb, p, skb->ifindex);
+	long found = look_up_destination(skb, p, skb->ifindex);
 
 	/* An interface that does not forward has no answer; the daemon has the loopback forward. */
 	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
-		found = look_up_route(skb, p, LOOPBACK);
+		found = look_up_destination(skb, p, LOOPBACK);
 	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
@@ -94,7 +93,7 @@ static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp
 	if (p->family == 4 ? bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v4, sizeof(ip.v4))
 			   : bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v6, sizeof(ip.v6)))
 		return 0;
-	if (bpf_skb_load_bytes(skb, p->tcp_at, &tcp, sizeof(tcp)))
+	if (bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
 		return 0;
 	return !bpf_tcp_check_syncookie(listener, &ip, len, &tcp, sizeof(tcp));
 }
@@ -103,7 +102,7 @@ static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp
 static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
 						    const struct ls_target *at, int opens)
 {
-	struct bpf_sock *sk = find_socket(skb, p, (const union address *)at->daddr, at->dport);
+	struct bpf_sock *sk = find_socket(skb, p, (const __be32 *)at->daddr, at->dport);
 	enum ls_rule_verdict verdict = LS_R_NO_LISTENER;
 
 	if (!sk)

@@ -39,9 +39,9 @@ static __always_inline const struct ls_rules *current_rules(void)
 	return set ? bpf_map_lookup_elem(set, &zero) : NULL;
 }
 
-static __always_inline int is_within(const union address *a, const __u64 net[2], const __u64 mask[2])
+static __always_inline int is_within(const __u64 address[2], const __u64 net[2], const __u64 mask[2])
 {
-	return !(((a->half[0] ^ net[0]) & mask[0]) | ((a->half[1] ^ net[1]) & mask[1]));
+	return !(((address[0] ^ net[0]) & mask[0]) | ((address[1] ^ net[1]) & mask[1]));
 }
 
 /* The flags first: most rules are about packets that open a connection, and most packets do not. */
@@ -50,7 +50,7 @@ static __always_inline int fits_rule(const struct ls_rule *r, const struct tcp_p
 	return (p->flags & r->flags_mask) == r->flags && (!r->ifindex || r->ifindex == ifindex) &&
 	       p->to_port >= r->dport_min && p->to_port <= r->dport_max && p->from_port >= r->sport_min &&
 	       p->from_port <= r->sport_max && (!r->family || r->family == p->family) &&
-	       is_within(&p->dst, r->daddr, r->dmask) && is_within(&p->src, r->saddr, r->smask);
+	       is_within(p->dst, r->daddr, r->dmask) && is_within(p->src, r->saddr, r->smask);
 }
 
 static __always_inline void count_rule(const struct ls_rules *set, const struct ls_rule *r, __u32 len)

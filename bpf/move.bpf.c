@@ -25,59 +25,59 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 	raise(&to->ts_high, from->ts_high);
 }
 
-/* The record of a key, if it is of this flow. `key` is a copy: the program's argument cannot be one. */
-static __always_inline struct ls_record *record_of(struct ls_slot *slot, struct ls_tuple key)
+/* The record of a key, if it is of this flow. */
+static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
-	struct ls_record *rec = bpf_map_lookup_elem(&flows, &key);
+	struct ls_record *rec = bpf_map_lookup_elem(&flows, key);
 
 	return rec && rec->serial == slot->serial ? rec : NULL;
 }
 
 /* 0, or 1 if the record is gone. */
-static __always_inline int release_side(struct ls_slot *slot, __u32 index, int side, struct ls_tuple key,
-					__u32 where)
+static __always_inline int release_side(struct ls_slot *slot, __u32 index, int side,
+					const struct ls_tuple *key, __u32 where)
 {
 	struct ls_record *from = &slot->leg[side].rec, *rec = record_of(slot, key);
 
 	if (!rec)
 		return 1;
-	if (rec->placement == LS_SLOTTED && rec->where == index) {
+	if (placement_of(rec) == LS_SLOTTED && rec->where == index) {
 		rec->seq_off = from->seq_off;
 		rec->ack_off = from->ack_off;
 		rec->tsval_off = from->tsval_off;
 		rec->tsecr_off = from->tsecr_off;
-		rec->wscale_in = from->wscale_in;
-		rec->wscale_out = from->wscale_out;
+		rec->scales = from->scales;
 		rec->seen = from->seen;
-		rec->armed = from->armed;
 		rec->trap = from->trap;
 		rec->last_seen = from->last_seen;
 		rec->rx_end = from->rx_end;
 		rec->rx_ack = from->rx_ack;
 		rec->rx_edge = from->rx_edge;
 		rec->ts_high = from->ts_high;
-		rec->bytes = from->bytes;
-		rec->segments = from->segments;
+		rec->bytes_high = from->bytes_high;
+		rec->bytes_low = from->bytes_low;
 		rec->where = where;
 		__sync_lock_test_and_set(&slot->barrier, 0);
-		*(volatile __u8 *)&rec->placement = LS_DETACHED;
+		*(volatile __u8 *)&rec->placement = LS_DETACHED | (from->placement & LS_ARMED);
 	}
 	return 0;
 }
 
-static __always_inline void merge_side(struct ls_slot *slot, int side, struct ls_tuple key)
+static __always_inline void merge_side(struct ls_slot *slot, int side, const struct ls_tuple *key)
 {
 	struct ls_record *rec = record_of(slot, key);
 
-	if (rec && rec->placement == LS_DETACHED)
+	if (rec && placement_of(rec) == LS_DETACHED)
 		merge(rec, &slot->leg[side].rec);
 }
 
 /* Returns 0; 1 if a record is gone: then a new connection has taken the flow's place; 2 if the flow is not
  * in mode FINAL: nothing has changed then. */
 SEC("syscall")
-int release(struct ls_move *arg)
+int release(struct ls_move *move)
 {
+	/* A copy: an argument cannot be a key. */
+	struct ls_move copy = *move, *arg = &copy;
 	__u32 index = arg->slot;
 	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
 	int gone;
@@ -88,27 +88,28 @@ int release(struct ls_move *arg)
 	if (mode_of(slot) != LS_MOVED &&
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
-	gone = release_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT], arg->where[LS_CLIENT]) |
-	       release_side(slot, index, LS_SERVER, arg->key[LS_SERVER], arg->where[LS_SERVER]);
+	gone = release_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT], arg->where[LS_CLIENT]) |
+	       release_side(slot, index, LS_SERVER, &arg->key[LS_SERVER], arg->where[LS_SERVER]);
 	/* See claimed(): what a segment noted in the slot after it was copied. */
-	merge_side(slot, LS_CLIENT, arg->key[LS_CLIENT]);
-	merge_side(slot, LS_SERVER, arg->key[LS_SERVER]);
+	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
+	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	return gone;
 }
 
 /* 0, or 1 if the record is gone or is not a detached flow's. */
-static __always_inline int copy_side(struct ls_slot *slot, int side, struct ls_tuple key)
+static __always_inline int copy_side(struct ls_slot *slot, int side, const struct ls_tuple *key)
 {
 	struct ls_record *rec = record_of(slot, key);
 
-	if (!rec || rec->placement != LS_DETACHED)
+	if (!rec || placement_of(rec) != LS_DETACHED)
 		return 1;
 	slot->leg[side].rec = *rec;
 	return 0;
 }
 
 /* Likewise. */
-static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side, struct ls_tuple key)
+static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side,
+				       const struct ls_tuple *key)
 {
 	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
 
@@ -116,7 +117,7 @@ static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int si
 		return 1;
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	rec->where = index;
-	*(volatile __u8 *)&rec->placement = LS_SLOTTED;
+	*(volatile __u8 *)&rec->placement = LS_SLOTTED | (rec->placement & LS_ARMED);
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	/* See claimed(). */
 	merge(to, rec);
@@ -133,8 +134,9 @@ static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg 
 
 /* The slot has the flow's serial number and is in mode FINAL already. Returns 0, or 1 if a record is gone. */
 SEC("syscall")
-int attach(struct ls_move *arg)
+int attach(struct ls_move *move)
 {
+	struct ls_move copy = *move, *arg = &copy;
 	__u32 index = arg->slot;
 	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
 	int gone;
@@ -142,14 +144,14 @@ int attach(struct ls_move *arg)
 	if (!slot)
 		return 1;
 	/* Before anybody finds the slot; again with what was noted meanwhile. */
-	gone =
-	    copy_side(slot, LS_CLIENT, arg->key[LS_CLIENT]) | copy_side(slot, LS_SERVER, arg->key[LS_SERVER]);
+	gone = copy_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]) |
+	       copy_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	if (gone)
 		return gone;
 	note_promised(&slot->leg[LS_CLIENT], &slot->leg[LS_SERVER]);
 	note_promised(&slot->leg[LS_SERVER], &slot->leg[LS_CLIENT]);
-	return attach_side(slot, index, LS_CLIENT, arg->key[LS_CLIENT]) |
-	       attach_side(slot, index, LS_SERVER, arg->key[LS_SERVER]);
+	return attach_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT]) |
+	       attach_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
 }
 
 /* Run over a "packet" that has the argument behind an Ethernet header: so it runs with softirqs off, and no

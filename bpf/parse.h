@@ -1,91 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* From a packet to its headers, in a buffer on the stack, and to what a segment says. */
+/* From a packet to its connection, to its headers in a buffer, and to what its segment says. */
 #ifndef LONGSPLICE_PARSE_H
 #define LONGSPLICE_PARSE_H
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_endian.h>
-#include "abi.h"
+#include "extensions.h"
+#include "ip.h"
+#include "options.h"
+#include "scratch.h"
 #include "seq.h"
-
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_PSH 0x08
-#define TCP_ACK 0x10
-#define TCP_URG 0x20
-
-#define OPT_EOL	 0
-#define OPT_NOP	 1
-#define OPT_SACK 5
-#define OPT_TS	 8
-
-/* How nearly every sender lays out a lone timestamp option (RFC 7323 appendix A): NOP NOP TS 10. */
-#define TS_LAYOUT     bpf_htonl(0x0101080a)
-#define TS_LAYOUT_LEN 12
-
-struct tcp {
-	__be16 sport, dport;
-	__be32 seq, ack;
-	__u8 offset; /* in words, in the upper half */
-	__u8 flags;
-	__be16 window, check, urgent;
-};
-
-#define L3_OFFSET  ETH_HLEN
-#define L4_OFFSET  (ETH_HLEN + sizeof(struct iphdr))
-#define OPT_OFFSET (L4_OFFSET + sizeof(struct tcp))
-#define IPV4_CHECK (L3_OFFSET + offsetof(struct iphdr, check))
-#define TCP_CHECK  (L4_OFFSET + offsetof(struct tcp, check))
-
-/* Headers as they stand in the packet; two bytes in front align what follows. Options are at most 40 bytes:
- * the rest is there for the verifier, which sees an index masked to 63. */
-struct headers {
-	__u16 align;
-	struct ethhdr eth;
-	struct iphdr ip;
-	struct tcp tcp;
-	__u8 opt[64];
-} __attribute__((packed, aligned(4)));
-
-/* Two headers are more than the stack holds. No program of ours runs inside another one on the same CPU, but
- * for an `egress` that sees TAG_FORWARDED and does not come here. */
-struct scratch {
-	struct headers in, out;
-};
-
-/* Options beyond the usual dozen bytes are rare. */
-static __always_inline void copy_headers(struct headers *to, const struct headers *from, __u32 opt_len)
-{
-	if (opt_len <= 12)
-		__builtin_memcpy(to, from, offsetof(struct headers, opt) + 12);
-	else
-		*to = *from;
-}
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct scratch);
-} scratch SEC(".maps");
-
-static __always_inline struct scratch *get_scratch(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&scratch, &zero);
-}
 
 /* What a segment says, in host order. */
 struct segment {
 	__u32 seq, ack, end; /* end: after payload, SYN and FIN */
 	__u32 len;	     /* of the payload */
 	__u32 window;	     /* the field, unscaled */
+	__u32 l4;	     /* where its TCP header begins in the packet */
 	__u32 opt_len;	     /* 0 to 40 */
 	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
 	__u32 tsval;
@@ -93,16 +22,68 @@ struct segment {
 	__u8 in_place; /* it can be x's own: what it says of x is noted */
 };
 
-enum parsed {
-	NOT_OURS,
-	SEGMENT,
-	FRAGMENT, /* the first fragment: the ports are there */
-	HAS_IP_OPTIONS,
-};
+/* A tuple as its packet has it, or that of an answer: constants, so that either costs the same. */
+#define AS_SENT	 0
+#define REVERSED 1
 
-static __always_inline __u32 load32(const __u8 *p)
+/* The packet, if its first `len` bytes are there to be read. */
+static __always_inline void *linear(struct __sk_buff *skb, __u32 len)
 {
-	return bpf_ntohl(*(const __be32 *)p);
+	if (skb->len < len)
+		return NULL;
+	if ((void *)(long)skb->data + len > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, len))
+		return NULL;
+	return (void *)(long)skb->data;
+}
+
+static __always_inline enum parsed parse_v4(struct __sk_buff *skb, struct headers *h, __be32 *saddr,
+					    __be32 *daddr, __be16 *ports)
+{
+	void *data = linear(skb, V4_HEADERS);
+	struct iphdr *ip = data + L3_OFFSET;
+	__u32 header;
+
+	if (!data || data + V4_HEADERS > (void *)(long)skb->data_end)
+		return NOT_OURS;
+	if (ip->protocol != IPPROTO_TCP || ip->version != 4 || ip->frag_off & bpf_htons(0x1fff))
+		return NOT_OURS;
+	map_v4(saddr, ip->saddr);
+	map_v4(daddr, ip->daddr);
+	header = ip->ihl * 4;
+	h->is_v6 = 0;
+	h->l4 = L3_OFFSET + header;
+	if (header == sizeof(*ip))
+		__builtin_memcpy(ports, data + V4_L4, 4);
+	else if (header < sizeof(*ip) || bpf_skb_load_bytes(skb, L3_OFFSET + header, ports, 4))
+		return NOT_OURS;
+	return ip->frag_off & bpf_htons(0x2000) ? FRAGMENT : SEGMENT;
+}
+
+static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct headers *h, __be32 *saddr,
+					    __be32 *daddr, __be16 *ports)
+{
+	void *data = linear(skb, V6_HEADERS);
+	struct ipv6hdr *ip = data + L3_OFFSET;
+	enum parsed kind;
+
+	if (!data || data + V6_HEADERS > (void *)(long)skb->data_end)
+		return NOT_OURS;
+	if (ip->version != 6 || (ip->nexthdr != IPPROTO_TCP && !is_extension(ip->nexthdr)))
+		return NOT_OURS;
+	__builtin_memcpy(saddr, &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(daddr, &ip->daddr, sizeof(ip->daddr));
+	if (is_mapped(saddr))
+		return NOT_OURS;
+	h->is_v6 = 1;
+	h->l4 = V6_L4;
+	if (ip->nexthdr == IPPROTO_TCP) {
+		__builtin_memcpy(ports, data + V6_L4, 4);
+		return SEGMENT;
+	}
+	kind = skip_extensions(skb, h, ip->nexthdr);
+	if (kind == NOT_OURS || bpf_skb_load_bytes(skb, l4_of(h), ports, 4))
+		return NOT_OURS;
+	return kind;
 }
 
 /*
@@ -110,136 +91,102 @@ static __always_inline __u32 load32(const __u8 *p)
  * this and one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of
  * its own.
  */
-static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct ls_tuple *tuple)
+static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct headers *h, struct ls_tuple *t,
+					       int view)
 {
-	void *data, *end;
-	struct iphdr *ip;
-	struct tcp *tcp;
-	__u32 ihl;
+	__be32 *saddr = view == AS_SENT ? t->saddr : t->daddr;
+	__be32 *daddr = view == AS_SENT ? t->daddr : t->saddr;
+	enum parsed kind = NOT_OURS;
+	__be16 ports[2] = {};
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present || skb->len < OPT_OFFSET)
+	if (skb->vlan_present)
 		return NOT_OURS;
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
-	if (data + OPT_OFFSET > end) {
-		if (bpf_skb_pull_data(skb, OPT_OFFSET))
-			return NOT_OURS;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-		if (data + OPT_OFFSET > end)
-			return NOT_OURS;
-	}
-	ip = data + L3_OFFSET;
-	if (ip->protocol != IPPROTO_TCP || ip->version != 4 || ip->frag_off & bpf_htons(0x1fff))
-		return NOT_OURS;
-	tuple->saddr = ip->saddr;
-	tuple->daddr = ip->daddr;
-	ihl = ip->ihl * 4;
-	if (ihl == sizeof(struct iphdr)) {
-		tcp = data + L4_OFFSET;
-		tuple->sport = tcp->sport;
-		tuple->dport = tcp->dport;
-		return ip->frag_off & bpf_htons(0x2000) ? FRAGMENT : SEGMENT;
-	}
-	if (ihl < sizeof(struct iphdr) || bpf_skb_load_bytes(skb, L3_OFFSET + ihl, &tuple->sport, 4))
-		return NOT_OURS;
-	return HAS_IP_OPTIONS;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		kind = parse_v4(skb, h, saddr, daddr, ports);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		kind = parse_v6(skb, h, saddr, daddr, ports);
+	t->sport = ports[view];
+	t->dport = ports[!view];
+	return kind;
 }
 
-/* A walk over options of any order. bpf_loop() keeps the verifier from following every order there is. */
-struct option_walk {
-	struct headers *h;
-	__u32 at, len;	  /* where we are, where the options end */
-	__u32 kind, size; /* of the option at `at` */
-};
-
-/* 40 steps are enough for 40 bytes. */
-#define OPTION_STEPS 40
-
-/* Looks at the option at w->at. 0, or 1 at the end of the options. w->at is below 40 and the option within
- * them. */
-static __always_inline int look_at_option(struct option_walk *w)
+/* Copies the beginning of a packet, as far as the verifier allows. How many bytes of TCP options came along;
+ * -1 if not even the headers did. */
+static __always_inline int load_linear(struct __sk_buff *skb, void *to, __u32 headers)
 {
-	__u32 at = w->at & 63;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
-	if (w->at >= w->len || w->at > 39)
-		return 1;
-	w->kind = w->h->opt[at];
-	w->size = 1;
-	if (w->kind == OPT_EOL)
-		return 1;
-	if (w->kind == OPT_NOP)
-		return 0;
-	w->size = w->h->opt[(at + 1) & 63];
-	return w->size < 2 || w->at + w->size > w->len || w->at + w->size > 40;
-}
-
-static long find_timestamp_step(__u32 n, struct option_walk *w)
-{
-	if (look_at_option(w))
-		return 1;
-	if (w->kind == OPT_TS && w->size == 10) {
-		w->len = 0;
-		return 1;
+	if (data + headers + TS_LAYOUT_LEN <= end) {
+		copy_words(to, data, headers + TS_LAYOUT_LEN);
+		return TS_LAYOUT_LEN;
 	}
-	w->at += w->size;
+	if (data + headers > end)
+		return -1;
+	copy_words(to, data, headers);
 	return 0;
 }
 
-/* Where TSval stands among options in an unusual order; 0: nowhere. */
-static __always_inline __u32 find_timestamp(struct headers *h, __u32 len)
+/* The headers of a packet that parse_tuple() knows, at least up to TCP's options; returns as load_linear().
+ */
+static __always_inline int load_headers(struct __sk_buff *skb, struct headers *h)
 {
-	struct option_walk w = {.h = h, .len = len};
+	__u32 l4 = l4_of(h);
+	int loaded;
 
-	bpf_loop(OPTION_STEPS, find_timestamp_step, &w, 0);
-	return w.len ? 0 : w.at + 2;
+	loaded =
+	    is_v6(h) ? load_linear(skb, &h->v6.eth, V6_HEADERS) : load_linear(skb, &h->v4.eth, V4_HEADERS);
+	if (loaded < 0 || l4 == (is_v6(h) ? V6_L4 : V4_L4))
+		return loaded;
+	return bpf_skb_load_bytes(skb, l4, &h->tcp, sizeof(h->tcp)) ? -1 : 0;
 }
 
-/* Loads the headers of a packet that parse_tuple() called a SEGMENT. 0, or -1 if its lengths contradict each
- * other. */
-static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+/* Where TSval stands among the options; 0: nowhere. */
+static __always_inline __u32 timestamp_at(struct headers *h, __u32 opt_len)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 total, header;
+	__u32 at;
 
-	/* parse_tuple() has made these linear; copying them costs less than a helper. */
-	if (data + OPT_OFFSET > end)
-		return -1;
-	__builtin_memcpy(&h->eth, data, OPT_OFFSET);
+	if (opt_len < TS_LAYOUT_LEN)
+		return 0;
+	if (*(__be32 *)h->opt == TS_LAYOUT)
+		return 4;
+	at = find_timestamp(h, opt_len);
+	return at > 32 ? 0 : at;
+}
+
+/* Loads the headers of a packet that parse_tuple() called a SEGMENT. */
+static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+{
+	__u32 total, header;
+	int loaded;
+
+	if (!is_v6(h) && l4_of(h) != V4_L4 && is_source_routed(skb, h))
+		return SOURCE_ROUTED;
+	loaded = load_headers(skb, h);
 	header = (h->tcp.offset >> 4) * 4;
-	if (header < sizeof(struct tcp))
-		return -1;
+	if (loaded < 0 || header < sizeof(struct tcp))
+		return MALFORMED;
+	s->l4 = l4_of(h);
 	s->opt_len = header - sizeof(struct tcp);
-	if (s->opt_len == TS_LAYOUT_LEN && data + OPT_OFFSET + TS_LAYOUT_LEN <= end)
-		__builtin_memcpy(h->opt, data + OPT_OFFSET, TS_LAYOUT_LEN);
-	else if (s->opt_len && bpf_skb_load_bytes(skb, OPT_OFFSET, h->opt, s->opt_len & 63))
-		return -1;
+	if ((__s32)s->opt_len > loaded &&
+	    bpf_skb_load_bytes(skb, s->l4 + sizeof(struct tcp), h->opt, s->opt_len))
+		return MALFORMED;
 	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
-	total = bpf_ntohs(h->ip.tot_len);
+	total = ip_length(h);
 	if (!total && skb->gso_size)
 		total = skb->len - L3_OFFSET;
-	if (total < sizeof(struct iphdr) + header || total > skb->len - L3_OFFSET)
-		return -1;
+	header += s->l4 - L3_OFFSET;
+	if (total < header || total > skb->len - L3_OFFSET)
+		return MALFORMED;
 	s->flags = h->tcp.flags;
 	s->seq = bpf_ntohl(h->tcp.seq);
 	s->ack = bpf_ntohl(h->tcp.ack);
 	s->window = bpf_ntohs(h->tcp.window);
-	s->len = total - sizeof(struct iphdr) - header;
+	s->len = total - header;
 	s->end = s->seq + s->len + !!(s->flags & TCP_FIN) + !!(s->flags & TCP_SYN);
 	s->in_place = 1;
-	s->ts_at = 0;
-	s->tsval = 0;
-	if (s->opt_len >= 12) {
-		if (*(__be32 *)h->opt == TS_LAYOUT)
-			s->ts_at = 4;
-		else
-			s->ts_at = find_timestamp(h, s->opt_len);
-		if (s->ts_at > 32)
-			s->ts_at = 0;
-		if (s->ts_at)
-			s->tsval = load32(&h->opt[s->ts_at]);
-	}
-	return 0;
+	s->ts_at = timestamp_at(h, s->opt_len);
+	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
+	return SEGMENT;
 }
 
 #endif

@@ -1,56 +1,43 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Where a translated packet goes: looked up for each, so that a change of route or neighbour is followed. */
+/* Where a translated packet goes: looked up again and again, so that a change of route or neighbour is
+ * followed.
+ */
 #ifndef LONGSPLICE_ROUTE_H
 #define LONGSPLICE_ROUTE_H
 
 #include "count.h"
 #include "parse.h"
-
-#define AF_INET	 2
-#define LOOPBACK 1 /* its interface index, in every namespace */
-
-/* Marks on skb->tc_index, for our own programs that the packet will pass. (skb->mark is left to the user's
- * rules.) */
-#define TAG_FORWARDED 0x4c53 /* for egress: not from a local socket */
-#define TAG_DELIVER   0x4c54 /* for ingress: to the local stack, as it is */
-#define TAG_SEND      0x4c55 /* for ingress: translated already, to be sent */
-#define TAG_INJECT    0x4c57 /* for ingress: let in by user space */
-#define TAG_ACK	      0x4c56 /* for ingress: the far end is to have its acknowledgement, nobody the rest */
-
-struct route {
-	__u32 ifindex;
-	__u32 resolve; /* the kernel must find the neighbour: redirect through bpf_redirect_neigh() */
-};
+#include "tags.h"
+#include "ways.h"
 
 /*
  * Looks up the way to the destination of h, and writes the MAC addresses when the neighbour is known. The
  * look-up is made as if from the loopback: that is what output routing does, `ip rule`s included; it needs
- * lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
+ * lo.forwarding=1, which the daemon sets. `mtu`: what the way takes without a neighbour look-up. 0, or the
+ * verdict of the drop.
  */
-static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
-				      struct route *r)
+static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
+					 struct route *r, __u32 *mtu)
 {
 	struct bpf_fib_lookup fib = {
-	    .family = AF_INET,
 	    .l4_protocol = IPPROTO_TCP,
 	    .sport = h->tcp.sport,
 	    .dport = h->tcp.dport,
-	    .tos = h->ip.tos & 0x1c,
-	    .ipv4_src = h->ip.saddr,
-	    .ipv4_dst = h->ip.daddr,
 	    .ifindex = LOOPBACK,
 	};
 
+	addresses_to_fib(&fib, h);
+	r->resolve = 1;
 	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
-		__builtin_memcpy(h->eth.h_dest, fib.dmac, ETH_ALEN);
-		__builtin_memcpy(h->eth.h_source, fib.smac, ETH_ALEN);
+		__builtin_memcpy(eth_of(h)->h_dest, fib.dmac, ETH_ALEN);
+		__builtin_memcpy(eth_of(h)->h_source, fib.smac, ETH_ALEN);
 		r->ifindex = fib.ifindex;
 		r->resolve = 0;
+		*mtu = fib.mtu_result;
 		return 0;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		r->ifindex = fib.ifindex;
-		r->resolve = 1;
 		return 0;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
 		/* Ours, or no route at all: the look-up does not tell the two apart. Only a packet that
@@ -58,20 +45,39 @@ static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, 
 		if (!far_local)
 			return LS_V_DROP_NO_ROUTE;
 		r->ifindex = LOOPBACK;
-		r->resolve = 1;
 		return 0;
 	case BPF_FIB_LKUP_RET_FWD_DISABLED:
 	case BPF_FIB_LKUP_RET_UNSUPP_LWT:
 		if (!hint)
 			return LS_V_DROP_NO_ROUTE;
 		r->ifindex = hint;
-		r->resolve = 1;
 		return 0;
 	case BPF_FIB_LKUP_RET_FRAG_NEEDED:
 		return LS_V_DROP_TOO_BIG;
 	default:
 		return LS_V_DROP_NO_ROUTE;
 	}
+}
+
+/* The same for a segment of a direction, whose way may be known from one a moment ago. */
+static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, const struct ls_record *rec,
+				      __u32 hint, struct route *r)
+{
+	struct way *way = way_of(rec);
+	__u32 mtu = 0;
+	int verdict;
+
+	if (!way)
+		return LS_V_DROP_NO_ROUTE;
+	if (is_known(way, skb, h, rec)) {
+		*r = way->route;
+		set_macs(h, way->macs);
+		return 0;
+	}
+	verdict = look_up_route(skb, h, rec->traits & LS_FAR_LOCAL, hint, r, &mtu);
+	if (!verdict)
+		remember(way, h, rec, r, mtu);
+	return verdict;
 }
 
 /* The last step of a program: the verdict that sends the packet. */

@@ -73,11 +73,9 @@ static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_r
 static __always_inline void record_of(struct ls_record *rec, const struct ls_target *t,
 				      const struct segment *s)
 {
-	const union address *src = (const void *)t->saddr, *dst = (const void *)t->daddr;
-
 	__builtin_memset(rec, 0, sizeof(*rec));
-	rec->saddr = src->word[3];
-	rec->daddr = dst->word[3];
+	__builtin_memcpy(rec->saddr, t->saddr, sizeof(rec->saddr));
+	__builtin_memcpy(rec->daddr, t->daddr, sizeof(rec->daddr));
 	rec->sport = t->sport;
 	rec->dport = t->dport;
 	rec->seq_off = t->seq_off;
@@ -93,29 +91,27 @@ static __always_inline int untranslatable(void)
 	return NEXT;
 }
 
-static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t)
+static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *b)
 {
-	struct scratch *b = get_scratch();
-	struct ls_tuple tuple;
 	struct ls_record rec;
 	struct edits edits;
 	struct segment s;
 	struct route route;
+	__u32 mtu = 0;
 	int verdict;
 
-	if (!b || parse_tuple(skb, &tuple) != SEGMENT)
-		return untranslatable();
-	barrier(); /* or the compiler keeps data_end in half a register, and the verifier does not follow */
-	if (parse_segment(skb, &b->in, &s))
+	if (!t || !b)
+		return NEXT;
+	if (parse_segment(skb, &b->in, &s) != SEGMENT)
 		return untranslatable();
 	note(LS_R_TRANSLATED);
-	if (b->in.ip.ttl <= 1)
+	if (hops_left(&b->in) <= 1)
 		return drop(LS_V_DROP_TTL);
 	record_of(&rec, t, &s);
 	copy_headers(&b->out, &b->in, s.opt_len);
 	translate(&b->out, &s, &rec, &edits);
 	apply_edits(&b->out, &s, &edits);
-	verdict = find_route(skb, &b->out, 1, 0, &route);
+	verdict = look_up_route(skb, &b->out, 1, 0, &route, &mtu);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, &b->in, &b->out, s.opt_len))
@@ -143,7 +139,7 @@ static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
 }
 
 static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p, const struct ls_rules *set,
-			       const struct ls_rule *r)
+			       const struct ls_rule *r, struct scratch *b)
 {
 	const struct ls_target *target = &set->target[r->target % LS_TARGETS_MAX];
 
@@ -155,7 +151,7 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 		note(intercept(skb, p, target));
 		return NEXT;
 	case LS_A_TRANSLATE:
-		return translate_by(skb, target);
+		return p->fragment ? untranslatable() : translate_by(skb, target, b);
 	case LS_A_ASK:
 	case LS_A_COPY:
 		return ask(skb, r);
@@ -168,15 +164,16 @@ static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p
 SEC("tc")
 int rules(struct __sk_buff *skb)
 {
+	struct scratch *b = get_scratch();
 	const struct ls_rules *set;
 	const struct ls_rule *r;
 	struct tcp_packet p;
 	enum seen seen;
 
 	/* The stack would discard it. */
-	if (skb->pkt_type == PACKET_OTHERHOST)
+	if (!b || skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
-	seen = see(skb, &p);
+	seen = see(skb, &b->in, &p);
 	if (seen == NOT_TCP)
 		return NEXT;
 	if (seen == CUT_SHORT) {
@@ -189,7 +186,7 @@ int rules(struct __sk_buff *skb)
 		note(LS_R_UNMATCHED);
 		return NEXT;
 	}
-	return act(skb, &p, set, r);
+	return act(skb, &p, set, r, b);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

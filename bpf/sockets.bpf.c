@@ -9,10 +9,7 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <bpf/bpf_helpers.h>
-#include "abi.h"
-
-#define AF_INET	 2
-#define LOOPBACK 1
+#include "ip.h"
 
 /* The kernel's, as far as we read it; the loader relocates the offsets. */
 struct tcp_options_received {
@@ -36,15 +33,21 @@ struct tcp_sock {
 static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
 {
 	struct bpf_fib_lookup fib = {
-	    .family = AF_INET,
+	    .family = AF_INET6,
 	    .l4_protocol = IPPROTO_TCP,
 	    .sport = p->key.dport,
 	    .dport = p->key.sport,
-	    .ipv4_src = p->key.daddr,
-	    .ipv4_dst = p->key.saddr,
 	    .ifindex = LOOPBACK,
 	};
 
+	if (is_mapped(p->key.saddr)) {
+		fib.family = AF_INET;
+		fib.ipv4_src = p->key.daddr[3];
+		fib.ipv4_dst = p->key.saddr[3];
+	} else {
+		__builtin_memcpy(fib.ipv6_src, p->key.daddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, p->key.saddr, sizeof(fib.ipv6_dst));
+	}
 	p->fib = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	if (p->fib == BPF_FIB_LKUP_RET_NOT_FWDED)
 		p->ifindex = LOOPBACK;
@@ -60,16 +63,24 @@ static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
 	struct ls_peek p;
+	__u32 len;
 
 	if (bpf_skb_load_bytes(skb, offset, &p, sizeof(p)))
 		return -1;
-	tuple.ipv4.saddr = p.key.saddr;
-	tuple.ipv4.daddr = p.key.daddr;
-	tuple.ipv4.sport = p.key.sport;
-	tuple.ipv4.dport = p.key.dport;
+	if (is_mapped(p.key.saddr)) {
+		tuple.ipv4.saddr = p.key.saddr[3];
+		tuple.ipv4.daddr = p.key.daddr[3];
+		tuple.ipv4.sport = p.key.sport;
+		tuple.ipv4.dport = p.key.dport;
+		len = sizeof(tuple.ipv4);
+	} else {
+		/* The same order, without padding. */
+		__builtin_memcpy(&tuple.ipv6, &p.key, sizeof(tuple.ipv6));
+		len = sizeof(tuple.ipv6);
+	}
 	peek_route(skb, &p);
 	p.found = 0;
-	sk = bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	sk = bpf_sk_lookup_tcp(skb, &tuple, len, BPF_F_CURRENT_NETNS, 0);
 	if (sk) {
 		tp = bpf_skc_to_tcp_sock(sk);
 		if (tp) {

@@ -5,6 +5,7 @@
 
 #include "maps.h"
 #include "parse.h"
+#include "record.h"
 
 static __always_inline __u32 ticks(void)
 {
@@ -16,14 +17,6 @@ static __always_inline __u32 mode_of(struct ls_slot *slot)
 	return *(volatile __u32 *)&slot->mode;
 }
 
-/* The direction back: the tuple of the far end's segments, from the header that we write toward it. */
-static __always_inline struct ls_tuple reverse_of(const struct ls_record *rec)
-{
-	struct ls_tuple tuple = {rec->daddr, rec->saddr, rec->dport, rec->sport};
-
-	return tuple;
-}
-
 /* Notes what the local socket hears of x. Only what it takes: a wake relies on it. */
 static __always_inline void note_heard(struct ls_leg *x, const struct segment *s, __u32 ack)
 {
@@ -33,7 +26,7 @@ static __always_inline void note_heard(struct ls_leg *x, const struct segment *s
 
 static __always_inline void note_ack(struct ls_record *rec, const struct segment *s)
 {
-	__u32 edge = s->ack + (s->window << (rec->wscale_in & 15));
+	__u32 edge = s->ack + (s->window << scale_in(rec));
 
 	if (!(s->flags & TCP_ACK) || before(s->ack, rec->rx_ack))
 		return;
@@ -83,7 +76,7 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
  * the acknowledgement would make it acceptable. */
 static __always_inline int acks_too_little(const struct ls_record *rec, const struct segment *s)
 {
-	return s->flags & TCP_ACK && before(s->ack, rec->rx_ack - (65535 << (rec->wscale_in & 15)));
+	return s->flags & TCP_ACK && before(s->ack, rec->rx_ack - (65535 << scale_in(rec)));
 }
 
 /*
@@ -131,11 +124,10 @@ static __always_inline void note_end_of(struct ls_record *rec, const struct segm
 }
 
 /* Accounts a segment that is translated. */
-static __always_inline void note_translated(struct ls_record *rec, const struct segment *s, __u32 segments)
+static __always_inline void note_translated(struct ls_record *rec, const struct segment *s)
 {
 	rec->last_seen = ticks();
-	rec->bytes += s->len;
-	rec->segments += segments ?: 1;
+	add_bytes(rec, s->len);
 }
 
 #endif

@@ -116,11 +116,10 @@ static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct
 static __always_inline void translate(struct headers *h, const struct segment *s, struct ls_record *rec,
 				      struct edits *e)
 {
-	__u32 window = (s->window << (rec->wscale_in & 15)) >> (rec->wscale_out & 15);
+	__u32 window = (s->window << scale_in(rec)) >> scale_out(rec);
 
-	h->ip.saddr = rec->saddr;
-	h->ip.daddr = rec->daddr;
-	h->ip.ttl--;
+	set_addresses(h, rec->saddr, rec->daddr);
+	count_hop(h);
 	h->tcp.sport = rec->sport;
 	h->tcp.dport = rec->dport;
 	h->tcp.seq = bpf_htonl(s->seq + rec->seq_off);

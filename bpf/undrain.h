@@ -49,7 +49,7 @@ static __always_inline void undrain_far_headers(struct ls_leg *x, struct ls_leg 
 	if (edits.sack == SACK_SHIFT)
 		edits.sack = o->owed & LS_OWED && before(ack, o->base) ? SACK_CLIP : SACK_BLANK;
 	new->tcp.ack = bpf_htonl(ack);
-	new->tcp.window = bpf_htons(window_field(o->tx_edge, ack, x->rec.wscale_out));
+	new->tcp.window = bpf_htons(window_field(o->tx_edge, ack, scale_out(&x->rec)));
 	apply_edits(new, s, &edits);
 }
 
@@ -61,11 +61,11 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 	struct route route;
 	int verdict;
 
-	if (b->in.ip.ttl <= 1)
+	if (hops_left(&b->in) <= 1)
 		return drop(LS_V_DROP_TTL);
 	copy_headers(new, &b->in, s->opt_len);
 	undrain_far_headers(x, o, new, s);
-	verdict = find_route(skb, new, x->rec.traits & LS_FAR_LOCAL, 0, &route);
+	verdict = find_route(skb, new, &x->rec, 0, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, &b->in, new, s->opt_len))
@@ -102,7 +102,7 @@ static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct 
 static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_leg *x, struct ls_leg *o,
 					      struct scratch *b, const struct segment *s)
 {
-	__u32 ack = s->ack, edge = s->ack + (s->window << (x->rec.wscale_in & 15));
+	__u32 ack = s->ack, edge = s->ack + (s->window << scale_in(&x->rec));
 	struct edits edits = {.hi = x->loc_end};
 	struct headers *h = &b->out;
 
@@ -112,7 +112,7 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 	copy_headers(h, &b->in, s->opt_len);
 	if (ack != s->ack && s->flags & TCP_ACK) {
 		h->tcp.ack = bpf_htonl(ack);
-		h->tcp.window = bpf_htons(window_field(edge, ack, x->rec.wscale_in));
+		h->tcp.window = bpf_htons(window_field(edge, ack, scale_in(&x->rec)));
 		edits.lo = ack;
 		edits.sack = before(ack, x->loc_end) ? SACK_CLIP : SACK_BLANK;
 	}

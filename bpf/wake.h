@@ -13,7 +13,7 @@
  * not. */
 static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *s)
 {
-	return rec->armed && (s->len || s->flags & TCP_FIN) && !(s->flags & TCP_RST) &&
+	return is_armed(rec) && (s->len || s->flags & TCP_FIN) && !(s->flags & TCP_RST) &&
 	       !before(s->seq + s->len, rec->trap);
 }
 

@@ -25,7 +25,7 @@ static __always_inline struct ls_record *find(const struct ls_tuple *tuple, stru
 	if (!rec)
 		return NULL;
 	w->side = rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT;
-	w->placement = *(volatile __u8 *)&rec->placement;
+	w->placement = placement_of(rec);
 	if (w->placement != LS_SLOTTED)
 		return rec;
 	index = rec->where;
@@ -35,7 +35,7 @@ static __always_inline struct ls_record *find(const struct ls_tuple *tuple, stru
 	/* release() has put an interface into `where` between our two looks: the record has the truth now. */
 	if (w->slot->serial != rec->serial) {
 		w->slot = NULL;
-		w->placement = *(volatile __u8 *)&rec->placement;
+		w->placement = placement_of(rec);
 		return w->placement == LS_DETACHED ? rec : NULL;
 	}
 	w->rec = &w->slot->leg[w->side & 1].rec;
@@ -102,7 +102,7 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 
 	/* Moved to a slot and back meanwhile, the record has the slot's numbers over ours. */
 	if (!w->slot)
-		return *(volatile __u8 *)&w->rec->placement == LS_DETACHED &&
+		return placement_of(w->rec) == LS_DETACHED &&
 		       (!s->len || s->flags & TCP_RST ||
 			!after(s->seq + s->len, *(volatile __u32 *)&w->rec->rx_end));
 	mode = mode_of(w->slot);

@@ -25,7 +25,8 @@ check() {
 
 # Runs `cargo test` with the given arguments, and adds up its summaries.
 tests() {
-    echo "── cargo test $*"
+    local family=${LONGSPLICE_FAMILY:+over IPv$LONGSPLICE_FAMILY: }
+    echo "── ${family}cargo test $*"
     cargo test "$@" --no-fail-fast 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} p f
     read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
@@ -37,8 +38,8 @@ tests() {
     fi
     passed=$((passed + p))
     failed=$((failed + f))
-    while read -r name; do failures+=("$name"); done < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
-    while read -r name; do not_run+=("$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
+    while read -r name; do failures+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
+    while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 
 check "format of Rust" cargo fmt --all --check
@@ -51,6 +52,9 @@ check "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 if ((EUID == 0)); then
     tests --workspace
+    # The same once more over IPv6, where it could fail differently: the rest is the same code, and ipv6.rs has what only IPv6 has.
+    over_ipv6=(half_close local local_unsplice options reset routes sigkill slow_reader syn unsplice)
+    LONGSPLICE_FAMILY=6 tests --package longsplice-tests "${over_ipv6[@]/#/--test=}"
 else
     tests --package longsplice-core --package longsplice-engine
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")

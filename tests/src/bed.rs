@@ -1,13 +1,15 @@
 //! A laboratory with a daemon in its middle.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{SocketAddr, TcpListener},
     path::Path,
 };
 
-use longsplice_lab::{Emulated, Error, LinkSpec, Namespace, Process, Three, ThreeOptions, cleanup, topology};
+use longsplice_lab::{
+    Emulated, Error, Family, LinkSpec, Namespace, Process, Three, ThreeOptions, cleanup, topology,
+};
 
-use crate::{Config, Daemon, Pair, soon};
+use crate::{Config, Daemon, Pair, family, soon};
 
 /// When a listener splices and detaches.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +82,7 @@ impl Bed {
     pub fn on(net: Three, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
         let target = SocketAddr::from((net.server_addr, TARGET_PORT));
         let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
-        let front = SocketAddr::from((Ipv4Addr::UNSPECIFIED, FRONT_PORT));
+        let front = SocketAddr::from((net.family().unspecified(), FRONT_PORT));
         let config = Config::new().listener(front, target, policy.splice, policy.detach);
         let mut daemon = Daemon::of(&more(config));
         daemon.start(&net.forwarder);
@@ -125,7 +127,11 @@ impl Bed {
 /// Nodes on veth pairs; a test without root fails, and says why.
 pub fn three(name: &str, options: ThreeOptions) -> Three {
     prepare();
-    or_needs_root(Three::new(name, options))
+    let family = match options.family {
+        Family::V4 => family(),
+        Family::V6 => Family::V6,
+    };
+    or_needs_root(Three::new(name, ThreeOptions { family, ..options }))
 }
 
 /// Where the environment variable `LONGSPLICE_PCAP` names a folder: has `tcpdump` write there what passes at all nodes
@@ -161,7 +167,7 @@ pub fn capture(net: &topology::Nodes) -> Vec<Process> {
 /// Nodes on emulated links.
 pub fn emulated(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Emulated {
     prepare();
-    or_needs_root(Emulated::new(name, client_link, server_link))
+    or_needs_root(Emulated::of(family(), name, client_link, server_link))
 }
 
 /// A topology of an interrupted test goes, too.

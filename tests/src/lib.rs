@@ -3,7 +3,7 @@
 //!
 //! The tests are in `tests/`, one behaviour per file. They need root, and fail without it. They run the program
 //! `longsplice` of the same build, or the one that `LONGSPLICE_BIN` names. What is random in them is printed as a seed
-//! when a test fails; `LONGSPLICE_SEED` repeats it.
+//! when a test fails; `LONGSPLICE_SEED` repeats it. With `LONGSPLICE_FAMILY=6` they run over IPv6.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -15,6 +15,7 @@
 mod bed;
 mod binary;
 mod daemon;
+mod family;
 pub mod library;
 mod luck;
 mod pair;
@@ -24,6 +25,7 @@ mod wait;
 pub use bed::{Bed, Policy, capture, emulated, three};
 pub use binary::path as binary;
 pub use daemon::{Config, Daemon, Exit};
+pub use family::{addr, family, line};
 pub use luck::Luck;
 pub use pair::{End, Pair};
 pub use status::{Flow, Status};

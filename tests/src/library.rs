@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     io::ErrorKind,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Pair, SOON, bed, daemon::remove_pins, eventually};
+use crate::{Pair, SOON, bed, daemon::remove_pins, eventually, family};
 
 /// How deep a splice is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +85,15 @@ impl Library {
 
     /// The same with other settings. Records linger for a second only.
     pub fn configured(namespace: &Namespace, change: impl FnOnce(SplicerConfig) -> SplicerConfig) -> Library {
+        Library::at(namespace, family().unspecified(), change)
+    }
+
+    /// The same, and listens at this address. At `::` IPv4 clients are served, too, over IPv6 sockets.
+    pub fn at(
+        namespace: &Namespace,
+        front: IpAddr,
+        change: impl FnOnce(SplicerConfig) -> SplicerConfig,
+    ) -> Library {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
         let instance = format!("test-lib-{}-{count}", std::process::id());
@@ -98,8 +107,8 @@ impl Library {
         let runtime = namespace.run(build).unwrap().unwrap();
         let opened = runtime.spawn(async move {
             let splicer = Splicer::open(config).await.unwrap();
-            let front = SocketAddr::from((Ipv4Addr::UNSPECIFIED, FRONT_PORT));
-            (splicer, NearListener::bind(front).await.unwrap())
+            let listener = NearListener::bind((front, FRONT_PORT)).await.unwrap();
+            (splicer, listener)
         });
         let (splicer, front) = runtime.block_on(opened).unwrap();
         Library {
@@ -261,9 +270,13 @@ pub struct Desk {
 impl Desk {
     /// Sets one up.
     pub fn new(name: &str) -> Desk {
-        let net = bed::three(name, ThreeOptions::default());
+        Desk::at(bed::three(name, ThreeOptions::default()), family().unspecified())
+    }
+
+    /// The same on these nodes; the library listens at `front`.
+    pub fn at(net: Three, front: IpAddr) -> Desk {
         Desk {
-            library: Library::open(&net.forwarder),
+            library: Library::at(&net.forwarder, front, |config| config),
             listener: target(&net),
             _captures: bed::capture(&net),
             net,

@@ -70,7 +70,6 @@ pub struct Leg {
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Direction {
     pub bytes: u64,
-    pub segments: u64,
     pub fin: bool,
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use longsplice_lab::Three;
 use longsplice_tests::{Config, Daemon, Pair, Policy, three};
@@ -17,7 +17,7 @@ enum Client {
 }
 
 /// Connects a client through the daemon to a server on the daemon's host, and checks bytes before and after the splice.
-fn spliced(name: &str, client: Client, front: fn(&Three) -> Ipv4Addr, target: fn(&Three) -> Ipv4Addr) {
+fn spliced(name: &str, client: Client, front: fn(&Three) -> IpAddr, target: fn(&Three) -> IpAddr) {
     for (policy, state) in [
         (Policy::ON_DEMAND, "detached"),
         (Policy::ON_DEMAND_DORMANT, "dormant"),
@@ -53,7 +53,7 @@ fn a_target_on_the_loopback_is_spliced() {
         "local-lo",
         Client::Remote,
         |net| net.forwarder_client_addr,
-        |_| Ipv4Addr::LOCALHOST,
+        |net| net.family().loopback(),
     );
 }
 
@@ -72,8 +72,8 @@ fn a_client_and_a_target_on_the_loopback_are_spliced() {
     spliced(
         "local-both",
         Client::Local,
-        |_| Ipv4Addr::LOCALHOST,
-        |_| Ipv4Addr::LOCALHOST,
+        |net| net.family().loopback(),
+        |net| net.family().loopback(),
     );
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use longsplice_lab::Three;
 use longsplice_tests::{Config, Daemon, Pair, three};
@@ -18,14 +18,14 @@ enum Client {
 #[derive(Clone, Copy)]
 struct Places {
     client: Client,
-    front: fn(&Three) -> Ipv4Addr,
-    target: fn(&Three) -> Ipv4Addr,
+    front: fn(&Three) -> IpAddr,
+    target: fn(&Three) -> IpAddr,
 }
 
 const REMOTE_TO_LOOPBACK: Places = Places {
     client: Client::Remote,
     front: |net| net.forwarder_client_addr,
-    target: |_| Ipv4Addr::LOCALHOST,
+    target: |net| net.family().loopback(),
 };
 const REMOTE_TO_OWN: Places = Places {
     client: Client::Remote,
@@ -34,8 +34,8 @@ const REMOTE_TO_OWN: Places = Places {
 };
 const LOOPBACK: Places = Places {
     client: Client::Local,
-    front: |_| Ipv4Addr::LOCALHOST,
-    target: |_| Ipv4Addr::LOCALHOST,
+    front: |net| net.family().loopback(),
+    target: |net| net.family().loopback(),
 };
 const OWN: Places = Places {
     client: Client::Local,

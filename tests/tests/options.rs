@@ -7,7 +7,7 @@ use longsplice_lab::{
     ConnectionSpec, Direction, LinkSpec, Namespace, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec,
 };
 use longsplice_repair::{TcpInfo, tcp_info};
-use longsplice_tests::{Bed, Config, Daemon, End, Luck, Policy, assert_all_ok, emulated, soon, three};
+use longsplice_tests::{Bed, Config, Daemon, End, Luck, Policy, assert_all_ok, emulated, line, soon, three};
 
 const BYTES: u64 = 4 << 20;
 
@@ -214,8 +214,9 @@ fn long_packets_at_either_end_without_offloads() {
 #[test]
 fn a_server_that_takes_only_short_segments() {
     relayed("opt-mss", "mss", |net| {
-        let route = ["route", "replace", "198.18.2.0/24", "dev", "s0", "advmss", "536"];
-        let done = net.server.command("ip").args(route).output().unwrap();
+        let route = line("route replace 198.18.2.2/32 dev s0 advmss 536");
+        let words = route.split_whitespace();
+        let done = net.server.command("ip").args(words).output().unwrap();
         assert!(done.status.success(), "{done:?}");
     });
 }

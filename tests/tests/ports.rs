@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_tests::{Bed, Config, Pair, Policy, SOON};
+use longsplice_tests::{Bed, Config, Pair, Policy, SOON, addr, family};
 use socket2::{Domain, Socket, Type};
 
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
@@ -41,8 +41,8 @@ fn exhaustion(name: &str, policy: Policy<'_>, state: &str) {
     let other_target = |bed: &Bed| SocketAddr::from((bed.net.server_addr, 7001));
     let bed = Bed::with(name, Default::default(), policy, |config| {
         few_ports(config).listener(
-            "0.0.0.0:8081".parse().unwrap(),
-            "198.18.2.1:7001".parse().unwrap(),
+            (family().unspecified(), 8081).into(),
+            (addr("198.18.2.1"), 7001).into(),
             policy.splice,
             policy.detach,
         )
@@ -56,8 +56,9 @@ fn exhaustion(name: &str, policy: Policy<'_>, state: &str) {
     let status = bed.daemon.status();
     assert_eq!(status.listeners[0].refused_total, 1, "{status:?}");
     let log = bed.daemon.log();
-    let says = "all source ports 20000-20007 toward 198.18.2.1:7000 are in use: widen source_ports";
-    assert!(log.contains(says), "{log}");
+    let target = bed.target();
+    let says = format!("all source ports 20000-20007 toward {target} are in use: widen source_ports");
+    assert!(log.contains(&says), "{log}");
 
     // Toward another target the same ports are good.
     let listener = bed
@@ -140,7 +141,7 @@ fn another_programs_connect_onto_a_live_tuple_is_refused() {
     pair.exchange(SOME);
     let source = SocketAddr::from((bed.net.forwarder_server_addr, pair.source_port()));
     let connect = || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
         socket.bind(&source.into())?;
         socket.connect_timeout(&bed.target().into(), SOON)
     };

@@ -3,17 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use longsplice_lab::{Namespace, Three};
-use longsplice_tests::{Bed, Pair, Policy, soon, three};
-use std::net::TcpListener;
+use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, three};
+use std::net::{SocketAddr, TcpListener};
 
 /// Little enough to fit into the buffers of the sockets.
 const BYTES: u64 = 100_000;
 const BOTH: [(Policy<'static>, &str); 2] = [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")];
 
+/// Runs `ip` with these words, in which addresses are given as IPv4.
 fn ip(namespace: &Namespace, line: &str) {
     let done = namespace
         .command("ip")
-        .args(line.split_whitespace())
+        .args(longsplice_tests::line(line).split_whitespace())
         .output()
         .unwrap();
     assert!(done.status.success(), "ip {line}: {done:?}");
@@ -90,8 +91,8 @@ fn a_route_moves_to_another_interface() {
 #[test]
 fn an_interface_that_comes_later_is_watched() {
     let net = three("route-new", Default::default());
-    let new_target = "198.18.3.1:7000".parse().unwrap();
-    let front = "0.0.0.0:8081".parse().unwrap();
+    let new_target = SocketAddr::from((addr("198.18.3.1"), 7000));
+    let front = (family().unspecified(), 8081).into();
     let bed = Bed::on(net, Policy::DETACHED, |config| {
         config.listener(front, new_target, "now", "now")
     });

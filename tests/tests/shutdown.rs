@@ -2,10 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::{fs, io::ErrorKind, net::TcpStream, thread, time::Duration};
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
 
 use longsplice_lab::Namespace;
-use longsplice_tests::{Bed, Config, Daemon, Policy, soon, three};
+use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, three};
 
 const BYTES: u64 = 2 << 20;
 const RESET_SOON: Duration = Duration::from_secs(5);
@@ -13,10 +19,14 @@ const RESET_SOON: Duration = Duration::from_secs(5);
 /// A listener at 8080 that detaches, one at 8081 that parks, one at 8082 that relays.
 fn bed(name: &str, more: impl FnOnce(Config) -> Config) -> Bed {
     Bed::with(name, Default::default(), Policy::DETACHED, |config| {
-        let target = "198.18.2.1:7000".parse().unwrap();
-        let config = config
-            .listener("0.0.0.0:8081".parse().unwrap(), target, "now", "never")
-            .listener("0.0.0.0:8082".parse().unwrap(), target, "never", "never");
+        let target = (addr("198.18.2.1"), 7000).into();
+        let front = |port| (family().unspecified(), port).into();
+        let config = config.listener(front(8081), target, "now", "never").listener(
+            front(8082),
+            target,
+            "never",
+            "never",
+        );
         more(config)
     })
 }
@@ -82,24 +92,19 @@ fn spliced_flows_are_ended_where_that_is_the_policy() {
         pair.client.expect_reset(RESET_SOON);
         pair.server.expect_reset(RESET_SOON);
     }
-    let forwarding = "/proc/sys/net/ipv4/conf/lo/forwarding";
-    let forwarding = bed.net.forwarder.run(|| fs::read_to_string(forwarding)).unwrap();
-    assert_eq!(forwarding.unwrap().trim(), "0", "as it was before");
+    for family in ["ipv4", "ipv6"] {
+        let forwarding = format!("/proc/sys/net/{family}/conf/lo/forwarding");
+        let forwarding = bed.net.forwarder.run(|| fs::read_to_string(forwarding)).unwrap();
+        assert_eq!(forwarding.unwrap().trim(), "0", "as it was before");
+    }
 }
 
 #[test]
 fn a_flag_goes_over_the_file() {
     let net = three("term-flag", Default::default());
-    let to = format!("{}:7000", net.server_addr);
-    let mut daemon = Daemon::new(&[
-        "forward",
-        "--listen",
-        "0.0.0.0:8080",
-        "--to",
-        &to,
-        "--splice",
-        "now",
-    ]);
+    let to = SocketAddr::from((net.server_addr, 7000)).to_string();
+    let listen = SocketAddr::from((family().unspecified(), 8080)).to_string();
+    let mut daemon = Daemon::new(&["forward", "--listen", &listen, "--to", &to, "--splice", "now"]);
     daemon.add_args(&["--on-shutdown", "end"]);
     let target = (net.server_addr, 7000);
     let listener = net
@@ -144,7 +149,8 @@ fn two_instances_in_two_namespaces_do_not_disturb_each_other() {
 
 /// A second daemon with the name of the first.
 fn second(of: &Daemon, namespace: &Namespace) -> longsplice_tests::Exit {
-    let mut second = Daemon::new(&["forward", "--listen", "0.0.0.0:8090", "--to", "198.18.2.1:7000"]);
+    let to = SocketAddr::from((addr("198.18.2.1"), 7000)).to_string();
+    let mut second = Daemon::new(&["forward", "--listen", "8090", "--to", &to]);
     second.call_itself(of.instance());
     second.start_in_vain(namespace)
 }

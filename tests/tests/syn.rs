@@ -19,7 +19,7 @@ const BYTES: u64 = 1 << 20;
 /// Connects from always the same port.
 fn connect(bed: &Bed) -> Pair {
     let connect = || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let socket = Socket::new(Domain::for_address(bed.front()), Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((bed.net.client_addr, PORT)).into())?;
         socket.connect_timeout(&bed.front().into(), SOON)?;

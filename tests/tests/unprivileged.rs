@@ -2,10 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    os::unix::fs::chown,
-};
+use std::{net::SocketAddr, os::unix::fs::chown};
 
 use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{Config, Daemon, assert_all_ok, three};
@@ -16,7 +13,7 @@ const NOBODY: u32 = 65_534;
 fn a_daemon_without_privileges_relays() {
     let net = three("unprivileged", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
-    let front = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080));
+    let front = SocketAddr::from((net.family().unspecified(), 8080));
     let config = Config::new().listener(front, server.addr(), "now", "now");
     let nobody = NOBODY.to_string();
     let mut daemon = Daemon::of(&config).under(&[

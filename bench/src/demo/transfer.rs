@@ -179,12 +179,10 @@ impl Stage<'_> {
         let counted = wait::until("its counters to move", PATIENCE, || {
             let now = look()?;
             let more = now.to_client.bytes.saturating_sub(first.to_client.bytes);
-            Ok((more > 0).then_some((more, now.to_client.segments)))
+            Ok((more > 0).then_some((more, now.to_client.bytes)))
         })?;
-        let (more, segments) = counted;
-        checked(&format!(
-            "its counters move: {more} more bytes, {segments} segments so far"
-        ));
+        let (more, all) = counted;
+        checked(&format!("its counters move: {more} more bytes, {all} so far"));
         Ok(daemon)
     }
 

@@ -5,6 +5,7 @@
 pub mod advisor;
 pub mod coupling;
 pub mod drain;
+pub mod family;
 pub mod machine;
 pub mod plan;
 pub mod policy;

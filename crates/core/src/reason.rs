@@ -43,8 +43,10 @@ reasons! {
     Ecn = "ecn",
     /// A segment that fits one leg may not fit the other leg's MSS or MTU.
     Mss = "mss",
-    /// One of the legs is IPv6: only IPv4 pairs are spliced in this version.
-    Ipv6 = "ipv6",
+    /// One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.
+    Families = "families",
+    /// A leg has a link-local IPv6 address, which means something only together with an interface.
+    LinkLocal = "link_local",
     /// A leg uses an interface that is not watched (excluded, or without Ethernet headers).
     Interface = "interface",
     /// There is no route to one of the peers.

@@ -1,6 +1,6 @@
 //! The types shared with the kernel half, out of its BTF (bpf/abi.h), and their safe faces.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::skel::types;
 
@@ -9,7 +9,7 @@ pub(crate) use types::{
 };
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,22 +67,40 @@ pod!(
 );
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 68);
+    assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 320 && size_of::<ls_peek>() == 92);
 
-/// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`.
+pub use longsplice_core::family::Family;
+
+/// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`. Both are
+/// of one family, and as they are on the wire; [`Leg::new`] makes them so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Leg {
     /// The far end.
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     /// Our end.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
 }
 
 impl Leg {
+    /// A leg from what a socket says of its ends: an IPv4 address that is mapped to IPv6 (a socket of AF_INET6 that was
+    /// reached over IPv4) becomes one of IPv4, and what is not on the wire, flow information and scope, zero.
+    pub fn new(peer: SocketAddr, local: SocketAddr) -> Leg {
+        let on_the_wire = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+        Leg {
+            peer: on_the_wire(peer),
+            local: on_the_wire(local),
+        }
+    }
+
+    /// The version of IP that its segments have.
+    pub fn family(self) -> Family {
+        Family::of(self.peer.ip())
+    }
+
     pub(crate) fn tuple(self) -> ls_tuple {
         ls_tuple {
-            saddr: u32::from(*self.peer.ip()).to_be(),
-            daddr: u32::from(*self.local.ip()).to_be(),
+            saddr: address(self.peer.ip()),
+            daddr: address(self.local.ip()),
             sport: self.peer.port().to_be(),
             dport: self.local.port().to_be(),
         }
@@ -113,24 +131,63 @@ impl Mapping {
     }
 }
 
+/// As the kernel half has it: of IPv6, or mapped to it.
+pub(crate) fn address(ip: IpAddr) -> [u32; 4] {
+    let v6 = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(v6.octets().chunks_exact(4)) {
+        *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    words
+}
+
 /// From network byte order.
-pub(crate) fn socket_addr(addr: u32, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(u32::from_be(addr)), u16::from_be(port))
+pub(crate) fn socket_addr(words: [u32; 4], port: u16) -> SocketAddr {
+    let mut octets = [0; 16];
+    for (bytes, word) in octets.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), u16::from_be(port))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn leg(peer: &str, local: &str) -> Leg {
+        Leg::new(peer.parse().unwrap(), local.parse().unwrap())
+    }
+
+    fn there_and_back(leg: Leg) -> Leg {
+        Leg::from_tuple(&ls_tuple::from_bytes(leg.tuple().bytes()).unwrap())
+    }
+
     #[test]
     fn a_leg_survives_the_way_to_the_kernel_and_back() {
-        let leg = Leg {
-            peer: "198.18.1.2:40000".parse().unwrap(),
-            local: "198.18.1.1:80".parse().unwrap(),
-        };
-        let t = leg.tuple();
-        assert_eq!(t.bytes(), [198, 18, 1, 2, 198, 18, 1, 1, 0x9c, 0x40, 0, 80]);
-        assert_eq!(Leg::from_tuple(&ls_tuple::from_bytes(t.bytes()).unwrap()), leg);
-        assert!(ls_tuple::from_bytes(&[0; 11]).is_none());
+        let v4 = leg("198.18.1.2:40000", "198.18.1.1:80");
+        let mapped = |last: [u8; 4]| [[0; 8].as_slice(), &[0, 0, 0xff, 0xff], &last].concat();
+        let expected = [
+            mapped([198, 18, 1, 2]),
+            mapped([198, 18, 1, 1]),
+            vec![0x9c, 0x40, 0, 80],
+        ]
+        .concat();
+        assert_eq!(v4.tuple().bytes(), expected);
+        assert_eq!((there_and_back(v4), v4.family()), (v4, Family::V4));
+        let v6 = leg("[2001:db8:1::2]:40000", "[2001:db8:1::1]:80");
+        assert_eq!(v6.tuple().bytes()[..4], [0x20, 0x01, 0x0d, 0xb8]);
+        assert_eq!((there_and_back(v6), v6.family()), (v6, Family::V6));
+        assert!(ls_tuple::from_bytes(&[0; 35]).is_none());
+    }
+
+    #[test]
+    fn a_socket_of_both_families_has_legs_of_either() {
+        let mapped = leg("[::ffff:198.18.1.2]:40000", "[::ffff:198.18.1.1]:80");
+        assert_eq!(mapped, leg("198.18.1.2:40000", "198.18.1.1:80"));
+        let scoped = leg("[fe80::2%3]:1", "[fe80::1%3]:2");
+        assert_eq!(there_and_back(scoped), scoped);
     }
 }

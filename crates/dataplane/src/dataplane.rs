@@ -2,10 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
 };
@@ -15,11 +15,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use crate::{
     abi::{Leg, Mapping, Pod, Side, ls_move, ls_record, ls_wake},
     attach::Programs,
+    births::Births,
     error::Error,
     events::Events,
-    flows::{Direction, Flows},
+    flows::{Direction, Flows, placement},
+    forwarding,
     leg::{LegStart, LegState, start_leg},
-    load::{LO_FORWARDING, META_KEY, init_meta, load, read_meta, refuse_foreign},
+    load::{META_KEY, init_meta, load, read_meta, refuse_foreign},
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
@@ -80,6 +82,7 @@ pub struct Dataplane {
     slots: Arc<SlotTable>,
     max_flows: u32,
     serial: Mutex<(u32, u32)>,
+    births: Mutex<Births>,
     records: AtomicU32,
 }
 
@@ -115,6 +118,7 @@ impl Dataplane {
             meta: loaded.meta,
             slots,
             serial: Mutex::new((meta.next_serial, meta.next_serial)),
+            births: Mutex::new(Births::new(time::now())),
             records: AtomicU32::new(0),
         };
         plane.keep_lo_forwarding()?;
@@ -128,11 +132,7 @@ impl Dataplane {
 
     /// Route look-ups of the kernel half need forwarding on the loopback, and on no other interface.
     pub fn keep_lo_forwarding(&self) -> Result<(), Error> {
-        let fail = |e| Error::from_io(format!("cannot set {LO_FORWARDING}"), e);
-        if fs::read_to_string(LO_FORWARDING).map_err(fail)?.trim() != "1" {
-            fs::write(LO_FORWARDING, "1").map_err(fail)?;
-        }
-        Ok(())
+        forwarding::keep()
     }
 
     /// The counters of what becomes of packets.
@@ -192,7 +192,12 @@ impl Dataplane {
                 let _ = self.meta.update(&META_KEY, meta.bytes(), MapFlags::ANY);
             }
         }
+        self.births().note(serial, time::now());
         serial
+    }
+
+    fn births(&self) -> MutexGuard<'_, Births> {
+        self.births.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a tuple carries a flow: its port must not be used for another connection.
@@ -200,7 +205,8 @@ impl Dataplane {
         self.flows.get(leg).is_some()
     }
 
-    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track).
+    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the two
+    /// legs' versions of IP differ, which is not translated.
     pub fn register(
         &self,
         slot: &Slot,
@@ -208,6 +214,12 @@ impl Dataplane {
         timestamps: bool,
         start: &[LegStart; 2],
     ) -> io::Result<()> {
+        if start[0].leg.family() != start[1].leg.family() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a leg of IPv4 and one of IPv6 cannot be spliced",
+            ));
+        }
         let now = time::now();
         let legs = Side::BOTH.map(|side| {
             let (x, o) = (&start[side.index()], &start[side.other().index()]);
@@ -283,7 +295,7 @@ impl Dataplane {
     /// to its peer.
     pub fn alone(&self, leg: Leg) -> Option<Alone> {
         let rec = self.flows.get(leg)?;
-        (u32::from(rec.placement) == ls_placement::LS_ALONE.0).then_some(Alone {
+        (placement(&rec) == ls_placement::LS_ALONE).then_some(Alone {
             mapping: Mapping {
                 seq: rec.seq_off,
                 ack: rec.ack_off,
@@ -404,8 +416,8 @@ impl Dataplane {
 
     /// Both directions of the flow in a slot, as they are now.
     pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
-        let now = time::now();
-        Side::BOTH.map(|side| Direction::of_slot(legs[side.index()], &slot.leg(side), now))
+        let (births, now) = (self.births(), time::now());
+        Side::BOTH.map(|side| Direction::of_slot(legs[side.index()], &slot.leg(side), &births, now))
     }
 
     /// What the kernel half has noted of a leg.
@@ -434,12 +446,13 @@ impl Dataplane {
 
     /// The direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
-        self.flows.direction(leg, time::now())
+        self.flows.direction(leg, &self.births(), time::now())
     }
 
     /// Every direction of every flow, in no order.
     pub fn scan(&self, each: impl FnMut(Direction)) -> io::Result<()> {
-        self.flows.scan(time::now(), each)
+        let births = self.births().clone();
+        self.flows.scan(&births, time::now(), each)
     }
 
     /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.
@@ -452,10 +465,8 @@ impl Dataplane {
         for ifindex in self.linked_interfaces() {
             self.detach(ifindex);
         }
-        if let Ok(meta) = read_meta(&self.meta)
-            && meta.lo_forwarding == 0
-        {
-            let _ = fs::write(LO_FORWARDING, "0");
+        if let Ok(meta) = read_meta(&self.meta) {
+            forwarding::restore(meta.lo_forwarding);
         }
         self.pins.remove_all();
     }

@@ -36,6 +36,8 @@ pub struct Event {
     pub ifindex: u32,
     /// Sequence number of its payload.
     pub seq: u32,
+    /// Where its TCP header begins in `packet`: behind IP options or extension headers.
+    pub tcp: usize,
     /// Where its payload stands in `packet`; shorter than the rest where a frame was padded.
     pub payload: std::ops::Range<usize>,
     /// The packet from its Ethernet header on.
@@ -49,6 +51,7 @@ impl Event {
         let start = head.offset as usize;
         let payload = start..start.checked_add(head.payload as usize)?;
         packet.get(payload.clone())?;
+        let tcp = Some(head.tcp as usize).filter(|&tcp| tcp < start)?;
         Some(Event {
             kind: match ls_event_kind(head.kind) {
                 ls_event_kind::LS_E_COPY => EventKind::Copy,
@@ -62,6 +65,7 @@ impl Event {
             },
             ifindex: head.ifindex,
             seq: head.seq,
+            tcp,
             payload,
             packet: packet.to_vec(),
         })

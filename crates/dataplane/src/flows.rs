@@ -1,11 +1,12 @@
 //! The records of spliced flows: both directions of each, by what is seen on ingress.
 
-use std::{io, net::SocketAddrV4};
+use std::io;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     abi::{Leg, Pod, Side, ls_leg, ls_record, ls_tuple, socket_addr},
+    births::Births,
     skel::types::{ls_placement, ls_seen, ls_trait},
     time::TICK,
 };
@@ -38,29 +39,28 @@ pub struct Direction {
     pub ack: u32,
     /// Payload bytes translated.
     pub bytes: u64,
-    /// Wire segments translated.
-    pub segments: u64,
-    /// How long the flow has had a record.
+    /// How long the flow has had a record, as far as this process knows: at least so long, where a predecessor made it.
     pub age: std::time::Duration,
     /// How long nothing has passed in this direction; a tick (about a second) exact.
     pub idle: std::time::Duration,
 }
 
 impl Direction {
-    fn new(key: &ls_tuple, r: &ls_record, now: u32) -> Direction {
+    fn new(key: &ls_tuple, r: &ls_record, births: &Births, now: u32) -> Direction {
         let since = |tick: u32| TICK * now.saturating_sub(tick);
-        let peer: SocketAddrV4 = socket_addr(r.daddr, r.dport);
-        let local: SocketAddrV4 = socket_addr(r.saddr, r.sport);
         Direction {
             leg: Leg::from_tuple(key),
-            far: Leg { peer, local },
+            far: Leg {
+                peer: socket_addr(r.daddr, r.dport),
+                local: socket_addr(r.saddr, r.sport),
+            },
             side: if has(r.traits, ls_trait::LS_SIDE_SERVER.0) {
                 Side::Server
             } else {
                 Side::Client
             },
             serial: r.serial,
-            slot: (u32::from(r.placement) == ls_placement::LS_SLOTTED.0).then_some(r.r#where),
+            slot: (placement(r) == ls_placement::LS_SLOTTED).then_some(r.r#where),
             fin: has(r.seen, ls_seen::LS_SEEN_FIN.0),
             reset: has(r.seen, ls_seen::LS_SEEN_RST.0),
             end: r.rx_end,
@@ -68,20 +68,24 @@ impl Direction {
                 .wrapping_add(u32::from(has(r.seen, ls_seen::LS_SEEN_FIN.0)))
                 .wrapping_add(r.seq_off),
             ack: r.rx_ack,
-            bytes: r.bytes,
-            segments: r.segments,
-            age: since(r.born),
+            bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
+            age: since(births.of(r.serial)),
             idle: since(r.last_seen),
         }
     }
 
-    pub(crate) fn of_slot(leg: Leg, l: &ls_leg, now: u32) -> Direction {
-        Direction::new(&leg.tuple(), &l.rec, now)
+    pub(crate) fn of_slot(leg: Leg, l: &ls_leg, births: &Births, now: u32) -> Direction {
+        Direction::new(&leg.tuple(), &l.rec, births, now)
     }
 }
 
+/// Where the truth about a direction is.
+pub(crate) fn placement(rec: &ls_record) -> ls_placement {
+    ls_placement(u32::from(rec.placement) & !ls_placement::LS_ARMED.0)
+}
+
 fn is_alone(rec: &ls_record) -> bool {
-    u32::from(rec.placement) == ls_placement::LS_ALONE.0
+    placement(rec) == ls_placement::LS_ALONE
 }
 
 fn has(flags: u8, flag: u32) -> bool {
@@ -131,14 +135,14 @@ impl Flows {
     }
 
     /// The record of a tuple, as a direction.
-    pub(crate) fn direction(&self, leg: Leg, now: u32) -> Option<Direction> {
+    pub(crate) fn direction(&self, leg: Leg, births: &Births, now: u32) -> Option<Direction> {
         self.get(leg)
             .filter(|rec| !is_alone(rec))
-            .map(|rec| Direction::new(&leg.tuple(), &rec, now))
+            .map(|rec| Direction::new(&leg.tuple(), &rec, births, now))
     }
 
     /// Every record of a flow, in no order; one that is added or removed meanwhile may be missed or seen twice.
-    pub(crate) fn scan(&self, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
+    pub(crate) fn scan(&self, births: &Births, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
         let batches = self
             .map
             .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
@@ -147,7 +151,7 @@ impl Flows {
             if let (Some(key), Some(rec)) = (ls_tuple::from_bytes(&key), ls_record::from_bytes(&value))
                 && !is_alone(&rec)
             {
-                each(Direction::new(&key, &rec, now));
+                each(Direction::new(&key, &rec, births, now));
             }
         }
         Ok(())

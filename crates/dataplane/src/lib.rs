@@ -3,10 +3,12 @@
 
 mod abi;
 mod attach;
+mod births;
 mod dataplane;
 mod error;
 mod events;
 mod flows;
+mod forwarding;
 mod leg;
 mod load;
 mod peek;
@@ -46,7 +48,7 @@ mod slots;
 mod time;
 mod verdicts;
 
-pub use abi::{ABI_VERSION, Leg, Mapping, Side};
+pub use abi::{ABI_VERSION, Family, Leg, Mapping, Side};
 pub use dataplane::{Alone, Dataplane, Hook, Options};
 pub use error::Error;
 pub use events::{Event, EventKind, Events};

@@ -1,7 +1,6 @@
 //! Loading the programs with their maps, or taking over a predecessor's maps.
 
 use std::{
-    fs,
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -17,12 +16,11 @@ use crate::{
     attach::Programs,
     dataplane::Options,
     error::Error,
+    forwarding,
     pins::{self, Pins},
     skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder},
 };
 
-/// The sysctl that route look-ups need.
-pub(crate) const LO_FORWARDING: &str = "/proc/sys/net/ipv4/conf/lo/forwarding";
 /// Of the only element of the map `meta`.
 pub(crate) const META_KEY: [u8; 4] = [0; 4];
 
@@ -195,12 +193,11 @@ fn has_flows(pins: &Pins) -> bool {
 pub(crate) fn init_meta(map: &MapHandle) -> Result<ls_meta, Error> {
     let mut meta = read_meta(map)?;
     if meta.version == 0 {
-        let forwarding = fs::read_to_string(LO_FORWARDING).unwrap_or_default();
         meta = ls_meta {
             version: ABI_VERSION,
             next_serial: 1,
             netns: pins::network_namespace()?,
-            lo_forwarding: u32::from(forwarding.trim() == "1"),
+            lo_forwarding: forwarding::found(),
             ..Default::default()
         };
         map.update(&META_KEY, meta.bytes(), MapFlags::ANY)

@@ -2,13 +2,13 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering, fence},
 };
 
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
     peek::Peek,
-    skel::types::{ls_mode, ls_owed, ls_seen, ls_slot_flag},
+    skel::types::{ls_mode, ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
 };
 
@@ -173,8 +173,12 @@ impl Slot {
         }
         let element = self.table.at(self.index).as_ptr();
         // SAFETY: a byte within the mapping, which the table keeps alive; only an atomic access is made.
-        let armed = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.armed) };
-        armed.store(u8::from(at.is_some()), Ordering::SeqCst);
+        let placement = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.placement) };
+        let armed = ls_placement::LS_ARMED.0 as u8;
+        match at {
+            Some(_) => placement.fetch_or(armed, Ordering::SeqCst),
+            None => placement.fetch_and(!armed, Ordering::SeqCst),
+        };
     }
 
     /// Mode Drain: promises that all that the local socket of a side had received up to `cut` was read and passed on, and
@@ -306,11 +310,13 @@ impl Slot {
 
     /// Adds to the payload bytes of the direction from a side.
     pub fn add_bytes(&self, side: Side, bytes: u64) {
-        // SAFETY: an aligned u64 within the mapping, which the table keeps alive; only an atomic access is made.
-        let total = unsafe {
-            AtomicU64::from_ptr(&raw mut (*self.table.at(self.index).as_ptr()).leg[side.index()].rec.bytes)
-        };
-        total.fetch_add(bytes, Ordering::Relaxed);
+        let i = side.index();
+        let element = self.table.at(self.index).as_ptr();
+        // SAFETY: an aligned u16 within the mapping, which the table keeps alive; only an atomic access is made.
+        let high = unsafe { AtomicU16::from_ptr(&raw mut (*element).leg[i].rec.bytes_high) };
+        let low = field!(self, leg[i].rec.bytes_low).fetch_add(bytes as u32, Ordering::Relaxed);
+        let carry = u16::from(low.checked_add(bytes as u32).is_none());
+        high.fetch_add(((bytes >> 32) as u16).wrapping_add(carry), Ordering::Relaxed);
     }
 
     /// Fills the slot, mode last.

@@ -4,37 +4,52 @@
 //! nothing when the far end grants more, and in some states it cannot be made to. So the segment is written here, an empty
 //! one with what the socket itself acknowledged last, through a raw socket. The egress program puts the right window in.
 
-use std::{io, net::SocketAddrV4};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use longsplice_dataplane::{Leg, LegState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::packet::{FLAG_ACK, Segment, window_field};
 
-/// The IP header is ours.
+/// The IP header is ours, in both families: the kernel sets `IP_HDRINCL` for this protocol (`inet_create`, `inet6_create`).
 const IPPROTO_RAW: i32 = 255;
 
-/// A raw socket.
+/// A raw socket for each family.
 #[derive(Debug)]
 pub(crate) struct Announcer {
-    socket: Socket,
+    v4: Socket,
+    /// Not there on a machine without IPv6.
+    v6: Option<Socket>,
 }
 
 impl Announcer {
     /// Needs CAP_NET_RAW.
     pub(crate) fn open() -> io::Result<Announcer> {
-        let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
-        socket.set_nonblocking(true)?;
-        Ok(Announcer { socket })
+        Ok(Announcer {
+            v4: raw(Domain::IPV4)?,
+            v6: raw(Domain::IPV6).ok(),
+        })
     }
 
     /// Announces the window of a leg. `x` is the leg, `timestamps` whether it has them.
     pub(crate) fn announce(&self, leg: Leg, x: &LegState, timestamps: bool) -> io::Result<()> {
-        let packet = segment(leg, x, timestamps);
-        self.socket
-            .send_to(&packet, &SocketAddrV4::new(*leg.peer.ip(), 0).into())
-            .map(drop)
+        let socket = match leg.peer.ip() {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
+        };
+        // A raw socket takes a port for a protocol.
+        let to = SocketAddr::new(leg.peer.ip(), 0);
+        socket.send_to(&segment(leg, x, timestamps), &to.into()).map(drop)
     }
+}
+
+fn raw(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(IPPROTO_RAW)))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// In the numbers of the socket: egress takes it for the socket's, and maps it.
@@ -57,28 +72,39 @@ mod tests {
 
     #[test]
     fn the_segment_is_what_the_socket_would_say() {
-        let leg = Leg {
-            peer: "198.18.1.1:40000".parse().unwrap(),
-            local: "198.18.1.2:8080".parse().unwrap(),
-        };
-        let x = LegState {
-            loc_end: 0x0102_0304,
-            loc_ack: u32::MAX,
-            loc_edge: 0x1_0000 - 1,
-            scale_out: 7,
-            ts_sent: 77,
-            peer_ts: 88,
-            ..LegState::default()
-        };
-        let p = segment(leg, &x, true);
-        assert_eq!(p.len(), 52);
-        assert_eq!(p[24..32], [1, 2, 3, 4, 255, 255, 255, 255]);
-        assert_eq!(u16::from_be_bytes([p[34], p[35]]), 512, "across the wrap");
-        assert_eq!(segment(leg, &x, false).len(), 40);
-        let closed = LegState {
-            loc_edge: x.loc_ack.wrapping_sub(5),
-            ..x
-        };
-        assert_eq!(segment(leg, &closed, false)[34..36], [0, 0]);
+        for (peer, local, ip) in [
+            ("198.18.1.1:40000", "198.18.1.2:8080", 20),
+            ("[2001:db8::1]:40000", "[2001:db8::2]:8080", 40),
+        ] {
+            let leg = Leg {
+                peer: peer.parse().unwrap(),
+                local: local.parse().unwrap(),
+            };
+            let x = LegState {
+                loc_end: 0x0102_0304,
+                loc_ack: u32::MAX,
+                loc_edge: 0x1_0000 - 1,
+                scale_out: 7,
+                ts_sent: 77,
+                peer_ts: 88,
+                ..LegState::default()
+            };
+            let p = segment(leg, &x, true);
+            assert_eq!(p.len(), ip + 32);
+            assert_eq!(
+                p[ip..ip + 4],
+                [0x1f, 0x90, 0x9c, 0x40],
+                "from ours to the peer's port"
+            );
+            assert_eq!(p[ip + 4..ip + 12], [1, 2, 3, 4, 255, 255, 255, 255]);
+            let window = |p: &[u8]| u16::from_be_bytes([p[ip + 14], p[ip + 15]]);
+            assert_eq!(window(&p), 512, "across the wrap");
+            assert_eq!(segment(leg, &x, false).len(), ip + 20);
+            let closed = LegState {
+                loc_edge: x.loc_ack.wrapping_sub(5),
+                ..x
+            };
+            assert_eq!(window(&segment(leg, &closed, false)), 0);
+        }
     }
 }

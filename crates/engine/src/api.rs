@@ -269,8 +269,6 @@ pub struct DirectionInfo {
     /// Payload bytes, relayed and spliced; may begin anew when the pair has come back. What is sent again while spliced counts
     /// again.
     pub bytes: u64,
-    /// Segments translated by the kernel half (wire segments, as GSO would cut them); 0 while relayed.
-    pub segments: u64,
     /// Whether the sender has sent its FIN.
     pub fin: bool,
 }

@@ -189,6 +189,7 @@ mod tests {
             ifindex: 1,
             seq,
             payload: 0..bytes.len(),
+            tcp: 0,
             packet: bytes.to_vec(),
         }
     }

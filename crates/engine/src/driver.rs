@@ -65,7 +65,7 @@ pub(crate) struct Driver<'a> {
     pub(crate) mappings: [Mapping; 2],
     /// What has been added to the records, of what was relayed.
     pub(crate) recorded: [u64; 2],
-    /// Bytes and segments of the records at the last look.
+    /// Bytes and acknowledgements of the records at the last look.
     pub(crate) seen: [u64; 4],
 }
 
@@ -115,7 +115,7 @@ impl<'a> Driver<'a> {
             Some(before) => before.legs,
             None => [legs::addresses(&pair.client)?, legs::addresses(&pair.server)?],
         };
-        let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs)?));
+        let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs).ok()?));
         let id = match (&flow, &before) {
             (Some(flow), _) => FlowId(flow.serial()),
             (None, Some(before)) if !splicer.mapped.has(before.id.0) => before.id,
@@ -223,7 +223,7 @@ impl Driver<'_> {
     pub(crate) fn look(&mut self, directions: &[Direction; 2], now: Instant) -> bool {
         self.entry.note_translated(directions);
         let [a, b] = directions;
-        let seen = [a.bytes, a.segments, b.bytes, b.segments];
+        let seen = [a.bytes, a.ack.into(), b.bytes, b.ack.into()];
         if seen != self.seen {
             self.seen = seen;
             self.traps.note_activity(now);

@@ -430,9 +430,9 @@ impl Flow {
 
     /// Lets the kernel half's records stand alone. What is given back must be kept for a moment, then be passed to
     /// [`Settling::settle`]. The flow itself comes back if a packet has just woken its sockets.
-    pub(crate) fn release(mut self) -> Result<Settling, Flow> {
+    pub(crate) fn release(mut self) -> Result<Settling, Box<Flow>> {
         match self.plane.release(self.slot(), self.legs, self.interfaces) {
-            Err(_) if self.mode() == Mode::Undrain => return Err(self),
+            Err(_) if self.mode() == Mode::Undrain => return Err(Box::new(self)),
             // Else the tuple has a new owner already.
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
                 tracing::error!(error = %e, "cannot release a flow from its slot");

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     sync::{Arc, PoisonError, Weak},
     time::Duration,
 };
@@ -12,7 +12,7 @@ use rtnetlink::{
     Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection,
     packet_route::{
         link::{LinkAttribute, LinkFlags, LinkLayerType},
-        route::RouteAttribute,
+        route::{RouteAddress, RouteAttribute},
     },
 };
 use tokio::time::sleep;
@@ -29,6 +29,8 @@ pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error
         MulticastGroup::Link,
         MulticastGroup::Ipv4Ifaddr,
         MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv6Ifaddr,
+        MulticastGroup::Ipv6Route,
     ];
     let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
     tokio::spawn(connection);
@@ -133,23 +135,35 @@ async fn links(handle: &Handle) -> Result<HashMap<u32, String>, rtnetlink::Error
     Ok(found)
 }
 
-/// Interfaces that IPv4 routes of any table lead to, those to our own addresses among them.
+/// Interfaces that routes of either family and any table lead to, those to our own addresses among them.
 async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
+    let families = [
+        RouteMessageBuilder::<Ipv4Addr>::new().build(),
+        RouteMessageBuilder::<Ipv6Addr>::new().build(),
+    ];
     let mut found = Vec::new();
-    let mut routes = handle
-        .route()
-        .get(RouteMessageBuilder::<Ipv4Addr>::new().build())
-        .execute();
-    while let Some(route) = routes.try_next().await? {
-        for attribute in &route.attributes {
-            match attribute {
-                RouteAttribute::Oif(index) => found.push(*index),
-                RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|h| h.interface_index)),
-                _ => {}
+    for family in families {
+        let mut routes = handle.route().get(family).execute();
+        while let Some(route) = routes.try_next().await? {
+            if route.attributes.iter().any(is_of_every_interface) {
+                continue;
+            }
+            for attribute in &route.attributes {
+                match attribute {
+                    RouteAttribute::Oif(index) => found.push(*index),
+                    RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|h| h.interface_index)),
+                    _ => {}
+                }
             }
         }
     }
     found.sort_unstable();
     found.dedup();
     Ok(found)
+}
+
+/// The kernel gives each interface that is up routes to the link-local and to the multicast addresses of IPv6, also where nothing
+/// else is routed: to the ports of a bridge, say, whose frames are not for us.
+fn is_of_every_interface(attribute: &RouteAttribute) -> bool {
+    matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local() || to.is_multicast())
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -12,13 +12,10 @@ use longsplice_core::{
     reason::RelayReason,
 };
 use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Peek, Side};
-use longsplice_repair::{State, TcpInfo, options, tcp_info};
+use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
 use tokio::net::TcpStream;
 
-use crate::{api::LegInfo, mapped::Place, pump::Pump, wake::later};
-
-/// IPv4 and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
-const HEADERS: u32 = 40;
+use crate::{api::LegInfo, mapped::Place, packet::headers, pump::Pump, wake::later};
 
 /// Why a pair cannot be spliced now.
 #[derive(Debug)]
@@ -51,37 +48,49 @@ impl Refusal {
 
 /// The addresses of a socket's connection, v4-mapped ones as what they are on the wire.
 pub(crate) fn addresses(socket: &TcpStream) -> io::Result<LegInfo> {
-    let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
     Ok(LegInfo {
         peer: canonical(socket.peer_addr()?),
         local: canonical(socket.local_addr()?),
     })
 }
 
+/// Whether a leg to this address could be spliced: a link-local one means something only together with an interface, which
+/// records and route look-ups do not have.
+pub(crate) fn is_global(address: SocketAddr) -> bool {
+    !matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
 fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
-    let v4 = |a: SocketAddr| match a.ip() {
-        IpAddr::V4(ip) => Ok(SocketAddrV4::new(ip, a.port())),
-        IpAddr::V6(_) => Err(Refusal::for_good(RelayReason::Ipv6)),
-    };
-    Ok(Leg {
-        peer: v4(addresses.peer)?,
-        local: v4(addresses.local)?,
-    })
+    match is_global(addresses.peer) && is_global(addresses.local) {
+        true => Ok(Leg::new(addresses.peer, addresses.local)),
+        false => Err(Refusal::for_good(RelayReason::LinkLocal)),
+    }
+}
+
+/// Both legs; an error if they cannot be spliced, whatever else they are.
+pub(crate) fn both(addresses: &[LegInfo; 2]) -> Result<[Leg; 2], Refusal> {
+    let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
+    match legs[0].family() == legs[1].family() {
+        true => Ok(legs),
+        false => Err(Refusal::for_good(RelayReason::Families)),
+    }
 }
 
 /// The longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the kernel
 /// keeps it below half of the peer's window.)
-fn peer_max_segment(info: &TcpInfo, peek: &Peek) -> u32 {
-    peek.mss_clamp.min(info.pmtu().saturating_sub(HEADERS))
+fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
+    let fits = info.pmtu().saturating_sub(headers(leg.peer.ip()));
+    peek.mss_clamp.min(fits)
 }
 
 /// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told.
 pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
-    let peek = plane.peek(leg(&addresses(client).ok()?).ok()?).ok()?;
-    Some(peer_max_segment(&tcp_info(client).ok()?, &peek))
+    let leg = leg(&addresses(client).ok()?).ok()?;
+    let peek = plane.peek(leg).ok()?;
+    Some(peer_max_segment(leg, &tcp_info(client).ok()?, &peek))
 }
 
-fn leg_options(info: &TcpInfo, peek: &Peek) -> LegOptions {
+fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
     let scale = |n| if info.window_scaling() { n } else { 0 };
     LegOptions {
         timestamps: info.timestamps(),
@@ -90,7 +99,7 @@ fn leg_options(info: &TcpInfo, peek: &Peek) -> LegOptions {
         peer_scale: scale(info.snd_wscale()),
         our_scale: scale(info.rcv_wscale()),
         offered_mss: info.advmss(),
-        peer_mss: peer_max_segment(info, peek),
+        peer_mss: peer_max_segment(leg, info, peek),
     }
 }
 
@@ -132,11 +141,6 @@ pub(crate) struct Assessment {
     ecn: bool,
 }
 
-/// Both legs; `None` if they cannot be spliced, whatever else they are.
-pub(crate) fn both(addresses: &[LegInfo; 2]) -> Option<[Leg; 2]> {
-    Some([leg(&addresses[0]).ok()?, leg(&addresses[1]).ok()?])
-}
-
 /// Asks the kernel about both sockets and matches them. `place` knows what a leg counts otherwise than the wire.
 pub(crate) fn assess(
     plane: &Dataplane,
@@ -159,7 +163,7 @@ pub(crate) fn assess_again(
     watched: impl Fn(u32) -> bool,
     mut place: impl FnMut(Side, Leg) -> Place,
 ) -> Result<Assessment, Refusal> {
-    let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
+    let legs = both(addresses)?;
     let mut mappings = [Mapping::default(); 2];
     let mut is_alone = [false; 2];
     let looked = plane.peek_both(legs).map_err(|e| match e.kind() {
@@ -210,8 +214,8 @@ pub(crate) fn assess_again(
         infos.push(info);
     }
     let plan = match_legs(
-        &leg_options(&infos[0], &peeks[0]),
-        &leg_options(&infos[1], &peeks[1]),
+        &leg_options(legs[0], &infos[0], &peeks[0]),
+        &leg_options(legs[1], &infos[1], &peeks[1]),
     )
     .map_err(Refusal::for_good)?;
     Ok(Assessment {
@@ -302,5 +306,36 @@ impl Assessment {
                 ts_high: self.clocks[o],
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(peer: &str, local: &str) -> LegInfo {
+        LegInfo {
+            peer: canonical(peer.parse().unwrap()),
+            local: canonical(local.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn legs_are_of_one_family_and_known_everywhere() {
+        let v4 = info("198.18.1.1:4000", "198.18.1.2:80");
+        let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
+        let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
+        let linked = info("[fe80::1%2]:4000", "[fe80::2%2]:80");
+        let matched = |legs: [LegInfo; 2]| both(&legs).map_err(|refusal| refusal.reason);
+        assert!(matched([v4, mapped]).is_ok_and(|legs| legs[1].peer.to_string() == "198.18.2.1:80"));
+        assert!(matched([v6, v6]).is_ok());
+        for (legs, reason) in [
+            ([v4, v6], RelayReason::Families),
+            ([v6, mapped], RelayReason::Families),
+            ([v6, linked], RelayReason::LinkLocal),
+            ([linked, v4], RelayReason::LinkLocal),
+        ] {
+            assert_eq!(matched(legs), Err(reason), "{legs:?}");
+        }
     }
 }

@@ -1,22 +1,77 @@
 //! Segments that user space writes: window announcements, and pieces of what was held.
 
-use std::{net::SocketAddrV4, ops::Range};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+};
 
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
-pub(crate) const IP_HEADER: usize = 20;
-pub(crate) const TCP_HEADER: usize = 20;
+const TCP_HEADER: usize = 20;
 /// NOP NOP TS 10 (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
+/// And hop limit.
 const TTL: u8 = 64;
+const TCP: u8 = 6;
 pub(crate) const FLAG_FIN: u8 = 0x01;
 pub(crate) const FLAG_PSH: u8 = 0x08;
 pub(crate) const FLAG_ACK: u8 = 0x10;
 
+/// What differs between the families in an IP packet that is written here.
+struct Layer {
+    ethertype: u16,
+    /// The length of the header without options or extension headers, in bytes.
+    header: usize,
+    /// Where the length stands, and how many bytes it does not count.
+    length: (usize, usize),
+    /// Both addresses.
+    addresses: Range<usize>,
+    /// The checksum of the header (IPv6 has none).
+    checksum: Option<usize>,
+}
+
+const V4: Layer = Layer {
+    ethertype: 0x0800,
+    header: 20,
+    length: (2, 0),
+    addresses: 12..20,
+    checksum: Some(10),
+};
+
+const V6: Layer = Layer {
+    ethertype: 0x86dd,
+    header: 40,
+    length: (4, 40),
+    addresses: 8..40,
+    checksum: None,
+};
+
+impl Layer {
+    fn of(ip: IpAddr) -> &'static Layer {
+        match ip.is_ipv4() {
+            true => &V4,
+            false => &V6,
+        }
+    }
+
+    fn of_packet(ip: &[u8]) -> Option<&'static Layer> {
+        match ip.first()? >> 4 {
+            4 => Some(&V4),
+            6 => Some(&V6),
+            _ => None,
+        }
+    }
+}
+
+/// IP and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
+pub(crate) fn headers(peer: IpAddr) -> u32 {
+    (Layer::of(peer).header + TCP_HEADER) as u32
+}
+
 /// Whether a held packet ends its stream.
 pub(crate) fn has_fin(event: &Event) -> bool {
-    let flags = event.packet.get(ETHERNET + IP_HEADER + 13);
+    let flags = event.packet.get(event.tcp + 13);
     flags.is_some_and(|flags| flags & FLAG_FIN != 0)
 }
 
@@ -25,29 +80,24 @@ pub(crate) fn has_fin(event: &Event) -> bool {
 pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec<u8>> {
     let head = event.packet.get(..event.payload.start)?;
     let payload = event.packet.get(event.payload.clone())?;
-    if head.len() < ETHERNET + IP_HEADER + TCP_HEADER {
-        return None;
-    }
     let mut p = head.to_vec();
-    p.extend_from_slice(payload.get(part.clone())?);
-    let length = u16::try_from(p.len() - ETHERNET).ok()?;
-    let ip = p.get_mut(ETHERNET..)?;
-    ip[2..4].copy_from_slice(&length.to_be_bytes());
-    let tcp = &mut ip[IP_HEADER..];
+    let tcp = p.get_mut(event.tcp..).filter(|t| t.len() >= TCP_HEADER)?;
     let seq = event.seq.wrapping_add(u32::try_from(part.start).ok()?);
     tcp[4..8].copy_from_slice(&seq.to_be_bytes());
     if !ends {
         tcp[13] &= !(FLAG_FIN | FLAG_PSH);
     }
-    seal(ip);
+    p.extend_from_slice(payload.get(part)?);
+    seal(p.get_mut(ETHERNET..)?, event.tcp.checked_sub(ETHERNET)?)?;
     Some(p)
 }
 
 /// A segment without payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
-    pub(crate) from: SocketAddrV4,
-    pub(crate) to: SocketAddrV4,
+    /// Of the same family as `to`.
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) flags: u8,
@@ -60,16 +110,11 @@ pub(crate) struct Segment {
 impl Segment {
     /// The IP packet.
     pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut p = ip_header(self.from.ip(), self.to.ip());
+        let at = p.len();
         let tcp_len = TCP_HEADER + if self.timestamps.is_some() { TIMESTAMPS } else { 0 };
-        let mut p = vec![0; IP_HEADER + tcp_len];
-        p[0] = 0x45;
-        p[2..4].copy_from_slice(&((IP_HEADER + tcp_len) as u16).to_be_bytes());
-        p[6] = 0x40; // DF, as TCP does
-        p[8] = TTL;
-        p[9] = 6;
-        p[12..16].copy_from_slice(&self.from.ip().octets());
-        p[16..20].copy_from_slice(&self.to.ip().octets());
-        let t = &mut p[IP_HEADER..];
+        p.resize(at + tcp_len, 0);
+        let t = &mut p[at..];
         t[0..2].copy_from_slice(&self.from.port().to_be_bytes());
         t[2..4].copy_from_slice(&self.to.port().to_be_bytes());
         t[4..8].copy_from_slice(&self.seq.to_be_bytes());
@@ -82,9 +127,32 @@ impl Segment {
             t[24..28].copy_from_slice(&value.to_be_bytes());
             t[28..32].copy_from_slice(&echo.to_be_bytes());
         }
-        seal(&mut p);
+        // It is short, and of a family.
+        let _ = seal(&mut p, at);
         p
     }
+}
+
+/// A header without its length and checksum.
+fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
+    let layer = Layer::of(from);
+    let mut p = vec![0; layer.header];
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            // DF, as TCP does.
+            (p[0], p[6], p[8], p[9]) = (0x45, 0x40, TTL, TCP);
+            p[layer.addresses.clone()].copy_from_slice(&[from.octets(), to.octets()].concat());
+        }
+        (from, to) => {
+            let octets = [from, to].map(|ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+                IpAddr::V6(ip) => ip.octets(),
+            });
+            (p[0], p[6], p[7]) = (0x60, TCP, TTL);
+            p[layer.addresses.clone()].copy_from_slice(&octets.concat());
+        }
+    }
+    p
 }
 
 /// The field that announces a window from `ack` to `edge`.
@@ -106,20 +174,31 @@ pub(crate) fn end_of_stream(leg: Leg, x: &LegState) -> Vec<u8> {
         timestamps: None,
     };
     let mut frame = vec![0; ETHERNET];
-    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[12..14].copy_from_slice(&Layer::of(leg.peer.ip()).ethertype.to_be_bytes());
     frame.extend(fin.bytes());
     frame
 }
 
-/// Puts both checksums of an IPv4 packet without options right.
-pub(crate) fn seal(ip: &mut [u8]) {
-    ip[10..12].fill(0);
-    let check = !fold(sum(&ip[..IP_HEADER]));
-    ip[10..12].copy_from_slice(&check.to_be_bytes());
-    ip[IP_HEADER + 16..IP_HEADER + 18].fill(0);
-    let length = (ip.len() - IP_HEADER) as u64;
-    let check = !fold(sum(&ip[12..20]) + 6 + length + sum(&ip[IP_HEADER..]));
-    ip[IP_HEADER + 16..IP_HEADER + 18].copy_from_slice(&check.to_be_bytes());
+/// Puts the length and the checksums of an IP packet right whose TCP header begins at `tcp`. `None` if it cannot be one.
+pub(crate) fn seal(ip: &mut [u8], tcp: usize) -> Option<()> {
+    let layer = Layer::of_packet(ip).filter(|layer| tcp >= layer.header)?;
+    let (at, uncounted) = layer.length;
+    let length = u16::try_from(ip.len() - uncounted).ok()?;
+    ip[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    if let Some(at) = layer.checksum {
+        ip[at..at + 2].fill(0);
+        let check = !fold(sum(&ip[..tcp]));
+        ip[at..at + 2].copy_from_slice(&check.to_be_bytes());
+    }
+    ip[tcp + 16..tcp + 18].fill(0);
+    let check = !fold(transport_sum(ip, tcp, layer));
+    ip[tcp + 16..tcp + 18].copy_from_slice(&check.to_be_bytes());
+    Some(())
+}
+
+/// Of the pseudo header and the segment (RFC 9293 section 3.1, RFC 8200 section 8.1).
+fn transport_sum(ip: &[u8], tcp: usize, layer: &Layer) -> u64 {
+    sum(&ip[layer.addresses.clone()]) + u64::from(TCP) + (ip.len() - tcp) as u64 + sum(&ip[tcp..])
 }
 
 /// Of 16-bit words; an odd byte is the first of a word (RFC 1071).
@@ -143,47 +222,104 @@ mod tests {
 
     use super::*;
 
-    /// Sums to zero with its checksum in it.
-    fn is_sealed(ip: &[u8]) -> bool {
-        let tcp = fold(sum(&ip[12..20]) + 6 + (ip.len() - IP_HEADER) as u64 + sum(&ip[IP_HEADER..]));
-        fold(sum(&ip[..IP_HEADER])) == 0xffff && tcp == 0xffff
+    /// Sums to zero with its checksums in it, and has the length that it says.
+    fn is_sealed(ip: &[u8], tcp: usize) -> bool {
+        let layer = Layer::of_packet(ip).unwrap();
+        let (at, uncounted) = layer.length;
+        let length = usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
+        length + uncounted == ip.len()
+            && fold(transport_sum(ip, tcp, layer)) == 0xffff
+            && (layer.checksum.is_none() || fold(sum(&ip[..tcp])) == 0xffff)
     }
 
-    #[test]
-    fn the_pieces_are_the_whole() {
-        let mut packet = vec![0; ETHERNET + IP_HEADER + TCP_HEADER];
-        packet[ETHERNET] = 0x45;
-        packet[ETHERNET + 9] = 6;
-        packet[ETHERNET + IP_HEADER + 12] = 5 << 4;
-        packet[ETHERNET + IP_HEADER + 13] = FLAG_ACK | FLAG_PSH | FLAG_FIN;
+    /// IP headers, without and with options or an extension header.
+    fn heads() -> [Vec<u8>; 4] {
+        let v4 = ip_header([198, 18, 1, 1].into(), [198, 18, 1, 2].into());
+        let v6 = ip_header("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+        let (mut with_options, mut extended) = (v4.clone(), v6.clone());
+        with_options[0] = 0x46;
+        with_options.extend([1, 1, 1, 0]);
+        extended[6] = 0;
+        extended.extend([TCP, 0, 1, 4, 0, 0, 0, 0]);
+        [v4, v6, with_options, extended]
+    }
+
+    fn held(ip_header: &[u8]) -> Event {
+        let mut packet = [&[0; ETHERNET], ip_header, &[0; TCP_HEADER]].concat();
+        let tcp = ETHERNET + ip_header.len();
+        packet[tcp + 12] = 5 << 4;
+        packet[tcp + 13] = FLAG_ACK | FLAG_PSH | FLAG_FIN;
         let start = packet.len();
         packet.extend((0..=100u8).collect::<Vec<_>>());
         let payload = start..packet.len();
+        // Of the frame, not of the packet.
         packet.extend([0; 7]);
-        let event = Event {
+        Event {
             kind: EventKind::Held,
             serial: 1,
             side: Side::Client,
             ifindex: 1,
             seq: u32::MAX - 10,
             payload,
+            tcp,
             packet,
-        };
-        let piece = |part: Range<usize>| piece(&event, part.clone(), part.end == 101);
-        let (first, last) = (piece(0..31).unwrap(), piece(31..101).unwrap());
-        for p in [&first, &last] {
-            assert!(is_sealed(&p[ETHERNET..]));
-            assert_eq!(
-                usize::from(u16::from_be_bytes([p[16], p[17]])),
-                p.len() - ETHERNET
-            );
         }
-        assert_eq!(first[start..], event.packet[start..start + 31]);
-        assert_eq!(last[start..], event.packet[start + 31..start + 101]);
-        assert_eq!(first[ETHERNET + IP_HEADER + 13], FLAG_ACK);
-        assert_eq!(last[ETHERNET + IP_HEADER + 13], FLAG_ACK | FLAG_PSH | FLAG_FIN);
-        assert_eq!(last[38..42], 20u32.to_be_bytes());
-        assert!(piece(31..102).is_none());
-        assert!(has_fin(&event));
+    }
+
+    #[test]
+    fn the_pieces_are_the_whole() {
+        for head in heads() {
+            let event = held(&head);
+            let (start, tcp) = (event.payload.start, event.tcp);
+            let piece = |part: Range<usize>| piece(&event, part.clone(), part.end == 101);
+            let (first, last) = (piece(0..31).unwrap(), piece(31..101).unwrap());
+            for p in [&first, &last] {
+                assert!(is_sealed(&p[ETHERNET..], head.len()));
+            }
+            assert_eq!(first[start..], event.packet[start..start + 31]);
+            assert_eq!(last[start..], event.packet[start + 31..start + 101]);
+            assert_eq!(first[tcp + 13], FLAG_ACK);
+            assert_eq!(last[tcp + 13], FLAG_ACK | FLAG_PSH | FLAG_FIN);
+            assert_eq!(last[tcp + 4..tcp + 8], 20u32.to_be_bytes());
+            assert!(piece(31..102).is_none());
+            assert!(has_fin(&event));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_segment_has_no_pieces() {
+        for head in heads() {
+            let event = held(&head);
+            let with = |change: fn(&mut Event)| {
+                let mut event = event.clone();
+                change(&mut event);
+                piece(&event, 0..1, false)
+            };
+            assert!(with(|_| {}).is_some());
+            assert!(
+                with(|e| e.payload.start = e.tcp + TCP_HEADER - 1).is_none(),
+                "cut off"
+            );
+            assert!(with(|e| e.tcp = ETHERNET).is_none(), "no IP header");
+            assert!(with(|e| e.packet[ETHERNET] = 0).is_none(), "not IP");
+        }
+    }
+
+    #[test]
+    fn an_end_of_stream_is_a_frame_of_its_family() {
+        for (peer, local, ethertype) in [
+            ("198.18.1.1:40000", "198.18.1.2:8080", [0x08, 0x00]),
+            ("[2001:db8::1]:40000", "[2001:db8::2]:8080", [0x86, 0xdd]),
+        ] {
+            let leg = Leg {
+                peer: peer.parse().unwrap(),
+                local: local.parse().unwrap(),
+            };
+            let frame = end_of_stream(leg, &LegState::default());
+            assert_eq!(frame[12..14], ethertype);
+            let tcp = frame.len() - ETHERNET - TCP_HEADER;
+            assert!(is_sealed(&frame[ETHERNET..], tcp));
+            assert_eq!(frame.len(), ETHERNET + headers(leg.peer.ip()) as usize);
+        }
     }
 }

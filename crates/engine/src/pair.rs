@@ -43,7 +43,7 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
                 gate.refused(Instant::now(), refusal.passing);
                 continue;
             }
-            Err(Spliced::Over(over, flow)) => return Ok(driver.conclude(over, flow)),
+            Err(Spliced::Over(over, flow)) => return Ok(driver.conclude(over, flow.map(|f| *f))),
         };
         let flow = loop {
             let Drained::Drained(cuts, parkable) = drained else {

@@ -160,7 +160,7 @@ async fn detached(
         Ok(settling) => settling,
         Err(flow) => {
             driver.note_awake(&flow);
-            return Ok(Left::Awake(driver, flow));
+            return Ok(Left::Awake(driver, *flow));
         }
     };
     for socket in driver.pump.take_sockets() {

@@ -4,7 +4,7 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     ops::RangeInclusive,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -15,6 +15,9 @@ use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::options;
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::packet::headers;
+
+/// Of both families, in spite of its name; so is the next one.
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
@@ -60,22 +63,22 @@ impl SourcePorts {
         &self,
         plane: &Dataplane,
         from: Option<IpAddr>,
-        target: SocketAddrV4,
+        target: SocketAddr,
         max_segment: Option<u32>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let source = match from {
-            Some(IpAddr::V4(from)) => from,
-            _ => source_address(target)?,
+            Some(from) => from,
+            None => source_address(target)?,
         };
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
         let attempt = async {
             for port in Candidates::new(&self.range, seed) {
-                let local = SocketAddrV4::new(source, port);
-                if plane.in_use(Leg { peer: target, local }) {
+                let local = SocketAddr::new(source, port);
+                if plane.in_use(Leg::new(target, local)) {
                     continue;
                 }
-                match connect_from(local.into(), target.into(), max_segment, from.is_some()).await {
+                match connect_from(local, target, max_segment, from.is_some()).await {
                     Err(e) if is_taken(&e) => {}
                     result => return result,
                 }
@@ -134,18 +137,15 @@ pub(crate) async fn connect_from(
 }
 
 /// The address that routing gives to packets for `target`.
-fn source_address(target: SocketAddrV4) -> io::Result<Ipv4Addr> {
-    match route_probe(target.into())?.local_addr()?.ip() {
-        IpAddr::V4(ip) => Ok(ip),
-        IpAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
-    }
+fn source_address(target: SocketAddr) -> io::Result<IpAddr> {
+    Ok(route_probe(target)?.local_addr()?.ip())
 }
 
 /// A socket that is routed to `target`, and has sent nothing.
 fn route_probe(target: SocketAddr) -> io::Result<UdpSocket> {
     let any: SocketAddr = match target {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let probe = UdpSocket::bind(any)?;
     probe.connect(target)?;
@@ -155,9 +155,8 @@ fn route_probe(target: SocketAddr) -> io::Result<UdpSocket> {
 /// The longest segment that the route to `target` takes, as an MSS option has it; `None` where it cannot be told, or is
 /// so long (the loopback) that TCP_MAXSEG cannot say it.
 pub(crate) fn route_max_segment(target: SocketAddr) -> Option<u32> {
-    const HEADERS: u32 = 40;
     const LARGEST: u32 = 32_767;
     let mtu = options::path_mtu(&route_probe(target).ok()?).ok()?;
-    let mss = mtu.checked_sub(HEADERS)?;
+    let mss = mtu.checked_sub(headers(target.ip()))?;
     (mss <= LARGEST).then_some(mss)
 }

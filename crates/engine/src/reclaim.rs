@@ -49,8 +49,8 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
-            peer: l.peer.into(),
-            local: l.local.into(),
+            peer: l.peer,
+            local: l.local,
         }),
         spliced: true,
         cookies: pair::cookies(&client, &server).map_err(fail)?,

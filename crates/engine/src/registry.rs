@@ -151,7 +151,6 @@ impl Entry {
 pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     DirectionInfo {
         bytes: d.bytes,
-        segments: d.segments,
         fin: d.fin,
     }
 }

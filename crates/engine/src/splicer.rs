@@ -171,8 +171,8 @@ impl Inner {
 }
 
 impl Splicer {
-    /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `net.ipv4.conf.lo.forwarding`. Flows that a
-    /// predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
+    /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `conf.lo.forwarding` of
+    /// `net.ipv4` and `net.ipv6`, which `shutdown` restores once no flow is left. Flows that a predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
     /// predecessor is relayed here, and spliced again when the advisor says so.
     ///
     /// # Panics
@@ -241,7 +241,7 @@ impl Splicer {
     /// The socket is not a TCP socket.
     pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
         if self.inner.plane.is_some()
-            && let Some(bytes) = ports::route_max_segment(target)
+            && let Some(bytes) = ports::route_max_segment(longsplice_repair::canonical(target))
         {
             options::set_max_segment(listener, bytes)?;
         }
@@ -276,7 +276,7 @@ impl Splicer {
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let from = client.peer_addr()?.ip().to_canonical();
-        if from.is_ipv4() != target.is_ipv4() {
+        if from.is_ipv4() != longsplice_repair::canonical(target).is_ipv4() {
             let what =
                 format!("{target} cannot be reached from the client's address {from}: the families differ");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -291,8 +291,9 @@ impl Splicer {
         client: &TcpStream,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let (Some(plane), Some(ports), SocketAddr::V4(v4)) = (&self.inner.plane, &self.inner.ports, target)
-        else {
+        let target = longsplice_repair::canonical(target);
+        let inner = &self.inner;
+        let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
             let connect = async {
                 match from {
                     None => TcpStream::connect(target).await,
@@ -303,7 +304,7 @@ impl Splicer {
         };
         // Longer ones cannot be asked for, and are none but the loopback's.
         let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
-        ports.connect(plane, from, v4, max_segment, timeout).await
+        ports.connect(plane, from, target, max_segment, timeout).await
     }
 
     /// Puts rules for packets that come in, in their order, in the place of those before: at once, a packet sees the old ones
@@ -488,8 +489,8 @@ fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> O
         return None;
     };
     let leg = |l: longsplice_dataplane::Leg| LegInfo {
-        peer: l.peer.into(),
-        local: l.local.into(),
+        peer: l.peer,
+        local: l.local,
     };
     let end = reaper::flow_end(a, b);
     let closing =

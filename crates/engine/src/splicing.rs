@@ -30,7 +30,7 @@ pub(crate) enum Spliced {
     /// It is relayed on.
     Refused(Refusal),
     /// It ended meanwhile. A registered flow is to be dropped after the sockets.
-    Over(Over, Option<Flow>),
+    Over(Over, Option<Box<Flow>>),
 }
 
 /// How far a drain came.
@@ -48,7 +48,7 @@ pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), S
     driver.note_start(&flow);
     match couple(driver, &mut flow).await {
         Ok(()) => {}
-        Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow))),
+        Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow.into()))),
         Err(refused) => {
             flow.slot().set_coupling(false);
             driver.entry.set_state(FlowState::Relay);
@@ -58,7 +58,7 @@ pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), S
     }
     match drain(driver, &flow).await {
         Ok(how) => Ok((flow, how)),
-        Err(over) => Err(Spliced::Over(over, Some(flow))),
+        Err(over) => Err(Spliced::Over(over, Some(flow.into()))),
     }
 }
 

@@ -147,8 +147,8 @@ fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
     let offered = x.rx_edge.wrapping_sub(place.send_next);
     let offered = if (offered as i32) < 0 { 0 } else { offered };
     let image = Image {
-        local: leg.local.into(),
-        peer: leg.peer.into(),
+        local: leg.local,
+        peer: leg.peer,
         send_next: place.send_next,
         receive_next: place.receive_next,
         options: ImageOptions {

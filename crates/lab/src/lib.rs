@@ -66,5 +66,5 @@ pub use link::{Burst, Direction, Distribution, LinkError, LinkSpec, Queue};
 pub use netns::Namespace;
 pub use process::Process;
 pub use snmp::{Counters, Tally};
-pub use topology::{Emulated, Farm, FarmOptions, Leg, Three, ThreeOptions};
+pub use topology::{Emulated, Family, Farm, FarmOptions, Leg, Three, ThreeOptions};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};

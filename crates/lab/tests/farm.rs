@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::farm;
-use longsplice_lab::{ConnectionSpec, Error, Farm, FarmOptions, Leg, Traffic, TrafficServer, TrafficSpec};
+use longsplice_lab::{
+    ConnectionSpec, Error, Family, Farm, FarmOptions, Leg, Traffic, TrafficServer, TrafficSpec,
+};
 use socket2::{Domain, Socket, Type};
 
 fn routed(servers: usize, router: Option<Leg>) -> FarmOptions {
@@ -107,7 +109,12 @@ fn a_forwarder_that_is_told_not_to_does_not_route() {
 
 #[test]
 fn legs_of_both_kinds_are_mixed() {
+    Family::BOTH.into_iter().for_each(mixed);
+}
+
+fn mixed(family: Family) {
     let options = FarmOptions {
+        family,
         client: "veth,no-offloads".parse().unwrap(),
         router: Some("5ms,loss=1%".parse().unwrap()),
         servers: vec!["veth,mtu=1300".parse().unwrap(), "10ms,mtu=1400".parse().unwrap()],

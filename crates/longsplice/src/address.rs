@@ -2,31 +2,28 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     ops::RangeInclusive,
     str::FromStr,
 };
 
+use longsplice_repair::canonical;
 use serde::{Deserialize, Deserializer};
 
 /// Where a listener listens: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
 ///
-/// A bare port means `0.0.0.0` and not `[::]`: an IPv4 client that arrives over an IPv6 socket could not be
-/// spliced.
+/// A bare port means `0.0.0.0`, and `[::]` only IPv6: who wants both families gives both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ListenAddr(pub SocketAddr);
 
 /// Where connections go: `IP:PORT`, `[V6]:PORT` or `NAME:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Target {
-    host: Host,
-    port: u16,
-}
+pub struct Target(Place);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Host {
-    Ip(IpAddr),
-    Name(String),
+enum Place {
+    Address(SocketAddr),
+    Name(String, u16),
 }
 
 /// A range of ports, `LO-HI`, both ends included.
@@ -51,6 +48,12 @@ pub enum AddressError {
     /// An IPv6 address without brackets.
     #[error("`{0}` is ambiguous: put the IPv6 address in brackets, such as [::1]:8000")]
     Brackets(String),
+    /// A link-local IPv6 address whose link is not said.
+    #[error(
+        "`{0}` is link-local: say on which link, such as [{ip}%2]:{port} (`ip -o link` has the numbers)",
+        ip = .0.ip(), port = .0.port()
+    )]
+    Scope(SocketAddrV6),
     /// A target without a port.
     #[error("`{0}` has no port: write {0}:PORT")]
     NoPort(String),
@@ -70,7 +73,7 @@ impl FromStr for ListenAddr {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         if let Ok(addr) = s.parse::<SocketAddr>() {
-            return Ok(ListenAddr(addr));
+            return with_scope(addr).map(ListenAddr);
         }
         if let Some(port) = parse_port(s.strip_prefix(':').unwrap_or(s)) {
             return Ok(ListenAddr((Ipv4Addr::UNSPECIFIED, port).into()));
@@ -92,8 +95,8 @@ impl FromStr for Target {
     type Err = AddressError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let (host, port) = if let Ok(addr) = s.parse::<SocketAddr>() {
-            (Host::Ip(addr.ip()), addr.port())
+        let (place, port) = if let Ok(addr) = s.parse::<SocketAddr>() {
+            (Place::Address(with_scope(addr)?), addr.port())
         } else {
             let Some((host, port)) = s.rsplit_once(':') else {
                 let missing = is_name(s) || s.parse::<IpAddr>().is_ok();
@@ -110,12 +113,12 @@ impl FromStr for Target {
             if !is_name(host) {
                 return Err(no_target(s));
             }
-            (Host::Name(host.to_owned()), port)
+            (Place::Name(host.to_owned(), port), port)
         };
         if port == 0 {
             Err(AddressError::PortZero(s.to_owned()))
         } else {
-            Ok(Target { host, port })
+            Ok(Target(place))
         }
     }
 }
@@ -133,6 +136,16 @@ impl FromStr for PortRange {
         } else {
             Ok(PortRange { lo, hi })
         }
+    }
+}
+
+/// The address as it is on the wire, if it says all that the kernel must know.
+fn with_scope(address: SocketAddr) -> Result<SocketAddr, AddressError> {
+    match canonical(address) {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            Err(AddressError::Scope(v6))
+        }
+        address => Ok(address),
     }
 }
 
@@ -164,21 +177,19 @@ fn is_name(s: &str) -> bool {
 impl Target {
     /// The address, where no name has to be looked up.
     pub fn literal(&self) -> Option<SocketAddr> {
-        match self.host {
-            Host::Ip(ip) => Some((ip, self.port).into()),
-            Host::Name(_) => None,
+        match self.0 {
+            Place::Address(address) => Some(address),
+            Place::Name(..) => None,
         }
     }
 
     /// The addresses that it stands for now, in the resolver's order; never an empty list.
     pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        let name = match &self.host {
-            Host::Ip(ip) => return Ok(vec![(*ip, self.port).into()]),
-            Host::Name(name) => name,
+        let (name, port) = match &self.0 {
+            Place::Address(address) => return Ok(vec![*address]),
+            Place::Name(name, port) => (name.as_str(), *port),
         };
-        let found: Vec<_> = tokio::net::lookup_host((name.as_str(), self.port))
-            .await?
-            .collect();
+        let found: Vec<_> = tokio::net::lookup_host((name, port)).await?.collect();
         if found.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -210,9 +221,9 @@ impl fmt::Display for ListenAddr {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Ip(ip) => SocketAddr::from((*ip, self.port)).fmt(f),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
+        match &self.0 {
+            Place::Address(address) => address.fmt(f),
+            Place::Name(name, port) => write!(f, "{name}:{port}"),
         }
     }
 }
@@ -245,6 +256,8 @@ mod tests {
             (":8080", "0.0.0.0:8080"),
             ("8080", "0.0.0.0:8080"),
             ("[::]:8080", "[::]:8080"),
+            ("[fe80::1%2]:8080", "[fe80::1%2]:8080"),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
             ("127.0.0.1:0", "127.0.0.1:0"),
         ] {
             assert_eq!(given.parse::<ListenAddr>().unwrap().to_string(), means);
@@ -260,6 +273,7 @@ mod tests {
                 "is a name: a listener takes an address, such as 127.0.0.1:80",
             ),
             ("::1:80x", "in brackets"),
+            ("[fe80::1]:80", "such as [fe80::1%2]:80"),
         ] {
             let e = given.parse::<ListenAddr>().unwrap_err().to_string();
             assert!(e.contains(says), "{given}: {e}");
@@ -271,6 +285,8 @@ mod tests {
         for good in [
             "127.0.0.1:8000",
             "[::1]:8000",
+            "[2001:db8::1]:80",
+            "[fe80::1%2]:80",
             "web-1.example:80",
             "localhost:1",
             "a.b.:80",
@@ -288,6 +304,8 @@ mod tests {
             ("web:http", "is no target"),
             ("web:99999", "is no target"),
             (":80", "is no target"),
+            ("[2001:db8::1]", "is no target"),
+            ("[fe80::1]:80", "such as [fe80::1%2]:80"),
         ] {
             let e = given.parse::<Target>().unwrap_err().to_string();
             assert!(e.contains(says), "{given}: {e}");

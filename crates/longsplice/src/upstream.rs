@@ -42,7 +42,9 @@ impl Upstream<'_> {
     /// # Errors
     /// What each of them answered.
     pub async fn connect(&self, targets: &[Target]) -> Result<TcpStream, Refused> {
-        let ipv4 = self.client.peer_addr().is_ok_and(|peer| peer.is_ipv4());
+        // An IPv4 client may arrive over an IPv6 socket.
+        let peer = self.client.peer_addr();
+        let ipv4 = peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
         let mut attempts = Vec::new();
         for target in targets {
             let addresses = match time::timeout(self.timeout, target.resolve()).await {

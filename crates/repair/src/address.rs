@@ -1,10 +1,19 @@
 //! Addresses in the form of the system calls: `sockaddr_in` and `sockaddr_in6`.
 //!
-//! They are put together byte by byte, so that both families are one type and nothing has to be cast.
+//! They are put together byte by byte, so that both families are one type and nothing has to be cast. A v4-mapped address
+//! (RFC 4291 section 2.5.5.2) is IPv4 here: that is what is on the wire.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{c_int, sa_family_t};
+
+/// The address as it is on the wire: a v4-mapped one is IPv4. Others are left as they are, with their scope.
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => (ip, address.port()).into(),
+        IpAddr::V6(_) => address,
+    }
+}
 
 /// An address and a port, as the kernel reads and writes them.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +43,7 @@ impl Address {
         c_int::from(sa_family_t::from_ne_bytes(self.part(0)))
     }
 
-    /// The address; `None` if it is of another family.
+    /// The address, [`canonical`]; `None` if it is of another family.
     pub(crate) fn get(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.part(2));
         match self.family() {
@@ -44,7 +53,8 @@ impl Address {
             libc::AF_INET6 if self.len >= Address::MAX => {
                 let ip = Ipv6Addr::from(self.part::<16>(8));
                 let (flow, scope) = (self.part(4), self.part(24));
-                Some(SocketAddrV6::new(ip, port, u32::from_ne_bytes(flow), u32::from_ne_bytes(scope)).into())
+                let (flow, scope) = (u32::from_ne_bytes(flow), u32::from_ne_bytes(scope));
+                Some(canonical(SocketAddrV6::new(ip, port, flow, scope).into()))
             }
             _ => None,
         }
@@ -66,7 +76,7 @@ impl From<SocketAddr> for Address {
             len: Address::MAX,
         };
         a.put(2, address.port().to_be_bytes());
-        match address {
+        match canonical(address) {
             SocketAddr::V4(v4) => {
                 a.put(0, (libc::AF_INET as sa_family_t).to_ne_bytes());
                 a.put(4, v4.ip().octets());
@@ -100,6 +110,18 @@ mod tests {
             assert_eq!(kernel.get(), Some(address), "{text}");
             assert_eq!(kernel.as_bytes().len(), if address.is_ipv4() { 16 } else { 28 });
         }
+    }
+
+    #[test]
+    fn a_mapped_address_is_ipv4_wherever_it_comes_from() {
+        let (mapped, plain): (SocketAddr, SocketAddr) = (
+            "[::ffff:198.18.0.1]:80".parse().unwrap(),
+            "198.18.0.1:80".parse().unwrap(),
+        );
+        assert_eq!(Address::from(mapped).as_bytes(), Address::from(plain).as_bytes());
+        let mut kernel = Address::from(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80)));
+        kernel.put(8, Ipv4Addr::new(198, 18, 0, 1).to_ipv6_mapped().octets());
+        assert_eq!(kernel.get(), Some(plain));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::{
 /// the congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {
-    /// Our address and port.
+    /// Our address and port. A v4-mapped one is IPv4: the socket is built as an IPv4 one, whatever it was before.
     pub local: SocketAddr,
     /// The peer's; of the same family.
     pub peer: SocketAddr,

@@ -19,6 +19,7 @@ mod sys;
 pub mod thaw;
 pub mod window;
 
+pub use address::canonical;
 pub use image::{Image, ImageOptions, Window};
 pub use info::{TcpInfo, tcp_info};
 pub use memory::release_free_memory;

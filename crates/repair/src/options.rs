@@ -13,7 +13,9 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 const MAXSEG: Opt = opt!(IPPROTO_TCP, TCP_MAXSEG);
 const NOTSENT_LOWAT: Opt = opt!(IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 const CONGESTION: Opt = opt!(IPPROTO_TCP, TCP_CONGESTION);
-const MTU: Opt = opt!(IPPROTO_IP, IP_MTU);
+const MTU_V4: Opt = opt!(IPPROTO_IP, IP_MTU);
+const MTU_V6: Opt = opt!(IPPROTO_IPV6, IPV6_MTU);
+const DOMAIN: Opt = opt!(SOL_SOCKET, SO_DOMAIN);
 const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
 const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
 const ULP: Opt = opt!(IPPROTO_TCP, TCP_ULP);
@@ -60,12 +62,17 @@ pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
     name(fd, CONGESTION)
 }
 
-/// The MTU of the route to the peer of a connected IPv4 socket, in bytes (`IP_MTU`).
+/// The MTU of the route to the peer of a connected socket, in bytes (`IP_MTU`, `IPV6_MTU`).
 ///
 /// # Errors
 /// `ENOTCONN` for a socket that has no route yet.
 pub fn path_mtu(fd: impl AsFd) -> Result<u32, Error> {
-    Ok(sys::get::<u32>(fd, MTU)?.0)
+    let fd = fd.as_fd();
+    let mtu = match sys::get::<c_int>(fd, DOMAIN)?.0 {
+        libc::AF_INET6 => MTU_V6,
+        _ => MTU_V4,
+    };
+    Ok(sys::get::<u32>(fd, mtu)?.0)
 }
 
 /// Chooses the congestion control by name.

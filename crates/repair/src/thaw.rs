@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use libc::c_int;
+
 use crate::{
     address::Address,
     image::{Image, ImageOptions},
@@ -12,6 +14,7 @@ use crate::{
 };
 
 const REPAIR_OPTIONS: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_OPTIONS);
+const ONLY_V6: Opt = opt!(IPPROTO_IPV6, IPV6_V6ONLY);
 const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 
 /// Builds the socket of an image, without a segment on the wire: ESTABLISHED, non-blocking, close-on-exec, out of
@@ -30,7 +33,8 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 /// # Errors
 /// Nothing has been sent, and nothing is left of the socket. `EPERM` without `CAP_NET_ADMIN`; `EACCES` from `bind` for a
 /// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL`
-/// from `connect` if the connection has a socket; `ENETUNREACH` without a route;
+/// from `connect` if the connection has a socket; `EINVAL` or `EAFNOSUPPORT` from `connect` for
+/// addresses of two families, and `EINVAL` for a link-local one without its scope; `ENETUNREACH` without a route;
 /// `EFBIG` for a scale above 14; `EINVAL` if [`Window::largest`](crate::Window::largest) is less than what is offered, or
 /// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
 pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
@@ -48,6 +52,10 @@ pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
 
 fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result<(), Error> {
     repair::switch_on(fd)?;
+    if local.family() == libc::AF_INET6 {
+        // It speaks IPv6 only, whatever `net.ipv6.bindv6only` says of new sockets.
+        sys::set(fd, ONLY_V6, c_int::from(true))?;
+    }
     bind(fd, local)?;
     repair::set_sequence(fd, Queue::Send, image.send_next)?;
     repair::set_sequence(fd, Queue::Receive, image.receive_next)?;

@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     time::{Duration, Instant},
 };
 
@@ -150,4 +150,23 @@ fn closing_with_reset_is_seen_by_the_peer() {
     drop(client);
     let e = server.read(&mut [0]).unwrap_err();
     assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_mtu_of_a_route_is_known_in_both_families() {
+    // Packets of IPv4 are one byte shorter than the loopback would take.
+    for (ip, mtu) in [
+        ("127.0.0.1", 65_535),
+        ("::1", 65_536),
+        ("::ffff:127.0.0.1", 65_535),
+    ] {
+        let at: SocketAddr = (ip.parse::<IpAddr>().unwrap(), 9).into();
+        let probe = UdpSocket::bind((at.ip(), 0)).unwrap();
+        assert_eq!(
+            options::path_mtu(&probe).unwrap_err().raw_os_error(),
+            Some(libc::ENOTCONN)
+        );
+        probe.connect(at).unwrap();
+        assert_eq!(options::path_mtu(&probe).unwrap(), mtu, "{ip}: the loopback's");
+    }
 }

@@ -83,6 +83,11 @@ impl Lab {
         SocketAddr::new(V6[3].parse().unwrap(), PORT)
     }
 
+    /// Where the server listens, in each family.
+    pub(crate) fn servers(&self) -> [SocketAddr; 2] {
+        [self.server_v4(), self.server_v6()]
+    }
+
     /// A listening socket at the server.
     pub(crate) fn listen(&self, at: SocketAddr) -> TcpListener {
         self.net.server.run(|| TcpListener::bind(at)).unwrap().unwrap()
@@ -100,14 +105,17 @@ impl Lab {
     #[track_caller]
     pub(crate) fn expect_direct(&self, listener: &TcpListener) -> Pair {
         let (mut pair, peer) = self.connect(listener);
-        assert_eq!(peer, IpAddr::from(self.net.client_addr), "not intercepted");
+        assert_eq!(peer, self.net.client_addr, "not intercepted");
         pair.exchange(100_000);
         pair
     }
 
-    /// The address of the forwarder that its server sees.
-    pub(crate) fn forwarder(&self) -> IpAddr {
-        self.net.forwarder_server_addr.into()
+    /// The address of the forwarder that this server sees.
+    pub(crate) fn forwarder(&self, server: SocketAddr) -> IpAddr {
+        match server {
+            SocketAddr::V4(_) => self.net.forwarder_server_addr,
+            SocketAddr::V6(_) => V6[2].parse().unwrap(),
+        }
     }
 
     /// Rules and routes of ours in the forwarder's namespace.

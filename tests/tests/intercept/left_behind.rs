@@ -77,7 +77,7 @@ fn what_a_killed_daemon_leaves_is_harmless_and_removed() {
     lab.start();
     expect_routing(&lab);
     let (mut new, seen) = lab.connect(&listener);
-    assert_eq!(seen, lab.forwarder());
+    assert_eq!(seen, lab.forwarder(lab.server_v4()));
     new.exchange(100_000);
     assert_eq!(lab.daemon.status().adopted_total, 3);
     lab.daemon.kill();

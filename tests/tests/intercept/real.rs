@@ -70,5 +70,5 @@ fn curl_fetches_from_nginx() {
     lab.daemon.wait_reaped();
     let status = lab.daemon.status();
     assert_eq!(status.accepted_total, 6, "{status:?}");
-    assert!(status.spliced_total >= 3, "{status:?}");
+    assert_eq!(status.spliced_total, 6, "{status:?}");
 }

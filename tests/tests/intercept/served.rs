@@ -1,9 +1,6 @@
 //! What is intercepted is served like any other connection.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use longsplice_tests::{Config, Pair, Policy, SOON};
 
@@ -14,97 +11,80 @@ fn a_connection_to_a_server_is_spliced() {
     for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
         let mut lab = lab("intercept-splice", intercepting(policy));
         lab.start();
-        let listener = lab.listen(lab.server_v4());
-        for _ in 0..5 {
-            let (mut pair, seen) = lab.connect(&listener);
-            assert_eq!(seen, lab.forwarder());
-            assert_eq!(pair.client.stream.peer_addr().unwrap(), lab.server_v4());
-            pair.exchange(1 << 20);
-            let flow = lab.daemon.wait_state(pair.client_port(), &[state]);
-            assert_eq!(flow.client.local, lab.server_v4(), "the original destination");
-            pair.exchange(4 << 20);
-            pair.close();
+        for server in lab.servers() {
+            let listener = lab.listen(server);
+            for _ in 0..3 {
+                let (mut pair, seen) = lab.connect(&listener);
+                assert_eq!(seen, lab.forwarder(server));
+                assert_eq!(pair.client.stream.peer_addr().unwrap(), server);
+                pair.exchange(1 << 20);
+                let flow = lab.daemon.wait_state(pair.client_port(), &[state]);
+                assert_eq!(flow.client.local, server, "the original destination");
+                pair.exchange(4 << 20);
+                pair.close();
+            }
         }
         lab.daemon.wait_reaped();
         let status = lab.daemon.status();
         assert_eq!(
             (status.spliced_total, status.ended("closed")),
-            (5, 5),
+            (6, 6),
             "{status:?}"
         );
     }
 }
 
+/// Splices a relayed pair and takes it back, with bytes each time.
+fn there_and_back(lab: &Lab, pair: &mut Pair, state: &str) {
+    pair.exchange(1 << 20);
+    let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
+    lab.daemon.splice(flow.id).unwrap();
+    lab.daemon.wait_state(pair.client_port(), &[state]);
+    pair.exchange(1 << 20);
+    // Rebuilt sockets have an address that is not the host's, either.
+    lab.daemon.unsplice(flow.id).unwrap();
+    lab.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.exchange(1 << 20);
+}
+
+const ON_DEMAND: [(Policy<'static>, &str); 2] = [
+    (Policy::ON_DEMAND, "detached"),
+    (Policy::ON_DEMAND_DORMANT, "dormant"),
+];
+
 #[test]
 fn a_relayed_one_and_one_that_comes_back_are_whole() {
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in ON_DEMAND {
         let mut lab = lab("intercept-back", intercepting(policy));
         lab.start();
-        let listener = lab.listen(lab.server_v4());
-        let (mut pair, _) = lab.connect(&listener);
-        pair.exchange(1 << 20);
-        for _ in 0..3 {
-            let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
-            lab.daemon.splice(flow.id).unwrap();
-            lab.daemon.wait_state(pair.client_port(), &[state]);
-            pair.exchange(1 << 20);
-            // Rebuilt sockets have an address that is not the host's, either.
-            lab.daemon.unsplice(flow.id).unwrap();
-            lab.daemon.wait_state(pair.client_port(), &["relay"]);
-            pair.exchange(1 << 20);
+        for server in lab.servers() {
+            let listener = lab.listen(server);
+            let (mut pair, _) = lab.connect(&listener);
+            for _ in 0..3 {
+                there_and_back(&lab, &mut pair, state);
+            }
+            pair.close();
         }
-        pair.close();
         lab.daemon.wait_reaped();
     }
 }
 
 #[test]
-fn ipv6_is_intercepted_too() {
-    let mut lab = lab("intercept-v6", intercepting(Policy::DETACHED));
-    lab.start();
-    let listener = lab.listen(lab.server_v6());
-    let (mut pair, seen) = lab.connect(&listener);
-    assert_eq!(seen, "2001:db8:2::2".parse::<IpAddr>().unwrap());
-    pair.exchange(4 << 20);
-    let flow = lab.daemon.wait_state(pair.client_port(), &["relay", "detached"]);
-    assert_eq!(flow.client.local, lab.server_v6());
-    pair.close();
-    lab.daemon.wait_reaped();
-    assert_eq!(lab.daemon.rule_verdict("opened"), 1);
-}
-
-#[test]
 fn the_server_sees_the_client_where_that_is_asked_for() {
     let table = format!("{TABLE}, source = \"client\", answers = \"f1\"");
-    for (policy, state) in [
-        (Policy::ON_DEMAND, "detached"),
-        (Policy::ON_DEMAND_DORMANT, "dormant"),
-    ] {
+    for (policy, state) in ON_DEMAND {
         let config = Config::new().intercepting(&table, policy.splice, policy.detach);
         let mut lab = lab("intercept-client", config);
         lab.start();
-        let listener = lab.listen(lab.server_v4());
-        let (mut pair, seen) = lab.connect(&listener);
-        assert_eq!(seen, IpAddr::from(lab.net.client_addr));
-        assert_ne!(pair.source_port(), pair.client_port(), "through the daemon");
-        pair.exchange(1 << 20);
-        let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
-        lab.daemon.splice(flow.id).unwrap();
-        lab.daemon.wait_state(pair.client_port(), &[state]);
-        pair.exchange(1 << 20);
-        lab.daemon.unsplice(flow.id).unwrap();
-        lab.daemon.wait_state(pair.client_port(), &["relay"]);
-        pair.exchange(1 << 20);
-        pair.close();
+        for server in lab.servers() {
+            let listener = lab.listen(server);
+            let (mut pair, seen) = lab.connect(&listener);
+            assert_eq!(seen, pair.client.stream.local_addr().unwrap().ip());
+            assert_ne!(pair.source_port(), pair.client_port(), "through the daemon");
+            there_and_back(&lab, &mut pair, state);
+            pair.close();
+        }
         lab.daemon.wait_reaped();
-        let v6 = lab.listen(lab.server_v6());
-        let (mut pair, seen) = lab.connect(&v6);
-        assert_eq!(seen, "2001:db8:1::1".parse::<IpAddr>().unwrap());
-        pair.exchange(1 << 20);
-        pair.close();
     }
 }
 
@@ -124,7 +104,7 @@ fn a_port_can_be_used_again_at_once() {
             start.elapsed()
         );
         let mut pair = Pair::accept(client, &listener);
-        assert_eq!(peer(&pair.server), lab.forwarder());
+        assert_eq!(peer(&pair.server), lab.forwarder(lab.server_v4()));
         pair.exchange(10_000);
         pair.server.finish();
         pair.client.expect_end();
@@ -140,12 +120,12 @@ fn a_handshake_by_cookie_is_completed() {
     let mut lab = lab("intercept-cookie", intercepting(Policy::ON_DEMAND));
     // Always, as if the queue were full.
     lab.net.forwarder.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
-    let listeners = [lab.listen(lab.server_v4()), lab.listen(lab.server_v6())];
+    let listeners = lab.servers().map(|server| lab.listen(server));
     let mut before = lab.connect(&listeners[0]).0;
     lab.start();
     for listener in &listeners {
         let (mut pair, seen) = lab.connect(listener);
-        assert_ne!(seen, pair.client.stream.local_addr().unwrap().ip());
+        assert_eq!(seen, lab.forwarder(listener.local_addr().unwrap()));
         pair.exchange(1 << 20);
         pair.close();
     }

@@ -5,6 +5,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
+use crate::family::Family;
+
 use super::{Action, Flags, MAX_TEXT, Match, Network, Ports, Rule, Translation, network};
 
 /// How many entries a set can have: a packet is compared with each until one fits.
@@ -64,29 +66,6 @@ pub enum Target {
     Listener(Option<SocketAddr>),
     /// A record.
     Translation(Translation),
-}
-
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "they say it")]
-pub enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    /// That of an address; a v4-mapped one is IPv6.
-    pub fn of(address: IpAddr) -> Family {
-        if address.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-
-    /// 4 or 6.
-    pub fn number(self) -> u8 {
-        match self {
-            Family::V4 => 4,
-            Family::V6 => 6,
-        }
-    }
 }
 
 /// Which addresses, in 128 bits (IPv4 v4-mapped): those that agree with `address` where `mask` is 1.
@@ -209,9 +188,6 @@ pub enum Wrong {
     /// Addresses of two families.
     #[error("a translation is from and to addresses of one family")]
     Mixed,
-    /// IPv6.
-    #[error("the translation of IPv6 headers is not in this version: name IPv4 addresses")]
-    Ipv6,
 }
 
 /// Makes the entries, or says which rule cannot be meant and why. The rules of a set are checked in their order.
@@ -290,8 +266,7 @@ fn check_listeners(to: &[SocketAddr]) -> Result<(), Wrong> {
 
 fn check_translation(t: &Translation) -> Result<(), Wrong> {
     match (t.from, t.to) {
-        (SocketAddr::V6(_), SocketAddr::V6(_)) => Err(Wrong::Ipv6),
-        (SocketAddr::V4(_), SocketAddr::V4(_)) => Ok(()),
+        (SocketAddr::V4(_), SocketAddr::V4(_)) | (SocketAddr::V6(_), SocketAddr::V6(_)) => Ok(()),
         _ => Err(Wrong::Mixed),
     }
 }

@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::family::Family;
 pub use compile::{
-    CompileError, Entry, Family, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile,
+    CompileError, Entry, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile,
 };
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};

@@ -4,7 +4,7 @@
 //! of which turns the other's segments back: every run is a whole translation, with a route look-up. What a pair costs
 //! whose sockets are awake again is in `awake`.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use longsplice_dataplane::{Context, Hook, Leg, LegStart, Mode, Slot};
 
@@ -18,14 +18,14 @@ use support::{
     flow::{Plan, Plane},
     net::{Net, OUR_MAC, PEER_MAC},
     options::{usual, usual_with_sack},
-    packet::{ACK, Packet, pattern},
+    packet::{Packet, pattern},
 };
 
 /// The time to live is what ends it.
 const REPEAT: u32 = 250;
-const CALLS: u32 = 4000;
+const CALLS: u32 = 1000;
 
-fn address(text: &str) -> SocketAddrV4 {
+fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
@@ -94,21 +94,13 @@ fn main() {
     let base = Packet {
         dst_mac: OUR_MAC[0],
         src_mac: PEER_MAC[0],
-        tos: 0,
-        id: 1,
-        fragment: 0x4000,
         ttl: 255,
         src: p1,
         dst: l1,
         seq: there.peer[0],
         ack: there.local[0],
-        reserved: 0,
-        flags: ACK,
         window: 500,
-        urgent: 0,
-        options: vec![],
-        payload: vec![],
-        padding: vec![],
+        ..Packet::blank()
     };
     let with = |options: Vec<u8>| Packet {
         options,

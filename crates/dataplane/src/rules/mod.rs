@@ -126,6 +126,7 @@ impl Rules {
             &mut open.maps.slots,
             &mut open.maps.meta,
             &mut open.maps.events,
+            &mut open.maps.ways,
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }

@@ -35,23 +35,22 @@ pub fn write_record(to: &mut ls_record, from: &Record) {
     to.ack_off = from.ack_off.raw();
     to.tsval_off = from.tsval_off.raw();
     to.tsecr_off = from.tsecr_off.raw();
-    to.wscale_in = from.wscale_in;
-    to.wscale_out = from.wscale_out;
+    to.scales = from.wscale_in | from.wscale_out << 4;
     to.traits = (to.traits & ADDRESSING) | from.traits;
     let placement = PLACEMENTS
         .iter()
         .find(|(p, _)| *p == from.placement)
         .expect("a placement")
         .1;
-    to.placement = placement.0 as u8;
+    let armed = if from.armed { ls_placement::LS_ARMED.0 } else { 0 };
+    to.placement = (placement.0 | armed) as u8;
     to.seen = from.seen;
-    to.armed = u8::from(from.armed);
     to.rx_end = from.rx_end.raw();
     to.rx_ack = from.rx_ack.raw();
     to.rx_edge = from.rx_edge.raw();
     to.ts_high = from.ts_high.raw();
     to.trap = from.trap.raw();
-    to.bytes = from.bytes;
+    (to.bytes_high, to.bytes_low) = ((from.bytes >> 32) as u16, from.bytes as u32);
 }
 
 pub fn read_record(rec: &ls_record) -> Record {
@@ -60,22 +59,22 @@ pub fn read_record(rec: &ls_record) -> Record {
         ack_off: Offset::new(rec.ack_off),
         tsval_off: Offset::new(rec.tsval_off),
         tsecr_off: Offset::new(rec.tsecr_off),
-        wscale_in: rec.wscale_in,
-        wscale_out: rec.wscale_out,
+        wscale_in: rec.scales & 15,
+        wscale_out: rec.scales >> 4,
         traits: rec.traits & !ADDRESSING,
         placement: PLACEMENTS
             .iter()
-            .find(|(_, p)| p.0 == u32::from(rec.placement))
+            .find(|(_, p)| p.0 == u32::from(rec.placement) & !ls_placement::LS_ARMED.0)
             .expect("a placement")
             .0,
         seen: rec.seen,
-        armed: rec.armed != 0,
+        armed: u32::from(rec.placement) & ls_placement::LS_ARMED.0 != 0,
         rx_end: Seq::new(rec.rx_end),
         rx_ack: Seq::new(rec.rx_ack),
         rx_edge: Seq::new(rec.rx_edge),
         ts_high: Seq::new(rec.ts_high),
         trap: Seq::new(rec.trap),
-        bytes: rec.bytes,
+        bytes: u64::from(rec.bytes_high) << 32 | u64::from(rec.bytes_low),
     }
 }
 

@@ -124,13 +124,9 @@ fn what_cannot_be_mapped_is_dropped_by_name() {
     let flow = parted(Plan::mapped());
     for side in Side::BOTH {
         let packet = flow.later(side, 0, 40, 0);
-        let fragment = Packet {
-            fragment: 0x2000,
-            ..packet.clone()
-        }
-        .bytes();
+        let fragment = packet.fragment_at(0, true).bytes();
         flow.ingress_gives(side, &fragment, (SHOT, "drop_fragment", &fragment));
-        let malformed = packet.broken(46, &[0x10]);
+        let malformed = packet.with_data_offset(1);
         flow.ingress_gives(side, &malformed, (SHOT, "drop_malformed", &malformed));
     }
 }

@@ -1,12 +1,18 @@
 //! What is none of ours goes up the stack untouched; what contradicts itself on a spliced flow is dropped by name.
 
-use longsplice_dataplane::Side;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use longsplice_dataplane::{Family, Leg, Side};
 
 use crate::support::{
+    FAMILY, choose,
     flow::{Flow, OK, Plan, SHOT},
     options::usual,
     packet::*,
 };
+
+/// Where the IP header says what is behind it.
+const PROTOCOL: usize = choose(23, 20);
 
 /// Frames that no flow owns, though most look nearly like one of `flow`'s.
 fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
@@ -17,12 +23,8 @@ fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let frame = ours.bytes();
     let mut vlan = frame.clone();
     vlan.splice(12..12, [0x81, 0x00, 0x00, 0x07]);
-    let mut six = frame[..14].to_vec();
-    six[12..14].copy_from_slice(&[0x86, 0xdd]);
-    six.extend([0x60, 0, 0, 0, 0, 20, 6, 64]);
-    six.extend([0; 52]);
     let other_port = Packet {
-        src: std::net::SocketAddrV4::new(*ours.src.ip(), ours.src.port() + 1),
+        src: SocketAddr::new(ours.src.ip(), ours.src.port() + 1),
         ..ours.clone()
     };
     let other_address = Packet {
@@ -34,34 +36,103 @@ fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
         dst: ours.src,
         ..ours.clone()
     };
-    let fragment = Packet {
-        fragment: 0x00b9,
-        ..ours.clone()
-    };
-    let middle_fragment = Packet {
-        fragment: 0x20b9,
-        ..ours.clone()
-    };
-    vec![
-        ("UDP", ours.broken(23, &[17])),
-        ("IPv6", six),
+    let mut all = vec![
+        ("UDP", ours.broken(PROTOCOL, &[17])),
+        (
+            "the other version of IP",
+            ours.broken(12, choose(&[0x86, 0xdd], &[0x08, 0x00])),
+        ),
         ("VLAN", vlan),
         ("ARP", ours.broken(12, &[0x08, 0x06])),
         ("another port", other_port.bytes()),
         ("another address", other_address.bytes()),
         ("backwards", backwards.bytes()),
-        ("last fragment", fragment.bytes()),
-        ("middle fragment", middle_fragment.bytes()),
+        ("last fragment", ours.fragment_at(0xb9, false).bytes()),
+        ("middle fragment", ours.fragment_at(0xb9, true).bytes()),
         ("version 5", ours.broken(14, &[0x55])),
+        ("no TCP header", frame[..L4].to_vec()),
+        ("half a TCP header", frame[..BODY - 1].to_vec()),
+    ];
+    all.extend(match FAMILY {
+        Family::V4 => foreign_v4(&ours),
+        Family::V6 => foreign_v6(&ours),
+    });
+    all
+}
+
+fn foreign_v4(ours: &Packet) -> Vec<(&'static str, Vec<u8>)> {
+    let mut short = ours.broken(14, &[0x4f]);
+    short.truncate(60);
+    vec![
         ("IP header of 16 bytes", ours.broken(14, &[0x44])),
-        ("options beyond the frame", {
-            let mut short = ours.broken(14, &[0x4f]);
-            short.truncate(60);
-            short
-        }),
-        ("no TCP header", frame[..34].to_vec()),
-        ("half a TCP header", frame[..53].to_vec()),
+        ("options beyond the frame", short),
     ]
+}
+
+fn foreign_v6(ours: &Packet) -> Vec<(&'static str, Vec<u8>)> {
+    let with = |extensions: Vec<(u8, Vec<u8>)>| Packet {
+        extensions,
+        ..ours.clone()
+    };
+    let padding = vec![0, 1, 4, 0, 0, 0, 0];
+    let to_another = vec![0, 2, 1, 0, 0, 0, 0];
+    let mut beyond = padding.clone();
+    beyond[0] = 31;
+    vec![
+        (
+            "to be routed by another",
+            with(vec![(ROUTING, to_another)]).bytes(),
+        ),
+        ("authenticated", with(vec![(51, padding.clone())]).bytes()),
+        (
+            "extensions beyond the frame",
+            with(vec![(HOP_BY_HOP, beyond)]).bytes(),
+        ),
+        (
+            "too many extensions",
+            with(vec![(DESTINATIONS, padding); 9]).bytes(),
+        ),
+    ]
+}
+
+#[test]
+fn an_address_of_ipv4_is_not_one_of_ipv6() {
+    if FAMILY == Family::V4 {
+        return;
+    }
+    // What a flow over IPv4 would be found by, in a packet of IPv6 that no host may send.
+    let plan = Plan::default();
+    let v4 = |text: &str| -> SocketAddr { text.parse().expect("an address") };
+    let legs = [
+        ("198.18.1.2:40000", "198.18.1.1:80"),
+        ("198.18.2.2:8080", "198.18.2.1:50000"),
+    ]
+    .map(|(peer, local)| Leg::new(v4(peer), v4(local)));
+    let flow = Flow::track(plan.clone());
+    let slot = flow.plane.take_slot().expect("a slot");
+    let mut starts = plan.starts();
+    (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+    flow.plane
+        .register(&slot, flow.plane.next_serial(), true, &starts)
+        .expect("the flow is new");
+    let mapped = |a: SocketAddr| {
+        SocketAddr::new(
+            a.ip()
+                .to_string()
+                .parse::<Ipv4Addr>()
+                .expect("v4")
+                .to_ipv6_mapped()
+                .into(),
+            a.port(),
+        )
+    };
+    let packet = Packet {
+        src: mapped(legs[0].peer),
+        dst: mapped(legs[0].local),
+        ..flow.peer_segment(Side::Client)
+    };
+    flow.ignores(Side::Client, &packet.bytes());
+    flow.plane.unregister(legs);
 }
 
 fn each(test: impl Fn(&Flow, Side)) {
@@ -90,6 +161,11 @@ fn what_is_not_ours_is_not_touched() {
     }
 }
 
+/// The packet with another length in its IP header: so much behind that.
+fn with_length(packet: &Packet, len: u16) -> Vec<u8> {
+    packet.broken(LENGTH.start, &(len + choose(20, 0)).to_be_bytes())
+}
+
 /// Segments of a flow whose lengths contradict each other.
 fn malformed(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let plain = Packet {
@@ -99,20 +175,20 @@ fn malformed(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     };
     let bare = flow.peer_segment(side);
     let mut truncated = plain.bytes();
-    truncated.truncate(60);
+    truncated.truncate(BODY + 6);
     vec![
-        ("data offset 0", plain.broken(46, &[0x00])),
-        ("data offset 4", plain.broken(46, &[0x40])),
-        ("header longer than the frame", bare.broken(46, &[0xf0])),
-        ("header longer than the datagram", plain.broken(16, &[0, 51])),
-        ("datagram shorter than its IP header", plain.broken(16, &[0, 19])),
-        ("datagram shorter than both headers", bare.broken(16, &[0, 39])),
-        ("datagram longer than the frame", plain.broken(16, &[0, 83])),
+        ("data offset 0", plain.with_data_offset(0)),
+        ("data offset 4", plain.with_data_offset(4)),
+        ("header longer than the frame", bare.with_data_offset(15)),
+        ("header longer than the datagram", with_length(&plain, 31)),
+        ("datagram of one byte", with_length(&bare, 1)),
+        ("datagram shorter than both headers", with_length(&bare, 19)),
+        ("datagram longer than the frame", with_length(&plain, 63)),
         (
             "datagram much longer than the frame",
-            plain.broken(16, &[0xff, 0xff]),
+            plain.broken(LENGTH.start, &[0xff, 0xff]),
         ),
-        ("no total length, and no super-packet", plain.broken(16, &[0, 0])),
+        ("no length, and no super-packet", plain.bytes_without_length()),
         ("truncated in the options", truncated),
     ]
 }
@@ -130,29 +206,12 @@ fn contradicting_lengths_are_dropped_by_name() {
 #[test]
 fn a_first_fragment_is_dropped_by_name() {
     each(|flow, side| {
-        let frame = Packet {
-            fragment: 0x2000,
+        let whole = Packet {
             payload: pattern(64),
             ..flow.peer_segment(side)
-        }
-        .bytes();
+        };
+        let frame = whole.fragment_at(0, true).bytes();
         flow.ingress_gives(side, &frame, (SHOT, "drop_fragment", &frame));
-    });
-}
-
-/// A segment of the flow with four bytes of IP options.
-fn with_ip_options(flow: &Flow, side: Side) -> Vec<u8> {
-    let mut frame = flow.peer_segment(side).bytes();
-    frame[14] = 0x46;
-    frame.splice(34..34, [1, 1, 1, 0]);
-    frame
-}
-
-#[test]
-fn ip_options_are_dropped_by_name() {
-    each(|flow, side| {
-        let frame = with_ip_options(flow, side);
-        flow.ingress_gives(side, &frame, (SHOT, "drop_ip_options", &frame));
     });
 }
 
@@ -160,13 +219,9 @@ fn ip_options_are_dropped_by_name() {
 fn in_control_mode_the_kernel_judges() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        let fragment = Packet {
-            fragment: 0x2000,
-            ..flow.peer_segment(side)
-        }
-        .bytes();
+        let first = flow.peer_segment(side).fragment_at(0, true).bytes();
         let all = malformed(&flow, side).into_iter().map(|(_, frame)| frame);
-        for frame in all.chain([fragment, with_ip_options(&flow, side)]) {
+        for frame in all.chain([first]) {
             flow.ingress_gives(side, &frame, (OK, "delivered", &frame));
         }
         let leg = flow.plane.leg(flow.slot(), side);

@@ -105,9 +105,9 @@ fn a_wrong_one_stays_wrong() {
                 ..flow.peer_segment(side)
             };
             let mut expected = flow.reference(side).translate(&packet).bytes();
-            expected[90] ^= 0x40;
+            expected[BODY + 36] ^= 0x40;
             let mut frame = packet.bytes();
-            frame[90] ^= 0x40;
+            frame[BODY + 36] ^= 0x40;
             flow.ingress_gives(side, &frame, (REDIRECT, "forwarded", &expected));
         }
     }

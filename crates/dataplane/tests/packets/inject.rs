@@ -2,13 +2,14 @@
 
 use std::{
     io::Read,
-    net::{SocketAddrV4, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
     time::Duration,
 };
 
 use longsplice_dataplane::{Leg, LegStart, Mode, Side, Slot};
 
 use crate::support::{
+    choose,
     flow::{Plan, Plane, leg},
     net::{Net, OUR_MAC, PEER_MAC},
     options::read,
@@ -93,25 +94,12 @@ impl Connected {
 
 /// A frame on the wire, to be filled in.
 fn blank(dst_mac: [u8; 6], src_mac: [u8; 6]) -> Packet {
-    let nowhere = SocketAddrV4::new([0; 4].into(), 0);
     Packet {
         dst_mac,
         src_mac,
-        tos: 0,
-        id: 7,
-        fragment: 0x4000,
-        ttl: 64,
-        src: nowhere,
-        dst: nowhere,
-        seq: 0,
-        ack: 0,
-        reserved: 0,
         flags: 0,
         window: 500,
-        urgent: 0,
-        options: vec![],
-        payload: vec![],
-        padding: vec![],
+        ..Packet::blank()
     }
 }
 
@@ -132,11 +120,11 @@ fn on_the_interface_where_it_came_in() {
     };
     tap.send(&syn.bytes(), Offload::default());
     let answer = tap.only();
-    assert_eq!(answer[47], SYN | ACK);
-    assert!(read(&answer[54..]).len() < 3, "no timestamps");
+    assert_eq!(answer[L4 + 13], SYN | ACK);
+    assert!(read(&answer[BODY..]).len() < 3, "no timestamps");
     let ack = Packet {
         seq: 70_001,
-        ack: u32::from_be_bytes(answer[38..42].try_into().expect("four bytes")) + 1,
+        ack: u32::from_be_bytes(answer[L4 + 4..L4 + 8].try_into().expect("four bytes")) + 1,
         flags: ACK,
         ..syn
     };
@@ -157,18 +145,15 @@ fn on_the_interface_where_it_came_in() {
 
 #[test]
 fn on_the_loopback_where_its_peer_is_on_this_host() {
-    for address in ["127.0.0.1", "198.18.1.1"] {
+    for address in [
+        choose("127.0.0.1:80", "[::1]:80").parse().expect("an address"),
+        leg(Side::Client).local,
+    ] {
         let net = Net::new();
-        let listener = TcpListener::bind((address, 80)).expect("a listener");
-        let client = TcpStream::connect((address, 80)).expect("a connection");
+        let listener = TcpListener::bind(address).expect("a listener");
+        let client = TcpStream::connect(address).expect("a connection");
         let (socket, _) = listener.accept().expect("a connection");
-        let std::net::SocketAddr::V4(peer) = client.local_addr().expect("an address") else {
-            panic!("an IPv4 address");
-        };
-        let leg = Leg {
-            peer,
-            local: SocketAddrV4::new(*peer.ip(), 80),
-        };
+        let leg = Leg::new(client.local_addr().expect("an address"), address);
         let connected = Connected::new(net, socket, leg, blank([0; 6], [0; 6]));
         connected.plane.attach(LOOPBACK).expect("attached");
         // The client has not sent it: so it cannot come by itself.

@@ -6,7 +6,7 @@
 
 #[allow(dead_code)] // not every binary uses everything
 #[path = "../support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
 mod adoption;
 mod alone;

@@ -16,9 +16,10 @@ use crate::support::{
 
 /// A record with its placement put aside.
 fn placed(rec: ls_record) -> (ls_placement, u32, String) {
-    let placement = ls_placement(u32::from(rec.placement));
+    let armed = rec.placement & ls_placement::LS_ARMED.0 as u8;
+    let placement = ls_placement(u32::from(rec.placement - armed));
     let rest = ls_record {
-        placement: 0,
+        placement: armed,
         r#where: 0,
         ..rec
     };
@@ -44,7 +45,8 @@ fn detached() -> Flow {
 fn attaching_keeps_every_field() {
     let mut flow = detached();
     let before = Side::BOTH.map(|side| flow.raw_record(side).expect("a record"));
-    assert_eq!(before.map(|r| r.armed), [0, 1]);
+    let armed = |r: ls_record| u32::from(r.placement) & ls_placement::LS_ARMED.0 != 0;
+    assert_eq!(before.map(armed), [false, true]);
     assert_eq!(before[0].seen, ls_seen::LS_SEEN_FIN.0 as u8);
     let slot = flow.plane.take_slot().expect("a free slot");
     flow.plane
@@ -70,7 +72,7 @@ fn attaching_keeps_every_field() {
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
     // And back again: nothing is lost on the way.
     let before = Side::BOTH.map(|side| flow.raw_leg(side).rec);
-    assert_eq!(before[0].bytes, 520);
+    assert_eq!(before[0].bytes_low, 520);
     flow.release().expect("released");
     for side in Side::BOTH {
         let (placement, toward, rest) = placed(flow.raw_record(side).expect("a record"));

@@ -3,6 +3,7 @@
 use longsplice_dataplane::Side;
 
 use crate::support::{
+    choose,
     flow::{Flow, Plan, REDIRECT, SHOT, leg},
     options::{Opt, usual, write},
     packet::*,
@@ -38,7 +39,7 @@ fn what_a_parked_socket_emits_is_dropped() {
                 ..flow.local_segment(side)
             }
             .bytes(),
-            flow.local_segment(side).broken(46, &[0x10]),
+            flow.local_segment(side).with_data_offset(1),
         ] {
             flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
         }
@@ -89,7 +90,12 @@ fn a_local_syn_is_answered_with_a_reset() {
 fn connecting_onto_a_live_flow_is_refused_at_once() {
     let flow = Flow::detached(Plan::default());
     flow.plane.attach(flow.ifindex(Side::Server)).expect("attached");
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    let socket = socket2::Socket::new(
+        choose(socket2::Domain::IPV4, socket2::Domain::IPV6),
+        socket2::Type::STREAM,
+        None,
+    )
+    .expect("a socket");
     socket.bind(&leg(Side::Server).local.into()).expect("bound");
     let begun = std::time::Instant::now();
     let error = socket

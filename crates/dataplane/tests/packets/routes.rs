@@ -3,7 +3,9 @@
 use longsplice_dataplane::Side;
 
 use crate::support::{
-    flow::{Flow, Plan, REDIRECT, SHOT},
+    choose,
+    flow::{Flow, Plan, REDIRECT, SHOT, leg},
+    net::{HOST_BITS, NODAD},
     packet::*,
 };
 
@@ -28,7 +30,7 @@ fn without_macs(flow: &Flow, packet: &Packet) -> Vec<u8> {
 #[test]
 fn an_unknown_neighbour_is_found_by_the_kernel() {
     each(|flow| {
-        flow.net.ip("neighbour del 198.18.2.2 dev b0");
+        flow.net.del_neighbour(Side::Server);
         let packet = flow.peer_segment(Client);
         let expected = without_macs(flow, &packet);
         flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
@@ -42,7 +44,9 @@ fn a_far_end_on_this_host_is_reached() {
             on_this_host: [false, true],
             ..Plan::default()
         });
-        flow.net.ip("address add 198.18.2.2/32 dev lo");
+        let far = leg(Side::Server).peer.ip();
+        flow.net
+            .ip(&format!("address add {far}/{HOST_BITS} dev lo {NODAD}"));
         let packet = flow.peer_segment(Client);
         let expected = without_macs(&flow, &packet);
         flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
@@ -62,7 +66,8 @@ fn without_any_route_it_is_dropped_by_name() {
 fn a_route_that_forbids_it_is_obeyed() {
     for kind in ["unreachable", "blackhole", "prohibit"] {
         each(|flow| {
-            flow.net.ip(&format!("route add {kind} 198.18.2.2/32"));
+            let far = leg(Side::Server).peer.ip();
+            flow.net.ip(&format!("route add {kind} {far}/{HOST_BITS}"));
             let frame = flow.peer_segment(Client).bytes();
             flow.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
         });
@@ -72,14 +77,15 @@ fn a_route_that_forbids_it_is_obeyed() {
 #[test]
 fn a_segment_longer_than_the_mtu_is_dropped_by_name() {
     each(|flow| {
-        flow.net.ip("link set b0 mtu 1000");
+        // The least that IPv6 lives with is 1280.
+        flow.net.ip("link set b0 mtu 1300");
         let fits = Packet {
-            payload: pattern(960),
+            payload: pattern(1314 - BODY),
             ..flow.peer_segment(Client)
         };
         flow.forwards(Client, &fits, &mut flow.reference(Client));
         let frame = Packet {
-            payload: pattern(1000),
+            payload: pattern(1314 - BODY + 5),
             ..flow.peer_segment(Client)
         }
         .bytes();
@@ -89,7 +95,10 @@ fn a_segment_longer_than_the_mtu_is_dropped_by_name() {
 
 #[test]
 fn without_forwarding_on_the_loopback_only_a_hint_helps() {
-    let forbid = |flow: &Flow| flow.net.sysctl("ipv4/conf/lo/forwarding", "0");
+    let forbid = |flow: &Flow| {
+        flow.net
+            .sysctl(choose("ipv4/conf/lo/forwarding", "ipv6/conf/lo/forwarding"), "0")
+    };
     let dormant = Flow::dormant(Plan::default());
     forbid(&dormant);
     let frame = dormant.peer_segment(Client).bytes();

@@ -228,7 +228,7 @@ fn an_emission_passes_as_it_is_and_is_noted() {
         let scale = flow.plan.scale_out[side.other().index()];
         assert_eq!(noted.tx_edge, flow.plan.peer[i] + (9 << scale));
         // What never reaches the wire as a whole, or is no segment at all, passes.
-        let odd = packet.broken(46, &[0x10]);
+        let odd = packet.with_data_offset(1);
         flow.egress_gives(side, &odd, (OK, "emitted", &odd));
     }
 }

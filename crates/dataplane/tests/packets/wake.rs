@@ -4,6 +4,7 @@ use longsplice_dataplane::{LegState, Mapping, Mode, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan},
+    packet::L4,
     raw::types::{ls_leg, ls_owed},
     woken::Past,
 };
@@ -166,7 +167,7 @@ fn every_cycle_adds_to_the_mapping() {
                 let packet = flow.later(side, 0, 0, 0);
                 let ran = flow.ingress(side, &packet.bytes());
                 assert_eq!(ran.verdict, OK);
-                let seq = u32::from_be_bytes(ran.packet[38..42].try_into().expect("four bytes"));
+                let seq = u32::from_be_bytes(ran.packet[L4 + 4..L4 + 8].try_into().expect("four bytes"));
                 assert_eq!(seq.wrapping_add(sum[i]), packet.seq);
             }
             assert!(flow.slot().settle());

@@ -9,10 +9,10 @@ use longsplice_core::rules::{Action, Match};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    frames::{Frame, frame},
+    frames::frame,
     support::{
         flow::OK,
-        packet::{ACK, RST, SYN},
+        packet::{ACK, Packet, RST, SYN},
         tap::{Offload, Tap},
     },
     ways::{MARK, Ways, rule, to},
@@ -80,7 +80,7 @@ fn only_what_opens_a_connection_is_new() {
         ways.leaves(&frame(client, own, SYN).bytes(), "own_address");
     }
     let [client, to, ..] = WAYS[0];
-    let first = Frame {
+    let first = Packet {
         fragment: 0x2000,
         ..frame(client, to, SYN)
     };
@@ -117,7 +117,7 @@ fn the_host_s_own_connections_are_not_touched() {
 }
 
 /// A frame on the wire of `a0`.
-fn send(ways: &Ways, tap: &Tap, frame: &Frame) -> std::collections::BTreeMap<String, u64> {
+fn send(ways: &Ways, tap: &Tap, frame: &Packet) -> std::collections::BTreeMap<String, u64> {
     let before = ways.rules.verdicts();
     tap.send(&frame.bytes(), Offload::default());
     let mut after = ways.rules.verdicts();

@@ -6,8 +6,8 @@ use longsplice_core::rules::{Action, Match, Network, Ports, Program, Rule, Seen,
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 use crate::{
-    frames::Frame,
-    support::flow::SHOT,
+    frames::frame,
+    support::{flow::SHOT, packet::Packet},
     ways::{Ways, drop, rule},
 };
 
@@ -77,7 +77,7 @@ fn a_rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-fn a_packet() -> impl Strategy<Value = Frame> {
+fn a_packet() -> impl Strategy<Value = Packet> {
     let flags = prop_oneof![
         Just(0x02u8),
         Just(0x10),
@@ -88,14 +88,10 @@ fn a_packet() -> impl Strategy<Value = Frame> {
     ];
     (address(), address(), 0u16..6, 0u16..6, flags)
         .prop_filter("one family", |(a, b, ..)| a.is_ipv4() == b.is_ipv4())
-        .prop_map(|(from, to, sport, dport, flags)| Frame {
-            from: SocketAddr::new(from, sport),
-            to: SocketAddr::new(to, dport),
-            flags,
-            payload: Vec::new(),
-            between: Vec::new(),
-            first_extension: None,
-            fragment: 0,
+        .prop_map(|(from, to, sport, dport, flags)| {
+            let [from, to] =
+                [(from, sport), (to, dport)].map(|(ip, port)| SocketAddr::new(ip, port).to_string());
+            frame(&from, &to, flags)
         })
 }
 
@@ -133,8 +129,8 @@ fn the_kernel_half_chooses_as_the_specification_does() {
             for packet in packets {
                 let seen = Seen {
                     interface: "a0".into(),
-                    from: packet.from,
-                    to: packet.to,
+                    from: packet.src,
+                    to: packet.dst,
                     flags: packet.flags,
                 };
                 let expected = program.first(&seen).map(|e| e.rule);

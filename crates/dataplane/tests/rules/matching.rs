@@ -4,10 +4,10 @@ use longsplice_core::rules::{Action, Match};
 use longsplice_dataplane::rules::Count;
 
 use crate::{
-    frames::{Frame, frame},
+    frames::{frame, length},
     support::{
         flow::SHOT,
-        packet::{ACK, RST, SYN},
+        packet::{ACK, DESTINATIONS, FRAGMENT, HOP_BY_HOP, Packet, RST, SYN},
     },
     ways::{Ways, drop, rule, to},
 };
@@ -15,7 +15,7 @@ use crate::{
 const V4: [&str; 2] = ["198.18.1.2:40000", "198.18.2.2:80"];
 const V6: [&str; 2] = ["[2001:db8:1::2]:40000", "[2001:db8:2::2]:80"];
 
-fn both(flags: u8) -> [Frame; 2] {
+fn both(flags: u8) -> [Packet; 2] {
     [V4, V6].map(|[from, to]| frame(from, to, flags))
 }
 
@@ -112,9 +112,9 @@ fn the_first_rule_decides_and_each_counts() {
     ways.gives(&v6.bytes(), "dropped", SHOT);
     ways.gives(&v6.bytes(), "dropped", SHOT);
     let count = |packets, bytes| Count { packets, bytes };
-    assert_eq!(ways.count(0), count(3, v4.length() + 2 * v6.length()));
-    assert_eq!(ways.count(1), count(1, v4.length()));
-    assert_eq!(ways.count(2), count(2, 2 * v6.length()));
+    assert_eq!(ways.count(0), count(3, length(&v4) + 2 * length(&v6)));
+    assert_eq!(ways.count(1), count(1, length(&v4)));
+    assert_eq!(ways.count(2), count(2, 2 * length(&v6)));
 }
 
 #[test]
@@ -132,71 +132,66 @@ fn a_rule_of_several_networks_counts_a_packet_once() {
 fn headers_between_are_passed_over() {
     let ways = Ways::new(&[rule(Match::default(), drop("x"))]);
     let [v4, v6] = both(SYN);
-    let options = Frame {
-        between: vec![1, 1, 1, 0],
+    let options = Packet {
+        ip_options: vec![1, 1, 1, 0],
         ..v4
     };
     ways.gives(&options.bytes(), "dropped", SHOT);
-    let extended = |first, between: &[&[u8]]| Frame {
-        first_extension: Some(first),
-        between: between.concat(),
-        ..v6.clone()
+    let extended = |extensions: &[(u8, Vec<u8>)]| {
+        let extensions = extensions.to_vec();
+        Packet {
+            extensions,
+            ..v6.clone()
+        }
+        .bytes()
     };
-    let hop_by_hop = |next| [next, 0, 1, 4, 0, 0, 0, 0];
-    let fragment = |next, offset: u16| {
+    let padded = |kind| (kind, vec![0, 1, 4, 0, 0, 0, 0]);
+    let fragment = |offset: u16| {
         let [a, b] = offset.to_be_bytes();
-        [next, 0, a, b, 0, 0, 0, 9]
+        (FRAGMENT, vec![0, a, b, 0, 0, 0, 9])
     };
-    for f in [
-        extended(0, &[&hop_by_hop(6)]),
-        extended(0, &[&hop_by_hop(60), &hop_by_hop(6)]),
-        extended(44, &[&fragment(6, 1)]),
-        extended(60, &[&hop_by_hop(44), &fragment(6, 0)]),
-        extended(
-            60,
-            &[
-                &hop_by_hop(60),
-                &hop_by_hop(60),
-                &hop_by_hop(60),
-                &hop_by_hop(60),
-                &hop_by_hop(6),
-            ],
-        ),
+    for packet in [
+        extended(&[padded(HOP_BY_HOP)]),
+        extended(&[padded(HOP_BY_HOP), padded(DESTINATIONS)]),
+        extended(&[fragment(1)]),
+        extended(&[padded(DESTINATIONS), fragment(0)]),
+        extended(&vec![padded(DESTINATIONS); 8]),
     ] {
-        ways.gives(&f.bytes(), "dropped", SHOT);
+        ways.gives(&packet, "dropped", SHOT);
     }
-    // Later fragments, and more headers than anybody sends.
-    ways.leaves(&extended(44, &[&fragment(6, 8)]).bytes(), "odd");
-    let many = [hop_by_hop(60); 6];
-    ways.ignores(&extended(60, &[&many.concat(), &hop_by_hop(6)]).bytes());
-    ways.ignores(&extended(44, &[&fragment(17, 8)]).bytes());
+    // Later fragments have no ports; and more headers than anybody sends.
+    ways.ignores(&extended(&[fragment(8)]));
+    ways.ignores(&extended(&vec![padded(DESTINATIONS); 9]));
 }
 
 #[test]
-fn fragments_and_cut_headers_go_on() {
+fn fragments_without_ports_and_cut_headers_go_on() {
     let ways = Ways::new(&[rule(Match::default(), drop("x"))]);
     let [v4, v6] = both(SYN);
-    ways.leaves(
-        &Frame {
-            fragment: 1,
+    let fragment = |fragment| {
+        Packet {
+            fragment,
             ..v4.clone()
         }
-        .bytes(),
-        "odd",
-    );
-    let first = Frame {
-        fragment: 0x2000,
-        ..v4.clone()
+        .bytes()
     };
-    ways.gives(&first.bytes(), "dropped", SHOT);
-    for (bytes, whole) in [(v4.bytes(), 54), (v6.bytes(), 74)] {
+    ways.ignores(&fragment(1));
+    ways.gives(&fragment(0x2000), "dropped", SHOT);
+    for bytes in [v4.bytes(), v6.bytes()] {
         for cut in 1..20 {
-            ways.leaves(&bytes[..whole - cut], "odd");
+            ways.ignores(&bytes[..bytes.len() - cut]);
         }
     }
+    // The ports are there behind options, the flags are not.
+    let options = Packet {
+        ip_options: vec![1; 40],
+        ..v4.clone()
+    }
+    .bytes();
+    ways.leaves(&options[..14 + 60 + 12], "odd");
     let mut wrong = v4.bytes();
     wrong[14] = 0x44;
-    ways.leaves(&wrong, "odd");
+    ways.ignores(&wrong);
 }
 
 #[test]

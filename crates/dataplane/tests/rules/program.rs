@@ -4,10 +4,10 @@ use longsplice_core::rules::{Action, Match};
 use longsplice_dataplane::rules::RulePacket;
 
 use crate::{
-    frames::{Frame, frame},
+    frames::frame,
     support::{
         flow::SHOT,
-        packet::{SYN, pattern},
+        packet::{Packet, SYN, pattern},
     },
     ways::{Ways, rule, to},
 };
@@ -20,7 +20,7 @@ fn a_program_gets_the_packet_or_a_copy() {
     ]);
     let mut ring = ways.rules.packets().unwrap();
     let asked = frame("198.18.1.2:1", "198.18.2.2:2", SYN);
-    let long = Frame {
+    let long = Packet {
         payload: pattern(3000),
         ..asked.clone()
     };
@@ -28,7 +28,7 @@ fn a_program_gets_the_packet_or_a_copy() {
     ways.gives(&asked.bytes(), "asked", SHOT);
     ways.gives(&long.bytes(), "asked", SHOT);
     ways.leaves(&copied.bytes(), "copied");
-    let packet = |rule, copy, frame: &Frame| RulePacket {
+    let packet = |rule, copy, frame: &Packet| RulePacket {
         rule,
         copy,
         ifindex: ways.net.ifindex("a0"),

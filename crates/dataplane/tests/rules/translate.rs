@@ -1,56 +1,61 @@
 //! Translation by a record.
 
-use std::net::SocketAddr;
-
 use longsplice_core::rules::{Action, Match, Translation};
 
 use crate::{
-    frames::{Frame, frame},
+    frames::frame,
     support::{
         flow::{REDIRECT, SHOT},
         net::{OUR_MAC, PEER_MAC},
-        packet::{ACK, PSH, Packet, SYN, assert_frame, pattern},
+        packet::{ACK, DESTINATIONS, PSH, Packet, assert_frame, pattern},
     },
     ways::{Ways, rule},
 };
 
-const TO: &str = "198.18.2.2:9000";
+/// Of each family: where the packet comes from and goes to, and what the record says instead.
+const WAYS: [[&str; 4]; 2] = [
+    [
+        "198.18.1.2:40000",
+        "198.18.1.1:80",
+        "198.18.2.1:7000",
+        "198.18.2.2:9000",
+    ],
+    [
+        "[2001:db8:1::2]:40000",
+        "[2001:db8:1::1]:80",
+        "[2001:db8:2::1]:7000",
+        "[2001:db8:2::2]:9000",
+    ],
+];
 
-fn ways() -> Ways {
-    let address = |a: &str| a.parse::<SocketAddr>().unwrap();
-    Ways::new(&[rule(
+fn ways(from: &str, to: &str) -> Ways {
+    let ways = Ways::new(&[rule(
         Match {
             flags: "any".parse().unwrap(),
             to_ports: vec![80.into()],
             ..Match::default()
         },
         Action::Translate(Translation {
-            from: address("198.18.2.1:7000"),
-            to: address(TO),
+            from: from.parse().unwrap(),
+            to: to.parse().unwrap(),
             seq: 1_000_000,
             ack: 0xffff_0000,
             tsval: 77,
             tsecr: 0x8000_0000,
         }),
-    )])
+    )]);
+    ways.net
+        .ip_v6("neighbour replace 2001:db8:2::2 lladdr 02:00:00:00:02:02 dev b0");
+    ways
 }
 
-fn packet() -> Packet {
+fn packet(from: &str, to: &str) -> Packet {
     Packet {
-        dst_mac: OUR_MAC[0],
-        src_mac: PEER_MAC[0],
-        tos: 0x2a,
-        id: 4711,
-        fragment: 0x4000,
+        tos: 0x28,
         ttl: 60,
-        src: "198.18.1.2:40000".parse().unwrap(),
-        dst: "198.18.1.1:80".parse().unwrap(),
         seq: 0xffff_ff00,
         ack: 0x0001_0001,
-        reserved: 0,
-        flags: ACK | PSH,
         window: 501,
-        urgent: 0,
         // NOP NOP timestamps: TSval 1000, TSecr 5; NOP NOP SACK of one block.
         options: [
             &[1, 1, 8, 10, 0, 0, 3, 232, 0, 0, 0, 5][..],
@@ -58,19 +63,17 @@ fn packet() -> Packet {
         ]
         .concat(),
         payload: pattern(700),
-        padding: Vec::new(),
+        ..frame(from, to, ACK | PSH)
     }
 }
 
-#[test]
-fn every_header_is_translated_by_the_record() {
-    let ways = ways();
-    let expected = Packet {
+fn translated(packet: &Packet, from: &str, to: &str) -> Packet {
+    Packet {
         dst_mac: PEER_MAC[1],
         src_mac: OUR_MAC[1],
         ttl: 59,
-        src: "198.18.2.1:7000".parse().unwrap(),
-        dst: TO.parse().unwrap(),
+        src: from.parse().unwrap(),
+        dst: to.parse().unwrap(),
         seq: 0xffff_ff00_u32.wrapping_add(1_000_000),
         ack: 1,
         options: [
@@ -78,47 +81,63 @@ fn every_header_is_translated_by_the_record() {
             &[1, 1, 5, 10, 0, 0, 0, 10, 0, 0, 0, 20],
         ]
         .concat(),
-        ..packet()
-    };
-    let (verdicts, ran) = ways.verdicts_of(&packet().bytes());
-    assert_eq!(
-        verdicts.into_iter().collect::<Vec<_>>(),
-        [("translated".to_owned(), 1)]
-    );
-    assert_eq!(ran.verdict, REDIRECT);
-    assert_frame(&ran.packet, &expected.bytes(), "translated");
-    assert_eq!(ways.plane.verdicts()["forwarded"], 1);
+        ..packet.clone()
+    }
+}
+
+#[test]
+fn every_header_is_translated_by_the_record() {
+    for [from, to, new_from, new_to] in WAYS {
+        let ways = ways(new_from, new_to);
+        let plain = packet(from, to);
+        let between = Packet {
+            ip_options: vec![1, 1, 1, 0],
+            extensions: vec![(DESTINATIONS, vec![0, 1, 4, 0, 0, 0, 0])],
+            ..plain.clone()
+        };
+        for packet in [plain, between] {
+            let (verdicts, ran) = ways.verdicts_of(&packet.bytes());
+            let expected = [("translated".to_owned(), 1)];
+            assert_eq!(verdicts.into_iter().collect::<Vec<_>>(), expected);
+            assert_eq!(ran.verdict, REDIRECT);
+            let expected = translated(&packet, new_from, new_to).bytes();
+            assert_frame(&ran.packet, &expected, "translated");
+        }
+        assert_eq!(ways.plane.verdicts()["forwarded"], 2);
+    }
 }
 
 #[test]
 fn a_drop_on_the_way_is_named() {
-    let ways = ways();
-    let old = Packet { ttl: 1, ..packet() };
-    ways.gives(&old.bytes(), "translated", SHOT);
-    assert_eq!(ways.plane.verdicts()["drop_ttl"], 1);
-    ways.net.ip("route add blackhole 198.18.2.2/32");
-    ways.gives(&packet().bytes(), "translated", SHOT);
-    assert_eq!(ways.plane.verdicts()["drop_no_route"], 1);
+    for [from, to, new_from, new_to] in WAYS {
+        let ways = ways(new_from, new_to);
+        let packet = packet(from, to);
+        let old = Packet {
+            ttl: 1,
+            ..packet.clone()
+        };
+        ways.gives(&old.bytes(), "translated", SHOT);
+        assert_eq!(ways.plane.verdicts()["drop_ttl"], 1);
+        ways.net.ip("route add blackhole 198.18.2.2/32");
+        ways.net.ip_v6("route add blackhole 2001:db8:2::2/128");
+        ways.gives(&packet.bytes(), "translated", SHOT);
+        assert_eq!(ways.plane.verdicts()["drop_no_route"], 1);
+    }
 }
 
 #[test]
 fn what_cannot_be_translated_goes_on() {
-    let ways = ways();
-    let v4 = frame("198.18.1.2:40000", "198.18.1.1:80", SYN);
-    let first = Frame {
+    let [[from, to, new_from, new_to], [from_v6, to_v6, ..]] = WAYS;
+    let ways = ways(new_from, new_to);
+    let packet = packet(from, to);
+    let first = Packet {
         fragment: 0x2000,
-        ..v4.clone()
+        ..packet.clone()
     };
-    let options = Frame {
-        between: vec![1, 1, 1, 0],
-        ..v4
-    };
-    for f in [first, options] {
-        ways.leaves(&f.bytes(), "untranslatable");
-    }
+    ways.leaves(&first.bytes(), "untranslatable");
+    let mut lies = packet.bytes();
+    lies[46] = 0x40; // a data offset of 16 bytes
+    ways.leaves(&lies, "untranslatable");
     // The rule's record is of IPv4: it takes no other packets.
-    ways.leaves(
-        &frame("[2001:db8:1::2]:1", "[2001:db8:1::1]:80", SYN).bytes(),
-        "unmatched",
-    );
+    ways.leaves(&frame(from_v6, to_v6, ACK).bytes(), "unmatched");
 }

@@ -3,7 +3,6 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    net::SocketAddrV4,
     ops::Deref,
     rc::Rc,
     sync::atomic::{AtomicU32, Ordering},
@@ -14,8 +13,9 @@ use longsplice_dataplane::{
 };
 
 use super::{
+    choose,
     net::{Net, OUR_MAC, PEER_MAC},
-    packet::{ACK, Packet, assert_frame},
+    packet::{Packet, assert_frame},
     reference::Reference,
 };
 
@@ -220,8 +220,14 @@ impl Plan {
 
 pub fn leg(side: Side) -> Leg {
     let (peer, local) = match side {
-        Side::Client => ("198.18.1.2:40000", "198.18.1.1:80"),
-        Side::Server => ("198.18.2.2:8080", "198.18.2.1:50000"),
+        Side::Client => choose(
+            ("198.18.1.2:40000", "198.18.1.1:80"),
+            ("[2001:db8:1::2]:40000", "[2001:db8:1::1]:80"),
+        ),
+        Side::Server => choose(
+            ("198.18.2.2:8080", "198.18.2.1:50000"),
+            ("[2001:db8:2::2]:8080", "[2001:db8:2::1]:50000"),
+        ),
     };
     Leg {
         peer: peer.parse().expect("an address"),
@@ -346,7 +352,7 @@ impl Flow {
             seq: self.plan.peer[i],
             ack: self.plan.local[i],
             window: 500,
-            ..blank()
+            ..Packet::blank()
         }
     }
 
@@ -361,7 +367,7 @@ impl Flow {
             seq: self.plan.local[i],
             ack: self.plan.peer[i],
             window: 500,
-            ..blank()
+            ..Packet::blank()
         }
     }
 
@@ -468,27 +474,4 @@ pub fn register(plane: &Dataplane, plan: &Plan) -> Slot {
         .register(&slot, plane.next_serial(), true, &plan.starts())
         .expect("the flow is new");
     slot
-}
-
-fn blank() -> Packet {
-    let nowhere = SocketAddrV4::new([0; 4].into(), 0);
-    Packet {
-        dst_mac: [0; 6],
-        src_mac: [0; 6],
-        tos: 0,
-        id: 0x1234,
-        fragment: 0x4000,
-        ttl: 64,
-        src: nowhere,
-        dst: nowhere,
-        seq: 0,
-        ack: 0,
-        reserved: 0,
-        flags: ACK,
-        window: 0,
-        urgent: 0,
-        options: Vec::new(),
-        payload: Vec::new(),
-        padding: Vec::new(),
-    }
 }

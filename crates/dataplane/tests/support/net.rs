@@ -8,11 +8,26 @@ use std::{
     process::{Command, Stdio},
 };
 
-use nix::sched::{CloneFlags, setns, unshare};
+use longsplice_dataplane::Side;
+use nix::{
+    sched::{CloneFlags, setns, unshare},
+    time::{ClockId, clock_gettime},
+};
+
+use super::{choose, flow::leg};
 
 /// The forwarder's MAC address toward the client and the server, and theirs.
 pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 pub const PEER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 2, 2]];
+
+/// The forwarder's interfaces.
+const OUR_DEV: [&str; 2] = ["a0", "b0"];
+const NETS: [&str; 2] = choose(["198.18.1.0", "198.18.2.0"], ["2001:db8:1::", "2001:db8:2::"]);
+/// Of these networks, and of the address of a host.
+const NET_BITS: u8 = choose(24, 64);
+pub const HOST_BITS: u8 = choose(32, 128);
+/// An address is usable at once.
+pub const NODAD: &str = choose("", "nodad");
 
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
@@ -41,14 +56,18 @@ impl Net {
         net.ip("link set lo up
              link add a0 address 02:00:00:00:01:01 type veth peer name a1 address 02:00:00:00:01:02
              link add b0 address 02:00:00:00:02:01 type veth peer name b1 address 02:00:00:00:02:02
-             address add 198.18.1.1/24 dev a0
-             address add 198.18.2.1/24 dev b0
              link set a0 up
              link set a1 up
              link set b0 up
-             link set b1 up
-             neighbour replace 198.18.1.2 lladdr 02:00:00:00:01:02 dev a0
-             neighbour replace 198.18.2.2 lladdr 02:00:00:00:02:02 dev b0");
+             link set b1 up");
+        for side in Side::BOTH {
+            net.ip(&format!(
+                "address add {}/{NET_BITS} dev {} {NODAD}",
+                leg(side).local.ip(),
+                OUR_DEV[side.index()]
+            ));
+            net.add_neighbour(side);
+        }
         net.pristine.set(true);
         net
     }
@@ -60,7 +79,7 @@ impl Net {
 
     /// Runs lines of `ip`.
     pub fn ip(&self, lines: &str) {
-        self.ip_of("-4", lines);
+        self.ip_of(choose("-4", "-6"), lines);
     }
 
     /// Runs lines of `ip -6`.
@@ -80,26 +99,56 @@ impl Net {
         stdin.write_all(lines.as_bytes()).expect("ip reads");
         drop(stdin);
         assert!(ip.wait().expect("ip").success(), "{lines}");
+        wait_for_a_tick();
     }
 
     /// Has the stack ignore what is delivered to it: it would answer for sockets that are not there.
     pub fn deaf(&self) {
-        self.ip("address del 198.18.1.1/24 dev a0
-             address del 198.18.2.1/24 dev b0
-             route add 198.18.1.0/24 dev a0
-             route add 198.18.2.0/24 dev b0
-             neighbour replace 198.18.1.2 lladdr 02:00:00:00:01:02 dev a0
-             neighbour replace 198.18.2.2 lladdr 02:00:00:00:02:02 dev b0");
+        for side in Side::BOTH {
+            let (ours, dev) = (leg(side).local.ip(), OUR_DEV[side.index()]);
+            self.ip(&format!(
+                "address del {ours}/{NET_BITS} dev {dev}
+                 route add {}/{NET_BITS} dev {dev}",
+                NETS[side.index()]
+            ));
+            self.add_neighbour(side);
+        }
+    }
+
+    /// The end of a side is known on its link.
+    pub fn add_neighbour(&self, side: Side) {
+        let mac = PEER_MAC[side.index()].map(|byte| format!("{byte:02x}")).join(":");
+        let dev = OUR_DEV[side.index()];
+        self.ip(&format!(
+            "neighbour replace {} lladdr {mac} dev {dev}",
+            leg(side).peer.ip()
+        ));
+    }
+
+    /// It is not.
+    pub fn del_neighbour(&self, side: Side) {
+        let dev = OUR_DEV[side.index()];
+        self.ip(&format!("neighbour del {} dev {dev}", leg(side).peer.ip()));
     }
 
     /// Sets a sysctl of the namespace.
     pub fn sysctl(&self, path: &str, value: &str) {
         self.pristine.set(false);
         std::fs::write(format!("/proc/sys/net/{path}"), value).expect(path);
+        wait_for_a_tick();
     }
 
     pub fn ifindex(&self, name: &str) -> u32 {
         nix::net::if_::if_nametoindex(name).expect(name)
+    }
+}
+
+/// What the programs remember of a way is good for no longer.
+fn wait_for_a_tick() {
+    let now = || clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("a clock");
+    let before = now();
+    while now() == before {
+        std::thread::yield_now();
     }
 }
 

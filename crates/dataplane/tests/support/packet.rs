@@ -1,6 +1,10 @@
 //! Packets as fields, and their bytes with both checksums computed from scratch.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use longsplice_dataplane::Family;
+
+use super::choose;
 
 pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
@@ -11,21 +15,42 @@ pub const ECE: u8 = 0x40;
 pub const CWR: u8 = 0x80;
 
 pub const ETH: usize = 14;
-pub const IP: usize = 20;
 pub const TCP: usize = 20;
 
-/// A TCP segment over IPv4 over Ethernet.
+/// Extension headers of IPv6 (RFC 8200 section 4).
+pub const HOP_BY_HOP: u8 = 0;
+pub const ROUTING: u8 = 43;
+pub const FRAGMENT: u8 = 44;
+pub const DESTINATIONS: u8 = 60;
+
+/// Where the TCP header begins, without IP options or extension headers.
+pub const L4: usize = ETH + choose(20, 40);
+/// Where its options or payload do.
+pub const BODY: usize = L4 + TCP;
+/// The length field of the IP header.
+pub const LENGTH: std::ops::Range<usize> = choose(16, 18)..choose(18, 20);
+
+/// A TCP segment over IP over Ethernet: the addresses say which version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     pub dst_mac: [u8; 6],
     pub src_mac: [u8; 6],
+    /// DSCP and ECN; of IPv6, the traffic class.
     pub tos: u8,
+    /// IPv6.
+    pub flow_label: u32,
+    /// IPv4.
     pub id: u16,
-    /// Flags and offset of fragments, as in the header.
+    /// IPv4: flags and offset of fragments, as in the header.
     pub fragment: u16,
+    /// IPv4: a multiple of four bytes.
+    pub ip_options: Vec<u8>,
+    /// IPv6: extension headers, each its kind and its bytes behind "next header".
+    pub extensions: Vec<(u8, Vec<u8>)>,
+    /// Of IPv6, the hop limit.
     pub ttl: u8,
-    pub src: SocketAddrV4,
-    pub dst: SocketAddrV4,
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
     pub seq: u32,
     pub ack: u32,
     /// The four bits beside the data offset.
@@ -41,20 +66,60 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// A packet to be filled in.
+    pub fn blank() -> Packet {
+        let nowhere = SocketAddr::new(choose([0; 4].into(), IpAddr::V6(Ipv6Addr::UNSPECIFIED)), 0);
+        Packet {
+            dst_mac: [0; 6],
+            src_mac: [0; 6],
+            tos: 0,
+            flow_label: 0xabcde,
+            id: 0x1234,
+            fragment: 0x4000,
+            ip_options: Vec::new(),
+            extensions: Vec::new(),
+            ttl: 64,
+            src: nowhere,
+            dst: nowhere,
+            seq: 0,
+            ack: 0,
+            reserved: 0,
+            flags: ACK,
+            window: 0,
+            urgent: 0,
+            options: Vec::new(),
+            payload: Vec::new(),
+            padding: Vec::new(),
+        }
+    }
+
+    fn family(&self) -> Family {
+        Family::of(self.src.ip())
+    }
+
     /// The frame.
     pub fn bytes(&self) -> Vec<u8> {
+        let mut tcp = self.tcp();
+        let check = internet_checksum(&[&self.pseudo_header(), &tcp]);
+        tcp[16..18].copy_from_slice(&check.to_be_bytes());
+        let kind: [u8; 2] = match self.family() {
+            Family::V4 => [0x08, 0x00],
+            Family::V6 => [0x86, 0xdd],
+        };
+        [
+            &self.dst_mac[..],
+            &self.src_mac,
+            &kind,
+            &self.ip_header(tcp.len()),
+            &tcp,
+            &self.padding,
+        ]
+        .concat()
+    }
+
+    /// The segment, without its checksum.
+    fn tcp(&self) -> Vec<u8> {
         assert!(self.options.len().is_multiple_of(4) && self.options.len() <= 40);
-        let total = IP + TCP + self.options.len() + self.payload.len();
-        let mut frame = [&self.dst_mac[..], &self.src_mac, &[0x08, 0x00]].concat();
-        let mut ip = vec![0x45, self.tos];
-        ip.extend((total as u16).to_be_bytes());
-        ip.extend(self.id.to_be_bytes());
-        ip.extend(self.fragment.to_be_bytes());
-        ip.extend([self.ttl, 6, 0, 0]);
-        ip.extend(self.src.ip().octets());
-        ip.extend(self.dst.ip().octets());
-        let check = internet_checksum(&[&ip]);
-        ip[10..12].copy_from_slice(&check.to_be_bytes());
         let mut tcp = Vec::new();
         tcp.extend(self.src.port().to_be_bytes());
         tcp.extend(self.dst.port().to_be_bytes());
@@ -67,30 +132,94 @@ impl Packet {
         tcp.extend(self.urgent.to_be_bytes());
         tcp.extend(&self.options);
         tcp.extend(&self.payload);
-        let check = internet_checksum(&[&self.pseudo_header(), &tcp]);
-        tcp[16..18].copy_from_slice(&check.to_be_bytes());
-        frame.extend(ip);
-        frame.extend(tcp);
-        frame.extend(&self.padding);
-        frame
+        tcp
+    }
+
+    fn ip_header(&self, tcp_len: usize) -> Vec<u8> {
+        let mut ip = Vec::new();
+        if self.family() == Family::V4 {
+            let header = 20 + self.ip_options.len();
+            ip.extend([0x40 | (header / 4) as u8, self.tos]);
+            ip.extend(((header + tcp_len) as u16).to_be_bytes());
+            ip.extend(self.id.to_be_bytes());
+            ip.extend(self.fragment.to_be_bytes());
+            ip.extend([self.ttl, 6, 0, 0]);
+            ip.extend(self.addresses());
+            ip.extend(&self.ip_options);
+            let check = internet_checksum(&[&ip]);
+            ip[10..12].copy_from_slice(&check.to_be_bytes());
+            return ip;
+        }
+        let more: usize = self.extensions.iter().map(|(_, body)| 1 + body.len()).sum();
+        let word = 6 << 28 | u32::from(self.tos) << 20 | self.flow_label;
+        ip.extend(word.to_be_bytes());
+        ip.extend(((more + tcp_len) as u16).to_be_bytes());
+        let kinds = self.extensions.iter().map(|(kind, _)| *kind);
+        let mut next = kinds.chain([6]);
+        ip.extend([next.next().expect("TCP at least"), self.ttl]);
+        ip.extend(self.addresses());
+        for ((_, body), next) in self.extensions.iter().zip(next) {
+            ip.push(next);
+            ip.extend(body);
+        }
+        ip
+    }
+
+    fn addresses(&self) -> Vec<u8> {
+        let octets = |address: SocketAddr| match address.ip() {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        [octets(self.src), octets(self.dst)].concat()
+    }
+
+    /// As a fragment at an offset, in units of eight bytes.
+    pub fn fragment_at(&self, offset: u16, more: bool) -> Packet {
+        let mut extension = vec![0];
+        extension.extend((offset << 3 | u16::from(more)).to_be_bytes());
+        extension.extend([0xde, 0xad, 0xbe, 0xef]);
+        Packet {
+            fragment: offset | u16::from(more) << 13,
+            extensions: vec![(FRAGMENT, extension)],
+            ..self.clone()
+        }
+    }
+
+    /// Where its TCP header begins.
+    pub fn l4(&self) -> usize {
+        self.bytes().len() - self.padding.len() - self.tcp().len()
     }
 
     /// What stands in the checksum field where the device is to compute it: the sum of the pseudo-header.
     pub fn bytes_for_offload(&self) -> Vec<u8> {
-        let mut frame = self.bytes();
+        let (mut frame, at) = (self.bytes(), self.l4() + 16);
         let sum = !internet_checksum(&[&self.pseudo_header()]);
-        frame[ETH + IP + 16..ETH + IP + 18].copy_from_slice(&sum.to_be_bytes());
+        frame[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    /// The bytes of a super-packet of over 64 kB (BIG TCP): they have no length.
+    pub fn bytes_without_length(&self) -> Vec<u8> {
+        let mut frame = self.bytes();
+        frame[LENGTH].fill(0);
+        if self.family() == Family::V4 {
+            frame[24..26].fill(0);
+            let check = internet_checksum(&[&frame[14..34]]);
+            frame[24..26].copy_from_slice(&check.to_be_bytes());
+        }
         frame
     }
 
     fn pseudo_header(&self) -> Vec<u8> {
-        let len = (TCP + self.options.len() + self.payload.len()) as u16;
-        let mut pseudo = Vec::new();
-        pseudo.extend(self.src.ip().octets());
-        pseudo.extend(self.dst.ip().octets());
-        pseudo.extend([0, 6]);
-        pseudo.extend(len.to_be_bytes());
+        let mut pseudo = self.addresses();
+        pseudo.extend((self.tcp().len() as u32).to_be_bytes());
+        pseudo.extend([0, 0, 0, 6]);
         pseudo
+    }
+
+    /// The bytes with another data offset of TCP, whatever that makes of the checksum.
+    pub fn with_data_offset(&self, words: u8) -> Vec<u8> {
+        self.broken(self.l4() + 12, &[words << 4])
     }
 
     /// The bytes with other ones at an offset, whatever that makes of the checksums.
@@ -146,7 +275,7 @@ pub fn describe(got: &[u8], expected: &[u8], what: &str) -> Option<String> {
             let hex = |b: Option<&u8>| b.map_or("--".to_owned(), |b| format!("{b:02x}"));
             text += &format!(
                 "  byte {at:3} ({}): {} instead of {}\n",
-                field(at),
+                field(expected, at),
                 hex(g),
                 hex(e)
             );
@@ -155,11 +284,19 @@ pub fn describe(got: &[u8], expected: &[u8], what: &str) -> Option<String> {
     Some(text)
 }
 
-fn field(at: usize) -> &'static str {
+fn field(frame: &[u8], at: usize) -> &'static str {
+    let v6 = frame.get(12..14) == Some(&[0x86, 0xdd]);
+    let l4 = if v6 { 54 } else { 34 };
     match at {
         0..6 => "destination MAC",
         6..12 => "source MAC",
         12..14 => "EtherType",
+        14..18 if v6 => "version, traffic class, flow label",
+        18..20 if v6 => "payload length",
+        20 if v6 => "next header",
+        21 if v6 => "hop limit",
+        22..38 if v6 => "source address",
+        38..54 if v6 => "destination address",
         14 => "IP version and length",
         15 => "DSCP and ECN",
         16..18 => "total length",
@@ -170,15 +307,17 @@ fn field(at: usize) -> &'static str {
         24..26 => "IP checksum",
         26..30 => "source address",
         30..34 => "destination address",
-        34..36 => "source port",
-        36..38 => "destination port",
-        38..42 => "sequence number",
-        42..46 => "acknowledgement",
-        46 => "data offset",
-        47 => "flags",
-        48..50 => "window",
-        50..52 => "TCP checksum",
-        52..54 => "urgent pointer",
-        _ => "options or payload",
+        _ => match at - l4 {
+            0..2 => "source port",
+            2..4 => "destination port",
+            4..8 => "sequence number",
+            8..12 => "acknowledgement",
+            12 => "data offset",
+            13 => "flags",
+            14..16 => "window",
+            16..18 => "TCP checksum",
+            18..20 => "urgent pointer",
+            _ => "options or payload",
+        },
     }
 }

@@ -1,6 +1,8 @@
 //! The slot and the records of a flow as the kernel half has them, every field: through the pinned maps, in the types
 //! that BTF has of bpf/abi.h.
 
+use std::net::IpAddr;
+
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{Leg, Side};
 
@@ -40,9 +42,16 @@ fn value<T: Plain>(bytes: &[u8]) -> T {
 
 /// The key of a leg's record.
 pub fn tuple(leg: Leg) -> ls_tuple {
+    let words = |ip: IpAddr| -> [u32; 4] {
+        let octets = match ip {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        std::array::from_fn(|i| u32::from_ne_bytes(octets[4 * i..][..4].try_into().expect("four bytes")))
+    };
     ls_tuple {
-        saddr: u32::from(*leg.peer.ip()).to_be(),
-        daddr: u32::from(*leg.local.ip()).to_be(),
+        saddr: words(leg.peer.ip()),
+        daddr: words(leg.local.ip()),
         sport: leg.peer.port().to_be(),
         dport: leg.local.port().to_be(),
     }

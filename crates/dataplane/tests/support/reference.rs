@@ -1,7 +1,7 @@
 //! The translation once more, from the papers and the RFCs and not from the program under test: on fields, in wide
 //! arithmetic, with the checksums computed from scratch afterwards.
 
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 use super::{
     options::{self, Opt},
@@ -11,8 +11,8 @@ use super::{
 /// The constants of a direction.
 #[derive(Debug, Clone)]
 pub struct Reference {
-    pub src: SocketAddrV4,
-    pub dst: SocketAddrV4,
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
     pub src_mac: [u8; 6],
     pub dst_mac: [u8; 6],
     /// What x's sequence numbers are lifted by.

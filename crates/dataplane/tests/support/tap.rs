@@ -2,11 +2,14 @@
 
 use std::{io, mem, time::Duration};
 
+use super::{choose, packet::L4};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 
 const ETH_P_ALL: u16 = 3;
 const PACKET_VNET_HDR: i32 = 15;
 const SOL_PACKET: i32 = 263;
+/// VIRTIO_NET_HDR_GSO_TCPV4 and _TCPV6.
+const GSO_TCP: u8 = choose(1, 4);
 
 /// How long to wait for a frame that must come, and for one that must not: the veth delivers within the call.
 const SURE: Duration = Duration::from_secs(3);
@@ -129,13 +132,13 @@ impl Tap {
         if self.vnet {
             bytes.extend([
                 u8::from(offload.needs_checksum),
-                u8::from(offload.gso_size != 0), // VIRTIO_NET_HDR_GSO_TCPV4
+                if offload.gso_size == 0 { 0 } else { GSO_TCP },
             ]);
             // How much of it is headers: Ethernet, IP, TCP with its options.
-            bytes.extend((34 + u16::from(frame[46] >> 4) * 4).to_ne_bytes());
+            bytes.extend((L4 as u16 + u16::from(frame[L4 + 12] >> 4) * 4).to_ne_bytes());
             bytes.extend(offload.gso_size.to_ne_bytes());
             let (start, offset) = if offload.needs_checksum {
-                (34u16, 16u16)
+                (L4 as u16, 16u16)
             } else {
                 (0, 0)
             };
@@ -148,7 +151,8 @@ impl Tap {
 }
 
 fn is_tcp(frame: &[u8]) -> bool {
-    frame.len() > 34 && frame[12..14] == [8, 0] && frame[23] == 6
+    let (kind, protocol_at) = choose(([0x08, 0x00], 23), ([0x86, 0xdd], 20));
+    frame.len() > L4 && frame[12..14] == kind && frame[protocol_at] == 6
 }
 
 /// setsockopt(PACKET_VNET_HDR).

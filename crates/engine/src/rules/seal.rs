@@ -1,46 +1,43 @@
 //! The checksum of a packet that was taken before its device had computed it.
 
-use crate::packet::{fold, sum};
+use crate::packet;
 
 const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
-/// Where the checksum stands in the header (RFC 9293 section 3.1).
-const CHECK: usize = 16;
+/// Without options (RFC 9293 section 3.1).
+const TCP_HEADER: usize = 20;
 /// Hop-by-hop, routing and destination options (RFC 8200 section 4): the headers that have a length and may stand before TCP.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Puts the TCP checksum of a whole packet right, whatever it was. `None`, and nothing changed, if it is no such packet.
+/// Puts the checksums of a whole packet right, whatever they were. `None`, and nothing changed, if it is no such packet.
 pub(super) fn seal(packet: &mut [u8]) -> Option<()> {
-    let (addresses, begin, end) = match *packet.get(12..14)?.first_chunk()? {
+    let (begin, end) = match *packet.get(12..14)?.first_chunk()? {
         IPV4 => ipv4(packet)?,
         IPV6 => ipv6(packet)?,
         _ => return None,
     };
-    let pseudo = sum(packet.get(addresses)?) + u64::from(TCP) + end.checked_sub(begin)? as u64;
-    let tcp = packet.get_mut(begin..end)?;
-    tcp.get_mut(CHECK..CHECK + 2)?.fill(0);
-    let check = !fold(pseudo + sum(tcp));
-    tcp.get_mut(CHECK..CHECK + 2)?
-        .copy_from_slice(&check.to_be_bytes());
-    Some(())
+    if end.checked_sub(begin)? < TCP_HEADER {
+        return None;
+    }
+    packet::seal(packet.get_mut(ETHERNET..end)?, begin - ETHERNET)
 }
 
-type Place = (std::ops::Range<usize>, usize, usize);
+/// From where to where TCP goes.
+type Place = (usize, usize);
 
 fn be16(packet: &[u8], at: usize) -> Option<usize> {
     let bytes = packet.get(at..at + 2)?.first_chunk()?;
     Some(u16::from_be_bytes(*bytes).into())
 }
 
-/// The addresses, and from where to where TCP goes.
 fn ipv4(packet: &[u8]) -> Option<Place> {
     let header = usize::from(packet.get(ETHERNET)? & 15) * 4;
     let fragment = be16(packet, ETHERNET + 6)? & 0x3fff != 0;
     let whole = *packet.get(ETHERNET + 9)? == TCP && header >= 20 && !fragment;
     let end = ETHERNET + be16(packet, ETHERNET + 2)?;
-    whole.then_some((ETHERNET + 12..ETHERNET + 20, ETHERNET + header, end))
+    whole.then_some((ETHERNET + header, end))
 }
 
 fn ipv6(packet: &[u8]) -> Option<Place> {
@@ -51,12 +48,13 @@ fn ipv6(packet: &[u8]) -> Option<Place> {
         next = *packet.get(at)?;
         at += (usize::from(*packet.get(at + 1)?) + 1) * 8;
     }
-    (next == TCP).then_some((ETHERNET + 8..ETHERNET + 40, at, end))
+    (next == TCP).then_some((at, end))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::{fold, sum};
 
     /// Frames of a SYN, without checksums.
     fn frames() -> [Vec<u8>; 2] {
@@ -81,7 +79,7 @@ mod tests {
     fn the_sum_over_a_sealed_packet_is_zero() {
         for (mut frame, tcp) in frames().into_iter().zip([34, 62]) {
             frame.extend([0; 6]); // a short frame is padded
-            frame[tcp + CHECK] = 0x55;
+            frame[tcp + 16] = 0x55;
             seal(&mut frame).unwrap();
             let addresses = if tcp == 34 { 26..34 } else { 22..54 };
             let whole = sum(&frame[addresses]) + 6 + 20 + sum(&frame[tcp..tcp + 20]);

@@ -1,11 +1,11 @@
 //! A client, a forwarder and any number of servers behind it; a router before it, where one is wanted.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::leg::{Cable, End, Leg, lay};
-use super::{C0, F0, R0, R1, S0, settings};
+use super::{C0, F0, Family, R0, R1, S0, settings};
 use crate::emulator::{Emulator, LinkReport, Verdict};
-use crate::{Error, Namespace, tool};
+use crate::{Error, Namespace};
 
 /// The most servers: as many as there are /24 networks in 198.18.0.0/15 beside those of the client's side.
 const MOST_SERVERS: usize = 510;
@@ -13,13 +13,15 @@ const MOST_SERVERS: usize = 510;
 /// How a [`Farm`] is set up. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FarmOptions {
+    /// The addresses that it is known by.
+    pub family: Family,
     /// Between the client and what is next to it.
     pub client: Leg,
     /// With this, there is a router next to the client, and this leg between it and the forwarder.
     pub router: Option<Leg>,
     /// Between the forwarder and each of the servers, of which there are as many: 1 to 510.
     pub servers: Vec<Leg>,
-    /// Whether the forwarder's kernel routes, too (`ip_forward`).
+    /// Whether the forwarder's kernel routes, too (`ip_forward`, `forwarding`).
     pub forwards: bool,
     /// Whether sockets may use up to 32 MiB for each direction, as long and fast paths want.
     pub large_buffers: bool,
@@ -28,6 +30,7 @@ pub struct FarmOptions {
 impl Default for FarmOptions {
     fn default() -> Self {
         FarmOptions {
+            family: Family::V4,
             client: Leg::default(),
             router: None,
             servers: vec![Leg::default()],
@@ -43,9 +46,9 @@ pub struct Server {
     /// Where it runs.
     pub namespace: Namespace,
     /// Its address, of its device `s0`.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// The forwarder's address on this side: what this server sees as its client.
-    pub forwarder_addr: Ipv4Addr,
+    pub forwarder_addr: IpAddr,
     /// The forwarder's device on this side: `f1` for the first one.
     pub forwarder_device: String,
 }
@@ -64,9 +67,9 @@ pub struct Farm {
     /// Where connections end.
     pub servers: Vec<Server>,
     /// The address of `c0`.
-    pub client_addr: Ipv4Addr,
+    pub client_addr: IpAddr,
     /// The address of the forwarder's `f0`: where the client finds it.
-    pub forwarder_client_addr: Ipv4Addr,
+    pub forwarder_client_addr: IpAddr,
 }
 
 impl Farm {
@@ -83,23 +86,23 @@ impl Farm {
         }
         let space = |node: &str| Namespace::new(&format!("{name}-{node}"));
         let router = options.router.is_some().then(|| space("router")).transpose()?;
-        let servers = (0..options.servers.len()).map(|n| Server::new(name, n));
+        let servers = (0..options.servers.len()).map(|n| Server::new(name, options.family, n));
         let mut farm = Farm {
             emulator: None,
             client: space("client")?,
             forwarder: space("forwarder")?,
             servers: servers.collect::<Result<_, _>>()?,
-            client_addr: Ipv4Addr::new(198, 18, 1, 1),
-            forwarder_client_addr: match &router {
-                Some(_) => BEHIND_ROUTER,
-                None => NEXT_TO_CLIENT,
-            },
+            client_addr: options.family.addr(CLIENT.into()),
+            forwarder_client_addr: options.family.addr(match &router {
+                Some(_) => BEHIND_ROUTER.into(),
+                None => NEXT_TO_CLIENT.into(),
+            }),
             router,
         };
         for (_, namespace) in farm.nodes() {
-            settings::common(namespace, options.large_buffers)?;
+            settings::common(namespace, options.family, options.large_buffers)?;
         }
-        settings::forward(&farm.forwarder, options.forwards)?;
+        settings::forward(&farm.forwarder, options.family, options.forwards)?;
         let emulator = lay(farm.cables(options))?;
         farm.emulator = emulator;
         farm.route()?;
@@ -147,8 +150,13 @@ impl Farm {
         };
         let mut cables = match (&self.router, options.router) {
             (Some(router), Some(leg)) => vec![
-                cable("client", client, end(router, R0, NEXT_TO_CLIENT), options.client),
-                cable("router", end(router, R1, ROUTER_BEHIND), front, leg),
+                cable(
+                    "client",
+                    client,
+                    end(router, R0, self.addr(NEXT_TO_CLIENT)),
+                    options.client,
+                ),
+                cable("router", end(router, R1, self.addr(ROUTER_BEHIND)), front, leg),
             ],
             _ => vec![cable("client", client, front, options.client)],
         };
@@ -166,21 +174,25 @@ impl Farm {
     }
 
     fn route(&self) -> Result<(), Error> {
-        let default =
-            |space: &Namespace, via| tool::ip(&format!("-n {} route add default via {via}", space.name()));
-        default(&self.client, NEXT_TO_CLIENT)?;
+        settings::default_route(&self.client, self.addr(NEXT_TO_CLIENT))?;
         if let Some(router) = &self.router {
-            settings::forward(router, true)?;
-            default(router, BEHIND_ROUTER)?;
-            default(&self.forwarder, ROUTER_BEHIND)?;
+            settings::forward(router, Family::of(self.client_addr), true)?;
+            settings::default_route(router, self.addr(BEHIND_ROUTER))?;
+            settings::default_route(&self.forwarder, self.addr(ROUTER_BEHIND))?;
         }
         for server in &self.servers {
-            default(&server.namespace, server.forwarder_addr)?;
+            settings::default_route(&server.namespace, server.forwarder_addr)?;
         }
         Ok(())
     }
+
+    /// In the family that it is known by.
+    fn addr(&self, addr: Ipv4Addr) -> IpAddr {
+        Family::of(self.client_addr).addr(addr.into())
+    }
 }
 
+const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 /// What is next to the client: the forwarder, or the router.
 const NEXT_TO_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
 /// The router's side of the network between it and the forwarder.
@@ -190,10 +202,11 @@ const BEHIND_ROUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 
 impl Server {
     /// The `n`-th server, counted from 0.
-    fn new(name: &str, n: usize) -> Result<Self, Error> {
+    fn new(name: &str, family: Family, n: usize) -> Result<Self, Error> {
         // The networks 198.18.2.0/24 to 198.19.255.0/24; `n` is below 510.
         let number = n as u16 + 2;
-        let addr = |host| Ipv4Addr::new(198, 18 + (number >> 8) as u8, number as u8, host);
+        let addr =
+            |host| family.addr(Ipv4Addr::new(198, 18 + (number >> 8) as u8, number as u8, host).into());
         Ok(Server {
             namespace: Namespace::new(&format!("{name}-{}", server_name(n)))?,
             addr: addr(1),

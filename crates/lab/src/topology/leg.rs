@@ -1,9 +1,10 @@
 //! What connects two nodes: a veth pair, or an emulated link.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::str::FromStr;
 
+use super::Family;
 use crate::emulator::{Emulator, Span};
 use crate::link::{LinkError, LinkSpec};
 use crate::{Error, Namespace, tool};
@@ -23,7 +24,7 @@ pub enum Leg {
         /// segment with its checksum filled in, as on a wire.
         offloads: bool,
     },
-    /// An emulated link. Neighbours are permanent there: an ARP request that the link lost would cost a second.
+    /// An emulated link. Neighbours are permanent there: a request for one that the link lost would cost a second.
     Link(LinkSpec),
 }
 
@@ -90,7 +91,14 @@ impl fmt::Display for Leg {
 pub(super) struct End<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) device: &'a str,
-    pub(super) addr: Ipv4Addr,
+    /// Of the family that the topology is known by.
+    pub(super) addr: IpAddr,
+}
+
+impl End<'_> {
+    fn families(&self) -> &'static [Family] {
+        Family::of(self.addr).present()
+    }
 }
 
 /// A leg and where it is.
@@ -103,7 +111,7 @@ pub(super) struct Cable<'a> {
     pub(super) leg: Leg,
 }
 
-/// Makes all legs, gives their devices addresses of /24 networks and sets them up. Answers the emulator, if there is an
+/// Makes all legs, gives their devices addresses of /24 networks (and of /64 ones) and sets them up. Answers the emulator, if there is an
 /// emulated link among them.
 pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
     if cables.iter().any(|cable| matches!(cable.leg, Leg::Link(_))) {
@@ -174,20 +182,26 @@ fn without_offloads(namespace: &str, device: &str) -> Result<(), Error> {
 }
 
 fn set_up(end: End<'_>) -> Result<(), Error> {
-    let (namespace, device, addr) = (end.namespace.name(), end.device, end.addr);
-    tool::ip(&format!("-n {namespace} addr add {addr}/24 dev {device}"))?;
+    let (namespace, device) = (end.namespace.name(), end.device);
+    for family in end.families() {
+        let (addr, network) = (family.addr(end.addr), family.network());
+        tool::ip(&format!("-n {namespace} addr add {addr}{network} dev {device}"))?;
+    }
     tool::ip(&format!("-n {namespace} link set {device} up"))
 }
 
 /// Tells one end the hardware address of the other, for good.
 fn introduce(here: End<'_>, there: End<'_>) -> Result<(), Error> {
     let mac = mac(there.namespace, there.device)?;
-    tool::ip(&format!(
-        "-n {} neigh replace {} lladdr {mac} dev {}",
-        here.namespace.name(),
-        there.addr,
-        here.device
-    ))
+    for family in there.families() {
+        let addr = family.addr(there.addr);
+        tool::ip(&format!(
+            "-n {} neigh replace {addr} lladdr {mac} dev {}",
+            here.namespace.name(),
+            here.device
+        ))?;
+    }
+    Ok(())
 }
 
 /// The hardware address of a device.

@@ -3,8 +3,8 @@
 //! [`Three`] and [`Emulated`] are three nodes in a row, on veth pairs and on emulated links. A [`Farm`] has any number of
 //! servers, a router before the forwarder where one is wanted, and a [`Leg`] of either kind between any two.
 //!
-//! All use the same names and addresses (198.18.0.0/15 is set aside for benchmarks), so that what runs in one runs
-//! in the other:
+//! All use the same names and addresses (198.18.0.0/15 is set aside for benchmarks, 2001:db8::/32 for documentation), so
+//! that what runs in one runs in the other:
 //!
 //! ```text
 //!   client                   forwarder                      server
@@ -17,14 +17,19 @@
 //!                          r1 198.18.0.1 -------- f0 198.18.0.2   with a router before the forwarder
 //! ```
 //!
+//! A topology of [`Family::V6`] has IPv6 addresses, too, and its addresses are those: where the drawing has 198.18.1.2, it is
+//! 2001:db8:0:1::2. No address waits for duplicates to be found, no router is asked for.
+//!
 //! Namespaces are named after the test, the node, the process that made them and a counter: `my-test-client-4711-0`.
 //! They go with their guards; see [`crate::cleanup`] for other ends.
 
+mod family;
 mod farm;
 mod leg;
 mod settings;
 mod three;
 
+pub use family::Family;
 pub use farm::{Farm, FarmOptions, Server};
 pub use leg::Leg;
 pub use three::{Emulated, Nodes, Three, ThreeOptions};

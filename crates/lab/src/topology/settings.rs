@@ -1,20 +1,19 @@
 //! Settings that a new namespace would take over from the machine: a measurement must not depend on them.
 
-use crate::{Error, Namespace};
+use std::net::IpAddr;
+
+use super::Family;
+use crate::{Error, Namespace, tool};
 
 /// Sets up what is common to all nodes; with `large_buffers` sockets may use up to 32 MiB for each direction.
-pub(super) fn common(namespace: &Namespace, large_buffers: bool) -> Result<(), Error> {
+pub(super) fn common(namespace: &Namespace, family: Family, large_buffers: bool) -> Result<(), Error> {
     allow_cubic()?;
+    ipv6(namespace, family)?;
     namespace.sysctl("net.ipv4.tcp_congestion_control", "cubic")?;
     // Or the second connection would begin with what the first one learned.
     namespace.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
     namespace.sysctl("net.ipv4.conf.all.rp_filter", "0")?;
     namespace.sysctl("net.ipv4.conf.default.rp_filter", "0")?;
-    if std::fs::exists("/proc/sys/net/ipv6").unwrap_or(false) {
-        // No router solicitations among the packets that a test counts.
-        namespace.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
-        namespace.sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
-    }
     let (read, write) = if large_buffers {
         (32 << 20, 32 << 20)
     } else {
@@ -24,9 +23,48 @@ pub(super) fn common(namespace: &Namespace, large_buffers: bool) -> Result<(), E
     namespace.sysctl("net.ipv4.tcp_wmem", &format!("4096 16384 {write}"))
 }
 
+/// Before there are devices, which take it over.
+fn ipv6(namespace: &Namespace, family: Family) -> Result<(), Error> {
+    if family == Family::V4 && !std::fs::exists("/proc/sys/net/ipv6").unwrap_or(false) {
+        return Ok(());
+    }
+    let off = if family == Family::V4 { "1" } else { "0" };
+    for of in ["all", "default"] {
+        // No router solicitations among the packets that a test counts.
+        namespace.sysctl(&format!("net.ipv6.conf.{of}.disable_ipv6"), off)?;
+        // Of link-local addresses.
+        namespace.sysctl(&format!("net.ipv6.conf.{of}.accept_dad"), "0")?;
+        namespace.sysctl(&format!("net.ipv6.conf.{of}.accept_ra"), "0")?;
+        namespace.sysctl(&format!("net.ipv6.conf.{of}.router_solicitations"), "0")?;
+    }
+    Ok(())
+}
+
 /// Whether the node's kernel routes.
-pub(super) fn forward(namespace: &Namespace, forward: bool) -> Result<(), Error> {
-    namespace.sysctl("net.ipv4.ip_forward", if forward { "1" } else { "0" })
+pub(super) fn forward(namespace: &Namespace, family: Family, forward: bool) -> Result<(), Error> {
+    let value = if forward { "1" } else { "0" };
+    for family in family.present() {
+        namespace.sysctl(
+            match family {
+                Family::V4 => "net.ipv4.ip_forward",
+                Family::V6 => "net.ipv6.conf.all.forwarding",
+            },
+            value,
+        )?;
+    }
+    Ok(())
+}
+
+/// Sends what is for nobody near to the node with this address, and in whatever family there is.
+pub(super) fn default_route(namespace: &Namespace, via: IpAddr) -> Result<(), Error> {
+    for family in Family::of(via).present() {
+        let via = family.addr(via);
+        tool::ip(&format!(
+            "-n {} -{family} route add default via {via}",
+            namespace.name()
+        ))?;
+    }
+    Ok(())
 }
 
 /// Lets namespaces choose CUBIC. On a machine whose default is another algorithm it is "restricted", and only

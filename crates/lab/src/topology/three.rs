@@ -1,15 +1,15 @@
 //! Three nodes in a row: client, forwarder, server.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Deref;
 
 use super::leg::{Cable, End, Leg, emulate, lay};
-use super::{C0, F0, F1, S0, settings};
+use super::{C0, F0, F1, Family, S0, settings};
 use crate::emulator::{Emulator, LinkReport, Report, Verdict};
 use crate::link::LinkSpec;
-use crate::{Error, Namespace, tool};
+use crate::{Error, Namespace};
 
-/// The three namespaces and their addresses, whatever connects them.
+/// The three namespaces and their addresses, of one [`Family`], whatever connects them.
 #[derive(Debug)]
 pub struct Nodes {
     /// Where connections begin.
@@ -19,24 +19,26 @@ pub struct Nodes {
     /// Where connections end.
     pub server: Namespace,
     /// The address of `c0`.
-    pub client_addr: Ipv4Addr,
+    pub client_addr: IpAddr,
     /// The address of `f0`.
-    pub forwarder_client_addr: Ipv4Addr,
+    pub forwarder_client_addr: IpAddr,
     /// The address of `f1`.
-    pub forwarder_server_addr: Ipv4Addr,
+    pub forwarder_server_addr: IpAddr,
     /// The address of `s0`.
-    pub server_addr: Ipv4Addr,
+    pub server_addr: IpAddr,
 }
 
 /// How [`Three`] is set up. The default is a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreeOptions {
-    /// Whether the forwarder's kernel routes between its two sides (`ip_forward`).
+    /// The addresses that it is known by.
+    pub family: Family,
+    /// Whether the forwarder's kernel routes between its two sides (`ip_forward`, `forwarding`).
     pub router: bool,
     /// Whether devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one segment
     /// with its checksum filled in, as on a wire.
     pub offloads: bool,
-    /// The MTU between client and forwarder, in bytes.
+    /// The MTU between client and forwarder, in bytes. IPv6 needs 1,280.
     pub mtu_client: u16,
     /// The MTU between forwarder and server, in bytes.
     pub mtu_server: u16,
@@ -47,6 +49,7 @@ pub struct ThreeOptions {
 impl Default for ThreeOptions {
     fn default() -> Self {
         ThreeOptions {
+            family: Family::V4,
             router: false,
             offloads: true,
             mtu_client: 1500,
@@ -66,7 +69,7 @@ impl Three {
     /// # Errors
     /// As [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
     pub fn new(name: &str, options: ThreeOptions) -> Result<Self, Error> {
-        let nodes = Nodes::new(name)?;
+        let nodes = Nodes::new(name, options.family)?;
         let leg = |mtu| Leg::Veth {
             mtu,
             offloads: options.offloads,
@@ -89,7 +92,7 @@ impl Deref for Three {
 /// Three nodes connected by two emulated links. The forwarder's kernel routes, and sockets may have large
 /// buffers, as long paths need them.
 ///
-/// Neighbours are permanent: an ARP request that the link lost would cost a whole second.
+/// Neighbours are permanent: a request for one that the link lost would cost a whole second.
 #[derive(Debug)]
 pub struct Emulated {
     // In this order: the devices go before the namespaces they are in.
@@ -104,7 +107,20 @@ impl Emulated {
     /// # Errors
     /// As [`Namespace::new`] and [`Emulator::start`].
     pub fn new(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Result<Self, Error> {
-        let nodes = Nodes::new(name)?;
+        Emulated::of(Family::V4, name, client_link, server_link)
+    }
+
+    /// The same, known by the addresses of a family.
+    ///
+    /// # Errors
+    /// As [`Emulated::new`].
+    pub fn of(
+        family: Family,
+        name: &str,
+        client_link: LinkSpec,
+        server_link: LinkSpec,
+    ) -> Result<Self, Error> {
+        let nodes = Nodes::new(name, family)?;
         nodes.settle(true, true)?;
         let emulator = emulate(nodes.cables(client_link.into(), server_link.into()))?;
         nodes.route()?;
@@ -141,16 +157,22 @@ impl Deref for Emulated {
 }
 
 impl Nodes {
-    fn new(name: &str) -> Result<Self, Error> {
+    fn new(name: &str, family: Family) -> Result<Self, Error> {
+        let addr = |network, host| family.addr(Ipv4Addr::new(198, 18, network, host).into());
         Ok(Nodes {
             client: Namespace::new(&format!("{name}-client"))?,
             forwarder: Namespace::new(&format!("{name}-forwarder"))?,
             server: Namespace::new(&format!("{name}-server"))?,
-            client_addr: Ipv4Addr::new(198, 18, 1, 1),
-            forwarder_client_addr: Ipv4Addr::new(198, 18, 1, 2),
-            forwarder_server_addr: Ipv4Addr::new(198, 18, 2, 2),
-            server_addr: Ipv4Addr::new(198, 18, 2, 1),
+            client_addr: addr(1, 1),
+            forwarder_client_addr: addr(1, 2),
+            forwarder_server_addr: addr(2, 2),
+            server_addr: addr(2, 1),
         })
+    }
+
+    /// The family of its addresses.
+    pub fn family(&self) -> Family {
+        Family::of(self.client_addr)
     }
 
     /// The names of the namespaces of client, forwarder and server.
@@ -160,10 +182,11 @@ impl Nodes {
 
     /// Sysctls, which devices take over when they are made.
     fn settle(&self, router: bool, large_buffers: bool) -> Result<(), Error> {
+        let family = self.family();
         for namespace in [&self.client, &self.forwarder, &self.server] {
-            settings::common(namespace, large_buffers)?;
+            settings::common(namespace, family, large_buffers)?;
         }
-        settings::forward(&self.forwarder, router)
+        settings::forward(&self.forwarder, family, router)
     }
 
     fn cables(&self, client_leg: Leg, server_leg: Leg) -> Vec<Cable<'_>> {
@@ -189,10 +212,7 @@ impl Nodes {
     }
 
     fn route(&self) -> Result<(), Error> {
-        let [client, _, server] = self.names();
-        let client_side = self.forwarder_client_addr;
-        tool::ip(&format!("-n {client} route add default via {client_side}"))?;
-        let server_side = self.forwarder_server_addr;
-        tool::ip(&format!("-n {server} route add default via {server_side}"))
+        settings::default_route(&self.client, self.forwarder_client_addr)?;
+        settings::default_route(&self.server, self.forwarder_server_addr)
     }
 }

@@ -1,12 +1,12 @@
 //! What the privileged tests share.
 #![allow(dead_code, reason = "each test file is a crate of its own, and uses a part")]
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longsplice_lab::{
-    Emulated, Error, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions, cleanup,
+    Emulated, Error, Family, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions, cleanup,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
@@ -18,8 +18,18 @@ pub(crate) fn three(name: &str, options: ThreeOptions) -> Three {
 
 /// A topology of emulated links.
 pub(crate) fn emulated(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Emulated {
+    emulated_of(Family::V4, name, client_link, server_link)
+}
+
+/// The same, known by the addresses of a family.
+pub(crate) fn emulated_of(
+    family: Family,
+    name: &str,
+    client_link: LinkSpec,
+    server_link: LinkSpec,
+) -> Emulated {
     prepare();
-    or_needs_root(Emulated::new(name, client_link, server_link))
+    or_needs_root(Emulated::of(family, name, client_link, server_link))
 }
 
 /// The same, with links as text.
@@ -79,7 +89,7 @@ pub(crate) struct Udp {
 
 impl Udp {
     pub(crate) fn new(net: &Emulated) -> Udp {
-        let at = |namespace: &Namespace, addr: Ipv4Addr| {
+        let at = |namespace: &Namespace, addr: IpAddr| {
             let socket = namespace.run(|| UdpSocket::bind((addr, 0))).unwrap().unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             setsockopt(&socket, RcvBufForce, &(8 << 20)).unwrap();

@@ -102,6 +102,7 @@ const CHECKS: &[Check] = &[
     sysctls::tcp_options,
     sysctls::source_ports,
     sysctls::source_validation,
+    sysctls::ipv6,
     sysctls::loopback_forwarding,
     sysctls::conntrack,
 ];

@@ -97,13 +97,33 @@ pub(super) fn source_validation(env: &dyn Env) -> Vec<Finding> {
 }
 
 pub(super) fn loopback_forwarding(env: &dyn Env) -> Vec<Finding> {
-    vec![match ipv4(env, "conf/lo/forwarding").as_deref() {
-        Some("0") => Finding::good(
+    let is_off = |family: &&str| {
+        let path = format!("/proc/sys/net/{family}/conf/lo/forwarding");
+        env.value(&path).is_ok_and(|value| value == "0")
+    };
+    let off: Vec<_> = ["ipv4", "ipv6"].into_iter().filter(is_off).collect();
+    vec![match off.is_empty() {
+        true => Finding::good("lo-forwarding", "on"),
+        false => Finding::good(
             "lo-forwarding",
-            "off; the daemon switches it on for its look-ups of routes",
+            format!(
+                "off ({}); the daemon switches it on for its look-ups of routes",
+                off.join(", ")
+            ),
         ),
-        _ => Finding::good("lo-forwarding", "on"),
     }]
+}
+
+pub(super) fn ipv6(env: &dyn Env) -> Vec<Finding> {
+    let off = env.value("/proc/sys/net/ipv6/conf/all/disable_ipv6");
+    vec![Finding::good(
+        "ipv6",
+        match off.as_deref() {
+            Ok("0") => "on: a connection is spliced where both its legs are IPv6, and neither is link-local",
+            Ok(_) => "switched off (net.ipv6.conf.all.disable_ipv6): only IPv4 here",
+            Err(_) => "not in this kernel: only IPv4 here",
+        },
+    )]
 }
 
 pub(super) fn conntrack(env: &dyn Env) -> Vec<Finding> {

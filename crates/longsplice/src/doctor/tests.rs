@@ -244,6 +244,24 @@ fn a_private_mount_namespace_with_the_machines_bpffs_is_good() {
 }
 
 #[test]
+fn what_is_found_of_ipv6_is_said() {
+    const OFF: &str = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+    const FORWARDING: &str = "/proc/sys/net/ipv6/conf/lo/forwarding";
+    let with = |off: &str| Fake::good().with(OFF, off).with(FORWARDING, "0\n");
+    for (fake, ipv6, forwarding) in [
+        (with("0\n"), "on: ", "off (ipv4, ipv6); "),
+        (with("1\n"), "switched off ", "off (ipv4, ipv6); "),
+        (Fake::good(), "not in this kernel", "off (ipv4); "),
+    ] {
+        let report = examine(&fake);
+        let says = |check: &str| &report.findings.iter().find(|f| f.check == check).unwrap().text;
+        assert!(says("ipv6").starts_with(ipv6), "{report}");
+        assert!(says("lo-forwarding").starts_with(forwarding), "{report}");
+        assert_eq!(complaints(&fake), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn an_empty_machine_is_survived() {
     let fake = Fake {
         files: BTreeMap::new(),

@@ -57,7 +57,7 @@ impl Bound {
             }?;
             socket.set_reuseaddr(true)?;
             if address.is_ipv6() {
-                // An IPv4 client must arrive over an IPv4 socket: it could not be spliced otherwise.
+                // `0.0.0.0` and `[::]` can be listened on at the same port, whatever net.ipv6.bindv6only says.
                 socket2::SockRef::from(&socket).set_only_v6(true)?;
             }
             if intercepts {

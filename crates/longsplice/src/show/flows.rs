@@ -68,11 +68,7 @@ mod tests {
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
         };
-        let direction = |bytes| DirectionInfo {
-            bytes,
-            segments: 1,
-            fin: false,
-        };
+        let direction = |bytes| DirectionInfo { bytes, fin: false };
         let one = FlowInfo {
             id: FlowId(7),
             client: leg("198.18.0.1:50000", "198.18.0.2:80"),
@@ -86,17 +82,18 @@ mod tests {
         };
         let two = FlowInfo {
             id: FlowId(12),
+            client: leg("[2001:db8::1]:50000", "[2001:db8::2]:80"),
             state: FlowState::Relay,
-            reason: Some(RelayReason::AdvisedWait),
+            reason: Some(RelayReason::Families),
             idle_seconds: Some(1.5),
             ..one.clone()
         };
         assert_eq!(
             flows(&[one, two]),
             "\
-ID  STATE     CLIENT            LISTENER       SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  NOT SPLICED BECAUSE
- 7  detached  198.18.0.1:50000  198.18.0.2:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -
-12  relay     198.18.0.1:50000  198.18.0.2:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  advised_wait
+ID  STATE     CLIENT               LISTENER          SOURCE            SERVER         TO SERVER  TO CLIENT    AGE  IDLE  NOT SPLICED BECAUSE
+ 7  detached  198.18.0.1:50000     198.18.0.2:80     198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s     -
+12  relay     [2001:db8::1]:50000  [2001:db8::2]:80  198.18.1.1:20000  198.18.1.2:80       10 B   3.00 GiB  1m15s    1s  families
 "
         );
         assert_eq!(flows(&[]), "no flows\n");

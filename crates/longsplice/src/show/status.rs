@@ -167,7 +167,12 @@ mod tests {
             stopping: true,
             counters: Counters {
                 relayed_total: 5,
-                relayed_reasons: counted(&[("ecn", 1), ("ipv6", 4), ("mss", 0), ("of_a_later_version", 2)]),
+                relayed_reasons: counted(&[
+                    ("ecn", 1),
+                    ("families", 4),
+                    ("mss", 0),
+                    ("of_a_later_version", 2),
+                ]),
                 switch_to_dormant: SwitchTimes {
                     samples: 3,
                     median_ns: 300,
@@ -199,13 +204,13 @@ mod tests {
             "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
             "unspliced     3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
             "returned      asked 1, client 2\n",
-            "           4 ipv6: One of the legs is IPv6: only IPv4 pairs are spliced in this version.\n",
+            "           4 families: One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.\n",
             "           2 of_a_later_version\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
         assert!(
-            text.find("ipv6").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
+            text.find("families").unwrap() < text.find("ecn").unwrap() && !text.contains("mss"),
             "{text}"
         );
     }

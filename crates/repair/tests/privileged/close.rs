@@ -9,11 +9,14 @@ use std::{
 
 use longsplice_repair::{State, close_silently, enter, options, tcp_info, unacknowledged, unread};
 
-use crate::common::{kernel_state, pair};
+use crate::common::{kernel_state, pair, pairs};
 
 #[test]
 fn a_silent_close_is_not_noticed_by_the_peer() {
-    let (mut client, server) = pair();
+    pairs().for_each(closed_in_silence);
+}
+
+fn closed_in_silence((mut client, server): (TcpStream, TcpStream)) {
     let (c, s) = (client.local_addr().unwrap(), server.local_addr().unwrap());
     // Unread bytes would make an ordinary close reset the connection.
     client.write_all(b"never read").unwrap();

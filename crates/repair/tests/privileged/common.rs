@@ -3,13 +3,13 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
 
 use longsplice_repair::{
-    Image, ImageOptions, Window, close_silently, probe_repair, thaw, unacknowledged, unread,
+    Image, ImageOptions, Window, canonical, close_silently, probe_repair, thaw, unacknowledged, unread,
 };
 
 /// How long an event may take before the test has failed.
@@ -21,11 +21,28 @@ fn need_privilege() {
     }
 }
 
+/// Where a test is run that both families could fail differently: IPv4, IPv6, and IPv4 over IPv6 sockets.
+pub(crate) const LOOPBACKS: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+    IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped()),
+];
+
 /// The two ends of a connection, the connecting one first.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
-    need_privilege();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    pair_of(&listener)
+    pair_at(LOOPBACKS[0])
+}
+
+/// The same, at each of [`LOOPBACKS`].
+pub(crate) fn pairs() -> impl Iterator<Item = (TcpStream, TcpStream)> {
+    LOOPBACKS
+        .into_iter()
+        .inspect(|ip| println!("at {ip}"))
+        .map(pair_at)
+}
+
+fn pair_at(ip: IpAddr) -> (TcpStream, TcpStream) {
+    pair_of(&TcpListener::bind((ip, 0)).unwrap())
 }
 
 /// The same, with the listener given.
@@ -96,8 +113,12 @@ pub(crate) fn thawed(image: &Image) -> TcpStream {
 /// Takes a socket away and builds it again.
 pub(crate) fn replaced(socket: TcpStream) -> TcpStream {
     let image = Image::of(&socket).unwrap();
+    let was = [socket.local_addr().unwrap(), socket.peer_addr().unwrap()];
     close_silently(socket.into()).unwrap();
-    thawed(&image)
+    let thawed = thawed(&image);
+    let is = [thawed.local_addr().unwrap(), thawed.peer_addr().unwrap()];
+    assert_eq!(is, was.map(canonical));
+    thawed
 }
 
 /// Numbers that look random (xorshift).
@@ -174,19 +195,16 @@ pub(crate) fn settle(sockets: [&TcpStream; 2]) {
     }
 }
 
-/// The state of the socket with these ports in the kernel's table, in hex as `/proc/net/tcp` has it.
+/// The state of the socket with these ports in the kernel's tables, in hex as `/proc/net/tcp` has it.
 pub(crate) fn kernel_state(local: SocketAddr, remote: SocketAddr) -> Option<String> {
     let (local, remote) = (
         format!(":{:04X}", local.port()),
         format!(":{:04X}", remote.port()),
     );
-    fs::read_to_string("/proc/self/net/tcp")
-        .unwrap()
-        .lines()
-        .skip(1)
-        .find_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            let found = words.next()?.ends_with(&local) && words.next()?.ends_with(&remote);
-            found.then(|| words.next().map(str::to_owned)).flatten()
-        })
+    let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/self/net/{name}")).unwrap());
+    tables.iter().flat_map(|table| table.lines()).find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let found = words.next()?.ends_with(&local) && words.next()?.ends_with(&remote);
+        found.then(|| words.next().map(str::to_owned)).flatten()
+    })
 }

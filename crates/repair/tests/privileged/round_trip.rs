@@ -2,15 +2,16 @@
 
 use std::{
     io::ErrorKind,
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
 
-use longsplice_repair::{Image, State, Window, close_silently, tcp_info, thaw, unread};
+use longsplice_repair::{Image, State, Window, canonical, close_silently, tcp_info, thaw, unread};
 
 use crate::common::{
-    Made, Random, carry, kernel_state, pair, pair_of, replaced, settle, thawed, until, write,
+    LOOPBACKS, Made, Random, carry, kernel_state, pair, pair_of, pairs, replaced, settle, thawed, until,
+    write,
 };
 
 /// Sends random amounts both ways, and replaces one end or both, `cycles` times.
@@ -42,8 +43,14 @@ fn go_round(
 
 #[test]
 fn a_connection_survives_a_hundred_cycles_beside_its_listener() {
+    for ip in LOOPBACKS {
+        survive_beside_a_listener(ip);
+    }
+}
+
+fn survive_beside_a_listener(ip: IpAddr) {
     let mut random = Random::new(20_260_101);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind((ip, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let (client, server) = go_round(100, pair_of(&listener), &mut random);
 
@@ -78,7 +85,10 @@ fn sequence_numbers_and_timestamps_wrap() {
 
 #[test]
 fn the_image_of_a_thawed_socket_is_the_image() {
-    let (client, server) = pair();
+    pairs().for_each(image_is_kept);
+}
+
+fn image_is_kept((client, server): (TcpStream, TcpStream)) {
     carry(&client, &server, &[1; 5000]);
     carry(&server, &client, &[2; 7000]);
     settle([&client, &server]);
@@ -105,14 +115,20 @@ fn the_image_of_a_thawed_socket_is_the_image() {
 
 #[test]
 fn both_ends_agree_on_what_is_in_their_images() {
-    let (client, server) = pair();
+    pairs().for_each(images_agree);
+}
+
+fn images_agree((client, server): (TcpStream, TcpStream)) {
     carry(&client, &server, &[1; 5000]);
     settle([&client, &server]);
     let (c, s) = (Image::of(&client).unwrap(), Image::of(&server).unwrap());
     assert_eq!((c.local, c.peer), (s.peer, s.local));
     assert_eq!(
         (c.local, c.peer),
-        (client.local_addr().unwrap(), client.peer_addr().unwrap())
+        (
+            canonical(client.local_addr().unwrap()),
+            canonical(client.peer_addr().unwrap())
+        )
     );
     assert_eq!((c.send_next, c.receive_next), (s.receive_next, s.send_next));
     assert_eq!(
@@ -156,7 +172,10 @@ fn what_is_not_established_has_no_image() {
 
 #[test]
 fn thawing_emits_no_segment() {
-    let (client, server) = pair();
+    pairs().for_each(thawed_in_silence);
+}
+
+fn thawed_in_silence((client, server): (TcpStream, TcpStream)) {
     carry(&client, &server, b"x");
     settle([&client, &server]);
     let before = tcp_info(&client).unwrap().segs_in();

@@ -145,6 +145,18 @@ fn what_cannot_be_is_refused() {
         (error.call(), error.raw_os_error()),
         ("setsockopt(TCP_REPAIR_WINDOW)", Some(libc::EINVAL))
     );
+    image = made.a;
+    image.peer.set_ip(Ipv6Addr::LOCALHOST.into());
+    let error = thaw(&image).unwrap_err();
+    assert_eq!(error.call(), "connect", "two families: {error}");
+    image = Made::at(Ipv6Addr::LOCALHOST.into(), 1, 2, 3000).a;
+    image.peer.set_ip("fe80::1".parse().unwrap());
+    let error = thaw(&image).unwrap_err();
+    assert_eq!(
+        (error.call(), error.raw_os_error()),
+        ("connect", Some(libc::EINVAL)),
+        "on which link?"
+    );
 }
 
 /// Not a check: prints what a thaw costs. `cargo test --release -p longsplice-repair cost -- --nocapture`

@@ -206,13 +206,9 @@ fn what_is_no_whole_segment_cannot_be_mapped() {
     for side in Side::BOTH {
         let flow = awake();
         let packet = flow.later(side, SENT[side.index()], 40, 0);
-        let fragment = Packet {
-            fragment: 0x2000,
-            ..packet.clone()
-        }
-        .bytes();
+        let fragment = packet.fragment_at(0, true).bytes();
         flow.ingress_gives(side, &fragment, (SHOT, "drop_fragment", &fragment));
-        let malformed = packet.broken(46, &[0x10]);
+        let malformed = packet.with_data_offset(1);
         flow.ingress_gives(side, &malformed, (SHOT, "drop_malformed", &malformed));
     }
 }

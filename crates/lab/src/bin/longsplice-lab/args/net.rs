@@ -2,13 +2,16 @@
 
 use std::str::FromStr;
 
-use longsplice_lab::{FarmOptions, Leg, LinkError};
+use longsplice_lab::{Family, FarmOptions, Leg, LinkError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetArgs {
     /// What the names of the namespaces begin with
     #[arg(long, default_value = "lab")]
     pub(crate) name: String,
+    /// The addresses that nodes are known by: 4, or 6 for IPv6 beside IPv4
+    #[arg(long, default_value_t = Family::V4)]
+    family: Family,
     /// Between the client and what is next to it: a link, or `veth[,mtu=N][,no-offloads]`
     #[arg(long, value_name = "LINK", default_value = "veth")]
     client_link: Given,
@@ -40,6 +43,7 @@ impl NetArgs {
         let last = servers.last().cloned().unwrap_or_default();
         servers.resize(self.servers.map_or(servers.len(), usize::from), last);
         FarmOptions {
+            family: self.family,
             client: leg(&self.client_link),
             router: self.router_link.as_ref().map(leg),
             servers,

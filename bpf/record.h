@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What a record packs into few bytes. */
+#ifndef LONGSPLICE_RECORD_H
+#define LONGSPLICE_RECORD_H
+
+#include "abi.h"
+
+/* Of the window field that x sends. */
+static __always_inline __u32 scale_in(const struct ls_record *rec)
+{
+	return rec->scales & 15;
+}
+
+/* What o applies to it. */
+static __always_inline __u32 scale_out(const struct ls_record *rec)
+{
+	return rec->scales >> 4;
+}
+
+/* Where the truth is: enum ls_placement, without LS_ARMED. */
+static __always_inline __u32 placement_of(const struct ls_record *rec)
+{
+	return *(const volatile __u8 *)&rec->placement & ~LS_ARMED;
+}
+
+static __always_inline int is_armed(const struct ls_record *rec)
+{
+	return rec->placement & LS_ARMED;
+}
+
+static __always_inline void add_bytes(struct ls_record *rec, __u32 bytes)
+{
+	__u32 sum = rec->bytes_low + bytes;
+
+	rec->bytes_high += sum < bytes;
+	rec->bytes_low = sum;
+}
+
+/* The direction back: the tuple of the far end's segments, from the header that we write toward it. */
+static __always_inline struct ls_tuple reverse_of(const struct ls_record *rec)
+{
+	struct ls_tuple tuple;
+
+	__builtin_memcpy(tuple.saddr, rec->daddr, sizeof(tuple.saddr));
+	__builtin_memcpy(tuple.daddr, rec->saddr, sizeof(tuple.daddr));
+	tuple.sport = rec->dport;
+	tuple.dport = rec->sport;
+	return tuple;
+}
+
+#endif

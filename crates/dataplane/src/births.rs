@@ -1,0 +1,80 @@
+//! When flows were made, by their serial numbers: a record has no room for it.
+
+use std::collections::VecDeque;
+
+/// How many moments are kept; of those that are too many, every second one is forgotten.
+const MOMENTS: usize = 4096;
+
+/// Moments at which serial numbers were given out, in the order of both.
+#[derive(Debug, Clone)]
+pub(crate) struct Births {
+    /// Before the first number that this process gives out: its flows' ages begin here.
+    start: u32,
+    moments: VecDeque<(u32, u32)>,
+}
+
+impl Births {
+    /// `now` is in ticks ([`crate::time`]).
+    pub(crate) fn new(now: u32) -> Births {
+        Births {
+            start: now,
+            moments: VecDeque::new(),
+        }
+    }
+
+    /// Notes that this serial number is given out; the numbers grow by one, and wrap.
+    pub(crate) fn note(&mut self, serial: u32, now: u32) {
+        if self.moments.back().is_some_and(|&(_, at)| at >= now) {
+            return;
+        }
+        if self.moments.len() >= MOMENTS {
+            let mut keep = false;
+            self.moments.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        self.moments.push_back((serial, now));
+    }
+
+    /// When it was given out, in ticks; not before it was, and where others are forgotten, hardly later.
+    pub(crate) fn of(&self, serial: u32) -> u32 {
+        let is_later = |&(first, _): &(u32, u32)| serial.wrapping_sub(first) as i32 >= 0;
+        let after = self.moments.partition_point(is_later);
+        match after.checked_sub(1) {
+            Some(i) => self.moments[i].1,
+            None => self.start,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flow_has_the_moment_of_its_number() {
+        let mut births = Births::new(100);
+        for (serial, now) in [(u32::MAX - 1, 110), (u32::MAX, 110), (0, 110), (1, 112), (2, 113)] {
+            births.note(serial, now);
+        }
+        let ages = [u32::MAX - 9, u32::MAX - 1, 0, 1, 2, 3].map(|serial| births.of(serial));
+        assert_eq!(ages, [100, 110, 110, 112, 113, 113]);
+    }
+
+    #[test]
+    fn it_forgets_what_is_too_much_and_stays_right_about_the_rest() {
+        let mut births = Births::new(0);
+        for now in 1..100_000 {
+            births.note(now * 10, now);
+        }
+        assert!(births.moments.len() <= MOMENTS);
+        for now in (1..100_000).step_by(777) {
+            let found = births.of(now * 10 + 5);
+            assert!(
+                found <= now && now - found <= 100_000 / MOMENTS as u32 * 8,
+                "{now} {found}"
+            );
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! In which family of addresses the tests run.
+
+use std::net::IpAddr;
+
+use longsplice_lab::Family;
+
+/// The family for a test that does not ask for IPv6: what the environment variable `LONGSPLICE_FAMILY` says, `4` or `6`; without it
+/// IPv4.
+pub fn family() -> Family {
+    match std::env::var("LONGSPLICE_FAMILY") {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LONGSPLICE_FAMILY: {e}")),
+        Err(_) => Family::V4,
+    }
+}
+
+/// An address of the laboratory, which is given as IPv4, in that family.
+pub fn addr(v4: &str) -> IpAddr {
+    family().addr(v4.parse().unwrap())
+}
+
+/// A line of words with addresses of the laboratory, or of its networks, given as IPv4, in that family.
+pub fn line(text: &str) -> String {
+    let word = |word: &str| match word.split_once('/') {
+        _ if word.parse::<IpAddr>().is_ok() => addr(word).to_string(),
+        Some((host, length)) if host.parse::<IpAddr>().is_ok() => {
+            let length = match (family(), length) {
+                (Family::V4, _) => length,
+                (Family::V6, "32") => "128",
+                (Family::V6, _) => "64",
+            };
+            format!("{}/{length}", addr(host))
+        }
+        _ => word.to_owned(),
+    };
+    text.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
