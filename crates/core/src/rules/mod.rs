@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::family::Family;
 pub use compile::{
     CompileError, Entry, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile,
+    is_interface_name,
 };
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
