@@ -127,6 +127,7 @@ struct ls_leg {
 	struct ls_record rec; /* the direction from x; its placement is unused */
 	__u32 cut;	      /* end of what was shown to the local socket: below it, the sockets deliver */
 	__u32 rx_ts;	      /* highest TSval of x */
+	__u32 rx_echo;	      /* highest TSecr of x: the latest it has heard from us */
 	__u32 loc_acked;      /* highest acknowledgement of x that the local socket was shown */
 	__u32 loc_end;	      /* end of what the local socket sent to x */
 	__u32 loc_ack;	      /* highest acknowledgement of the local socket itself */
@@ -140,6 +141,7 @@ struct ls_leg {
 	__u32 owed; /* enum ls_owed */
 	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had;
 			  FINAL: where the local socket stands */
+	__u32 reserved;
 };
 
 struct ls_slot {
@@ -270,6 +272,6 @@ struct ls_types {
 
 _Static_assert(sizeof(struct ls_tuple) == 12, "a key of the map");
 _Static_assert(sizeof(struct ls_record) == 88, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 304, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 320, "no padding");
 
 #endif

@@ -88,7 +88,7 @@ struct segment {
 	__u32 window;	     /* the field, unscaled */
 	__u32 opt_len;	     /* 0 to 40 */
 	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
-	__u32 tsval;
+	__u32 tsval, tsecr;
 	__u8 flags;
 	__u8 in_place; /* it can be x's own: what it says of x is noted */
 };
@@ -229,6 +229,7 @@ static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *
 	s->in_place = 1;
 	s->ts_at = 0;
 	s->tsval = 0;
+	s->tsecr = 0;
 	if (s->opt_len >= 12) {
 		if (*(__be32 *)h->opt == TS_LAYOUT)
 			s->ts_at = 4;
@@ -236,8 +237,10 @@ static __always_inline int parse_segment(struct __sk_buff *skb, struct headers *
 			s->ts_at = find_timestamp(h, s->opt_len);
 		if (s->ts_at > 32)
 			s->ts_at = 0;
-		if (s->ts_at)
+		if (s->ts_at) {
 			s->tsval = load32(&h->opt[s->ts_at]);
+			s->tsecr = load32(&h->opt[s->ts_at + 4]);
+		}
 	}
 	return 0;
 }

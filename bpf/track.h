@@ -63,8 +63,10 @@ static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
 	if (!s->in_place)
 		return;
 	note_ack(&x->rec, s);
-	if (s->ts_at)
-		x->rx_ts = seq_max(x->rx_ts, s->tsval);
+	if (!s->ts_at)
+		return;
+	x->rx_ts = seq_max(x->rx_ts, s->tsval);
+	x->rx_echo = seq_max(x->rx_echo, s->tsecr);
 }
 
 /* The sequence number nearest to `seq` at which x looks at a segment without payload. */

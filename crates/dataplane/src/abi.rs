@@ -67,7 +67,7 @@ pod!(
 );
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 304 && size_of::<ls_peek>() == 68);
+    assert!(size_of::<ls_record>() == 88 && size_of::<ls_slot>() == 320 && size_of::<ls_peek>() == 68);
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -23,6 +23,15 @@ use crate::{
 /// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
 const NEARLY_CLOSED: i32 = 128 << 10;
 
+/// An end is offered less than before.
+#[derive(Debug, Clone, Copy)]
+struct Notice {
+    /// The highest TSval that was sent to it with the old edge.
+    tsval: u32,
+    /// What had come of it then.
+    sent: u32,
+}
+
 /// A flow in the kernel half's table, with a slot.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -36,8 +45,8 @@ pub(crate) struct Flow {
     keeping: Keeping,
     /// It has been in mode Drain: TSvals of others went to its ends.
     drained: bool,
-    /// The coupling takes something back that was offered.
-    shrunk: bool,
+    /// What the coupling takes back that was offered, by the side whose peer must hear of it.
+    notices: [Option<Notice>; 2],
     /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
     released: bool,
 }
@@ -71,7 +80,7 @@ impl Flow {
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
             drained: false,
-            shrunk: true,
+            notices: [None; 2],
             released: false,
         };
         for leg in flow.legs {
@@ -94,7 +103,7 @@ impl Flow {
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
             drained: true,
-            shrunk: true,
+            notices: [None; 2],
             released: false,
         }
     }
@@ -201,13 +210,18 @@ impl Flow {
     pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2]) {
         self.set_rooms(infos);
         let states = Side::BOTH.map(|side| self.leg(side));
-        // Who was offered more than it will be has to hear of it.
-        self.shrunk = Side::BOTH.iter().any(|&side| {
+        self.slot().set_coupling(true);
+        self.notices = Side::BOTH.map(|side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
-            (x.tx_edge.wrapping_sub(allowed) as i32) > 0
+            // Whatever has a later TSval was sent with the new edge.
+            let tsval = self.leg(side).ts_sent;
+            self.slot().set_echo(side, tsval);
+            ((x.tx_edge.wrapping_sub(allowed) as i32) > 0).then_some(Notice {
+                tsval,
+                sent: x.rx_end,
+            })
         });
-        self.slot().set_coupling(true);
     }
 
     /// How much each end may have under way, from what our socket toward the other end has.
@@ -247,7 +261,7 @@ impl Flow {
                 sent: Seq::new(from.rx_end),
                 far_edge: Seq::new(to.rx_edge),
                 offset: Offset::new(from.seq_off),
-                shrunk: self.shrunk,
+                notice: self.notice(x, from),
                 backlog: u64::from(unread(pump.socket(x))?)
                     + pump.held(x) as u64
                     + u64::from(unsent(pump.socket(o))?),
@@ -269,6 +283,17 @@ impl Flow {
             self.announce_windows(announcer, &states, NEARLY_CLOSED);
         }
         Ok(obstacle)
+    }
+
+    fn notice(&self, side: Side, state: &LegState) -> coupling::Notice {
+        match self.notices[side.index()] {
+            None => coupling::Notice::Heard,
+            Some(n) if self.timestamps && (state.peer_echo.wrapping_sub(n.tsval) as i32) > 0 => {
+                coupling::Notice::Heard
+            }
+            Some(n) if n.sent != state.rx_end => coupling::Notice::Busy,
+            Some(_) => coupling::Notice::Quiet,
+        }
     }
 
     /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
