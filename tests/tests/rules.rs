@@ -55,9 +55,10 @@ reason = "not today"
 
 #[test]
 fn rules_are_loaded_shown_and_cleared() {
-    let bed = Bed::new("rules-cli", Policy::DETACHED);
+    let bed = Bed::new("rules-cli", Policy::ON_DEMAND);
     assert_eq!(succeeds(&bed.daemon.cli(&["rules", "list"])), "no rules\n");
-    let mut before = bed.connect_spliced("detached");
+    let mut before = bed.connect();
+    bed.splice(&before, "detached");
     let relayed = bed.connect();
 
     assert!(succeeds(&load(&bed, CLOSED)).starts_with("2 rules are in force"));
@@ -68,6 +69,19 @@ fn rules_are_loaded_shown_and_cleared() {
     before.close();
     let mut relayed = relayed;
     relayed.exchange(1 << 20);
+
+    // What is spliced does not come to the rules at all.
+    let mut spliced = relayed;
+    bed.splice(&spliced, "detached");
+    succeeds(&load(
+        &bed,
+        &format!("{CLOSED}flags = \"any\"\n").replace("to_ports = \"8080\"\n", ""),
+    ));
+    spliced.exchange(1 << 20);
+    assert_eq!(bed.daemon.rules().rules[1].packets, 0);
+    succeeds(&load(&bed, CLOSED));
+    let refused = connect(&bed, LONG_ENOUGH).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TimedOut);
 
     let rules = bed.daemon.rules();
     let dropped = rules.drops["not today"];

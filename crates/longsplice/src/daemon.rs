@@ -17,7 +17,7 @@ use crate::{
     config::Config,
     listener::{BindError, Bound, Resources, Service},
     notify::notify,
-    rulebook::{InForce, SetupError},
+    rulebook::{SetupError, set_up},
 };
 
 /// Why a daemon could not start.
@@ -65,13 +65,13 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
     let served = serve_all(&config, bound, &splicer, &resources, &stopped).await;
     let served = match served {
         // Where a rule delivers to, somebody listens by now.
-        Ok(served) => InForce::new(&config, &splicer)
-            .await
-            .map(|rules| (served, Arc::new(rules)))
-            .map_err(StartError::from),
+        Ok(served) => match set_up(&config, &splicer).await {
+            Ok(rules) => Ok((served, rules)),
+            Err(error) => Err(error.into()),
+        },
         Err(error) => Err(error.into()),
     };
-    let ((listeners, accepting), rules) = match served {
+    let ((listeners, accepting), (rules, routing)) = match served {
         Ok(served) => served,
         Err(error) => {
             // Not by dropping it: a predecessor's flows are in its care by now.
@@ -85,7 +85,7 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
         instance: config.instance.clone(),
         splicer: splicer.clone(),
         listeners,
-        rules: Arc::clone(&rules),
+        rules,
         started,
         started_at: SystemTime::now(),
         stopping: stopped,
@@ -110,9 +110,7 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
         () = signals.stop_requested() => Outcome::Hurried,
     };
     admin.abort();
-    // The admin interface may hold on to it for a moment; the routes are to be gone when we say so.
-    let _ = admin.await;
-    drop(rules);
+    drop(routing);
     tracing::info!("stopped");
     Ok(outcome)
 }

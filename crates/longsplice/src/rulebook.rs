@@ -27,38 +27,25 @@ pub struct RuleBook {
     fixed: Vec<Rule>,
 }
 
-/// The rules of a configuration in force, and the routes that they need until this value is dropped.
-#[derive(Debug)]
-pub struct InForce {
-    /// To set other rules.
-    pub book: RuleBook,
-    _routing: Option<Routing>,
-}
-
-impl InForce {
-    /// Puts in force what the configuration says. What a killed predecessor has left of its routes goes in any case.
-    ///
-    /// # Errors
-    /// [`SetupError`]; nothing is left then.
-    pub async fn new(config: &Config, splicer: &Splicer) -> Result<InForce, SetupError> {
-        let instance = config.instance.as_str();
-        if let Err(error) = Routing::clear(instance) {
-            tracing::warn!(%error, "the routes of a predecessor could not be looked for");
-        }
-        let book = RuleBook {
-            splicer: splicer.clone(),
-            fixed: config.listeners.iter().flat_map(|l| l.rules()).collect(),
-        };
-        // First the way, then what is sent on it.
-        let routing = routing(config)?;
-        if !(book.fixed.is_empty() && config.rules.is_empty()) {
-            book.load(config.rules.clone()).await?;
-        }
-        Ok(InForce {
-            book,
-            _routing: routing,
-        })
+/// Puts in force what the configuration says of packets. What a killed predecessor has left of its routes goes in any case. The
+/// routes that are needed are there until the second value is dropped, which nobody else is to hold.
+///
+/// # Errors
+/// [`SetupError`]; nothing is left then.
+pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<(RuleBook, Option<Routing>), SetupError> {
+    if let Err(error) = Routing::clear(config.instance.as_str()) {
+        tracing::warn!(%error, "the routes of a predecessor could not be looked for");
     }
+    let book = RuleBook {
+        splicer: splicer.clone(),
+        fixed: config.listeners.iter().flat_map(|l| l.rules()).collect(),
+    };
+    // First the way, then what is sent on it.
+    let routing = routing(config)?;
+    if !(book.fixed.is_empty() && config.rules.is_empty()) {
+        book.load(config.rules.clone()).await?;
+    }
+    Ok((book, routing))
 }
 
 fn routing(config: &Config) -> Result<Option<Routing>, RoutingError> {

@@ -1,6 +1,11 @@
 //! The routing rule and table are there while the daemon is, and no longer.
 
-use longsplice_tests::{Config, Pair, Policy};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
+
+use longsplice_tests::{Config, Daemon, Pair, Policy};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::{Lab, intercepting, lab};
@@ -21,6 +26,12 @@ fn an_orderly_end_leaves_nothing() {
     nothing_is_left(&lab);
     lab.start();
     expect_routing(&lab);
+    // Who is just asking does not keep it.
+    let mut asking = UnixStream::connect(lab.daemon.dir().join("admin.sock")).unwrap();
+    asking
+        .write_all(b"GET /rules HTTP/1.1\r\nhost: longsplice\r\n\r\n")
+        .unwrap();
+    asking.read_exact(&mut [0; 12]).unwrap();
     lab.daemon.terminate();
     assert_eq!(lab.daemon.join(), Some(0));
     nothing_is_left(&lab);
@@ -56,6 +67,21 @@ fn a_start_that_fails_leaves_nothing() {
     let exit = lab.daemon.start_in_vain(&lab.net.forwarder);
     assert_eq!(exit.code, Some(1), "{}", exit.says);
     assert!(exit.says.contains("cannot set up the routing"), "{}", exit.says);
+    nothing_is_left(&lab);
+}
+
+#[test]
+fn without_privileges_it_says_what_it_needs() {
+    let mut lab = lab("intercept-nobody", intercepting(Policy::DETACHED));
+    let nobody = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    lab.daemon = Daemon::of(&intercepting(Policy::DETACHED)).under(&nobody);
+    let exit = lab.daemon.start_in_vain(&lab.net.forwarder);
+    assert_eq!(exit.code, Some(1), "{}", exit.says);
+    assert!(
+        exit.says.contains("interception needs CAP_NET_ADMIN"),
+        "{}",
+        exit.says
+    );
     nothing_is_left(&lab);
 }
 

@@ -19,7 +19,7 @@ pub use places::Places;
 use crate::{
     instance::InstanceName,
     listener::{ListenerStatus, Service},
-    rulebook::InForce,
+    rulebook::RuleBook,
 };
 
 /// What the admin interface shows and acts upon.
@@ -31,8 +31,8 @@ pub struct Admin {
     pub splicer: Splicer,
     /// The listeners, with the addresses they are bound to.
     pub listeners: Vec<(Arc<Service>, Vec<SocketAddr>)>,
-    /// The rules, and the routes that they need.
-    pub rules: Arc<InForce>,
+    /// The rules.
+    pub rules: RuleBook,
     /// When the daemon started, on the clock that only runs forward.
     pub started: Instant,
     /// The same on the wall clock.

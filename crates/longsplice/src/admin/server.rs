@@ -90,7 +90,7 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
 }
 
 async fn rules(State(admin): State<Arc<Admin>>) -> Json<RulesInfo> {
-    Json(admin.rules.book.info())
+    Json(admin.rules.info())
 }
 
 async fn load_rules(State(admin): State<Arc<Admin>>, body: String) -> Response {
@@ -109,8 +109,8 @@ async fn set_rules(admin: &Admin, rules: Vec<Rule>) -> Response {
         let message = "the rules stay as they are: the daemon is shutting down";
         return error(StatusCode::CONFLICT, message);
     }
-    match admin.rules.book.load(rules).await {
-        Ok(()) => Json(admin.rules.book.info()).into_response(),
+    match admin.rules.load(rules).await {
+        Ok(()) => Json(admin.rules.info()).into_response(),
         Err(e @ RulesError::Wrong(_)) => error(StatusCode::BAD_REQUEST, &e.to_string()),
         Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
     }
