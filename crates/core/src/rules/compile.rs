@@ -268,9 +268,14 @@ fn check(rule: &Rule) -> Result<(), Wrong> {
     }
 }
 
-fn check_interface(name: &str) -> Result<(), Wrong> {
+/// Whether a network interface can have this name, as the kernel takes it.
+pub fn is_interface_name(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
-    match (1..=15).contains(&name.len()) && name.bytes().all(good) {
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(good)
+}
+
+fn check_interface(name: &str) -> Result<(), Wrong> {
+    match is_interface_name(name) {
         _ if name == "lo" => Err(Wrong::Loopback),
         true => Ok(()),
         false => Err(Wrong::Interface(name.escape_default().to_string())),

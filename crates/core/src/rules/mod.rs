@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compile::{
     CompileError, Entry, Family, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile,
+    is_interface_name,
 };
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
