@@ -36,6 +36,8 @@ use crate::{
     until::{Trap, Until},
 };
 
+mod rules_of;
+
 /// Joins pairs of connections. Cheap to clone; all clones are one. When the last is dropped without
 /// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
 #[derive(Debug, Clone)]
@@ -144,18 +146,6 @@ impl Inner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push((Instant::now(), settling));
-    }
-
-    fn plane_for_rules(&self) -> Result<&Dataplane, rules::RulesError> {
-        let why = || {
-            self.why_not
-                .as_ref()
-                .map(|(why, _)| why.clone())
-                .unwrap_or_default()
-        };
-        self.plane
-            .as_deref()
-            .ok_or_else(|| rules::RulesError::Unavailable(why()))
     }
 
     /// Whether a shutdown has begun.
@@ -304,43 +294,6 @@ impl Splicer {
         // Longer ones cannot be asked for, and are none but the loopback's.
         let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
         ports.connect(plane, from, v4, max_segment, timeout).await
-    }
-
-    /// Puts rules for packets that come in, in their order, in the place of those before: at once, a packet sees the old ones
-    /// or the new ones. They end with the splicer or the process. What belongs to a spliced flow does not come to them.
-    ///
-    /// # Errors
-    /// [`rules::RulesError`]; those before are still in force.
-    pub async fn set_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
-        let inner = self.inner.clone();
-        let set = move || inner.rules.set(inner.plane_for_rules()?, rules);
-        // The kernel waits until no packet looks at the old ones.
-        tokio::task::spawn_blocking(set)
-            .await
-            .map_err(|e| rules::RulesError::System(e.to_string()))?
-    }
-
-    /// The rules in force, and what they have seen.
-    pub fn rules(&self) -> rules::RulesInfo {
-        self.inner.rules.info()
-    }
-
-    /// The packets that rules have for a program. There is one reader for an instance.
-    ///
-    /// # Errors
-    /// [`rules::RulesError::Unavailable`], [`rules::RulesError::System`].
-    pub fn rule_packets(&self) -> Result<rules::RulePackets, rules::RulesError> {
-        self.inner.rules.packets(self.inner.plane_for_rules()?)
-    }
-
-    /// Has a packet that a program was asked about come in where it came from, as it stands now, its TCP checksum put right.
-    /// Rules that ask or copy leave it alone; the others are asked again.
-    ///
-    /// # Errors
-    /// Its interface is gone; or it has over 3,000 bytes, which no packet that opens a connection has.
-    pub fn let_in(&self, packet: &rules::RulePacket) -> io::Result<()> {
-        let plane = self.inner.plane_for_rules().map_err(io::Error::other)?;
-        self.inner.rules.let_in(plane, packet)
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,

@@ -2,6 +2,7 @@
 //!
 //! [`compile`] turns rules into the entries that the kernel half compares a packet with; docs/rules.md is the user's page.
 
+mod check;
 mod compile;
 mod flags;
 mod network;
@@ -11,10 +12,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-pub use compile::{
-    CompileError, Entry, Family, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile,
-    is_interface_name,
-};
+pub use check::{CompileError, Wrong, is_interface_name};
+pub use compile::{Entry, Family, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Seen, Target, Verb, compile};
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
 pub use ports::{ParsePortsError, Ports};

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use proptest::prelude::*;
 
-use super::{compile::Wrong, *};
+use super::*;
 
 fn rule(name: &str, action: Action) -> Rule {
     Rule {
