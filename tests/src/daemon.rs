@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use longsplice_engine::rules::RulesInfo;
 use longsplice_lab::{Namespace, Process};
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
@@ -61,6 +62,19 @@ impl Config {
     pub fn with(mut self, line: &str) -> Config {
         self.listeners += line;
         self.listeners += "\n";
+        self
+    }
+
+    /// Adds a listener on port 8080 of all addresses of both families that intercepts what this table (without its
+    /// braces) says, and connects to where it was going.
+    #[must_use]
+    pub fn intercepting(mut self, table: &str, splice: &str, detach: &str) -> Config {
+        write!(
+            self.listeners,
+            "[[listener]]\nlisten = [\"0.0.0.0:8080\", \"[::]:8080\"]\nintercept = {{ {table} }}\nsplice = \"{splice}\"\n\
+             detach = \"{detach}\"\n"
+        )
+        .unwrap();
         self
     }
 
@@ -127,13 +141,7 @@ impl Daemon {
     /// A daemon of this configuration, not started yet.
     pub fn of(config: &Config) -> Daemon {
         let mut daemon = Daemon::new(&[]);
-        let file = daemon.dir.path().join("longsplice.toml");
-        let Config {
-            linger,
-            head,
-            listeners,
-        } = config;
-        fs::write(&file, format!("linger = \"{linger}\"\n{head}{listeners}")).unwrap();
+        let file = write_config(daemon.dir.path(), config);
         daemon.args = vec!["run".into(), "--config".into(), file.display().to_string()];
         daemon
     }
@@ -235,6 +243,11 @@ impl Daemon {
         self.process().pid()
     }
 
+    /// Has it run as another configuration says, from its next start on.
+    pub fn reconfigure(&self, config: &Config) {
+        write_config(self.dir.path(), config);
+    }
+
     /// Ends it at once, with SIGKILL.
     pub fn kill(&mut self) {
         // The guard kills and waits.
@@ -287,6 +300,16 @@ impl Daemon {
     /// `flows --json`.
     pub fn flows(&self) -> Vec<Flow> {
         self.ask("/flows")
+    }
+
+    /// `rules list --json`.
+    pub fn rules(&self) -> RulesInfo {
+        self.ask("/rules")
+    }
+
+    /// How many packets had this verdict of the rules.
+    pub fn rule_verdict(&self, name: &str) -> u64 {
+        self.rules().verdicts.get(name).copied().unwrap_or_default()
     }
 
     /// Runs a subcommand of the command line that asks this daemon.
@@ -346,6 +369,17 @@ impl Daemon {
     pub fn wait_reaped(&self) {
         soon("all records to be reaped", || self.flows().is_empty());
     }
+}
+
+fn write_config(dir: &Path, config: &Config) -> PathBuf {
+    let Config {
+        linger,
+        head,
+        listeners,
+    } = config;
+    let file = dir.join("longsplice.toml");
+    fs::write(&file, format!("linger = \"{linger}\"\n{head}{listeners}")).unwrap();
+    file
 }
 
 impl Drop for Daemon {

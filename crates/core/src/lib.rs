@@ -5,10 +5,12 @@
 pub mod advisor;
 pub mod coupling;
 pub mod drain;
+pub mod family;
 pub mod machine;
 pub mod plan;
 pub mod policy;
 pub mod ports;
 pub mod reap;
 pub mod reason;
+pub mod rules;
 pub mod seq;

@@ -69,27 +69,7 @@ pod!(
 const _: () =
     assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 328 && size_of::<ls_peek>() == 92);
 
-/// A version of IP: both legs of a flow have the same one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both.
-    pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
-
-    /// Of an address.
-    pub fn of(address: IpAddr) -> Family {
-        match address {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
-        }
-    }
-}
+pub use longsplice_core::family::Family;
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`. Both are
 /// of one family, and as they are on the wire; [`Leg::new`] makes them so.

@@ -43,10 +43,11 @@ impl Programs {
                 continue;
             }
             let _ = std::fs::remove_file(&pin);
-            match create_link(program, ifindex, kind) {
+            match create_link(program, ifindex, kind, Place::First) {
                 Ok(link) => pin_link(&link, &pin).map_err(|e| Error::from_io(what(), e))?,
                 Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    attach_clsact(program, ifindex, name).map_err(|e| Error::from_bpf(what(), &e))?;
+                    attach_clsact(program, ifindex, name, Place::First)
+                        .map_err(|e| Error::from_bpf(what(), &e))?;
                 }
                 Err(e) => return Err(Error::from_io(what(), e)),
             }
@@ -60,16 +61,77 @@ impl Programs {
             let pin = pins.link(ifindex, name);
             detach_link(&pin);
             if std::fs::remove_file(&pin).is_err() {
-                let _ = clsact(program, ifindex, name).detach();
+                let _ = clsact(program, ifindex, name, Place::First).detach();
             }
         }
     }
 }
 
-fn create_link(program: BorrowedFd<'_>, ifindex: u32, kind: u32) -> io::Result<OwnedFd> {
-    // SAFETY: plain integers; no options.
+/// Where a program stands among those of its hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Before the others: what is of our flows is nobody else's.
+    First,
+    /// Behind them.
+    Last,
+}
+
+/// A program on the ingress of an interface for as long as this value lives, behind the others there. It ends with the
+/// process where the kernel has tcx links (6.6).
+#[derive(Debug)]
+pub(crate) struct Attached {
+    ifindex: u32,
+    /// `None`: a clsact filter.
+    link: Option<OwnedFd>,
+    program: OwnedFd,
+}
+
+impl Attached {
+    /// Puts the program there.
+    pub(crate) fn last(program: BorrowedFd<'_>, ifindex: u32) -> Result<Attached, Error> {
+        let what = || format!("cannot attach to ingress of interface {ifindex}");
+        let link = match create_link(program, ifindex, libbpf_sys::BPF_TCX_INGRESS, Place::Last) {
+            Ok(link) => Some(link),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                attach_clsact(program, ifindex, "ingress", Place::Last)
+                    .map_err(|e| Error::from_bpf(what(), &e))?;
+                None
+            }
+            Err(e) => return Err(Error::from_io(what(), e)),
+        };
+        let program = program
+            .try_clone_to_owned()
+            .map_err(|e| Error::from_io(what(), e))?;
+        Ok(Attached {
+            ifindex,
+            link,
+            program,
+        })
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        use std::os::fd::AsFd;
+        match &self.link {
+            // SAFETY: a valid descriptor. That the interface is gone, and the program with it, is no error.
+            Some(link) => drop(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }),
+            None => drop(clsact(self.program.as_fd(), self.ifindex, "ingress", Place::Last).detach()),
+        }
+    }
+}
+
+fn create_link(program: BorrowedFd<'_>, ifindex: u32, kind: u32, place: Place) -> io::Result<OwnedFd> {
+    // SAFETY: integers and pointers, for which zero is a value; libbpf insists on zeros wherever nothing is said.
+    let mut opts: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as libbpf_sys::size_t;
+    opts.flags = match place {
+        Place::First => libbpf_sys::BPF_F_BEFORE,
+        Place::Last => libbpf_sys::BPF_F_AFTER,
+    };
+    // SAFETY: plain integers, and options that outlive the call.
     let fd =
-        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, std::ptr::null()) };
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &raw const opts) };
     owned(fd)
 }
 
@@ -115,17 +177,20 @@ fn update_link(path: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-fn clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str) -> libbpf_rs::TcHook {
+fn clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str, place: Place) -> libbpf_rs::TcHook {
     TcHookBuilder::new(program)
         .ifindex(ifindex as i32)
         .replace(true)
         .handle(CLSACT_HANDLE)
-        .priority(CLSACT_PRIORITY)
+        .priority(match place {
+            Place::First => CLSACT_PRIORITY,
+            Place::Last => CLSACT_PRIORITY + 1,
+        })
         .hook(if name == "ingress" { TC_INGRESS } else { TC_EGRESS })
 }
 
-fn attach_clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str) -> libbpf_rs::Result<()> {
-    let mut hook = clsact(program, ifindex, name);
+fn attach_clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str, place: Place) -> libbpf_rs::Result<()> {
+    let mut hook = clsact(program, ifindex, name, place);
     hook.create()?;
     hook.attach().map(drop)
 }

@@ -135,6 +135,11 @@ impl Dataplane {
         forwarding::keep()
     }
 
+    /// The counters of what becomes of packets.
+    pub(crate) fn verdict_map(&self) -> &MapHandle {
+        &self.verdicts
+    }
+
     /// How many flows there can be.
     pub fn max_flows(&self) -> u32 {
         self.max_flows

@@ -2,17 +2,15 @@
 //! them, and copies of what passes.
 
 use std::{
-    fmt, io,
+    io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::MapHandle;
 
 use crate::{
     abi::{Pod, Side, ls_event},
-    flows::to_io,
+    ring::Ring,
     skel::types::ls_event_kind,
 };
 
@@ -75,51 +73,22 @@ impl Event {
 }
 
 /// The reader of the ring. Its descriptor is readable when there is something.
-pub struct Events {
-    ring: RingBuffer<'static>,
-    read: Arc<Mutex<Vec<Event>>>,
-    _map: MapHandle,
-}
-
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
-    }
-}
+#[derive(Debug)]
+pub struct Events(Ring<Event>);
 
 impl Events {
     pub(crate) fn open(map: &MapHandle) -> io::Result<Events> {
-        let map = MapHandle::try_from(map).map_err(to_io)?;
-        let read = Arc::new(Mutex::new(Vec::new()));
-        let into = read.clone();
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&map as &dyn MapCore, move |sample| {
-                if let Some(event) = Event::from_sample(sample) {
-                    into.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-                }
-                0
-            })
-            .map_err(to_io)?;
-        Ok(Events {
-            ring: builder.build().map_err(to_io)?,
-            read,
-            _map: map,
-        })
+        Ring::open(map, Event::from_sample).map(Events)
     }
 
     /// What has come since the last call.
     pub fn take(&mut self) -> io::Result<Vec<Event>> {
-        self.ring.poll(Duration::ZERO).map_err(to_io)?;
-        Ok(std::mem::take(
-            &mut *self.read.lock().unwrap_or_else(PoisonError::into_inner),
-        ))
+        self.0.take()
     }
 }
 
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring's epoll descriptor lives as long as the ring, which self owns.
-        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+        self.0.as_fd()
     }
 }

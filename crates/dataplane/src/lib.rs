@@ -13,6 +13,8 @@ mod leg;
 mod load;
 mod peek;
 mod pins;
+mod ring;
+pub mod rules;
 mod run;
 #[allow(
     missing_docs,
@@ -30,11 +32,15 @@ mod skel {
     mod r#move {
         include!(concat!(env!("OUT_DIR"), "/move.skel.rs"));
     }
+    mod rules {
+        include!(concat!(env!("OUT_DIR"), "/rules.skel.rs"));
+    }
     mod sockets {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
     pub(crate) use inject::InjectSkelBuilder;
     pub(crate) use r#move::{MoveSkelBuilder, types};
+    pub(crate) use rules::{RulesSkelBuilder, types as rule_types};
     pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
 }
 mod slot;

@@ -18,6 +18,8 @@ pub struct Ran {
     pub verdict: u32,
     /// The packet afterwards.
     pub packet: Vec<u8>,
+    /// Its mark afterwards.
+    pub mark: u32,
     /// Nanoseconds that one run took, averaged over the repetitions.
     pub nanoseconds: u32,
 }
@@ -50,6 +52,7 @@ pub(crate) fn over_packet(
     skb.ifindex = context.ifindex;
     skb.gso_size = context.gso_size;
     skb.gso_segs = context.gso_segs;
+    let mut after = skb;
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: packet.as_ptr().cast(),
@@ -58,6 +61,8 @@ pub(crate) fn over_packet(
         data_size_out: out.len() as u32,
         ctx_in: (&raw const skb).cast(),
         ctx_size_in: size_of_val(&skb) as u32,
+        ctx_out: (&raw mut after).cast(),
+        ctx_size_out: size_of_val(&after) as u32,
         repeat: repeat as i32,
         flags: if context.summed {
             libbpf_sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE
@@ -71,6 +76,7 @@ pub(crate) fn over_packet(
     Ok(Ran {
         verdict,
         packet: out,
+        mark: after.mark,
         nanoseconds: opts.duration,
     })
 }

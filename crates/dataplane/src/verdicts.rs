@@ -40,20 +40,25 @@ const NAMES: &[(V, &str)] = &[
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);
 
-/// Sums over CPUs; empty if the map cannot be read.
+/// What became of packets, by name.
 pub(crate) fn read(map: &MapHandle) -> BTreeMap<String, u64> {
-    NAMES
-        .iter()
-        .filter_map(|(verdict, name)| {
-            let cpus = map
-                .lookup_percpu(&verdict.0.to_ne_bytes(), MapFlags::ANY)
-                .ok()??;
+    sums(map, NAMES.iter().map(|(verdict, name)| (verdict.0, *name)))
+}
+
+/// Sums over CPUs of the counters with these places; empty if the map cannot be read.
+pub(crate) fn sums(
+    map: &MapHandle,
+    names: impl Iterator<Item = (u32, &'static str)>,
+) -> BTreeMap<String, u64> {
+    names
+        .filter_map(|(place, name)| {
+            let cpus = map.lookup_percpu(&place.to_ne_bytes(), MapFlags::ANY).ok()??;
             let sum = cpus
                 .iter()
                 .filter_map(|v| v.first_chunk())
                 .map(|v| u64::from_ne_bytes(*v))
                 .sum();
-            Some(((*name).to_owned(), sum))
+            Some((name.to_owned(), sum))
         })
         .collect()
 }

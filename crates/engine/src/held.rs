@@ -4,18 +4,14 @@ use std::{
     collections::HashMap,
     io,
     ops::Range,
-    os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use longsplice_core::reap::FlowEnd;
 use longsplice_dataplane::{Dataplane, Event, EventKind, Events, Side};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::Notify,
-};
+use tokio::sync::Notify;
 
-use crate::{packet, splicer::Inner};
+use crate::{packet, ring::Ring, splicer::Inner};
 
 /// Payload of the pieces in which a packet is let in: one page holds it with its headers.
 const PIECE: usize = 1400;
@@ -172,7 +168,7 @@ pub(crate) fn start(splicer: &Arc<Inner>) -> io::Result<()> {
     let Some(plane) = &splicer.plane else {
         return Ok(());
     };
-    let mut events = Ring::new(plane.events()?)?;
+    let mut events = Ring::new(plane.events()?, Events::take)?;
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
         loop {
@@ -195,31 +191,6 @@ pub(crate) fn start(splicer: &Arc<Inner>) -> io::Result<()> {
         }
     });
     Ok(())
-}
-
-struct Ring {
-    events: Events,
-    ready: AsyncFd<OwnedFd>,
-}
-
-impl Ring {
-    fn new(events: Events) -> io::Result<Ring> {
-        // A duplicate that nobody else can close: what the deprecation is about. (Its successor is `unsafe`.)
-        #[allow(deprecated)]
-        let ready = AsyncFd::with_interest(events.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        Ok(Ring { events, ready })
-    }
-
-    async fn next(&mut self) -> io::Result<Vec<Event>> {
-        loop {
-            let mut ready = self.ready.readable().await?;
-            let batch = self.events.take()?;
-            if !batch.is_empty() {
-                return Ok(batch);
-            }
-            ready.clear_ready();
-        }
-    }
 }
 
 /// Keeps a flow's packets for as long as its task has it.

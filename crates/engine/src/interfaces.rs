@@ -66,7 +66,20 @@ async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error
     let Some(plane) = &splicer.plane else {
         return Ok(());
     };
-    let wanted = wanted(splicer, handle).await?;
+    let links = links(handle).await?;
+    let routed = routed(handle).await?;
+    let chosen = |name: &String| {
+        splicer
+            .config
+            .interfaces
+            .as_ref()
+            .is_none_or(|only| only.contains(name))
+    };
+    let wanted: HashMap<u32, String> = links
+        .iter()
+        .filter(|(index, name)| routed.contains(index) && chosen(name))
+        .map(|(index, name)| (*index, name.clone()))
+        .collect();
     let mut watched = splicer.interfaces.write().unwrap_or_else(PoisonError::into_inner);
     // A predecessor may have watched others.
     let left: Vec<u32> = plane.linked_interfaces();
@@ -95,11 +108,13 @@ async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error
             }
         }
     }
+    drop(watched);
+    splicer.rules.follow(&links);
     Ok(())
 }
 
-async fn wanted(splicer: &Inner, handle: &Handle) -> Result<HashMap<u32, String>, rtnetlink::Error> {
-    let routed = routed(handle).await?;
+/// The interfaces that are up and have Ethernet headers.
+async fn links(handle: &Handle) -> Result<HashMap<u32, String>, rtnetlink::Error> {
     let mut found = HashMap::new();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
@@ -113,13 +128,7 @@ async fn wanted(splicer: &Inner, handle: &Handle) -> Result<HashMap<u32, String>
             _ => None,
         });
         let index = link.header.index;
-        if let Some(name) = name.filter(|_| usable && routed.contains(&index))
-            && splicer
-                .config
-                .interfaces
-                .as_ref()
-                .is_none_or(|only| only.contains(&name))
-        {
+        if let Some(name) = name.filter(|_| usable) {
             found.insert(index, name);
         }
     }

@@ -180,7 +180,7 @@ pub(crate) fn end_of_stream(leg: Leg, x: &LegState) -> Vec<u8> {
 }
 
 /// Puts the length and the checksums of an IP packet right whose TCP header begins at `tcp`. `None` if it cannot be one.
-fn seal(ip: &mut [u8], tcp: usize) -> Option<()> {
+pub(crate) fn seal(ip: &mut [u8], tcp: usize) -> Option<()> {
     let layer = Layer::of_packet(ip).filter(|layer| tcp >= layer.header)?;
     let (at, uncounted) = layer.length;
     let length = u16::try_from(ip.len() - uncounted).ok()?;
@@ -202,14 +202,14 @@ fn transport_sum(ip: &[u8], tcp: usize, layer: &Layer) -> u64 {
 }
 
 /// Of 16-bit words; an odd byte is the first of a word (RFC 1071).
-fn sum(bytes: &[u8]) -> u64 {
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes
         .chunks(2)
         .map(|w| u64::from(u16::from_be_bytes([w[0], w.get(1).copied().unwrap_or(0)])))
         .sum()
 }
 
-fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

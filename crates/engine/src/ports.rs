@@ -58,15 +58,19 @@ impl SourcePorts {
         })
     }
 
-    /// Connects from a port on which no flow to `target` lives.
+    /// Connects from a port on which no flow to `target` lives; from the address that routing gives, or from another one.
     pub(crate) async fn connect(
         &self,
         plane: &Dataplane,
+        from: Option<IpAddr>,
         target: SocketAddr,
         max_segment: Option<u32>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let source = source_address(target)?;
+        let source = match from {
+            Some(from) => from,
+            None => source_address(target)?,
+        };
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
         let attempt = async {
             for port in Candidates::new(&self.range, seed) {
@@ -74,7 +78,7 @@ impl SourcePorts {
                 if plane.in_use(Leg::new(target, local)) {
                     continue;
                 }
-                match connect_from(local, target, max_segment).await {
+                match connect_from(local, target, max_segment, from.is_some()).await {
                     Err(e) if is_taken(&e) => {}
                     result => return result,
                 }
@@ -109,10 +113,12 @@ fn is_taken(e: &io::Error) -> bool {
     )
 }
 
-async fn connect_from(
+/// Connects from this address, which need not be this host's where `foreign` says so.
+pub(crate) async fn connect_from(
     local: SocketAddr,
     target: SocketAddr,
     max_segment: Option<u32>,
+    foreign: bool,
 ) -> io::Result<TcpStream> {
     let socket = match local {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
@@ -120,6 +126,9 @@ async fn connect_from(
     }?;
     // One port serves many targets.
     socket.set_reuseaddr(true)?;
+    if foreign {
+        options::set_transparent(&socket, true)?;
+    }
     socket.bind(local)?;
     if let Some(bytes) = max_segment {
         options::set_max_segment(&socket, bytes)?;

@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -31,9 +31,12 @@ use crate::{
     ports::SourcePorts,
     reaper, reclaim,
     registry::{Registry, direction_info},
+    rules,
     stats::Stats,
     until::{Trap, Until},
 };
+
+mod rules_of;
 
 /// Joins pairs of connections. Cheap to clone; all clones are one. When the last is dropped without
 /// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
@@ -93,6 +96,7 @@ pub(crate) struct Inner {
     pub(crate) mapped: Mapped,
     pub(crate) holding: Holding,
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
+    pub(crate) rules: rules::Keeper,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
     pub(crate) announcer: Option<Announcer>,
@@ -247,14 +251,50 @@ impl Splicer {
         client: &TcpStream,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        self.connect_from(None, target, client, timeout).await
+    }
+
+    /// The same from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
+    /// on an interface where a rule has them follow their connection ([`rules::Action::Follow`]), by a route over this host.
+    ///
+    /// # Errors
+    /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
+    pub async fn connect_as_client(
+        &self,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let from = client.peer_addr()?.ip().to_canonical();
+        if from.is_ipv4() != longsplice_repair::canonical(target).is_ipv4() {
+            let what =
+                format!("{target} cannot be reached from the client's address {from}: the families differ");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        self.connect_from(Some(from), target, client, timeout).await
+    }
+
+    async fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
         let target = longsplice_repair::canonical(target);
         let inner = &self.inner;
         let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
-            return tokio::time::timeout(timeout, TcpStream::connect(target)).await?;
+            let connect = async {
+                match from {
+                    None => TcpStream::connect(target).await,
+                    Some(from) => ports::connect_from((from, 0).into(), target, None, true).await,
+                }
+            };
+            return tokio::time::timeout(timeout, connect).await?;
         };
         // Longer ones cannot be asked for, and are none but the loopback's.
         let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
-        ports.connect(plane, target, max_segment, timeout).await
+        ports.connect(plane, from, target, max_segment, timeout).await
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
@@ -381,6 +421,7 @@ impl Splicer {
         self.inner.phase.send_replace(Phase::Ended);
         // What is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
+        self.inner.rules.end();
         if let Some(plane) = &self.inner.plane {
             let mut left = Vec::new();
             self.inner.mapped.part_all(&mut left);
@@ -439,6 +480,7 @@ impl Inner {
             mapped: Mapped::default(),
             holding: Holding::default(),
             interfaces: RwLock::default(),
+            rules: rules::Keeper::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),
             announcer: None,

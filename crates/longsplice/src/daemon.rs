@@ -17,6 +17,7 @@ use crate::{
     config::Config,
     listener::{BindError, Bound, Resources, Service},
     notify::notify,
+    rulebook::{SetupError, set_up},
 };
 
 /// Why a daemon could not start.
@@ -34,6 +35,9 @@ pub enum StartError {
     /// The kernel half could not be loaded although it should.
     #[error("cannot set up splicing: {0} (`longsplice doctor` examines this machine)")]
     Splicer(String),
+    /// Rules or interception are not possible.
+    #[error(transparent)]
+    Rules(#[from] SetupError),
     /// The process cannot be told to stop.
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
@@ -59,20 +63,29 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
 
     let (stop, stopped) = watch::channel(false);
     let served = serve_all(&config, bound, &splicer, &resources, &stopped).await;
-    let (listeners, accepting) = match served {
+    let served = match served {
+        // Where a rule delivers to, somebody listens by now.
+        Ok(served) => match set_up(&config, &splicer).await {
+            Ok(rules) => Ok((served, rules)),
+            Err(error) => Err(error.into()),
+        },
+        Err(error) => Err(error.into()),
+    };
+    let ((listeners, accepting), (rules, routing)) = match served {
         Ok(served) => served,
         Err(error) => {
             // Not by dropping it: a predecessor's flows are in its care by now.
             splicer
                 .shutdown(config.shutdown.into(), std::time::Duration::ZERO)
                 .await;
-            return Err(error.into());
+            return Err(error);
         }
     };
     let admin = Admin {
         instance: config.instance.clone(),
         splicer: splicer.clone(),
         listeners,
+        rules,
         started,
         started_at: SystemTime::now(),
         stopping: stopped,
@@ -97,12 +110,16 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
         () = signals.stop_requested() => Outcome::Hurried,
     };
     admin.abort();
+    drop(routing);
     tracing::info!("stopped");
     Ok(outcome)
 }
 
 fn bind_all(config: &Config) -> Result<Vec<Vec<Bound>>, BindError> {
-    let bind = |l: &crate::config::ListenerConfig| l.listen.iter().map(|a| Bound::bind(*a)).collect();
+    let bind = |l: &crate::config::ListenerConfig| {
+        let intercepts = l.intercept.is_some();
+        l.listen.iter().map(|a| Bound::bind(*a, intercepts)).collect()
+    };
     config.listeners.iter().map(bind).collect()
 }
 

@@ -13,5 +13,6 @@ pub mod instance;
 pub mod listener;
 mod logging;
 mod notify;
+pub mod rulebook;
 pub mod show;
 pub mod upstream;

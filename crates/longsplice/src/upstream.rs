@@ -5,7 +5,7 @@ use std::{fmt, io, net::SocketAddr, time::Duration};
 use longsplice_engine::Splicer;
 use tokio::{net::TcpStream, time};
 
-use crate::address::Target;
+use crate::{address::Target, config::SourceAddress};
 
 /// No target answered: what was tried, and what became of each.
 #[derive(Debug, thiserror::Error)]
@@ -23,38 +23,67 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Connects to the first address that answers within `timeout`; names are looked up anew.
-pub async fn connect(
-    splicer: &Splicer,
-    client: &TcpStream,
-    targets: &[Target],
-    timeout: Duration,
-) -> Result<TcpStream, Refused> {
-    // An IPv4 client may arrive over an IPv6 socket.
-    let ipv4 = client
-        .peer_addr()
-        .is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
-    let mut attempts = Vec::new();
-    for target in targets {
-        let addresses = match time::timeout(timeout, target.resolve()).await {
-            Ok(Ok(addresses)) => same_family_first(addresses, ipv4),
-            Ok(Err(error)) => {
-                attempts.push((target.to_string(), error));
-                continue;
-            }
-            Err(late) => {
-                attempts.push((target.to_string(), late.into()));
-                continue;
-            }
-        };
-        for address in addresses {
-            match splicer.connect(address, client, timeout).await {
-                Ok(server) => return Ok(server),
-                Err(error) => attempts.push((name_attempt(target, address), error)),
+/// How leg B of a connection is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Upstream<'a> {
+    /// The engine.
+    pub splicer: &'a Splicer,
+    /// Leg A.
+    pub client: &'a TcpStream,
+    /// Whose address the target sees.
+    pub source: SourceAddress,
+    /// How long each address may take.
+    pub timeout: Duration,
+}
+
+impl Upstream<'_> {
+    /// Connects to the first address that answers in time; names are looked up anew.
+    ///
+    /// # Errors
+    /// What each of them answered.
+    pub async fn connect(&self, targets: &[Target]) -> Result<TcpStream, Refused> {
+        // An IPv4 client may arrive over an IPv6 socket.
+        let peer = self.client.peer_addr();
+        let ipv4 = peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
+        let mut attempts = Vec::new();
+        for target in targets {
+            let addresses = match time::timeout(self.timeout, target.resolve()).await {
+                Ok(Ok(addresses)) => same_family_first(addresses, ipv4),
+                Ok(Err(error)) => {
+                    attempts.push((target.to_string(), error));
+                    continue;
+                }
+                Err(late) => {
+                    attempts.push((target.to_string(), late.into()));
+                    continue;
+                }
+            };
+            for address in addresses {
+                match self.connect_to(address).await {
+                    Ok(server) => return Ok(server),
+                    Err(error) => attempts.push((name_attempt(target, address), error)),
+                }
             }
         }
+        Err(Refused { attempts })
     }
-    Err(Refused { attempts })
+
+    /// Connects to this address.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
+        let Upstream {
+            splicer,
+            client,
+            timeout,
+            ..
+        } = *self;
+        match self.source {
+            SourceAddress::Forwarder => splicer.connect(target, client, timeout).await,
+            SourceAddress::Client => splicer.connect_as_client(target, client, timeout).await,
+        }
+    }
 }
 
 /// Only legs of one family can be spliced; among themselves the addresses keep the resolver's order.
@@ -103,10 +132,13 @@ mod tests {
             longsplice_engine::OpenError::Unsupported("a test".into()),
         );
         let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
-        let e = connect(&splicer, &client, &targets, Duration::from_secs(2))
-            .await
-            .unwrap_err()
-            .to_string();
+        let upstream = Upstream {
+            splicer: &splicer,
+            client: &client,
+            source: SourceAddress::Forwarder,
+            timeout: Duration::from_secs(2),
+        };
+        let e = upstream.connect(&targets).await.unwrap_err().to_string();
         assert!(e.contains(&format!("{closed}: Connection refused")), "{e}");
         assert!(e.contains("no-such-host.invalid:80: "), "{e}");
     }

@@ -24,6 +24,8 @@ const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
+const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
+const TRANSPARENT_V6: Opt = opt!(IPPROTO_IPV6, IPV6_TRANSPARENT);
 const REUSEADDR: Opt = opt!(SOL_SOCKET, SO_REUSEADDR);
 
 /// What the socket's timestamp clock (the TSval of RFC 7323) shows now: the TSval of a segment sent at this moment,
@@ -150,6 +152,19 @@ pub fn is_mptcp(fd: impl AsFd) -> Result<bool, Error> {
     match get_bool(fd, IS_MPTCP) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => Ok(false),
         answer => answer,
+    }
+}
+
+/// Whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`). What a
+/// listener accepts inherits it.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+pub fn set_transparent(fd: impl AsFd, on: bool) -> Result<(), Error> {
+    // An IPv4 socket does not know the other option.
+    match set_bool(&fd, TRANSPARENT_V6, on) {
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => set_bool(fd, TRANSPARENT, on),
+        done => done,
     }
 }
 

@@ -32,8 +32,8 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 ///
 /// # Errors
 /// Nothing has been sent, and nothing is left of the socket. `EPERM` without `CAP_NET_ADMIN`; `EACCES` from `bind` for a
-/// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL` from `bind` if the
-/// address is not this host's, from `connect` if the connection has a socket; `EINVAL` or `EAFNOSUPPORT` from `connect` for
+/// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL`
+/// from `connect` if the connection has a socket; `EINVAL` or `EAFNOSUPPORT` from `connect` for
 /// addresses of two families, and `EINVAL` for a link-local one without its scope; `ENETUNREACH` without a route;
 /// `EFBIG` for a scale above 14; `EINVAL` if [`Window::largest`](crate::Window::largest) is less than what is offered, or
 /// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
@@ -56,7 +56,7 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
         // It speaks IPv6 only, whatever `net.ipv6.bindv6only` says of new sockets.
         sys::set(fd, ONLY_V6, c_int::from(true))?;
     }
-    sys::bind(fd, local)?;
+    bind(fd, local)?;
     repair::set_sequence(fd, Queue::Send, image.send_next)?;
     repair::set_sequence(fd, Queue::Receive, image.receive_next)?;
     // `TCP_REPAIR_OPTIONS` sets what the peer's MSS is, but not what is sent: that is worked out in `connect`, from the
@@ -84,6 +84,17 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
     )?;
     repair::switch_off(fd)?;
     options::set_reuse_address(fd, true)
+}
+
+/// Takes the address, be it this host's or that of an intercepted connection.
+fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
+    match sys::bind(fd, local) {
+        Err(e) if e.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {
+            options::set_transparent(fd, true)?;
+            sys::bind(fd, local)
+        }
+        done => done,
+    }
 }
 
 /// Tells the kernel what the handshake had settled, by pairs of `struct tcp_repair_opt`.

@@ -82,6 +82,11 @@ impl Net {
         self.ip_of(FAMILY, lines);
     }
 
+    /// Runs lines of `ip -6`.
+    pub fn ip_v6(&self, lines: &str) {
+        self.ip_of(Family::V6, lines);
+    }
+
     /// The same of a version of IP.
     pub fn ip_of(&self, family: Family, lines: &str) {
         use std::io::Write;

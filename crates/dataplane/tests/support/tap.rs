@@ -84,6 +84,12 @@ impl Tap {
         self.tcp(SURE).map(|(_, frame)| frame)
     }
 
+    /// The next frame of whatever kind, which must come.
+    pub fn any(&self) -> Option<Vec<u8>> {
+        self.socket.set_read_timeout(Some(SURE)).expect("a timeout");
+        self.receive().map(|(_, frame)| frame)
+    }
+
     /// The next TCP frame, if it has come.
     pub fn ready(&self) -> Option<Vec<u8>> {
         self.socket.set_nonblocking(true).expect("a socket");

@@ -85,11 +85,17 @@ impl Client {
     }
 
     /// Asks, and returns the body of the answer.
-    pub fn request(mut self, method: &str, path: &str) -> Result<String, ClientError> {
+    pub fn request(self, method: &str, path: &str) -> Result<String, ClientError> {
+        self.request_with(method, path, "")
+    }
+
+    /// The same with a body of JSON.
+    pub fn request_with(mut self, method: &str, path: &str, body: &str) -> Result<String, ClientError> {
         // HTTP/1.0: the answer ends with the connection, in one piece.
         write!(
             self.stream,
-            "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Length: 0\r\n\r\n"
+            "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
         )?;
         let mut answer = Vec::new();
         self.stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;

@@ -1,6 +1,6 @@
 //! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`, `GET`, `PUT` and `DELETE /rules`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
@@ -19,6 +19,7 @@ pub use places::Places;
 use crate::{
     instance::InstanceName,
     listener::{ListenerStatus, Service},
+    rulebook::RuleBook,
 };
 
 /// What the admin interface shows and acts upon.
@@ -30,6 +31,8 @@ pub struct Admin {
     pub splicer: Splicer,
     /// The listeners, with the addresses they are bound to.
     pub listeners: Vec<(Arc<Service>, Vec<SocketAddr>)>,
+    /// The rules.
+    pub rules: RuleBook,
     /// When the daemon started, on the clock that only runs forward.
     pub started: Instant,
     /// The same on the wall clock.

@@ -9,7 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use longsplice_engine::{FlowId, FlowInfo, RequestError};
+use longsplice_engine::{
+    FlowId, FlowInfo, RequestError,
+    rules::{Rule, RulesError, RulesInfo},
+};
 use tokio::{net::UnixListener, task::JoinHandle};
 
 use super::{Admin, Claim, ErrorBody, Status};
@@ -31,6 +34,7 @@ fn router(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/status", get(status))
         .route("/flows", get(flows))
+        .route("/rules", get(rules).put(load_rules).delete(clear_rules))
         .route("/flows/{id}/splice", post(splice))
         .route("/flows/{id}/unsplice", post(unsplice))
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
@@ -83,6 +87,33 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
     }
     Json(serde_json::json!({ "id": id })).into_response()
+}
+
+async fn rules(State(admin): State<Arc<Admin>>) -> Json<RulesInfo> {
+    Json(admin.rules.info())
+}
+
+async fn load_rules(State(admin): State<Arc<Admin>>, body: String) -> Response {
+    match serde_json::from_str(&body) {
+        Ok(rules) => set_rules(&admin, rules).await,
+        Err(e) => error(StatusCode::BAD_REQUEST, &format!("these are no rules: {e}")),
+    }
+}
+
+async fn clear_rules(State(admin): State<Arc<Admin>>) -> Response {
+    set_rules(&admin, Vec::new()).await
+}
+
+async fn set_rules(admin: &Admin, rules: Vec<Rule>) -> Response {
+    if *admin.stopping.borrow() {
+        let message = "the rules stay as they are: the daemon is shutting down";
+        return error(StatusCode::CONFLICT, message);
+    }
+    match admin.rules.load(rules).await {
+        Ok(()) => Json(admin.rules.info()).into_response(),
+        Err(e @ RulesError::Wrong(_)) => error(StatusCode::BAD_REQUEST, &e.to_string()),
+        Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
+    }
 }
 
 fn error(status: StatusCode, what: &str) -> Response {

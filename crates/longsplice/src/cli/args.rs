@@ -76,6 +76,15 @@ Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
     /// Show what a running daemon does and has done
     #[command(after_help = "Example: longsplice status --json | jq .relayed_reasons")]
     Status(Ask),
+    /// Show or replace the rules of a running daemon for packets that come in
+    #[command(after_help = "\
+Example: longsplice rules load /etc/longsplice-rules.toml
+         longsplice rules list --json | jq '.rules[] | select(.packets > 0)'")]
+    Rules {
+        /// What to do with them.
+        #[command(subcommand)]
+        what: Rules,
+    },
     /// Say what this machine can do, what is missing, and how to mend it
     #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
     Doctor(Doctor),
@@ -158,7 +167,7 @@ pub struct Forward {
     pub admin: Option<PathBuf>,
 }
 
-/// `flows` and `status`.
+/// `flows`, `status` and `rules list`.
 #[derive(Debug, Args)]
 pub struct Ask {
     /// For programs
@@ -167,6 +176,28 @@ pub struct Ask {
     /// Where the daemon's admin socket is, if not at the usual place
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
+}
+
+/// `rules`.
+#[derive(Debug, Subcommand)]
+pub enum Rules {
+    /// Show each rule and what it has seen
+    List(Ask),
+    /// Replace all rules by those of a file, at once; a file with an error changes nothing
+    Load {
+        /// The rules (docs/rules.md)
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
+    /// Remove all rules, but for those of listeners that intercept
+    Clear {
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
 }
 
 /// `doctor`.

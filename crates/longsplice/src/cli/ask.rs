@@ -23,17 +23,17 @@ use crate::{
 };
 
 pub(super) fn flows(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
-    let body = request("GET", "/flows", ask.admin.as_deref(), common)?;
+    let body = request("GET", "/flows", "", ask.admin.as_deref(), common)?;
     answer(ask, body, |flows: Vec<FlowInfo>| show::flows(&flows))
 }
 
 pub(super) fn status(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
-    let body = request("GET", "/status", ask.admin.as_deref(), common)?;
+    let body = request("GET", "/status", "", ask.admin.as_deref(), common)?;
     answer(ask, body, |status: Status| show::status(&status))
 }
 
 pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/splice"), admin, common)?;
+    request("POST", &format!("/flows/{id}/splice"), "", admin, common)?;
     print(&format!(
         "flow {id} is being spliced; `longsplice flows` shows how it goes\n"
     ))?;
@@ -41,7 +41,7 @@ pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Resul
 }
 
 pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/unsplice"), admin, common)?;
+    request("POST", &format!("/flows/{id}/unsplice"), "", admin, common)?;
     print(&format!(
         "flow {id} comes back to the relay, and stays there; `longsplice splice {id}` splices it again\n"
     ))?;
@@ -49,7 +49,7 @@ pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Res
 }
 
 /// Programs get what the daemon said, word for word; people get it explained.
-fn answer<T: DeserializeOwned>(
+pub(super) fn answer<T: DeserializeOwned>(
     ask: &Ask,
     body: String,
     show: impl FnOnce(T) -> String,
@@ -63,10 +63,17 @@ fn answer<T: DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-fn request(method: &str, path: &str, admin: Option<&Path>, common: &Common) -> Result<String, Failure> {
+/// Asks the daemon of the instance, and answers the body of what it said.
+pub(super) fn request(
+    method: &str,
+    path: &str,
+    body: &str,
+    admin: Option<&Path>,
+    common: &Common,
+) -> Result<String, Failure> {
     let instance = common.instance.clone().unwrap_or_default();
     let asked = Client::connect(&Places::of_this_user(), &instance, admin)
-        .and_then(|client| client.request(method, path));
+        .and_then(|client| client.request_with(method, path, body));
     asked.map_err(|e| match e {
         ClientError::NotRunning { .. } => Failure::Runtime(format!("{e}\n{}", when_nobody_runs(&instance))),
         e => Failure::runtime(e),

@@ -3,6 +3,7 @@
 pub mod args;
 mod ask;
 mod check;
+mod rules;
 mod serve;
 
 use std::{
@@ -47,6 +48,7 @@ pub fn main() -> ExitCode {
         Command::Status(ask) => ask::status(&ask, &common),
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
         Command::Unsplice { id, admin } => ask::unsplice(id, admin.as_deref(), &common),
+        Command::Rules { what } => rules::rules(what, &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };
     let (message, code) = match done {

@@ -81,10 +81,12 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
         shutdown: args.on_shutdown,
         grace: args.grace.map_or(DEFAULT_GRACE, |p| p.0),
         log: LogConfig::default(),
+        rules: Vec::new(),
         listeners: vec![ListenerConfig {
             name,
             listen,
             to: args.to,
+            intercept: None,
             splice: args.splice,
             detach: args.detach,
             unsplice,

@@ -19,6 +19,10 @@ pub(super) fn explain(message: &str) -> (String, Option<String>) {
         let help = match key {
             "`listen`" => "add the address to listen on, such as listen = \"0.0.0.0:8080\"",
             "`to`" => "add where its connections go, such as to = \"192.0.2.1:80\"",
+            "`action`" => {
+                "say what becomes of the packets: pass, drop, count, deliver, follow, translate, ask or copy"
+            }
+            "`interface`" => "name the one on which clients' packets come in, such as interface = \"eth0\"",
             _ => return (format!("missing key {key}"), None),
         };
         return (format!("missing key {key}"), Some(help.to_owned()));

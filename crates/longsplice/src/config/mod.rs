@@ -2,6 +2,8 @@
 
 mod diagnostic;
 mod hint;
+mod intercept;
+mod packet_rules;
 mod period;
 mod raw;
 pub mod rules;
@@ -15,10 +17,11 @@ use std::{
 };
 
 use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_engine::{Shutdown, SplicerConfig, Until};
+use longsplice_engine::{Shutdown, SplicerConfig, Until, rules::Rule};
 use serde::{Deserialize, Serialize};
 
 pub use diagnostic::Diagnostic;
+pub use intercept::{InterceptConfig, SourceAddress};
 pub use period::{Period, PeriodError};
 
 use crate::{address::Target, instance::InstanceName};
@@ -43,6 +46,8 @@ pub struct Config {
     pub grace: Duration,
     /// How to log.
     pub log: LogConfig,
+    /// Rules for packets that come in.
+    pub rules: Vec<Rule>,
     /// What to listen on, and where to connect to.
     pub listeners: Vec<ListenerConfig>,
 }
@@ -54,8 +59,10 @@ pub struct ListenerConfig {
     pub name: String,
     /// Where it listens.
     pub listen: Vec<SocketAddr>,
-    /// Where its connections go: the first that answers.
+    /// Where its connections go: the first that answers. None: where they were going when they were intercepted.
     pub to: Vec<Target>,
+    /// Which connections to others it takes.
+    pub intercept: Option<InterceptConfig>,
     /// When to splice.
     pub splice: SplicePolicy,
     /// When to let go of the parked sockets.
@@ -184,36 +191,52 @@ impl Config {
 
 /// Reads and checks a configuration file.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    parse(path, &read(path)?).map_err(ConfigError::Wrong)
+}
+
+/// Reads and checks a file of rules.
+pub fn load_rules(path: &Path) -> Result<Vec<Rule>, ConfigError> {
+    parse_rules(path, &read(path)?).map_err(ConfigError::Wrong)
+}
+
+/// The text of a file.
+fn read(path: &Path) -> Result<String, ConfigError> {
     let bytes = fs::read(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
-    let text = match std::str::from_utf8(&bytes) {
-        Ok(text) => text,
-        Err(e) => {
-            let good = String::from_utf8_lossy(bytes.get(..e.valid_up_to()).unwrap_or_default());
-            let place = diagnostic::Source::new(path, &good);
-            let wrong = place.at(
-                good.len()..good.len(),
-                "this byte is not UTF-8",
-                Some("save the file as UTF-8".into()),
-            );
-            return Err(ConfigError::Wrong(vec![wrong]));
-        }
-    };
-    parse(path, text).map_err(ConfigError::Wrong)
+    String::from_utf8(bytes).map_err(|e| {
+        let good = e.as_bytes().get(..e.utf8_error().valid_up_to());
+        let good = String::from_utf8_lossy(good.unwrap_or_default());
+        let wrong = diagnostic::Source::new(path, &good).at(
+            good.len()..good.len(),
+            "this byte is not UTF-8",
+            Some("save the file as UTF-8".into()),
+        );
+        ConfigError::Wrong(vec![wrong])
+    })
 }
 
 /// Checks the text of a configuration file; `path` is only what diagnostics call it.
 pub fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
     let source = diagnostic::Source::new(path, text);
-    match toml::from_str::<raw::File>(text) {
-        Ok(file) => settle::settle(file, &source),
-        Err(e) => {
-            let (message, help) = hint::explain(e.message());
-            Err(vec![source.at(e.span().unwrap_or(0..0), message, help)])
-        }
-    }
+    settle::settle(toml(text, &source)?, &source)
+}
+
+/// The same of a file of rules.
+pub fn parse_rules(path: &Path, text: &str) -> Result<Vec<Rule>, Vec<Diagnostic>> {
+    let source = diagnostic::Source::new(path, text);
+    packet_rules::settle_file(toml(text, &source)?, &source)
+}
+
+fn toml<T: serde::de::DeserializeOwned>(
+    text: &str,
+    source: &diagnostic::Source<'_>,
+) -> Result<T, Vec<Diagnostic>> {
+    toml::from_str(text).map_err(|e| {
+        let (message, help) = hint::explain(e.message());
+        vec![source.at(e.span().unwrap_or(0..0), message, help)]
+    })
 }
 
 #[cfg(test)]

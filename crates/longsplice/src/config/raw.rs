@@ -10,7 +10,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::{LogFormat, LogLevel, OnFull, OnShutdown, Period};
+use super::{LogFormat, LogLevel, OnFull, OnShutdown, Period, intercept, packet_rules};
 use crate::{
     address::{ListenAddr, PortRange, Target},
     instance::InstanceName,
@@ -32,6 +32,8 @@ pub(super) struct File {
     pub(super) log: Option<Log>,
     #[serde(default)]
     pub(super) listener: Vec<Spanned<Listener>>,
+    #[serde(default)]
+    pub(super) rule: Vec<Spanned<packet_rules::Raw>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,7 +48,8 @@ pub(super) struct Log {
 pub(super) struct Listener {
     pub(super) name: Option<Spanned<String>>,
     pub(super) listen: Spanned<OneOrMany<ListenAddr>>,
-    pub(super) to: Spanned<OneOrMany<Target>>,
+    pub(super) to: Option<Spanned<OneOrMany<Target>>>,
+    pub(super) intercept: Option<Spanned<intercept::Raw>>,
     pub(super) splice: Option<SplicePolicy>,
     pub(super) detach: Option<DetachPolicy>,
     pub(super) unsplice: Option<Spanned<Until>>,
@@ -56,7 +59,7 @@ pub(super) struct Listener {
 }
 
 /// A string, or a list of strings. (An untagged enum would lose the places of the elements.)
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum OneOrMany<T> {
     One(T),
     Many(Vec<Spanned<T>>),
@@ -68,7 +71,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
         impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Either<T> {
             type Value = OneOrMany<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an address in quotes, or a list of them")
+                f.write_str("text in quotes, or a list of it")
             }
             fn visit_str<E: de::Error>(self, s: &str) -> Result<Self::Value, E> {
                 T::deserialize(StrDeserializer::new(s)).map(OneOrMany::One)

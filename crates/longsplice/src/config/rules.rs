@@ -6,6 +6,7 @@ use std::{
 };
 
 use longsplice_core::policy::SplicePolicy;
+pub use longsplice_core::rules::is_interface_name;
 use longsplice_engine::Until;
 
 use super::Period;
@@ -75,10 +76,4 @@ pub fn in_source_ports(listen: SocketAddr, source_ports: PortRange) -> Option<St
     source_ports
         .contains(listen.port())
         .then(|| format!("port {} lies in source_ports ({source_ports})", listen.port()))
-}
-
-/// The name of a network interface, as the kernel would take it.
-pub fn is_interface_name(name: &str) -> bool {
-    let good = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
-    (1..=15).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(good)
 }

@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::{
     Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, Period,
     diagnostic::Source,
+    intercept, packet_rules,
     raw::{self, flatten},
     rules,
 };
@@ -34,6 +35,19 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     if let Some(admin) = &file.admin {
         s.admin_path(admin);
     }
+    let mut wrong = Vec::new();
+    let (rules, mut places) = packet_rules::settle(file.rule, source, &mut wrong);
+    s.wrong.append(&mut wrong);
+    let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
+    let listeners = s.listeners(file.listener, source_ports);
+    let mut all = rules.clone();
+    for (listener, place) in listeners.iter().zip(listener_places) {
+        all.extend(listener.rules());
+        places.resize(all.len(), place);
+    }
+    packet_rules::check(&all, source, &mut s.wrong, |n| {
+        places.get(n).cloned().unwrap_or_default()
+    });
     let config = Config {
         instance: file.instance.unwrap_or_default(),
         admin: file.admin.map(Spanned::into_inner),
@@ -47,7 +61,8 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
             Duration::from_secs(86_400),
         ),
         log,
-        listeners: s.listeners(file.listener, source_ports),
+        rules,
+        listeners,
     };
     s.wrong.sort_by_key(Diagnostic::line);
     if s.wrong.is_empty() {
@@ -166,7 +181,8 @@ impl Settler<'_> {
         }
         let mut listeners: Vec<ListenerConfig> = Vec::new();
         for listener in given {
-            let listener = self.listener(listener.into_inner(), &listeners, source_ports);
+            let place = listener.span();
+            let listener = self.listener(listener.into_inner(), place, &listeners, source_ports);
             listeners.push(listener);
         }
         listeners
@@ -175,23 +191,19 @@ impl Settler<'_> {
     fn listener(
         &mut self,
         given: raw::Listener,
+        place: Range<usize>,
         earlier: &[ListenerConfig],
         source_ports: Option<PortRange>,
     ) -> ListenerConfig {
-        let (listen_span, to_span) = (given.listen.span(), given.to.span());
-        let (listen, to) = (flatten(given.listen), flatten(given.to));
+        let listen_span = given.listen.span();
+        let listen = flatten(given.listen);
+        let to = self.targets(given.to, given.intercept.is_some(), place);
+        let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(
                 listen_span,
                 "the list is empty",
                 "name an address, such as \"0.0.0.0:8080\"",
-            );
-        }
-        if to.is_empty() {
-            self.complain(
-                to_span,
-                "the listener has no target",
-                "name one, such as \"192.0.2.1:80\"",
             );
         }
         self.listen_addresses(&listen, &to, earlier, source_ports);
@@ -212,6 +224,7 @@ impl Settler<'_> {
             name,
             listen,
             to: to.into_iter().map(Spanned::into_inner).collect(),
+            intercept,
             splice,
             detach: given.detach.unwrap_or_default(),
             unsplice,
@@ -227,6 +240,36 @@ impl Settler<'_> {
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
         }
+    }
+
+    fn targets(
+        &mut self,
+        given: Option<Spanned<raw::OneOrMany<Target>>>,
+        intercepts: bool,
+        place: Range<usize>,
+    ) -> Vec<Spanned<Target>> {
+        let help = "add where its connections go, such as to = \"192.0.2.1:80\"";
+        let Some(given) = given else {
+            if !intercepts {
+                self.complain(place, "missing key `to`", help);
+            }
+            return Vec::new();
+        };
+        let span = given.span();
+        let to = flatten(given);
+        if to.is_empty() {
+            let help = "name one, such as \"192.0.2.1:80\"";
+            self.complain(span, "the listener has no target", help);
+        }
+        to
+    }
+
+    fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<intercept::InterceptConfig> {
+        let span = given.span();
+        let settled = intercept::settle(given.into_inner());
+        settled
+            .map_err(|complaint| self.complain(span, complaint.message, complaint.help))
+            .ok()
     }
 
     fn listener_name(&mut self, name: Spanned<String>, earlier: &[ListenerConfig]) -> String {

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use longsplice_engine::intercept::make_transparent;
 use tokio::{
     net::{TcpListener, TcpSocket},
     sync::watch,
@@ -37,15 +38,17 @@ fn remedy(error: &io::Error, address: &SocketAddr) -> String {
             "; this machine (or network namespace) has no such address, `ip -br address` lists them".into()
         }
         io::ErrorKind::PermissionDenied => {
-            "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE".into()
+            "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE, and interception needs \
+             CAP_NET_ADMIN"
+                .into()
         }
         _ => String::new(),
     }
 }
 
 impl Bound {
-    /// Takes the address.
-    pub fn bind(address: SocketAddr) -> Result<Bound, BindError> {
+    /// Takes the address; `intercepts`: it is to accept connections to other addresses, too.
+    pub fn bind(address: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
         let bind = || {
             let socket = if address.is_ipv4() {
                 TcpSocket::new_v4()
@@ -56,6 +59,9 @@ impl Bound {
             if address.is_ipv6() {
                 // `0.0.0.0` and `[::]` can be listened on at the same port, whatever net.ipv6.bindv6only says.
                 socket2::SockRef::from(&socket).set_only_v6(true)?;
+            }
+            if intercepts {
+                make_transparent(&socket)?;
             }
             socket.bind(address)?;
             let address = socket.local_addr()?;

@@ -10,7 +10,7 @@ use longsplice_repair::unread;
 use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::Service;
-use crate::upstream;
+use crate::{config::SourceAddress, upstream::Upstream};
 
 /// Counts the connection as open for as long as this process holds it, or waits for its return.
 struct Held {
@@ -60,15 +60,37 @@ async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
     if let Err(error) = service.splicer.prepare_client(&client) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
-    let server = match upstream::connect(&service.splicer, &client, &config.to, config.connect_timeout).await
-    {
+    let server = match connect(&client, service).await {
         Ok(server) => server,
-        Err(refused) => return refuse(client, peer, service, &refused.to_string()),
+        Err(refused) => return refuse(client, peer, service, &refused),
     };
     let pair = Pair::new(client, server)
         .with_splice(config.splice)
         .with_detach(config.detach);
     carry(pair, config.unsplice, &service.splicer, name, peer).await;
+}
+
+/// Leg B: to the listener's target, or to where the connection was going when it was intercepted.
+async fn connect(client: &TcpStream, service: &Service) -> Result<TcpStream, String> {
+    let config = &service.config;
+    let source = config
+        .intercept
+        .as_ref()
+        .map_or(SourceAddress::Forwarder, |i| i.source);
+    let upstream = Upstream {
+        splicer: &service.splicer,
+        client,
+        source,
+        timeout: config.connect_timeout,
+    };
+    if !config.to.is_empty() {
+        return upstream.connect(&config.to).await.map_err(|e| e.to_string());
+    }
+    let target = service.original_destination(client).map_err(|e| e.to_string())?;
+    upstream
+        .connect_to(target)
+        .await
+        .map_err(|e| format!("{target}: {e}"))
 }
 
 /// Forwards a pair to its end, however often it comes back.

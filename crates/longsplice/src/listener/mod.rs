@@ -6,6 +6,7 @@ pub(crate) mod connection;
 mod resources;
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -13,9 +14,9 @@ use std::{
     },
 };
 
-use longsplice_engine::Splicer;
+use longsplice_engine::{Splicer, intercept::is_local};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::{net::TcpStream, sync::Semaphore};
 
 pub use bind::{BindError, Bound};
 pub use resources::Resources;
@@ -85,7 +86,10 @@ impl Service {
         ListenerStatus {
             name: c.name.clone(),
             listen: listen.to_vec(),
-            to: c.to.iter().map(ToString::to_string).collect(),
+            to: match c.to.is_empty() {
+                true => vec!["original destination".to_owned()],
+                false => c.to.iter().map(ToString::to_string).collect(),
+            },
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
@@ -93,6 +97,20 @@ impl Service {
             open: self.open.load(Ordering::Relaxed),
             max_connections: c.max_connections,
             refused_total: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Where an intercepted connection was going: the local address of its socket.
+    fn original_destination(&self, client: &TcpStream) -> io::Result<SocketAddr> {
+        let local = client.local_addr()?;
+        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+        // Connected to, it would connect to itself, and that again.
+        let itself = self.config.listen.iter().any(|l| l.port() == local.port()) && is_local(local.ip());
+        match itself {
+            true => Err(io::Error::other(
+                "the connection is addressed to the listener itself, which is only there to intercept others",
+            )),
+            false => Ok(local),
         }
     }
 

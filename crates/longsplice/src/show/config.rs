@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period};
+use super::rules::takes;
+use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period, SourceAddress};
 
 /// The configuration in words, defaults included.
 pub fn config(c: &Config) -> String {
@@ -56,6 +57,14 @@ pub fn config(c: &Config) -> String {
         "log",
         format!("{:?}, {:?}", c.log.format, c.log.level).to_lowercase(),
     );
+    for rule in &c.rules {
+        let action = rule.action.as_str();
+        line(
+            &mut out,
+            "rule",
+            format!("{}: {action} {}", rule.name, takes(&rule.matching)),
+        );
+    }
     for l in &c.listeners {
         listener(&mut out, l);
     }
@@ -65,11 +74,26 @@ pub fn config(c: &Config) -> String {
 fn listener(out: &mut String, l: &ListenerConfig) {
     let listen: Vec<_> = l.listen.iter().map(ToString::to_string).collect();
     let to: Vec<_> = l.to.iter().map(ToString::to_string).collect();
+    let target = match to.is_empty() {
+        true => "where it was going".to_owned(),
+        false => to.join(", else "),
+    };
     line(
         out,
         "listener",
-        format!("{}: {} -> {}", l.name, listen.join(", "), to.join(", else ")),
+        format!("{}: {} -> {}", l.name, listen.join(", "), target),
     );
+    if let Some(intercept) = &l.intercept {
+        let rules = l.rules();
+        let as_whom = match intercept.source {
+            SourceAddress::Forwarder => "its own address",
+            SourceAddress::Client => "the client's address",
+        };
+        for rule in &rules {
+            line(out, "", format!("intercepts: {}", takes(&rule.matching)));
+        }
+        line(out, "", format!("connects from {as_whom}"));
+    }
     let unsplice = match l.unsplice.is_closed() {
         true => String::new(),
         false => format!(", unsplice {}", l.unsplice),

@@ -2,11 +2,13 @@
 
 mod config;
 mod flows;
+mod rules;
 mod status;
 mod table;
 
 pub use config::config;
 pub use flows::flows;
+pub use rules::rules;
 pub use status::status;
 
 /// A number of bytes with three significant digits, in powers of 1024.

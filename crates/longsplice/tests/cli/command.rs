@@ -10,7 +10,7 @@ fn the_version_and_the_help_are_shown() {
         (0, concat!("longsplice ", env!("CARGO_PKG_VERSION")))
     );
     for command in [
-        "run", "forward", "check", "flows", "status", "doctor", "splice", "unsplice",
+        "run", "forward", "check", "flows", "status", "doctor", "splice", "unsplice", "rules",
     ] {
         let (code, out, _) = ask(&[command, "--help"]);
         assert_eq!(code, 0);
@@ -36,6 +36,11 @@ fn wrong_usage_ends_with_2_and_the_remedy() {
         (&["status", "--instance", "No"], "cannot name an instance"),
         (
             &["run", "--config", "/nonexistent.toml"],
+            "cannot read /nonexistent.toml",
+        ),
+        (&["rules"], "load"),
+        (
+            &["rules", "load", "/nonexistent.toml"],
             "cannot read /nonexistent.toml",
         ),
         (&["splice", "x"], "invalid digit"),

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Delivery to a local listener, whatever the destination. */
+#ifndef LONGSPLICE_INTERCEPT_H
+#define LONGSPLICE_INTERCEPT_H
+
+#include <linux/tcp.h>
+#include "match.h"
+#include "route.h"
+
+/* What the routing rule looks for. The other bits of the mark are not ours. */
+const volatile __u32 mark = 0, mark_mask = 0;
+
+/* The socket that a packet to this destination would reach: its connection's, or else a listener. */
+static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct tcp_packet *p,
+						    const __be32 *dst, __be16 dport)
+{
+	struct bpf_sock_tuple t = {};
+
+	if (p->family == 4) {
+		t.ipv4.saddr = p->tuple.saddr[3];
+		t.ipv4.daddr = dst[3];
+		t.ipv4.sport = p->tuple.sport;
+		t.ipv4.dport = dport;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+	}
+	__builtin_memcpy(t.ipv6.saddr, p->tuple.saddr, sizeof(t.ipv6.saddr));
+	__builtin_memcpy(t.ipv6.daddr, dst, sizeof(t.ipv6.daddr));
+	t.ipv6.sport = p->tuple.sport;
+	t.ipv6.dport = dport;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* The state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
+static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p)
+{
+	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
+	__u32 state;
+
+	if (!sk)
+		return 0;
+	state = sk->state;
+	bpf_sk_release(sk);
+	return state == BPF_TCP_LISTEN ? 0 : state;
+}
+
+static __always_inline long look_up_destination(struct __sk_buff *skb, const struct tcp_packet *p,
+						__u32 ifindex)
+{
+	struct bpf_fib_lookup fib = {.l4_protocol = IPPROTO_TCP, .ifindex = ifindex};
+
+	if (p->family == 4) {
+		fib.family = AF_INET;
+		fib.ipv4_src = p->tuple.saddr[3];
+		fib.ipv4_dst = p->tuple.daddr[3];
+	} else {
+		fib.family = AF_INET6;
+		__builtin_memcpy(fib.ipv6_src, p->tuple.saddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, p->tuple.daddr, sizeof(fib.ipv6_dst));
+	}
+	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+}
+
+/* Whether the destination is an address of this host, which has its own listeners. One that no route leads to
+ * looks the same, and cannot be connected to either. */
+static __always_inline int is_own_address(struct __sk_buff *skb, const struct tcp_packet *p)
+{
+	long found = look_up_destination(skb, p, skb->ifindex);
+
+	/* An interface that does not forward has no answer; the daemon has the loopback forward. */
+	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		found = look_up_destination(skb, p, LOOPBACK);
+	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
+}
+
+static __always_inline void route_to_us(struct __sk_buff *skb)
+{
+	skb->mark = (skb->mark & ~mark_mask) | mark;
+}
+
+/* Whether a packet ends a handshake of which the listener keeps nothing but a cookie (RFC 4987 section 3.6).
+ * Asked of an acknowledgement without a connection; the answer is quick while the listener's queue does not
+ * overflow. */
+static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp_packet *p,
+					 struct bpf_sock *listener)
+{
+	union {
+		struct iphdr v4;
+		struct ipv6hdr v6;
+	} ip = {};
+	__u32 len = p->family == 4 ? sizeof(ip.v4) : sizeof(ip.v6);
+	struct tcphdr tcp;
+
+	if (p->family == 4 ? bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v4, sizeof(ip.v4))
+			   : bpf_skb_load_bytes(skb, L3_OFFSET, &ip.v6, sizeof(ip.v6)))
+		return 0;
+	if (bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
+		return 0;
+	return !bpf_tcp_check_syncookie(listener, &ip, len, &tcp, sizeof(tcp));
+}
+
+/* A new connection; or the end of its handshake, where nothing of its beginning is remembered. */
+static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
+						    const struct ls_target *at, int opens)
+{
+	struct bpf_sock *sk = find_socket(skb, p, (const __be32 *)at->daddr, at->dport);
+	enum ls_rule_verdict verdict = LS_R_NO_LISTENER;
+
+	if (!sk)
+		return verdict;
+	if (sk->state != BPF_TCP_LISTEN)
+		goto out;
+	verdict = LS_R_FOREIGN;
+	if (!opens && !brings_cookie(skb, p, sk))
+		goto out;
+	verdict = bpf_sk_assign(skb, sk, 0) ? LS_R_NO_LISTENER : LS_R_OPENED;
+out:
+	bpf_sk_release(sk);
+	if (verdict == LS_R_OPENED)
+		route_to_us(skb);
+	return verdict;
+}
+
+/*
+ * A new connection goes to the listener; what belongs to a connection that has a socket here finds that by
+ * itself, and needs only the way there. Everything else belongs to connections that others had before us.
+ */
+static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, const struct tcp_packet *p,
+						      const struct ls_target *at)
+{
+	int opens = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+	int answers = (p->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK;
+	enum ls_rule_verdict verdict;
+	__u32 state;
+
+	if (p->fragment)
+		return LS_R_ODD;
+	state = state_of(skb, p);
+	if (!state && ((!opens && !answers) || !at->dport))
+		return LS_R_FOREIGN;
+	if ((state || opens) && is_own_address(skb, p))
+		return LS_R_OWN_ADDRESS;
+	if (!state) {
+		verdict = open_at(skb, p, at, opens);
+		/* Nobody has refused anything. */
+		return verdict == LS_R_NO_LISTENER && !opens ? LS_R_FOREIGN : verdict;
+	}
+	route_to_us(skb);
+	return LS_R_FOLLOWED;
+}
+
+#endif

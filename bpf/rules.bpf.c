@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Rules for TCP packets that come in (paper 003's packet injection module): the first one that a packet meets
+ * decides. The program stands behind `ingress`, so that what belongs to a spliced flow does not come here.
+ */
+#include <linux/bpf.h>
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+#include <stddef.h>
+#include "checksum.h"
+#include "hold.h"
+#include "intercept.h"
+#include "translate.h"
+
+/* Not read by anybody: it brings the types into BTF. */
+const volatile struct ls_rule_types rule_types_for_rust = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LS_R_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} rule_verdicts SEC(".maps");
+
+/* Packets for a program: struct ls_rule_packet, then the packet. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 2 << 20);
+} rule_packets SEC(".maps");
+
+static __always_inline void note(enum ls_rule_verdict verdict)
+{
+	__u32 key = verdict;
+	__u64 *n = bpf_map_lookup_elem(&rule_verdicts, &key);
+
+	if (n)
+		*n += 1;
+}
+
+static __always_inline int fill_sample(struct __sk_buff *skb, void *sample, __u32 room,
+				       const struct ls_rule *r)
+{
+	struct ls_rule_packet *head = sample;
+	__u32 len = skb->len;
+
+	head->rule = r->rule;
+	head->copy = r->action == LS_A_COPY;
+	head->ifindex = skb->ifindex;
+	head->len = len;
+	barrier_var(len);
+	if (len < ETH_HLEN || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*head), len)) {
+		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
+		return -1;
+	}
+	bpf_ringbuf_submit(sample, 0);
+	return 0;
+}
+
+/* 0, or -1 if the program does not keep up, or the packet is too long. */
+static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_rule *r)
+{
+	void *sample;
+
+	if (skb->len <= SHORT_PACKET) {
+		sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + SHORT_PACKET, 0);
+		return sample ? fill_sample(skb, sample, SHORT_PACKET, r) : -1;
+	}
+	sample = bpf_ringbuf_reserve(&rule_packets, sizeof(struct ls_rule_packet) + LONG_PACKET, 0);
+	return sample ? fill_sample(skb, sample, LONG_PACKET, r) : -1;
+}
+
+/* What translate() wants to know, from a rule's target: no side, no state, the same scale on both sides. */
+static __always_inline void record_of(struct ls_record *rec, const struct ls_target *t,
+				      const struct segment *s)
+{
+	__builtin_memset(rec, 0, sizeof(*rec));
+	__builtin_memcpy(rec->saddr, t->saddr, sizeof(rec->saddr));
+	__builtin_memcpy(rec->daddr, t->daddr, sizeof(rec->daddr));
+	rec->sport = t->sport;
+	rec->dport = t->dport;
+	rec->seq_off = t->seq_off;
+	rec->ack_off = t->ack_off;
+	rec->tsval_off = t->tsval_off;
+	rec->tsecr_off = t->tsecr_off;
+	rec->ts_high = s->tsval + t->tsval_off;
+}
+
+static __always_inline int untranslatable(void)
+{
+	note(LS_R_UNTRANSLATABLE);
+	return NEXT;
+}
+
+static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *b)
+{
+	struct ls_record rec;
+	struct edits edits;
+	struct segment s;
+	struct route route;
+	__u32 mtu = 0;
+	int verdict;
+
+	if (!t || !b)
+		return NEXT;
+	if (parse_segment(skb, &b->in, &s) != SEGMENT)
+		return untranslatable();
+	note(LS_R_TRANSLATED);
+	if (hops_left(&b->in) <= 1)
+		return drop(LS_V_DROP_TTL);
+	record_of(&rec, t, &s);
+	copy_headers(&b->out, &b->in, s.opt_len);
+	translate(&b->out, &s, &rec, &edits);
+	apply_edits(&b->out, &s, &edits);
+	verdict = look_up_route(skb, &b->out, 1, 0, &route, &mtu);
+	if (verdict)
+		return drop(verdict);
+	if (write_headers(skb, &b->in, &b->out, s.opt_len))
+		return drop(LS_V_DROP_REWRITE);
+	count(LS_V_FORWARDED);
+	return send_by(skb, &route);
+}
+
+static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
+{
+	int lost;
+
+	/* The program has let it in. */
+	if (skb->tc_index == TAG_FORWARDED) {
+		note(LS_R_PASSED);
+		return NEXT;
+	}
+	lost = tell_program(skb, r);
+	if (r->action == LS_A_COPY) {
+		note(lost ? LS_R_COPY_LOST : LS_R_COPIED);
+		return NEXT;
+	}
+	note(lost ? LS_R_DROP_ASK : LS_R_ASKED);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline int act(struct __sk_buff *skb, const struct tcp_packet *p, const struct ls_rules *set,
+			       const struct ls_rule *r, struct scratch *b)
+{
+	const struct ls_target *target = &set->target[r->target % LS_TARGETS_MAX];
+
+	switch (r->action) {
+	case LS_A_DROP:
+		note(LS_R_DROPPED);
+		return TC_ACT_SHOT;
+	case LS_A_DELIVER:
+		note(intercept(skb, p, target));
+		return NEXT;
+	case LS_A_TRANSLATE:
+		return p->fragment ? untranslatable() : translate_by(skb, target, b);
+	case LS_A_ASK:
+	case LS_A_COPY:
+		return ask(skb, r);
+	default:
+		note(LS_R_PASSED);
+		return NEXT;
+	}
+}
+
+SEC("tc")
+int rules(struct __sk_buff *skb)
+{
+	struct scratch *b = get_scratch();
+	const struct ls_rules *set;
+	const struct ls_rule *r;
+	struct tcp_packet p;
+	enum seen seen;
+
+	/* The stack would discard it. */
+	if (!b || skb->pkt_type == PACKET_OTHERHOST)
+		return NEXT;
+	seen = see(skb, &b->in, &p);
+	if (seen == NOT_TCP)
+		return NEXT;
+	if (seen == CUT_SHORT) {
+		note(LS_R_ODD);
+		return NEXT;
+	}
+	set = current_rules();
+	r = set ? first_match(set, &p, skb->ifindex) : NULL;
+	if (!r) {
+		note(LS_R_UNMATCHED);
+		return NEXT;
+	}
+	return act(skb, &p, set, r, b);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

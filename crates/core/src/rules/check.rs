@@ -1,0 +1,134 @@
+//! What is wrong with a rule, and what to do about it.
+
+use std::net::SocketAddr;
+
+use super::{Action, Flags, MAX_ENTRIES, MAX_TARGETS, MAX_TEXT, Rule, Translation};
+
+/// Why rules cannot be a set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rule {number} (`{name}`): {what}")]
+pub struct CompileError {
+    /// Which rule, from 0.
+    pub index: usize,
+    pub(super) number: usize,
+    pub(super) name: String,
+    /// What is wrong with it, and what to do.
+    pub what: Wrong,
+}
+
+/// What is wrong with a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Wrong {
+    /// See [`MAX_ENTRIES`].
+    #[error(
+        "with it the set has {0} entries, and {MAX_ENTRIES} is the most: a rule is one for each combination of its \
+         networks and ports, so join networks, or leave rules out"
+    )]
+    TooMany(usize),
+    /// See [`MAX_TARGETS`].
+    #[error(
+        "it is the {0}th listener or translation, and {MAX_TARGETS} is the most: join rules that have the same one"
+    )]
+    TooManyTargets(usize),
+    /// A name or reason that cannot be shown.
+    #[error("{0} must have 1 to {MAX_TEXT} bytes and no control characters")]
+    Text(&'static str),
+    /// Two rules of one name.
+    #[error("another rule has this name: counters could not be told apart, so give each its own")]
+    Twice,
+    /// Source and destination of different families only.
+    #[error(
+        "no packet has an IPv4 address and an IPv6 address: name networks of one family in `from` and `to`"
+    )]
+    Families,
+    /// The loopback.
+    #[error("rules are for packets that come from outside, not for those on `lo`: name another interface")]
+    Loopback,
+    /// Not what the kernel takes.
+    #[error("`{0}` cannot be the name of an interface: `ip -br link` lists them")]
+    Interface(String),
+    /// Flags where the action says which packets.
+    #[error("deliver and follow take every packet of a connection: leave `flags` out")]
+    Flags,
+    /// Nobody to deliver to.
+    #[error("there is no listener to deliver to")]
+    NoListener,
+    /// Two listeners of one family.
+    #[error("{0} and {1} are two listeners of one family: name one")]
+    TwoListeners(SocketAddr, SocketAddr),
+    /// A network of a family that has no listener.
+    #[error(
+        "{0} is of another family than what it is given to: name a listener of its family, too, or leave it out"
+    )]
+    NoFamily(String),
+    /// Port 0.
+    #[error("{0} has no port: write one from 1 to 65535")]
+    Port(SocketAddr),
+    /// Addresses of two families.
+    #[error("a translation is from and to addresses of one family")]
+    Mixed,
+}
+
+/// What a rule says by itself.
+pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
+    let text = |what, text: &str| match (1..=MAX_TEXT).contains(&text.len())
+        && !text.chars().any(char::is_control)
+    {
+        true => Ok(()),
+        false => Err(Wrong::Text(what)),
+    };
+    text("the name", &rule.name)?;
+    let m = &rule.matching;
+    if let Some(name) = &m.interface {
+        check_interface(name)?;
+    }
+    // Each value is an entry at least; and what is combined below is bounded.
+    let longest = [m.from.len(), m.to.len(), m.from_ports.len(), m.to_ports.len()]
+        .into_iter()
+        .max();
+    if let Some(longest) = longest.filter(|n| *n > MAX_ENTRIES) {
+        return Err(Wrong::TooMany(longest));
+    }
+    match &rule.action {
+        Action::Drop { reason } => text("the reason", reason),
+        Action::Deliver { .. } | Action::Follow if rule.matching.flags != Flags::default() => {
+            Err(Wrong::Flags)
+        }
+        Action::Deliver { to } => check_listeners(to),
+        Action::Translate(t) => check_translation(t),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a network interface can have this name, as the kernel takes it.
+pub fn is_interface_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
+    (1..=15).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(good)
+}
+
+fn check_interface(name: &str) -> Result<(), Wrong> {
+    match is_interface_name(name) {
+        _ if name == "lo" => Err(Wrong::Loopback),
+        true => Ok(()),
+        false => Err(Wrong::Interface(name.escape_default().to_string())),
+    }
+}
+
+fn check_listeners(to: &[SocketAddr]) -> Result<(), Wrong> {
+    let none = to.iter().find(|a| a.port() == 0);
+    match (none, to) {
+        (Some(a), _) => Err(Wrong::Port(*a)),
+        (_, []) => Err(Wrong::NoListener),
+        (_, [_]) => Ok(()),
+        (_, [a, b]) if a.is_ipv4() != b.is_ipv4() => Ok(()),
+        (_, [a, b, ..]) => Err(Wrong::TwoListeners(*a, *b)),
+    }
+}
+
+fn check_translation(t: &Translation) -> Result<(), Wrong> {
+    match (t.from, t.to) {
+        (SocketAddr::V4(_), SocketAddr::V4(_)) | (SocketAddr::V6(_), SocketAddr::V6(_)) => Ok(()),
+        _ => Err(Wrong::Mixed),
+    }
+}

@@ -1,0 +1,284 @@
+//! From rules to entries: one for each combination of the networks and ports of a rule, in their order.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use super::{
+    Action, CompileError, Flags, Match, Network, Ports, Rule, Translation, Wrong, check::check, network,
+};
+use crate::family::Family;
+
+/// How many entries a set can have: a packet is compared with each until one fits.
+pub const MAX_ENTRIES: usize = 256;
+/// How many listeners and translations a set can name.
+pub const MAX_TARGETS: usize = 64;
+
+/// A set of rules, ready for the kernel half.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Program {
+    /// In the order in which they are compared.
+    pub entries: Vec<Entry>,
+    /// What [`Verb::Deliver`] and [`Verb::Translate`] point to.
+    pub targets: Vec<Target>,
+}
+
+/// What one comparison needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The place of the rule among the rules.
+    pub rule: usize,
+    /// The interface by name.
+    pub interface: Option<String>,
+    /// `None`: either.
+    pub family: Option<Family>,
+    /// The source.
+    pub from: Masked,
+    /// The destination.
+    pub to: Masked,
+    /// The source port.
+    pub from_ports: Ports,
+    /// The destination port.
+    pub to_ports: Ports,
+    /// The flags.
+    pub flags: Flags,
+    /// What is done.
+    pub verb: Verb,
+}
+
+/// What the kernel half does, with the place of the target in [`Program::targets`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "see Action")]
+pub enum Verb {
+    Pass,
+    Drop,
+    Count,
+    Deliver(usize),
+    Translate(usize),
+    Ask,
+    Copy,
+}
+
+/// What a verb points to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// An address at which the listener is found; `None`: nothing is opened.
+    Listener(Option<SocketAddr>),
+    /// A record.
+    Translation(Translation),
+}
+
+/// Which addresses, in 128 bits (IPv4 v4-mapped): those that agree with `address` where `mask` is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Masked {
+    /// Zero where `mask` is.
+    pub address: u128,
+    /// The leading bits.
+    pub mask: u128,
+}
+
+impl Masked {
+    fn of(network: Option<Network>) -> Masked {
+        network.map_or(Masked::default(), |n| Masked {
+            address: network::wide(n.address()),
+            mask: network::mask(n.wide_bits()),
+        })
+    }
+
+    fn takes(self, address: IpAddr) -> bool {
+        network::wide(address) & self.mask == self.address
+    }
+}
+
+/// What a packet shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// The interface where it came in.
+    pub interface: String,
+    /// Its source.
+    pub from: SocketAddr,
+    /// Its destination, of the same family.
+    pub to: SocketAddr,
+    /// The flags, as in the header.
+    pub flags: u8,
+}
+
+impl Entry {
+    /// Whether a packet fits: what the kernel half does, said once more.
+    pub fn fits(&self, p: &Seen) -> bool {
+        let within = |ports: Ports, port: u16| (ports.min()..=ports.max()).contains(&port);
+        self.interface.as_ref().is_none_or(|i| *i == p.interface)
+            && self.family.is_none_or(|f| f == Family::of(p.to.ip()))
+            && self.from.takes(p.from.ip())
+            && self.to.takes(p.to.ip())
+            && within(self.from_ports, p.from.port())
+            && within(self.to_ports, p.to.port())
+            && p.flags & self.flags.mask() == self.flags.set()
+    }
+}
+
+impl Program {
+    /// The first entry that fits and decides.
+    pub fn first(&self, p: &Seen) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.verb != Verb::Count && e.fits(p))
+    }
+}
+
+/// Makes the entries, or says which rule cannot be meant and why. The rules of a set are checked in their order.
+///
+/// # Errors
+/// [`CompileError`], for the first rule that is wrong.
+pub fn compile(rules: &[Rule]) -> Result<Program, CompileError> {
+    let mut program = Program::default();
+    let mut names = HashSet::new();
+    for (index, rule) in rules.iter().enumerate() {
+        let checked = match names.insert(rule.name.as_str()) {
+            true => check(rule),
+            false => Err(Wrong::Twice),
+        };
+        checked
+            .and_then(|()| add(&mut program, index, rule))
+            .map_err(|what| CompileError {
+                index,
+                number: index + 1,
+                name: rule.name.escape_default().to_string(),
+                what,
+            })?;
+    }
+    Ok(program)
+}
+
+/// Adds the entries of a rule that was checked.
+fn add(program: &mut Program, index: usize, rule: &Rule) -> Result<(), Wrong> {
+    let m = &rule.matching;
+    let verbs = verbs(program, rule)?;
+    let flags = match rule.action {
+        Action::Deliver { .. } | Action::Follow => Flags::ANY,
+        _ => m.flags,
+    };
+    let mut pairs = Vec::new();
+    for (from, to) in product(&m.from, &m.to) {
+        let families = [from, to].map(|n| n.map(|n| Family::of(n.address())));
+        let family = match families {
+            [Some(a), Some(b)] if a != b => continue,
+            [a, b] => a.or(b),
+        };
+        pairs.extend(fitting(&verbs, family, to.or(from))?.map(|(family, verb)| (from, to, family, verb)));
+    }
+    if pairs.is_empty() {
+        return Err(Wrong::Families);
+    }
+    let ports: Vec<_> = product(&m.from_ports, &m.to_ports).collect();
+    let needed = pairs
+        .len()
+        .saturating_mul(ports.len())
+        .saturating_add(program.entries.len());
+    if needed > MAX_ENTRIES {
+        return Err(Wrong::TooMany(needed));
+    }
+    for (from, to, family, verb) in pairs {
+        for (from_ports, to_ports) in &ports {
+            program.entries.push(Entry {
+                rule: index,
+                interface: m.interface.clone(),
+                family,
+                from: Masked::of(from),
+                to: Masked::of(to),
+                from_ports: from_ports.unwrap_or(Ports::ALL),
+                to_ports: to_ports.unwrap_or(Ports::ALL),
+                flags,
+                verb,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Every combination; an empty list stands for every value.
+fn product<'a, T: Copy, U: Copy>(
+    a: &'a [T],
+    b: &'a [U],
+) -> impl Iterator<Item = (Option<T>, Option<U>)> + 'a {
+    let each_b = move || {
+        let none = b.is_empty().then_some(None);
+        b.iter().copied().map(Some).chain(none)
+    };
+    let none = a.is_empty().then_some(None);
+    let each_a = a.iter().copied().map(Some).chain(none);
+    each_a.flat_map(move |x| each_b().map(move |y| (x, y)))
+}
+
+/// What is done, and for which family; the targets are put among those of the program.
+fn verbs(program: &mut Program, rule: &Rule) -> Result<Vec<(Option<Family>, Verb)>, Wrong> {
+    let mut target = |target: Target| {
+        let known = program.targets.iter().position(|t| *t == target);
+        let place = known.unwrap_or_else(|| {
+            program.targets.push(target);
+            program.targets.len() - 1
+        });
+        match place < MAX_TARGETS {
+            true => Ok(place),
+            false => Err(Wrong::TooManyTargets(place + 1)),
+        }
+    };
+    Ok(match &rule.action {
+        Action::Pass => vec![(None, Verb::Pass)],
+        Action::Drop { .. } => vec![(None, Verb::Drop)],
+        Action::Count => vec![(None, Verb::Count)],
+        Action::Ask => vec![(None, Verb::Ask)],
+        Action::Copy => vec![(None, Verb::Copy)],
+        Action::Follow => vec![(None, Verb::Deliver(target(Target::Listener(None))?))],
+        Action::Translate(t) => {
+            let place = target(Target::Translation(*t))?;
+            vec![(Some(Family::of(t.to.ip())), Verb::Translate(place))]
+        }
+        Action::Deliver { to } => {
+            let mut verbs = Vec::new();
+            for address in to {
+                let place = target(Target::Listener(Some(reachable(*address))))?;
+                verbs.push((Some(Family::of(address.ip())), Verb::Deliver(place)));
+            }
+            verbs
+        }
+    })
+}
+
+/// The verbs for packets of a family, each with the family that its entries are for.
+fn fitting(
+    verbs: &[(Option<Family>, Verb)],
+    family: Option<Family>,
+    network: Option<Network>,
+) -> Result<impl Iterator<Item = (Option<Family>, Verb)>, Wrong> {
+    let fit: Vec<_> = verbs
+        .iter()
+        .filter(|(of, _)| of.is_none() || family.is_none() || *of == family)
+        .map(|(of, verb)| (of.or(family), *verb))
+        .collect();
+    match fit.is_empty() {
+        true => Err(Wrong::NoFamily(
+            network.map(|n| n.to_string()).unwrap_or_default(),
+        )),
+        false => Ok(fit.into_iter()),
+    }
+}
+
+/// An address at which a look-up finds a listener: one that listens on all addresses is found at any of them.
+fn reachable(listener: SocketAddr) -> SocketAddr {
+    let ip = match listener.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listener.port())
+}
+
+/// The packets of a match that names nothing but these networks.
+impl From<&[Network]> for Match {
+    fn from(to: &[Network]) -> Match {
+        Match {
+            to: to.to_vec(),
+            ..Match::default()
+        }
+    }
+}

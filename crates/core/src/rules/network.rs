@@ -1,0 +1,139 @@
+//! Networks as people write them.
+
+use std::{fmt, net::IpAddr, str::FromStr};
+
+/// An address and how many of its leading bits count: `198.18.0.0/15`, `2001:db8::/32`, or a single address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+/// Text that is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseNetworkError {
+    /// No address, or no number of bits.
+    #[error(
+        "`{0}` is no network: write ADDRESS/BITS, such as 198.18.0.0/15 or 2001:db8::/32, or one address"
+    )]
+    Form(String),
+    /// More bits than an address has.
+    #[error("`{text}` has more bits than an address, which has {most}")]
+    Bits {
+        /// What was written.
+        text: String,
+        /// The bits of an address of its family.
+        most: u8,
+    },
+    /// Some bits behind the counted ones are set.
+    #[error("`{text}` is an address in a network, not a network: write {network}")]
+    Host {
+        /// What was written.
+        text: String,
+        /// The network that it is in.
+        network: Network,
+    },
+    /// `::ffff:a.b.c.d`.
+    #[error("`{0}` is an IPv4 address in IPv6 notation: write it as IPv4")]
+    Mapped(String),
+}
+
+impl Network {
+    /// How many bits count, 0 to 32 or 128.
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// The first address of it.
+    pub fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// Bits of an address in the 128 that the kernel half compares: IPv4 is v4-mapped there.
+    pub(super) fn wide_bits(self) -> u32 {
+        u32::from(self.bits) + if self.address.is_ipv4() { 96 } else { 0 }
+    }
+}
+
+/// An address with 128 bits, IPv4 as v4-mapped (RFC 4291 section 2.5.5.2).
+pub(super) fn wide(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The leading bits set.
+pub(super) fn mask(bits: u32) -> u128 {
+    u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0)
+}
+
+impl From<IpAddr> for Network {
+    /// The network of this address only.
+    fn from(address: IpAddr) -> Network {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        Network { address, bits }
+    }
+}
+
+impl FromStr for Network {
+    type Err = ParseNetworkError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let form = || ParseNetworkError::Form(s.to_owned());
+        let (address, bits) = match s.split_once('/') {
+            Some((address, bits)) if bits.bytes().all(|b| b.is_ascii_digit()) => (address, Some(bits)),
+            Some(_) => return Err(form()),
+            None => (s, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| form())?;
+        if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+            return Err(ParseNetworkError::Mapped(s.to_owned()));
+        }
+        let Network { bits: most, .. } = address.into();
+        let bits = match bits.map(str::parse::<u8>) {
+            None => most,
+            Some(Ok(bits)) if bits <= most => bits,
+            Some(Ok(_)) => {
+                return Err(ParseNetworkError::Bits {
+                    text: s.to_owned(),
+                    most,
+                });
+            }
+            Some(Err(_)) => return Err(form()),
+        };
+        let network = Network {
+            address: first(address, bits),
+            bits,
+        };
+        match network.address == address {
+            true => Ok(network),
+            false => Err(ParseNetworkError::Host {
+                text: s.to_owned(),
+                network,
+            }),
+        }
+    }
+}
+
+/// The address with only its leading bits.
+fn first(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let kept = mask(u32::from(bits) + 96) as u32;
+            IpAddr::V4((v4.to_bits() & kept).into())
+        }
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(bits.into())).into()),
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self == self.address.into() {
+            true => self.address.fmt(f),
+            false => write!(f, "{}/{}", self.address, self.bits),
+        }
+    }
+}
+
+super::as_text!(Network);

@@ -1,0 +1,75 @@
+//! Ports as people write them.
+
+use std::{fmt, str::FromStr};
+
+/// A port, or a range of them with both ends: `80`, `1024-65535`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ports {
+    min: u16,
+    max: u16,
+}
+
+/// Text that is no range of ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParsePortsError {
+    /// No number from 0 to 65535, or not two.
+    #[error(
+        "`{0}` is no port: write a number from 0 to 65535, or two with a hyphen between, such as 8000-8080"
+    )]
+    Form(String),
+    /// It runs backwards.
+    #[error("the range {0}-{1} runs backwards: write {1}-{0}")]
+    Backwards(u16, u16),
+}
+
+impl Ports {
+    /// Every port.
+    pub const ALL: Ports = Ports {
+        min: 0,
+        max: u16::MAX,
+    };
+
+    /// The lowest one.
+    pub fn min(self) -> u16 {
+        self.min
+    }
+
+    /// The highest one.
+    pub fn max(self) -> u16 {
+        self.max
+    }
+}
+
+impl From<u16> for Ports {
+    fn from(port: u16) -> Ports {
+        Ports { min: port, max: port }
+    }
+}
+
+impl FromStr for Ports {
+    type Err = ParsePortsError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let port = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+            true => text.parse().ok(),
+            false => None,
+        };
+        let (min, max) = s.split_once('-').unwrap_or((s, s));
+        match (port(min), port(max)) {
+            (Some(min), Some(max)) if min <= max => Ok(Ports { min, max }),
+            (Some(min), Some(max)) => Err(ParsePortsError::Backwards(min, max)),
+            _ => Err(ParsePortsError::Form(s.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.min == self.max {
+            true => self.min.fmt(f),
+            false => write!(f, "{}-{}", self.min, self.max),
+        }
+    }
+}
+
+super::as_text!(Ports);

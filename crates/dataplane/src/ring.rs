@@ -1,0 +1,63 @@
+//! The reader of a ring in which the kernel half leaves samples for user space.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::flows::to_io;
+
+/// Its descriptor is readable when there is something.
+pub(crate) struct Ring<T> {
+    ring: RingBuffer<'static>,
+    read: Arc<Mutex<Vec<T>>>,
+    _map: MapHandle,
+}
+
+impl<T> fmt::Debug for Ring<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Ring<T> {
+    /// `parse` makes of a sample what it says; a sample of which it makes nothing is skipped.
+    pub(crate) fn open(map: &MapHandle, parse: fn(&[u8]) -> Option<T>) -> io::Result<Ring<T>> {
+        let map = MapHandle::try_from(map).map_err(to_io)?;
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let into = read.clone();
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&map as &dyn MapCore, move |sample| {
+                if let Some(one) = parse(sample) {
+                    into.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+                }
+                0
+            })
+            .map_err(to_io)?;
+        Ok(Ring {
+            ring: builder.build().map_err(to_io)?,
+            read,
+            _map: map,
+        })
+    }
+
+    /// What has come since the last call.
+    pub(crate) fn take(&mut self) -> io::Result<Vec<T>> {
+        self.ring.poll(Duration::ZERO).map_err(to_io)?;
+        Ok(std::mem::take(
+            &mut *self.read.lock().unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+}
+
+impl<T> AsFd for Ring<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring's epoll descriptor lives as long as the ring, which self owns.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+    }
+}

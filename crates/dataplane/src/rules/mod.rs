@@ -1,0 +1,270 @@
+//! Rules for TCP packets that come in, as the kernel half holds them (bpf/rules.bpf.c). They end with this value, and with
+//! the process: nothing of them is pinned.
+
+mod encode;
+mod packets;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, MapType, libbpf_sys,
+    skel::{OpenSkel, SkelBuilder},
+};
+use longsplice_core::rules::{MAX_ENTRIES, Program};
+
+pub use packets::{Packets, RulePacket};
+
+use crate::{
+    abi::Pod,
+    attach::Attached,
+    dataplane::Dataplane,
+    error::Error,
+    run::{self, Context, Ran},
+    skel::{
+        RulesSkelBuilder,
+        rule_types::{ls_rule_count, ls_rule_verdict as V},
+    },
+};
+
+/// The names that users see, of every verdict (docs/rules.md).
+const NAMES: &[(V, &str)] = &[
+    (V::LS_R_UNMATCHED, "unmatched"),
+    (V::LS_R_PASSED, "passed"),
+    (V::LS_R_DROPPED, "dropped"),
+    (V::LS_R_OPENED, "opened"),
+    (V::LS_R_FOLLOWED, "followed"),
+    (V::LS_R_FOREIGN, "foreign"),
+    (V::LS_R_OWN_ADDRESS, "own_address"),
+    (V::LS_R_NO_LISTENER, "no_listener"),
+    (V::LS_R_TRANSLATED, "translated"),
+    (V::LS_R_UNTRANSLATABLE, "untranslatable"),
+    (V::LS_R_ASKED, "asked"),
+    (V::LS_R_COPIED, "copied"),
+    (V::LS_R_COPY_LOST, "copy_lost"),
+    (V::LS_R_DROP_ASK, "drop_ask"),
+    (V::LS_R_ODD, "odd"),
+];
+// A verdict without a name would be a drop that nobody sees.
+const _: () = assert!(NAMES.len() == V::LS_R_COUNT.0 as usize);
+
+/// The bits of a packet's mark (`skb->mark`) that say: route it to this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// What the bits are to be.
+    pub value: u32,
+    /// Which bits.
+    pub mask: u32,
+}
+
+/// What a rule has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// Packets; a GRO super-packet is one.
+    pub packets: u64,
+    /// Their bytes, from the IP header on.
+    pub bytes: u64,
+}
+
+/// Whether a new set counts from zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counters {
+    /// It does.
+    Fresh,
+    /// Its rules are those of the set before, and go on.
+    Kept,
+}
+
+/// The program, its maps, and where it is attached.
+#[derive(Debug)]
+pub struct Rules {
+    program: OwnedFd,
+    sets: MapHandle,
+    counts: MapHandle,
+    verdicts: MapHandle,
+    packets: MapHandle,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Which half of the counters is the current set's: 0 or 1.
+    generation: u32,
+    attached: HashMap<u32, Attached>,
+}
+
+impl Rules {
+    /// Loads the program, with no rules, attached nowhere.
+    ///
+    /// # Errors
+    /// [`Error::Privileges`], [`Error::Unsupported`] where the verifier refuses it, [`Error::System`].
+    pub fn load(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
+        let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
+        let mut object = MaybeUninit::uninit();
+        let mut open = RulesSkelBuilder::default()
+            .open(&mut object)
+            .map_err(bpf("cannot open the program of rules"))?;
+        let constants = open.maps.rodata_data.as_mut();
+        let constants = constants.ok_or_else(|| Error::System {
+            what: "the program of rules has no constants".into(),
+            source: io::ErrorKind::InvalidData.into(),
+        })?;
+        (constants.mark, constants.mark_mask) = (mark.value & mark.mask, mark.mask);
+        let share = bpf("cannot share the maps");
+        open.maps
+            .verdicts
+            .reuse_fd(plane.verdict_map().as_fd())
+            .map_err(&share)?;
+        // Headers that we include name them; the program does not use them.
+        for unused in [
+            &mut open.maps.flows,
+            &mut open.maps.slots,
+            &mut open.maps.meta,
+            &mut open.maps.events,
+            &mut open.maps.ways,
+        ] {
+            unused.set_autocreate(false).map_err(&share)?;
+        }
+        let skel = open.load().map_err(bpf("cannot load the program of rules"))?;
+        let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
+        let program = skel.progs.rules.as_fd().try_clone_to_owned();
+        Ok(Rules {
+            program: program.map_err(|e| Error::from_io("cannot hold a program", e))?,
+            sets: map(&skel.maps.rule_sets)?,
+            counts: map(&skel.maps.rule_counts)?,
+            verdicts: map(&skel.maps.rule_verdicts)?,
+            packets: map(&skel.maps.rule_packets)?,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Puts a set in the place of the one before, at once: a packet sees the one or the other. `ifindex` knows interfaces by
+    /// name; an entry whose interface is not there takes no packet. Returns when no packet sees the old set any more.
+    ///
+    /// # Errors
+    /// The old set is still in force.
+    pub fn replace(
+        &self,
+        program: &Program,
+        counters: Counters,
+        ifindex: impl Fn(&str) -> Option<u32>,
+    ) -> Result<(), Error> {
+        let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
+        let mut state = self.state();
+        let generation = match counters {
+            Counters::Fresh => state.generation ^ 1,
+            Counters::Kept => state.generation,
+        };
+        if counters == Counters::Fresh {
+            self.clear_counts(generation)?;
+        }
+        let value = encode::set(program, generation, ifindex);
+        let set = new_set(value.len()).map_err(bpf("cannot create a set of rules"))?;
+        set.update(&KEY, &value, MapFlags::ANY)
+            .map_err(bpf("cannot write the rules"))?;
+        // The kernel waits here for every program that may look at the old set.
+        self.sets
+            .update(&KEY, &set.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .map_err(bpf("cannot put the rules in force"))?;
+        state.generation = generation;
+        Ok(())
+    }
+
+    /// What the first `rules` rules of the set have seen.
+    pub fn counts(&self, rules: usize) -> Vec<Count> {
+        let half = self.state().generation;
+        (0..rules.min(MAX_ENTRIES)).map(|n| self.count(half, n)).collect()
+    }
+
+    fn count(&self, half: u32, rule: usize) -> Count {
+        let cpus = self.counts.lookup_percpu(&place(half, rule), MapFlags::ANY);
+        let mut sum = Count::default();
+        for cpu in cpus.ok().flatten().unwrap_or_default() {
+            let one = ls_rule_count::from_bytes(&cpu).unwrap_or_default();
+            sum.packets += one.packets;
+            sum.bytes += one.bytes;
+        }
+        sum
+    }
+
+    fn clear_counts(&self, half: u32) -> Result<(), Error> {
+        let cpus =
+            libbpf_rs::num_possible_cpus().map_err(|e| Error::from_bpf("cannot count the CPUs", &e))?;
+        let zeros = vec![ls_rule_count::default().bytes().to_vec(); cpus];
+        for rule in 0..MAX_ENTRIES {
+            self.counts
+                .update_percpu(&place(half, rule), &zeros, MapFlags::ANY)
+                .map_err(|e| Error::from_bpf("cannot clear the counters of rules", &e))?;
+        }
+        Ok(())
+    }
+
+    /// What became of TCP packets, by the name of the verdict, since the program was loaded.
+    pub fn verdicts(&self) -> BTreeMap<String, u64> {
+        crate::verdicts::sums(
+            &self.verdicts,
+            NAMES.iter().map(|(verdict, name)| (verdict.0, *name)),
+        )
+    }
+
+    /// The packets that rules have for a program. There is one reader.
+    ///
+    /// # Errors
+    /// The ring cannot be mapped.
+    pub fn packets(&self) -> io::Result<Packets> {
+        Packets::open(&self.packets)
+    }
+
+    /// Has packets of these interfaces looked at, and of no others; answers which of them cannot be, and why.
+    pub fn watch(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Error)> {
+        let mut state = self.state();
+        state.attached.retain(|ifindex, _| interfaces.contains(ifindex));
+        let mut failed = Vec::new();
+        for ifindex in interfaces {
+            if !state.attached.contains_key(ifindex) {
+                match Attached::last(self.program.as_fd(), *ifindex) {
+                    Ok(attached) => drop(state.attached.insert(*ifindex, attached)),
+                    Err(error) => failed.push((*ifindex, error)),
+                }
+            }
+        }
+        failed
+    }
+
+    /// The interfaces whose packets are looked at.
+    pub fn watched(&self) -> BTreeSet<u32> {
+        self.state().attached.keys().copied().collect()
+    }
+
+    /// Runs the program over a packet (BPF_PROG_RUN), for tests and the speed test.
+    ///
+    /// # Errors
+    /// The kernel takes no such packet.
+    pub fn run(&self, packet: &[u8], context: Context, repeat: u32) -> io::Result<Ran> {
+        run::over_packet(self.program.as_fd(), packet, context, repeat)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of the only element.
+const KEY: [u8; 4] = [0; 4];
+
+/// Where the counter of a rule is.
+fn place(half: u32, rule: usize) -> [u8; 4] {
+    (half * MAX_ENTRIES as u32 + rule as u32).to_ne_bytes()
+}
+
+fn new_set(size: usize) -> libbpf_rs::Result<MapHandle> {
+    // SAFETY: integers, for which zero is a value; libbpf insists on zeros wherever nothing is said.
+    let mut opts: libbpf_sys::bpf_map_create_opts = unsafe { std::mem::zeroed() };
+    opts.sz = size_of_val(&opts) as libbpf_sys::size_t;
+    MapHandle::create(MapType::Array, Some("rule_set"), 4, size as u32, 1, &opts)
+}

@@ -1,0 +1,61 @@
+//! Packets for a program.
+
+use longsplice_core::rules::{Action, Match};
+use longsplice_dataplane::rules::RulePacket;
+
+use crate::{
+    frames::frame,
+    support::{
+        flow::SHOT,
+        packet::{Packet, SYN, pattern},
+    },
+    ways::{Ways, rule, to},
+};
+
+#[test]
+fn a_program_gets_the_packet_or_a_copy() {
+    let ways = Ways::new(&[
+        rule(to(&["198.18.0.0/15"]), Action::Ask),
+        rule(Match::default(), Action::Copy),
+    ]);
+    let mut ring = ways.rules.packets().unwrap();
+    let asked = frame("198.18.1.2:1", "198.18.2.2:2", SYN);
+    let long = Packet {
+        payload: pattern(3000),
+        ..asked.clone()
+    };
+    let copied = frame("[2001:db8:1::2]:1", "[2001:db8:2::2]:2", SYN);
+    ways.gives(&asked.bytes(), "asked", SHOT);
+    ways.gives(&long.bytes(), "asked", SHOT);
+    ways.leaves(&copied.bytes(), "copied");
+    let packet = |rule, copy, frame: &Packet| RulePacket {
+        rule,
+        copy,
+        ifindex: ways.net.ifindex("a0"),
+        packet: frame.bytes(),
+    };
+    let expected = [
+        packet(0, false, &asked),
+        packet(0, false, &long),
+        packet(1, true, &copied),
+    ];
+    assert_eq!(ring.take().unwrap(), expected);
+    assert_eq!(ring.take().unwrap(), []);
+}
+
+#[test]
+fn a_program_that_does_not_keep_up_is_passed_by() {
+    let ways = Ways::new(&[rule(Match::default(), Action::Ask)]);
+    let mut ring = ways.rules.packets().unwrap();
+    let packet = frame("198.18.1.2:1", "198.18.2.2:2", SYN).bytes();
+    let mut fit = 0;
+    while ways.verdicts_of(&packet).0.contains_key("asked") {
+        fit += 1;
+        assert!(fit < 10_000, "the ring has an end");
+    }
+    ways.gives(&packet, "drop_ask", SHOT);
+    ways.set(&[rule(Match::default(), Action::Copy)]);
+    ways.leaves(&packet, "copy_lost");
+    assert_eq!(ring.take().unwrap().len(), fit);
+    ways.leaves(&packet, "copied");
+}

@@ -1,0 +1,73 @@
+//! Questions to the kernel's routing that are answered at once: what must also be done while the process ends cannot wait for
+//! a task.
+
+use std::io;
+
+use rtnetlink::{
+    packet_core::{
+        NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+        NetlinkPayload,
+    },
+    packet_route::RouteNetlinkMessage,
+    sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
+};
+
+/// A socket to the kernel.
+pub(super) struct Netlink(Socket);
+
+impl Netlink {
+    pub(super) fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink(socket))
+    }
+
+    /// Makes something that is not there yet.
+    pub(super) fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.ask(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
+    }
+
+    /// Does as the message says.
+    pub(super) fn order(&self, message: RouteNetlinkMessage) -> io::Result<()> {
+        self.ask(message, NLM_F_ACK).map(drop)
+    }
+
+    /// All of a kind.
+    pub(super) fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.ask(message, NLM_F_DUMP)
+    }
+
+    fn ask(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.0.send(&bytes, 0)?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.0.recv_from_full()?;
+            let mut rest = datagram.as_slice();
+            while !rest.is_empty() {
+                let one =
+                    NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+                // Messages begin at multiples of four.
+                let length = (one.header.length as usize).next_multiple_of(4).max(4);
+                rest = rest.get(length..).unwrap_or_default();
+                match one.payload {
+                    NetlinkPayload::Done(_) => return Ok(answers),
+                    NetlinkPayload::Error(e) => {
+                        return match e.code {
+                            None => Ok(answers),
+                            Some(_) => Err(e.to_io()),
+                        };
+                    }
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The routing rule and the table by which packets with our mark reach this host, whatever their destination.
+
+use std::io;
+
+use rtnetlink::packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+
+use super::netlink::Netlink;
+use crate::rules::{Family, MARK};
+
+/// Before whatever else there is (`ip rule`), but for the host's own addresses, which are looked up at 0.
+const PRIORITY: u32 = 10;
+/// Says that a rule or route is ours: a number that no other program is known to have (`/etc/iproute2/rt_protos`).
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(0x4c);
+/// Tables of ours begin here; which one it is, the instance says.
+const TABLES: u32 = 0x4c53_0000;
+/// Its interface index, in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Why the routing could not be set up; nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the routing of intercepted connections ({what}): {source}{}", remedy(.source))]
+pub struct RoutingError {
+    what: String,
+    source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it needs CAP_NET_ADMIN, and for IPv6 an interface lo that has it (net.ipv6.conf.lo.disable_ipv6=0)"
+        }
+        _ => "",
+    }
+}
+
+/// While this lives, packets that rules have marked are routed to this host. Dropping it removes rule and table; what a killed
+/// process left, [`Routing::clear`] removes.
+#[derive(Debug)]
+pub struct Routing {
+    table: u32,
+}
+
+impl Routing {
+    /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families. What was
+    /// left of the instance goes first.
+    ///
+    /// # Errors
+    /// [`RoutingError`], with the call that was refused.
+    pub fn set(instance: &str, interfaces: &[String], families: &[Family]) -> Result<Routing, RoutingError> {
+        let fail = |what: &str| {
+            let what = what.to_owned();
+            move |source| RoutingError { what, source }
+        };
+        Routing::clear(instance).map_err(fail("removing what was left"))?;
+        let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
+        let routing = Routing {
+            table: table_of(instance),
+        };
+        for family in families {
+            let route = RouteNetlinkMessage::NewRoute(routing.route(*family));
+            netlink
+                .create(route)
+                .map_err(fail(&format!("`ip -{} route`", family.number())))?;
+            for interface in interfaces {
+                let rule = RouteNetlinkMessage::NewRule(routing.rule(*family, interface));
+                netlink
+                    .create(rule)
+                    .map_err(fail(&format!("`ip -{} rule` of {interface}", family.number())))?;
+            }
+        }
+        tracing::info!(
+            table = routing.table,
+            ?interfaces,
+            "routing rules of intercepted connections set"
+        );
+        Ok(routing)
+    }
+
+    /// Removes what a process of this instance has left.
+    ///
+    /// # Errors
+    /// Those of the kernel; that there is nothing, or no IPv6, is none.
+    pub fn clear(instance: &str) -> io::Result<()> {
+        let netlink = Netlink::open()?;
+        let table = table_of(instance);
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let removed = clear_rules(&netlink, family, table)? + clear_routes(&netlink, family, table)?;
+            if removed > 0 {
+                tracing::debug!(table, ?family, removed, "routing rules and routes removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&self, family: Family) -> RouteMessage {
+        let mut route = RouteMessage::default();
+        route.header.address_family = address_family(family);
+        route.header.protocol = PROTOCOL;
+        route.header.scope = RouteScope::Host;
+        route.header.kind = RouteType::Local;
+        route.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(LOOPBACK)];
+        route
+    }
+
+    /// The interface is part of it, so that packets of our own sockets never fall under it, even where they inherit marks
+    /// (`net.ipv4.tcp_fwmark_accept`).
+    fn rule(&self, family: Family, interface: &str) -> RuleMessage {
+        let mut rule = RuleMessage::default();
+        rule.header.family = address_family(family);
+        rule.header.action = RuleAction::ToTable;
+        rule.attributes = vec![
+            RuleAttribute::Priority(PRIORITY),
+            RuleAttribute::Iifname(interface.to_owned()),
+            RuleAttribute::FwMark(MARK.value),
+            RuleAttribute::FwMask(MARK.mask),
+            RuleAttribute::Table(self.table),
+            RuleAttribute::Protocol(PROTOCOL),
+        ];
+        rule
+    }
+}
+
+impl Drop for Routing {
+    fn drop(&mut self) {
+        let cleared = Netlink::open().and_then(|netlink| {
+            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                clear_rules(&netlink, family, self.table)?;
+                clear_routes(&netlink, family, self.table)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(table = self.table, %error, "the routing rules of intercepted connections could not be removed");
+        }
+    }
+}
+
+fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    }
+}
+
+/// The same for each start of an instance (FNV-1a of its name, folded to 16 bits).
+fn table_of(instance: &str) -> u32 {
+    let hash = instance.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    });
+    TABLES | (hash >> 16 ^ hash) & 0xffff
+}
+
+/// A kernel without IPv6 has none of it.
+fn none_without(
+    family: AddressFamily,
+    dumped: io::Result<Vec<RouteNetlinkMessage>>,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
+    match dumped {
+        Err(_) if family == AddressFamily::Inet6 => Ok(Vec::new()),
+        dumped => dumped,
+    }
+}
+
+fn clear_rules(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+    let mut all = RuleMessage::default();
+    all.header.family = family;
+    let mut removed = 0;
+    for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRule(all)))? {
+        let RouteNetlinkMessage::NewRule(rule) = answer else {
+            continue;
+        };
+        let ours = [RuleAttribute::Table(table), RuleAttribute::Protocol(PROTOCOL)];
+        if rule.header.family == family && ours.iter().all(|a| rule.attributes.contains(a)) {
+            netlink.order(RouteNetlinkMessage::DelRule(rule))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn clear_routes(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+    let mut all = RouteMessage::default();
+    all.header.address_family = family;
+    let mut removed = 0;
+    for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRoute(all)))? {
+        let RouteNetlinkMessage::NewRoute(route) = answer else {
+            continue;
+        };
+        let ours =
+            route.attributes.contains(&RouteAttribute::Table(table)) && route.header.protocol == PROTOCOL;
+        if route.header.address_family == family && ours {
+            netlink.order(RouteNetlinkMessage::DelRoute(route))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_instance_has_a_table_of_its_own_range() {
+        assert_eq!(table_of("default"), table_of("default"));
+        assert_ne!(table_of("default"), table_of("other"));
+        for name in ["", "default", "a"] {
+            assert_eq!(table_of(name) & 0xffff_0000, TABLES);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+use std::{net::SocketAddr, path::Path};
+
+use longsplice_engine::rules::{Action, Flags};
+use proptest::prelude::*;
+
+use crate::config::{Config, Diagnostic, SourceAddress, parse, parse_rules};
+
+/// Every key and every action.
+const RULES: &str = r#"
+[[rule]]
+name = "telnet"
+interface = "eth0"
+from = "198.18.0.0/15"
+to = ["198.19.1.0/24", "198.19.2.1"]
+from_ports = "1024-65535"
+to_ports = ["23", "2323"]
+action = "drop"
+reason = "unwanted"
+
+[[rule]]
+flags = "rst"
+action = "count"
+
+[[rule]]
+to = "2001:db8::/32"
+action = "deliver"
+listener = "[::1]:8081"
+
+[[rule]]
+interface = "eth1"
+action = "follow"
+
+[[rule]]
+to = "198.18.0.9"
+flags = "any"
+action = "translate"
+record = { from = "198.18.0.1:80", to = "198.18.0.2:8080", seq = -1, ack = 4294967295, tsval = 7 }
+
+[[rule]]
+to_ports = "443"
+action = "ask"
+
+[[rule]]
+to_ports = "444"
+action = "copy"
+
+[[rule]]
+action = "pass"
+"#;
+
+const INTERCEPT: &str = r#"
+[[rule]]
+to = "198.18.3.0/24"
+action = "pass"
+
+[[listener]]
+name = "web"
+listen = ["0.0.0.0:8080", "[::]:8080"]
+intercept = { interface = ["eth0", "eth2"], from = "198.18.1.0/24", to = "198.18.0.0/16", ports = "80", source = "client", answers = "eth1" }
+"#;
+
+fn config(text: &str) -> Result<Config, String> {
+    parse(Path::new("x.toml"), text).map_err(in_lines)
+}
+
+fn in_lines(wrong: Vec<Diagnostic>) -> String {
+    let lines: Vec<_> = wrong.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn every_key_is_understood() {
+    let rules = parse_rules(Path::new("x.toml"), RULES).unwrap();
+    let actions: Vec<_> = rules.iter().map(|r| r.action.as_str()).collect();
+    assert_eq!(
+        actions,
+        [
+            "drop",
+            "count",
+            "deliver",
+            "follow",
+            "translate",
+            "ask",
+            "copy",
+            "pass"
+        ]
+    );
+    let telnet = &rules[0];
+    assert_eq!(
+        (telnet.name.as_str(), rules[1].name.as_str()),
+        ("telnet", "rule 2")
+    );
+    assert_eq!(telnet.matching.interface.as_deref(), Some("eth0"));
+    assert_eq!(telnet.matching.flags, Flags::NEW);
+    let lens = [
+        telnet.matching.from.len(),
+        telnet.matching.to.len(),
+        telnet.matching.from_ports.len(),
+        telnet.matching.to_ports.len(),
+    ];
+    assert_eq!(lens, [1, 2, 1, 2]);
+    match &rules[4].action {
+        Action::Translate(t) => assert_eq!((t.seq, t.ack, t.tsval, t.tsecr), (u32::MAX, u32::MAX, 7, 0)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_listener_that_intercepts_has_rules() {
+    let config = config(INTERCEPT).unwrap();
+    let web = &config.listeners[0];
+    assert!(web.to.is_empty());
+    let intercept = web.intercept.as_ref().unwrap();
+    assert_eq!(intercept.source, SourceAddress::Client);
+    assert_eq!(intercept.all_interfaces(), ["eth0", "eth2", "eth1"]);
+    let rules = web.rules();
+    let names: Vec<_> = rules.iter().map(|r| r.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "eth0 to listener web",
+            "eth2 to listener web",
+            "eth1 back to listener web"
+        ]
+    );
+    let listen: Vec<SocketAddr> = web.listen.clone();
+    assert_eq!(rules[1].action, Action::Deliver { to: listen });
+    let back = &rules[2].matching;
+    assert_eq!((&back.from, &back.to), (&intercept.to, &intercept.from));
+    assert_eq!((back.from_ports.len(), back.to_ports.len()), (1, 0));
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_at_its_place() {
+    for (text, says) in [
+        ("[[rule]]\n", "x.toml:1:1: missing key `action`"),
+        (
+            "[[rule]]\naction = \"dorp\"\n",
+            "x.toml:2:10: `dorp` is not possible here",
+        ),
+        ("[[rule]]\nacton = \"drop\"\n", "did you mean `action`?"),
+        (
+            "[[rule]]\naction = \"drop\"\n",
+            "x.toml:2:10: missing key `reason`",
+        ),
+        ("[[rule]]\naction = \"translate\"\n", "missing key `record`"),
+        (
+            "[[rule]]\naction = \"pass\"\nreason = \"x\"\n",
+            "x.toml:3:10: this action has no `reason`",
+        ),
+        (
+            "[[rule]]\naction = \"pass\"\nfrom = \"198.18.0.1/15\"\n",
+            "x.toml:3:8: `198.18.0.1/15` is an address in a network",
+        ),
+        (
+            "[[rule]]\naction = \"pass\"\nto = [\"198.18.0.0/15\", \"x\"]\n",
+            "x.toml:3:6: `x` is no network",
+        ),
+        (
+            "[[rule]]\naction = \"pass\"\nto_ports = \"80-\"\n",
+            "x.toml:3:12: `80-` is no port",
+        ),
+        (
+            "[[rule]]\naction = \"pass\"\nflags = \"SYN\"\n",
+            "x.toml:3:9: `SYN` is no TCP flag",
+        ),
+        (
+            "[[rule]]\naction = \"translate\"\nrecord = { from = \"1.2.3.4:5\", to = \"1.2.3.4:5\", seq = 4294967296 }\n",
+            "is out of range: use -2147483648 to 4294967295",
+        ),
+        (
+            "\n[[rule]]\naction = \"pass\"\ninterface = \"lo\"\n",
+            "x.toml:2:1: rule 1 (`rule 1`): rules are for packets that come from outside",
+        ),
+        ("listener = 3\n", "unknown key `listener`"),
+    ] {
+        let e = in_lines(parse_rules(Path::new("x.toml"), text).unwrap_err());
+        assert!(e.contains(says), "{text}: {e}");
+    }
+    let listener = |table: &str| format!("[[listener]]\nlisten = \":8080\"\nintercept = {{ {table} }}\n");
+    for (text, says) in [
+        (listener(""), "x.toml:3:13: missing key `interface`"),
+        (listener("interface = []"), "x.toml:3:13: no interface is named"),
+        (listener("interface = \"lo\""), "not for those on `lo`"),
+        (listener("interface = \"eth0\", source = \"client\""), "x.toml:3:13: source = \"client\" needs to know"),
+        (listener("interface = \"eth0\", answers = \"eth1\""), "`answers` is of no use"),
+        (listener("interface = \"eth0\", to = \"2001:db8::/32\""), "x.toml:1:1: rule 1 (`eth0 to listener 0.0.0.0:8080`): 2001:db8::/32 is of another family"),
+        (
+            "[[listener]]\nlisten = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nintercept = { interface = \"eth0\" }\n".to_owned(),
+            "two listeners of one family",
+        ),
+    ] {
+        let e = config(&text).unwrap_err();
+        assert!(e.contains(says), "{text}: {e}");
+    }
+}
+
+#[test]
+fn the_rules_of_listeners_count_in_the_bound() {
+    let ports: Vec<String> = (1..=256).map(|p| format!("\"{p}\"")).collect();
+    let full = format!("[[rule]]\naction = \"pass\"\nto_ports = [{}]\n", ports.join(", "));
+    assert!(parse_rules(Path::new("x"), &full).is_ok());
+    let e = config(&format!("{full}{INTERCEPT}")).unwrap_err();
+    assert!(e.contains("256 is the most"), "{e}");
+}
+
+proptest! {
+    /// Near misses reach deeper than noise: a good file with a piece replaced.
+    #[test]
+    fn no_near_miss_makes_it_panic(at in 0..RULES.len(), len in 0usize..20, by in "[\\PC\n\t\"'=\\[\\]{}0-9:./!,-]{0,8}") {
+        for text in [RULES, INTERCEPT] {
+            let (from, to) = (text.floor_char_boundary(at), text.floor_char_boundary(at + len));
+            let text = format!("{}{by}{}", &text[..from], &text[to..]);
+            let _ = parse_rules(Path::new("x"), &text).map_err(in_lines);
+            let _ = config(&text);
+        }
+    }
+}
