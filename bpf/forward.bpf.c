@@ -158,8 +158,9 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	if ((takes && old) || stands)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
-	/* A wake that did not see our cut has stored its own. */
-	if (mode == LS_UNDRAIN && first != mode)
+	/* A wake that did not see our cut has stored its own, and may be over: what the socket is given now
+	 * is above it. */
+	if ((mode == LS_UNDRAIN || mode == LS_TRACK) && first != mode)
 		return look_again(skb);
 	/* Where it goes to the socket; elsewhere it would count as forwarded. */
 	if (takes && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && old && !trapped)))

@@ -252,6 +252,12 @@ impl Slot {
         field!(self, leg[side.index()].rx_echo).store(tsecr, Ordering::Relaxed);
     }
 
+    /// Notes that the peer of this side has acknowledged its socket's bytes up to here (of the wire).
+    pub fn note_acknowledged(&self, side: Side, ack: u32) {
+        raise(field!(self, leg[side.index()].rec.rx_ack), ack);
+        raise(field!(self, leg[side.index()].loc_acked), ack);
+    }
+
     /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
     pub fn set_timestamp_offsets(&self, tsval: [u32; 2]) {
         for side in Side::BOTH {

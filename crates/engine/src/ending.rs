@@ -66,6 +66,8 @@ impl Driver<'_> {
     pub(crate) fn conclude(mut self, over: Over, flow: Option<Flow>) -> Ended {
         let flow = flow.or(self.flow.take());
         let reset = match &over {
+            // A socket that the streams went past, FINs and all, said something more to an end that was gone.
+            Over::Broken(_) if flow.as_ref().is_some_and(Flow::is_complete) => false,
             Over::Broken(error) => {
                 tracing::debug!(flow = %self.id(), %error, "connection broken: both ends are reset");
                 true

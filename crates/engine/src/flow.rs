@@ -239,14 +239,22 @@ impl Flow {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let cut = cuts[side.index()];
             let copied = self.copied(side, pump);
+            let send_queue = unacknowledged(pump.socket(side.other()))?;
+            let mut acknowledged = Seq::new(o.rx_ack);
+            // An acknowledgement that went by the programs before the flow was registered is not in the record; the socket
+            // has it. What it had sent by then is acknowledged where it has nothing left.
+            if send_queue == 0 && !acknowledged.after(Seq::new(o.loc_end)) {
+                self.slot().note_acknowledged(side.other(), o.loc_end);
+                acknowledged = Seq::new(o.loc_end);
+            }
             let snapshot = DirectionSnapshot {
                 held: pump.held(side) as u64,
                 unread: unread(pump.socket(side))?,
                 copied: Seq::new(copied),
                 cut: Seq::new(cut),
-                acknowledged: Seq::new(o.rx_ack),
+                acknowledged,
                 offset: Offset::new(x.seq_off),
-                send_queue: unacknowledged(pump.socket(side.other()))?,
+                send_queue,
             };
             // At its limit the pump will pass on no more, whatever there is.
             let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
@@ -274,9 +282,17 @@ impl Flow {
         let states = Side::BOTH.map(|side| self.leg(side));
         Side::BOTH.iter().any(|&side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let heard_all = x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0;
-            x.reset && !(x.fin && o.fin && heard_all)
+            x.reset && !(x.fin && o.fin && has_heard_all(&states, side))
         })
+    }
+
+    /// Whether both ends have said their last, and each has acknowledged the other's: whatever comes now is an answer to a
+    /// late duplicate.
+    pub(crate) fn is_complete(&self) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        Side::BOTH
+            .iter()
+            .all(|&side| states[side.index()].fin && has_heard_all(&states, side))
     }
 
     /// Where each local socket's own part of its peer's stream ends.
@@ -381,6 +397,12 @@ pub(crate) fn close_in_silence(socket: TcpStream) -> io::Result<()> {
         tracing::error!(error = %e.source, "cannot close a socket in silence");
         e.source.into()
     })
+}
+
+/// Whether the end of this side has acknowledged all that came from the other one.
+fn has_heard_all(states: &[LegState; 2], side: Side) -> bool {
+    let (x, o) = (&states[side.index()], &states[side.other().index()]);
+    x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0
 }
 
 fn micros(us: u32) -> Duration {

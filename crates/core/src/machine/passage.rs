@@ -110,8 +110,12 @@ impl Passage {
                 flow.note_fin_or_rst(self.side, true, &self.segment, self.in_place);
                 Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place))
             }
-            // A wake may have stored the cut since: raised anew, it counts.
-            Step::ReadMode(mode) if flow.slot.mode == Mode::Undrain && mode != Mode::Undrain => again(),
+            // A wake may have stored the cut since, and may be over: raised anew, it counts.
+            Step::ReadMode(mode)
+                if matches!(flow.slot.mode, Mode::Undrain | Mode::Track) && mode != flow.slot.mode =>
+            {
+                again()
+            }
             Step::ReadMode(_) => self.by_mode(flow, flow.slot.mode),
             Step::Drain => self.drain(flow),
             Step::DrainClaim(case) => self.claim(flow, Step::DrainEnd(case)),
