@@ -123,6 +123,11 @@ fn objects(line: &str) -> Option<(String, u64)> {
     Some((name, active * size))
 }
 
+/// What the kernel has mapped for itself and for each processor, in bytes: the arrays of BPF maps, among others.
+pub(crate) fn mapped() -> Result<u64> {
+    Ok((meminfo("VmallocUsed")? + meminfo("Percpu")?) * 1024)
+}
+
 /// The pages that all TCP sockets of the machine hold.
 fn socket_pages() -> Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("read /proc/net/sockstat")?;
