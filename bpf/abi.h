@@ -130,6 +130,7 @@ struct ls_leg {
 	struct ls_record rec; /* the direction from x; its placement is unused */
 	__u32 cut;	      /* end of what was shown to the local socket: below it, the sockets deliver */
 	__u32 rx_ts;	      /* highest TSval of x */
+	__u32 rx_echo;	      /* highest TSecr of x: the latest it has heard from us */
 	__u32 loc_acked;      /* highest acknowledgement of x that the local socket was shown */
 	__u32 loc_end;	      /* end of what the local socket sent to x */
 	__u32 loc_ack;	      /* highest acknowledgement of the local socket itself */
@@ -170,7 +171,7 @@ enum ls_verdict {
 	LS_V_AGAIN,	      /* its flow changed under it: looked at once more */
 	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
 	LS_V_DROP_FRAGMENT,   /* a fragment of a spliced flow */
-	LS_V_DROP_IP_OPTIONS, /* IP options on a spliced flow */
+	LS_V_DROP_IP_OPTIONS, /* a source route on a spliced flow */
 	LS_V_DROP_MALFORMED,  /* lengths that contradict each other */
 	LS_V_DROP_TTL,	      /* time to live exceeded */
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
@@ -276,6 +277,7 @@ struct ls_types {
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
 _Static_assert(sizeof(struct ls_record) == 96, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 320, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 328, "no padding");
+_Static_assert(sizeof(struct ls_slot) % 8 == 0, "where the next one stands in the mapping");
 
 #endif

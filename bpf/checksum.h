@@ -3,6 +3,7 @@
 #ifndef LONGSPLICE_CHECKSUM_H
 #define LONGSPLICE_CHECKSUM_H
 
+#include "kernel.h"
 #include "parse.h"
 
 /* Writes the headers as they are. 0, or -1 if the packet could not be written. */
@@ -18,37 +19,108 @@ static __always_inline int store_headers(struct __sk_buff *skb, struct headers *
 	return bpf_skb_store_bytes(skb, l4, &h->tcp, tcp_len, flags) ? -1 : 0;
 }
 
-/*
- * Writes `new` over the headers of the packet, which are `old`, and mends both checksums, whatever the state
- * of the TCP checksum is (left to the device, verified by it, or complete): the helper knows, we do not. Both
- * have options of the same length. 0, or -1 if the packet could not be written.
- */
-static __always_inline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new,
-					 __u32 opt_len)
+static __always_inline int store_linear(struct __sk_buff *skb, const void *from, __u32 len)
 {
-	__u32 addresses, tcp, check_at = tcp_check_at(old);
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (data + len > end)
+		return -1;
+	copy_words(data, from, len);
+	return 0;
+}
+
+/* Likewise, for headers of the usual layout, without the price of a helper. A program that does so has the
+ * kernel make each packet writable first that it sees and others share: `egress` must not. -1: not the usual
+ * layout. */
+static __always_inline int store_directly(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
+{
+	if (l4_of(h) != (is_v6(h) ? V6_L4 : V4_L4))
+		return -1;
+	if (opt_len == TS_LAYOUT_LEN)
+		return is_v6(h) ? store_linear(skb, &h->v6.eth, V6_HEADERS + TS_LAYOUT_LEN)
+				: store_linear(skb, &h->v4.eth, V4_HEADERS + TS_LAYOUT_LEN);
+	if (opt_len)
+		return -1;
+	return is_v6(h) ? store_linear(skb, &h->v6.eth, V6_HEADERS)
+			: store_linear(skb, &h->v4.eth, V4_HEADERS);
+}
+
+/* What other headers do to sums. */
+struct changes {
+	__u32 addresses; /* of the pseudo-header */
+	__u32 tcp;	 /* of TCP's header, but for its checksum */
+	__u32 whole;	 /* of the packet, with all checksums mended (CHECKSUM_COMPLETE) */
+};
+
+/* Mends the checksum of IP. `opt_len` is at most 40. */
+static __always_inline struct changes changes_of(struct headers *old, struct headers *new, __u32 opt_len)
+{
+	struct changes c = {.addresses = addresses_diff(old, new)};
+
+	mend_ip_check(old, new);
+	new->tcp.check = old->tcp.check;
+	c.tcp = sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4);
+	if (opt_len == TS_LAYOUT_LEN)
+		c.tcp = add_sums(c.tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
+	else if (opt_len)
+		c.tcp = bpf_csum_diff((void *)old->opt, opt_len & 63, (void *)new->opt, opt_len & 63, c.tcp);
+	/* TCP's checksum makes up for the pseudo-header, and an IPv4 header for itself. */
+	c.whole = add_sums(~c.addresses, ip_diff(old, new));
+	return c;
+}
+
+/* Mends the TCP checksum of `new`, in whatever state it is. */
+static __always_inline void mend_tcp_check(struct __sk_buff *skb, struct headers *new, enum summed summed,
+					   const struct changes *c)
+{
+	if (summed == CHECKSUM_PARTIAL)
+		new->tcp.check = fold((__u64) new->tcp.check + c->addresses);
+	else
+		new->tcp.check = adjust(new->tcp.check, add_sums(c->tcp, c->addresses));
+	if (summed == CHECKSUM_COMPLETE)
+		bpf_csum_update(skb, c->whole);
+}
+
+/* The same where the kernel does not tell us the state: the helpers know, and work on the packet itself. 0,
+ * or -1. */
+static __always_inline int replace_tcp_check(struct __sk_buff *skb, struct headers *new,
+					     const struct changes *c)
+{
+	__u32 at = tcp_check_at(new);
+
+	if (c->addresses && bpf_l4_csum_replace(skb, at, 0, c->addresses, BPF_F_PSEUDO_HDR))
+		return -1;
+	if (c->tcp && bpf_l4_csum_replace(skb, at, 0, c->tcp, 0))
+		return -1;
+	bpf_csum_update(skb, add_sums(c->whole, c->addresses));
+	return 0;
+}
+
+/*
+ * Writes `new` over the headers of the packet, which are `old`, and mends all checksums, whatever the state
+ * of TCP's is. Both have options of the same length. `directly`: see store_directly(). 0, or -1 if the packet
+ * could not be written.
+ */
+static __always_inline int write_headers_fast(struct __sk_buff *skb, struct headers *old, struct headers *new,
+					      __u32 opt_len, int directly)
+{
+	enum summed summed = summed_of(skb);
+	struct changes c;
 
 	if (opt_len > 40)
 		return -1;
-	new->tcp.check = old->tcp.check;
-	mend_ip_check(old, new);
-	addresses = addresses_diff(old, new);
-	tcp = sum_diff(&old->tcp, &new->tcp, sizeof(old->tcp) / 4);
-	if (opt_len == TS_LAYOUT_LEN) {
-		tcp = add_sums(tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
-	} else if (opt_len) {
-		tcp = bpf_csum_diff((void *)old->opt, opt_len & 63, (void *)new->opt, opt_len & 63, tcp);
-	}
-	if (store_headers(skb, new, opt_len, 0))
+	c = changes_of(old, new, opt_len);
+	if (summed != CHECKSUM_UNKNOWN)
+		mend_tcp_check(skb, new, summed, &c);
+	if (!(directly && !store_directly(skb, new, opt_len)) && store_headers(skb, new, opt_len, 0))
 		return -1;
-	if (addresses && bpf_l4_csum_replace(skb, check_at, 0, addresses, BPF_F_PSEUDO_HDR))
-		return -1;
-	if (tcp && bpf_l4_csum_replace(skb, check_at, 0, tcp, 0))
-		return -1;
-	/* A header of IPv4 makes up for its own changes, in the sum of the whole (CHECKSUM_COMPLETE), too. */
-	if (is_v6(old))
-		bpf_csum_update(skb, sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4));
-	return 0;
+	return summed == CHECKSUM_UNKNOWN ? replace_tcp_check(skb, new, &c) : 0;
+}
+
+/* The same, for all but the usual path: a function that the verifier follows once, at the price of a call. */
+__noinline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new, __u32 opt_len)
+{
+	return old && new ? write_headers_fast(skb, old, new, opt_len & 63, 0) : -1;
 }
 
 /* The TCP checksum as it stands in the packet now, for headers that are to be written over. 0, or -1. */
@@ -74,13 +146,19 @@ static __always_inline int is_left_to_device(struct __sk_buff *skb, __u32 check_
 }
 
 /* Cuts the payload off a packet, and computes its checksum from scratch. */
-static __always_inline int trim_payload(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
+__noinline int trim_payload(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
 {
-	__u32 tcp_len = sizeof(struct tcp) + (opt_len & 63), l4 = l4_of(h);
-	int partial = is_left_to_device(skb, tcp_check_at(h));
+	__u32 tcp_len = sizeof(struct tcp) + (opt_len & 63), l4;
+	int partial;
 	__s64 sum;
 
-	if (opt_len > 40 || bpf_skb_change_tail(skb, l4 + tcp_len, 0))
+	if (!h || opt_len > 40)
+		return -1;
+	l4 = l4_of(h);
+	partial = is_left_to_device(skb, tcp_check_at(h));
+	if (bpf_skb_change_tail(skb, l4 + tcp_len, 0))
+		return -1;
+	if (!ip_length(h) && drop_jumbo(skb, h))
 		return -1;
 	set_ip_length(h, l4 - L3_OFFSET + tcp_len);
 	h->tcp.check = 0;

@@ -88,7 +88,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	int has_data = s->len || s->flags & (TCP_FIN | TCP_RST), wanted, waits;
 	__u32 ack = s->ack + x->rec.ack_off;
 	struct headers *h = &b->in, *new = &b->out;
-	struct route route;
+	struct route route = {};
 	int verdict;
 
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);

@@ -83,6 +83,27 @@ static __noinline enum parsed skip_extensions(struct __sk_buff *skb, struct head
 	return w.kind;
 }
 
+/* The jumbo payload option (RFC 2675), where the kernel puts it: the first of the first extension header. */
+#define JUMBO bpf_htons(0xc204)
+#define PAD_N bpf_htons(0x0104)
+
+/*
+ * The length of a super-packet of over 64 kB stands in such an option (BIG TCP). A packet that has another
+ * one must not have it: it becomes padding. 0, or -1 if the packet could not be written.
+ */
+static __always_inline int drop_jumbo(struct __sk_buff *skb, const struct headers *h)
+{
+	struct {
+		__be16 option, len[2];
+	} found, padding = {PAD_N};
+
+	if (!is_v6(h) || h->v6.ip.nexthdr != NEXT_HOP_BY_HOP)
+		return 0;
+	if (bpf_skb_load_bytes(skb, V6_L4 + 2, &found, sizeof(found)))
+		return -1;
+	return found.option == JUMBO ? bpf_skb_store_bytes(skb, V6_L4 + 2, &padding, sizeof(padding), 0) : 0;
+}
+
 /* Loose and strict source and record route (RFC 791 section 3.1). */
 #define IPOPT_LOOSE_ROUTE  131
 #define IPOPT_STRICT_ROUTE 137

@@ -71,7 +71,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 {
 	struct headers *h = &b->in, *new = &b->out;
 	struct ls_record *rec = w->rec;
-	struct route route;
+	struct route route = {};
 	struct edits edits;
 	int verdict;
 
@@ -96,10 +96,10 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (w->slot)
 		keep_window(w, new, s);
 	apply_edits(new, s, &edits);
-	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
+	verdict = find_route_fast(skb, new, rec, w->slot ? 0 : rec->where, &route);
 	if (verdict)
 		return drop(verdict);
-	if (write_headers(skb, h, new, s->opt_len))
+	if (write_headers_fast(skb, h, new, s->opt_len, 1))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
 	return send_by(skb, &route);
@@ -110,7 +110,7 @@ static __always_inline int send_translated(struct __sk_buff *skb, struct scratch
 {
 	struct headers *h = &b->in;
 	struct ls_tuple unused;
-	struct route route;
+	struct route route = {};
 	int verdict;
 	__u32 mtu;
 
@@ -231,7 +231,7 @@ int ingress(struct __sk_buff *skb)
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
 	struct ls_tuple tuple;
-	struct segment s;
+	struct segment *s;
 	enum parsed kind;
 	struct walk w;
 	int trapped, plausible;
@@ -245,6 +245,7 @@ int ingress(struct __sk_buff *skb)
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
+	s = &b->segment;
 	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
 	if (kind == NOT_OURS || !find(&tuple, &w))
 		return NEXT;
@@ -254,33 +255,33 @@ int ingress(struct __sk_buff *skb)
 	if (mode == LS_WAKING || mode == LS_MOVED)
 		return look_again(skb);
 	if (kind == SEGMENT)
-		kind = parse_segment(skb, &b->in, &s);
+		kind = parse_segment(skb, &b->in, s);
 	if (kind != SEGMENT)
 		return odd_packet(&w, kind, mode);
 	if (tag == TAG_ACK)
-		return acknowledge(skb, &w, b, &s);
+		return acknowledge(skb, &w, b, s);
 	if (w.placement == LS_ALONE)
-		return deliver(skb, b, &s, mapping_of_record(w.rec));
-	if (s.flags & TCP_SYN) {
+		return deliver(skb, b, s, mapping_of_record(w.rec));
+	if (s->flags & TCP_SYN) {
 		if (w.slot && mode != LS_FINAL)
-			return deliver(skb, b, &s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s.flags & TCP_ACK) && replaced_by_syn(&w, &tuple, &s))
+			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
+		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, &tuple, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
-	trapped = meets_trap(w.rec, &s);
-	plausible = trapped && is_plausible(&w, &s, mode);
+	trapped = meets_trap(w.rec, s);
+	plausible = trapped && is_plausible(&w, s, mode);
 	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
 		mode = wake_slot(w.slot, mode);
 		if (mode == LS_UNDRAIN)
 			count(LS_V_WOKEN);
 	}
 	if (w.slot && mode != LS_FINAL && mode != LS_FREEZE)
-		return with_sockets(skb, &w, b, &s, mode, trapped);
-	if (plausible || (mode == LS_FREEZE && is_new(&w, &s)))
-		return hold(skb, &w, &s);
-	if (trapped && after(s.end, w.rec->rx_end))
+		return with_sockets(skb, &w, b, s, mode, trapped);
+	if (plausible || (mode == LS_FREEZE && is_new(&w, s)))
+		return hold(skb, &w, s);
+	if (trapped && after(s->end, w.rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
-	return forward(skb, &w, b, &s);
+	return forward(skb, &w, b, s);
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,
@@ -300,13 +301,14 @@ int egress(struct __sk_buff *skb)
 	struct scratch *b = get_scratch();
 	struct ls_tuple tuple;
 	struct edits edits = {};
-	struct segment s;
+	struct segment *s;
 	enum parsed kind;
 	struct walk w;
 	__u32 mode;
 
 	if (skb->tc_index == TAG_FORWARDED || !b)
 		return NEXT;
+	s = &b->segment;
 	kind = parse_tuple(skb, &b->in, &tuple, REVERSED);
 	if (kind == NOT_OURS || !find(&tuple, &w))
 		return NEXT;
@@ -316,23 +318,23 @@ int egress(struct __sk_buff *skb)
 	if (mode == LS_FREEZE || mode == LS_MOVED || mode == LS_WAKING)
 		mode = LS_FINAL;
 	if (kind == SEGMENT)
-		kind = parse_segment(skb, &b->in, &s);
+		kind = parse_segment(skb, &b->in, s);
 	if (kind != SEGMENT)
 		return mode == LS_FINAL ? drop(LS_V_DROP_PARKED) : pass(LS_V_EMITTED);
 	if (mode == LS_FINAL && w.slot)
-		note_parked(w.slot, &w.slot->leg[w.side & 1], &w.slot->leg[!(w.side & 1)], &s);
+		note_parked(w.slot, &w.slot->leg[w.side & 1], &w.slot->leg[!(w.side & 1)], s);
 	if (mode == LS_FINAL)
-		return (s.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ? refuse_syn(skb, b, &s)
-								  : drop(LS_V_DROP_PARKED);
+		return (s->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN ? refuse_syn(skb, b, s)
+								   : drop(LS_V_DROP_PARKED);
 	if (!w.slot)
-		return emit_alone(skb, w.rec, b, &s);
-	to_wire(b, &s, &edits, mapping_of_leg(&w.slot->leg[w.side & 1]));
-	if (mode != LS_TRACK && s.flags & TCP_RST)
-		return abort_flow(skb, &w, b, &s, mode);
+		return emit_alone(skb, w.rec, b, s);
+	to_wire(b, s, &edits, mapping_of_leg(&w.slot->leg[w.side & 1]));
+	if (mode != LS_TRACK && s->flags & TCP_RST)
+		return abort_flow(skb, &w, b, s, mode);
 	/* What cannot be understood any more is not said. */
 	if (mode == LS_ABORTED)
 		return b->out.tcp.seq == b->in.tcp.seq && !edits.sack_off ? NEXT : drop(LS_V_DROP_PARKED);
-	return emit(skb, &w, b, &s, &edits, mode);
+	return emit(skb, &w, b, s, &edits, mode);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -113,6 +113,12 @@ static __always_inline __u32 addresses_diff(const struct headers *old, const str
 	return sum_diff(&old->v4.ip.saddr, &new->v4.ip.saddr, 2);
 }
 
+/* What the changes of an IP header do to its sum: none of an IPv4 header with its checksum mended. */
+static __always_inline __u32 ip_diff(const struct headers *old, const struct headers *new)
+{
+	return is_v6(old) ? sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4) : 0;
+}
+
 /* The sum of the pseudo-header for TCP of so many bytes (RFC 9293 section 3.1, RFC 8200 section 8.1). */
 static __always_inline __u32 pseudo_sum(const struct headers *h, __u32 tcp_len)
 {

@@ -9,18 +9,7 @@
 #include "scratch.h"
 #include "seq.h"
 
-/* What a segment says, in host order. */
-struct segment {
-	__u32 seq, ack, end; /* end: after payload, SYN and FIN */
-	__u32 len;	     /* of the payload */
-	__u32 window;	     /* the field, unscaled */
-	__u32 l4;	     /* where its TCP header begins in the packet */
-	__u32 opt_len;	     /* 0 to 40 */
-	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
-	__u32 tsval;
-	__u8 flags;
-	__u8 in_place; /* it can be x's own: what it says of x is noted */
-};
+#define VLAN_NUMBER 0xfff
 
 /* A tuple as its packet has it, or that of an answer: constants, so that either costs the same. */
 #define AS_SENT	 0
@@ -89,7 +78,7 @@ static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct header
 /*
  * Finds the connection that a packet belongs to. Reads only; the cost of a packet that is none of ours is
  * this and one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of
- * its own.
+ * its own; a tag with number 0 is only a priority (IEEE 802.1Q).
  */
 static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct headers *h, struct ls_tuple *t,
 					       int view)
@@ -99,7 +88,7 @@ static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct hea
 	enum parsed kind = NOT_OURS;
 	__be16 ports[2] = {};
 
-	if (skb->vlan_present)
+	if (skb->vlan_present && skb->vlan_tci & VLAN_NUMBER)
 		return NOT_OURS;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		kind = parse_v4(skb, h, saddr, daddr, ports);
@@ -186,6 +175,7 @@ static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct h
 	s->in_place = 1;
 	s->ts_at = timestamp_at(h, s->opt_len);
 	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
+	s->tsecr = s->ts_at ? load32(&h->opt[s->ts_at + 4]) : 0;
 	return SEGMENT;
 }
 

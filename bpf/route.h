@@ -60,8 +60,8 @@ static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *
 }
 
 /* The same for a segment of a direction, whose way may be known from one a moment ago. */
-static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, const struct ls_record *rec,
-				      __u32 hint, struct route *r)
+static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers *h,
+					   const struct ls_record *rec, __u32 hint, struct route *r)
 {
 	struct way *way = way_of(rec);
 	__u32 mtu = 0;
@@ -80,10 +80,20 @@ static __always_inline int find_route(struct __sk_buff *skb, struct headers *h, 
 	return verdict;
 }
 
+/* Likewise, but for the usual path (see write_headers()). */
+__noinline int find_route(struct __sk_buff *skb, struct headers *h, const struct ls_record *rec, __u32 hint,
+			  struct route *r)
+{
+	return h && rec && r ? find_route_fast(skb, h, rec, hint, r) : LS_V_DROP_NO_ROUTE;
+}
+
 /* The last step of a program: the verdict that sends the packet. */
 static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
 {
 	skb->tc_index = TAG_FORWARDED;
+	/* A priority on the one link is none on the other. */
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
 	return r->resolve ? bpf_redirect_neigh(r->ifindex, NULL, 0, 0) : bpf_redirect(r->ifindex, 0);
 }
 

@@ -5,10 +5,26 @@
 
 #include "headers.h"
 
+/* What a segment says, in host order. */
+struct segment {
+	__u32 seq, ack, end; /* end: after payload, SYN and FIN */
+	__u32 len;	     /* of the payload */
+	__u32 window;	     /* the field, unscaled */
+	__u32 l4;	     /* where its TCP header begins in the packet */
+	__u32 opt_len;	     /* 0 to 40 */
+	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
+	__u32 tsval, tsecr;
+	__u8 flags;
+	__u8 in_place; /* it can be x's own: what it says of x is noted */
+};
+
 /* Two headers are more than the stack holds. No program of ours runs inside another one on the same CPU, but
  * for an `egress` that sees TAG_FORWARDED and does not come here. */
 struct scratch {
 	struct headers in, out;
+	struct segment segment;
+	__u64 jiffies; /* when it was: */
+	__u32 ticks;
 };
 
 struct {

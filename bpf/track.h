@@ -7,9 +7,20 @@
 #include "parse.h"
 #include "record.h"
 
+/* The time of records. Asked for once in a tick of the kernel's timer: the helper costs as much as a look-up.
+ */
 static __always_inline __u32 ticks(void)
 {
-	return bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
+	struct scratch *b = get_scratch();
+	__u64 now = bpf_jiffies64();
+
+	if (!b)
+		return 0;
+	if (b->jiffies != now) {
+		b->jiffies = now;
+		b->ticks = bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
+	}
+	return b->ticks;
 }
 
 static __always_inline __u32 mode_of(struct ls_slot *slot)
@@ -56,8 +67,10 @@ static __always_inline void note_peer(struct ls_leg *x, const struct segment *s)
 	if (!s->in_place)
 		return;
 	note_ack(&x->rec, s);
-	if (s->ts_at)
-		x->rx_ts = seq_max(x->rx_ts, s->tsval);
+	if (!s->ts_at)
+		return;
+	x->rx_ts = seq_max(x->rx_ts, s->tsval);
+	x->rx_echo = seq_max(x->rx_echo, s->tsecr);
 }
 
 /* The sequence number nearest to `seq` at which x looks at a segment without payload. */

@@ -58,7 +58,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *new = &b->out;
-	struct route route;
+	struct route route = {};
 	int verdict;
 
 	if (hops_left(&b->in) <= 1)

@@ -51,19 +51,33 @@ pub fn give_up_after(rtt_a: Duration, rtt_b: Duration) -> Duration {
         .max(Duration::from_secs(1))
 }
 
+/// What an end that was offered less than before is known to have heard of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// It was offered no less, or has echoed (RFC 7323 section 3) something that was sent with the new edge: all that it had
+    /// sent before is here.
+    Heard,
+    /// Unknown; nothing has come of it since.
+    Quiet,
+    /// Unknown, and it sends: what it sent on the strength of the old edge may wait in a queue. If both ends had sent beyond
+    /// what they then know to be allowed, neither would take the other's acknowledgements any more: each sends them with a
+    /// sequence number at the edge (RFC 9293 section 3.8.6), which the other has received long ago.
+    Busy,
+}
+
 /// What the drain of one direction depends on, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionProgress {
     /// The right edge of the window now offered to x, in x's sequence space: as shrunk by the coupling.
     pub offered: Seq,
-    /// The highest end of payload seen from x, in x's sequence space. May lie beyond a shrunk edge.
+    /// The highest end of payload seen from x, in x's sequence space. May lie beyond an edge that was moved back.
     pub sent: Seq,
     /// The right edge of the window that o offers, in o's sequence space.
     pub far_edge: Seq,
     /// The translation from x's sequence space to o's.
     pub offset: Offset,
-    /// Whether the coupling has moved the offered edge back: x may not know yet.
-    pub shrunk: bool,
+    /// Whether x knows the edge, if the coupling has moved it back.
+    pub notice: Notice,
     /// Bytes between the ends: not read from x's socket, held by the daemon, or not yet sent to o.
     pub backlog: u64,
     /// Payload bytes per second that go to o now; 0 if unknown.
@@ -115,8 +129,13 @@ pub fn obstacle(coupling: &Coupling) -> Option<Obstacle> {
     if a.recovering || b.recovering {
         return Some(Obstacle::Recovery);
     }
-    let shrunk = coupling.directions.iter().any(|d| d.shrunk);
-    if shrunk && coupling.elapsed < notice_time(a.rtt.max(b.rtt)) {
+    let rtt = a.rtt.max(b.rtt);
+    if coupling
+        .directions
+        .iter()
+        .zip(&coupling.legs)
+        .any(|(d, x)| coupling.elapsed < notice_time(d.notice, x, rtt))
+    {
         return Some(Obstacle::Notice);
     }
     let [to_b, to_a] = &coupling.directions;
@@ -130,8 +149,14 @@ pub fn ready(coupling: &Coupling) -> bool {
 }
 
 /// How long it takes until a sender has learned of a smaller window and what it sent before has arrived. An ACK waits
-/// up to several milliseconds for company, except where the round trip itself is shorter than that.
-fn notice_time(rtt: Duration) -> Duration {
+/// up to several milliseconds for company, except where the round trip itself is shorter than that. Of one that sends, and
+/// echoes nothing, only its timeout is an estimate with enough room for queues.
+fn notice_time(notice: Notice, x: &LegProgress, rtt: Duration) -> Duration {
+    match notice {
+        Notice::Heard => return Duration::ZERO,
+        Notice::Busy => return x.rto,
+        Notice::Quiet => {}
+    }
     let slack = if rtt > Duration::from_millis(1) {
         Duration::from_millis(5)
     } else {
@@ -142,7 +167,8 @@ fn notice_time(rtt: Duration) -> Duration {
 
 fn direction_obstacle(d: &DirectionProgress, x: &LegProgress, o: &LegProgress) -> Option<Obstacle> {
     let allowed = d.far_edge - d.offset;
-    if d.offered.after(allowed) || d.sent.after(allowed) {
+    // One that has sent more than it was told is allowed is told first.
+    if d.offered.after(allowed) || d.sent.after(d.offered) {
         return Some(Obstacle::Window);
     }
     if d.backlog > bytes_in(d.rate, SHORT_BACKLOG).max(u64::from(MIN_ROOM)) {

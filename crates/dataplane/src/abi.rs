@@ -67,7 +67,7 @@ pod!(
 );
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 320 && size_of::<ls_peek>() == 92);
+    assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 328 && size_of::<ls_peek>() == 92);
 
 /// A version of IP: both legs of a flow have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
-/// How many moments are kept; of those that are too many, every second one is forgotten.
+/// How many moments are kept; when they are too many, older ones are thinned out more than younger ones.
 const MOMENTS: usize = 4096;
+
+/// An age may be wrong by four of so many parts of it. Some 2,600 moments are enough for a month then, in ticks of a second.
+const EXACTNESS: u32 = 256;
 
 /// Moments at which serial numbers were given out, in the order of both.
 #[derive(Debug, Clone)]
@@ -28,9 +31,10 @@ impl Births {
             return;
         }
         if self.moments.len() >= MOMENTS {
-            let mut keep = false;
-            self.moments.retain(|_| {
-                keep = !keep;
+            let mut kept = self.start;
+            self.moments.retain(|&(_, at)| {
+                let keep = at - kept > (now - at) / EXACTNESS;
+                kept = if keep { at } else { kept };
                 keep
             });
         }
@@ -71,8 +75,9 @@ mod tests {
         assert!(births.moments.len() <= MOMENTS);
         for now in (1..100_000).step_by(777) {
             let found = births.of(now * 10 + 5);
+            let age = 100_000 - now;
             assert!(
-                found <= now && now - found <= 100_000 / MOMENTS as u32 * 8,
+                found <= now && now - found <= 4 * (age / EXACTNESS + 1),
                 "{now} {found}"
             );
         }

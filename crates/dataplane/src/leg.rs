@@ -50,6 +50,8 @@ pub struct LegState {
     pub cut: u32,
     /// The peer's highest TSval.
     pub peer_ts: u32,
+    /// The peer's highest TSecr: of what was sent to it with a TSval up to this, it has heard.
+    pub peer_echo: u32,
     /// End of the payload that the peer sent: its FIN ([`LegState::fin`]) is not counted.
     pub rx_end: u32,
     /// What the peer acknowledged.
@@ -113,6 +115,7 @@ impl LegState {
         LegState {
             cut: l.cut,
             peer_ts: l.rx_ts,
+            peer_echo: l.rx_echo,
             rx_end: l.rec.rx_end,
             rx_ack: l.rec.rx_ack,
             rx_edge: l.rec.rx_edge,
@@ -192,6 +195,7 @@ pub(crate) fn start_leg(
         },
         cut: p.rcv_nxt,
         rx_ts: p.ts_recent,
+        rx_echo: o.ts_high,
         loc_acked: p.snd_una,
         loc_end: p.snd_nxt,
         loc_ack: p.rcv_nxt,

@@ -247,6 +247,11 @@ impl Slot {
         field!(self, leg[side.index()].room).store(room, Ordering::Relaxed);
     }
 
+    /// Forgets what TSecr the peer of this side sent, but for this one: later ones can be told from it.
+    pub fn set_echo(&self, side: Side, tsecr: u32) {
+        field!(self, leg[side.index()].rx_echo).store(tsecr, Ordering::Relaxed);
+    }
+
     /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
     pub fn set_timestamp_offsets(&self, tsval: [u32; 2]) {
         for side in Side::BOTH {

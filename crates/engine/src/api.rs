@@ -299,7 +299,8 @@ pub struct FlowInfo {
     pub to_server: DirectionInfo,
     /// From server to client.
     pub to_client: DirectionInfo,
-    /// Seconds since the pair was handed over; of a flow that nobody holds: since it was registered to be spliced.
+    /// Seconds since the pair was handed over; of a flow that nobody holds: since it was registered to be spliced, or, where a
+    /// predecessor did that, since this process has it.
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, where known.
     pub idle_seconds: Option<f64>,

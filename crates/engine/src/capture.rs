@@ -107,6 +107,12 @@ impl Collection {
     }
 }
 
+/// Whether an end of a stream was forwarded. It is acknowledged together with the bytes before it, and a socket that has been
+/// given those and has not said the end itself would refuse the acknowledgement, for ever: such a pair is left to the ends.
+fn has_ended(flow: &Flow) -> bool {
+    Side::BOTH.iter().any(|&side| flow.leg(side).fin)
+}
+
 /// Takes over what is outstanding; false if that cannot be done, and nothing has changed then but that the flow may be
 /// frozen.
 pub(crate) async fn take_over(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
@@ -121,7 +127,7 @@ pub(crate) async fn take_over(driver: &Driver<'_>, flow: &Flow) -> io::Result<bo
             break;
         }
         let now = Instant::now();
-        if now >= give_up {
+        if now >= give_up || has_ended(flow) {
             flow.slot().set_copying(false);
             return Ok(false);
         }
@@ -135,6 +141,9 @@ pub(crate) async fn take_over(driver: &Driver<'_>, flow: &Flow) -> io::Result<bo
     }
     let give_up = Instant::now() + LAST;
     let outstanding = loop {
+        if has_ended(flow) {
+            return Ok(false);
+        }
         if let Some(all) = collection.collect(flow, |x| x.base) {
             break all;
         }

@@ -1,16 +1,17 @@
 //! A registered flow that still has its sockets, between relay and detached.
 
+mod coupling;
+
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use longsplice_core::{
-    coupling::{self, Coupling, DirectionProgress, LegProgress},
     drain::{self, DirectionSnapshot},
     reason::RelayReason,
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
-use longsplice_repair::{TcpInfo, close_silently, options, tcp_info, unacknowledged, unread, unsent};
-use tokio::{net::TcpStream, time::Instant};
+use longsplice_repair::{close_silently, options, tcp_info, unacknowledged, unread};
+use tokio::net::TcpStream;
 
 use crate::{
     announce::Announcer,
@@ -19,9 +20,6 @@ use crate::{
     pump::Pump,
     splicer::Inner,
 };
-
-/// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
-const NEARLY_CLOSED: i32 = 128 << 10;
 
 /// A flow in the kernel half's table, with a slot.
 #[derive(Debug)]
@@ -36,8 +34,8 @@ pub(crate) struct Flow {
     keeping: Keeping,
     /// It has been in mode Drain: TSvals of others went to its ends.
     drained: bool,
-    /// The coupling takes something back that was offered.
-    shrunk: bool,
+    /// What the coupling takes back that was offered, by the side whose peer must hear of it.
+    notices: [Option<coupling::Notice>; 2],
     /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
     released: bool,
 }
@@ -71,7 +69,7 @@ impl Flow {
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
             drained: false,
-            shrunk: true,
+            notices: [None; 2],
             released: false,
         };
         for leg in flow.legs {
@@ -94,7 +92,7 @@ impl Flow {
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
             drained: true,
-            shrunk: true,
+            notices: [None; 2],
             released: false,
         }
     }
@@ -195,108 +193,6 @@ impl Flow {
 
     pub(crate) fn leg(&self, side: Side) -> LegState {
         self.plane.leg(self.slot(), side)
-    }
-
-    /// Begins to couple the windows (papers' section III-E).
-    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2]) {
-        self.set_rooms(infos);
-        let states = Side::BOTH.map(|side| self.leg(side));
-        // Who was offered more than it will be has to hear of it.
-        self.shrunk = Side::BOTH.iter().any(|&side| {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let allowed = o.rx_edge.wrapping_add(o.ack_off);
-            (x.tx_edge.wrapping_sub(allowed) as i32) > 0
-        });
-        self.slot().set_coupling(true);
-    }
-
-    /// How much each end may have under way, from what our socket toward the other end has.
-    fn set_rooms(&self, infos: &[TcpInfo; 2]) {
-        for side in Side::BOTH {
-            let (x, o) = (&infos[side.index()], &infos[side.other().index()]);
-            let rtt_x = micros(x.min_rtt_us().unwrap_or_else(|| x.rtt_us()));
-            let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, micros(o.rtt_us()));
-            self.slot().set_room(side, room);
-        }
-    }
-
-    /// What the drain still has to wait for. Also follows the congestion windows, and has sockets announce a window
-    /// that their peers would not hear of otherwise.
-    pub(crate) fn coupling_obstacle(
-        &self,
-        pump: &Pump,
-        infos: &[TcpInfo; 2],
-        announcer: &Announcer,
-        since: Instant,
-        rates: [u64; 2],
-    ) -> io::Result<Option<coupling::Obstacle>> {
-        self.set_rooms(infos);
-        let states = Side::BOTH.map(|side| self.leg(side));
-        let mut directions = Vec::with_capacity(2);
-        for side in Side::BOTH {
-            let (x, o) = (side, side.other());
-            let (from, to) = (&states[x.index()], &states[o.index()]);
-            // An end that has said its last byte uses no window.
-            let offered = if pump.passed_eof(x) {
-                from.rx_end
-            } else {
-                from.tx_edge
-            };
-            directions.push(DirectionProgress {
-                offered: Seq::new(offered),
-                sent: Seq::new(from.rx_end),
-                far_edge: Seq::new(to.rx_edge),
-                offset: Offset::new(from.seq_off),
-                shrunk: self.shrunk,
-                backlog: u64::from(unread(pump.socket(x))?)
-                    + pump.held(x) as u64
-                    + u64::from(unsent(pump.socket(o))?),
-                rate: rates[x.index()],
-            });
-        }
-        let legs = infos.each_ref().map(|i| LegProgress {
-            rtt: micros(i.rtt_us()),
-            rto: micros(i.rto_us()),
-            recovering: i.ca_state().is_recovering(),
-        });
-        let coupling = Coupling {
-            elapsed: since.elapsed(),
-            legs,
-            directions: [directions[0], directions[1]],
-        };
-        let obstacle = coupling::obstacle(&coupling);
-        if obstacle == Some(coupling::Obstacle::Window) {
-            self.announce_windows(announcer, &states, NEARLY_CLOSED);
-        }
-        Ok(obstacle)
-    }
-
-    /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
-    /// `worth`, while its window is nearly closed. One that has ended sends no more; it may even be gone, and answer with a
-    /// reset.
-    fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
-        for side in Side::BOTH {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let allowed = o.rx_edge.wrapping_add(o.ack_off);
-            let behind = allowed.wrapping_sub(x.tx_edge) as i32;
-            let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
-            if !x.fin
-                && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED))
-                && let Err(error) = announcer.announce(self.legs[side.index()], x, self.timestamps)
-            {
-                tracing::debug!(%error, "cannot announce a window");
-            }
-        }
-    }
-
-    /// Says to both ends what was acknowledged last.
-    pub(crate) fn announce(&self, announcer: &Announcer) {
-        for side in Side::BOTH {
-            let sent = announcer.announce(self.legs[side.index()], &self.leg(side), self.timestamps);
-            if let Err(error) = sent {
-                tracing::debug!(%error, "cannot announce an acknowledgement");
-            }
-        }
     }
 
     /// Goes from Track to Drain: new segments pass from now on. False if something else happened to the slot.

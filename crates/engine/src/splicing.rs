@@ -105,7 +105,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
         .as_ref()
         .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
-    flow.start_coupling(&infos);
+    flow.start_coupling(&infos, announcer);
     loop {
         driver.step().map_err(|o| Spliced::Over(o, None))?;
         if driver.pump.finished() {

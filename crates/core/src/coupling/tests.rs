@@ -14,14 +14,14 @@ fn coupled() -> Coupling {
         sent: start + 290_000,
         far_edge: far + 300_000,
         offset: Offset::between(start, far),
-        shrunk: true,
+        notice: Notice::Quiet,
         backlog: 100_000,
         rate: 12_500_000,
     };
     let to_a = DirectionProgress {
         backlog: 0,
         rate: 0,
-        shrunk: false,
+        notice: Notice::Heard,
         ..to_b
     };
     let leg = |rtt, rto| LegProgress {
@@ -129,14 +129,26 @@ fn a_smaller_window_needs_time_to_be_heard_of() {
         ..coupled()
     };
     assert_eq!(obstacle(&early), Some(Obstacle::Notice));
-    let mut not_shrunk = early;
-    not_shrunk.directions[0].shrunk = false;
-    assert_eq!(obstacle(&not_shrunk), None);
-    assert_eq!(
-        notice_time(Duration::from_micros(200)),
-        Duration::from_micros(300)
-    );
-    assert_eq!(notice_time(ms(2)), ms(8));
+    let mut heard = early;
+    heard.directions[0].notice = Notice::Heard;
+    assert_eq!(obstacle(&heard), None);
+    let x = coupled().legs[0];
+    let quiet = |rtt| notice_time(Notice::Quiet, &x, rtt);
+    assert_eq!(quiet(Duration::from_micros(200)), Duration::from_micros(300));
+    assert_eq!(quiet(ms(2)), ms(8));
+}
+
+#[test]
+fn what_a_busy_sender_sent_before_may_wait_in_a_queue() {
+    let mut c = coupled();
+    c.directions[0].notice = Notice::Busy;
+    c.elapsed = ms(219);
+    assert_eq!(obstacle(&c), Some(Obstacle::Notice));
+    c.elapsed = c.legs[0].rto;
+    assert_eq!(obstacle(&c), None);
+    c.elapsed = ms(0);
+    c.directions[0].notice = Notice::Heard;
+    assert_eq!(obstacle(&c), None, "it has said that it knows");
 }
 
 #[test]

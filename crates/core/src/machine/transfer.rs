@@ -88,7 +88,10 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
     let side = if step < 3 { Side::Client } else { Side::Server };
     if let Some(rec) = &mut flow.records[side.index()] {
         if step.is_multiple_of(2) {
-            merge(&mut flow.slot.leg[side.index()].rec, rec);
+            let leg = &mut flow.slot.leg[side.index()];
+            merge(&mut leg.rec, rec);
+            // The record does not have it; this is the least that it can be.
+            leg.rx_ts = leg.rec.ts_high - leg.rec.tsval_off;
         } else {
             rec.placement = Placement::Slotted;
         }

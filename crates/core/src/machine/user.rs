@@ -186,8 +186,7 @@ impl Flow {
             *x = Leg {
                 rec: x.rec,
                 cut: socket.rcv_nxt,
-                // The record does not have it; this is the least that it can be.
-                rx_ts: x.rec.ts_high - x.rec.tsval_off,
+                rx_ts: x.rx_ts,
                 loc_acked: socket.snd_nxt,
                 loc_end: socket.snd_nxt,
                 loc_ack: socket.rcv_nxt,

@@ -1,18 +1,21 @@
 //! What a packet costs: nanoseconds of the ingress program alone, by BPF_PROG_RUN. Needs root.
 //!
 //! A test run uses one packet again and again, and a translated one is another flow's. So there are two flows here, each
-//! of which turns the other's segments back: every run is a whole translation, with a route look-up. What a pair costs
-//! whose sockets are awake again is in `awake`.
+//! of which turns the other's segments back: every run is a whole translation. (A route look-up is paid for once in a timer
+//! tick.) What a pair costs whose sockets are awake again is in `awake`; a table of a million flows in `million`; and what of
+//! each figure is the test run's own is in `empty`.
 
 use std::net::SocketAddr;
 
-use longsplice_dataplane::{Context, Hook, Leg, LegStart, Mode, Slot};
+use longsplice_dataplane::{Context, Family, Hook, Leg, LegStart, Mode, Slot};
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
 mod awake;
+mod empty;
+mod million;
 
 use support::{
     flow::{Plan, Plane},
@@ -71,88 +74,147 @@ fn splice(plane: &Plane, plan: &Plan, x: Leg, o: Leg, dormant: bool) -> Option<S
     None
 }
 
+/// Two flows, each of which turns the other's segments back: the ends of the one are the local ends of the other.
+struct Mirror {
+    legs: [[Leg; 2]; 2],
+    plans: [Plan; 2],
+}
+
+impl Mirror {
+    fn new(family: Family) -> Mirror {
+        let ends = match family {
+            Family::V4 => [
+                "198.18.1.2:40000",
+                "198.18.1.3:80",
+                "198.18.2.2:8080",
+                "198.18.2.3:50000",
+            ],
+            Family::V6 => [
+                "[2001:db8:1::2]:40000",
+                "[2001:db8:1::3]:80",
+                "[2001:db8:2::2]:8080",
+                "[2001:db8:2::3]:50000",
+            ],
+        };
+        let [p1, l1, p2, l2] = ends.map(address);
+        let leg = |peer, local| Leg { peer, local };
+        let there = Plan {
+            scale_in: [7; 2],
+            scale_out: [7; 2],
+            ..Plan::default()
+        };
+        let back = Plan {
+            peer: [there.local[1], there.local[0]],
+            local: [there.peer[1], there.peer[0]],
+            ts: there.ts.map(u32::wrapping_neg),
+            clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
+            ..there.clone()
+        };
+        Mirror {
+            legs: [[leg(p1, l1), leg(p2, l2)], [leg(l2, p2), leg(l1, p1)]],
+            plans: [there, back],
+        }
+    }
+
+    fn splice(&self, plane: &Plane, dormant: bool) -> [Option<Slot>; 2] {
+        [0, 1].map(|i| splice(plane, &self.plans[i], self.legs[i][0], self.legs[i][1], dormant))
+    }
+
+    fn end(&self, plane: &Plane) {
+        self.legs.iter().for_each(|&legs| plane.unregister(legs));
+    }
+
+    /// The next segment of the first flow's client.
+    fn segment(&self) -> Packet {
+        Packet {
+            dst_mac: OUR_MAC[0],
+            src_mac: PEER_MAC[0],
+            ttl: 255,
+            src: self.legs[0][0].peer,
+            dst: self.legs[0][0].local,
+            seq: self.plans[0].peer[0],
+            ack: self.plans[0].local[0],
+            window: 500,
+            ..Packet::blank()
+        }
+    }
+
+    fn timed(&self) -> Packet {
+        let clock = self.plans[0].clock;
+        Packet {
+            options: usual(clock[0], clock[1]),
+            ..self.segment()
+        }
+    }
+
+    fn rows(&self) -> Vec<(&'static str, Packet)> {
+        let (base, clock) = (self.segment(), self.plans[0].clock);
+        let sack = usual_with_sack(clock[0], clock[1], &[(base.ack, base.ack + 9)]);
+        let stranger = Packet {
+            src: self.legs[0][1].peer,
+            ..base.clone()
+        };
+        let with_sack = Packet {
+            options: sack,
+            ..base.clone()
+        };
+        // Looked at from the direction back, too: it may be forged.
+        let stray = Packet {
+            seq: base.seq + 5000,
+            payload: pattern(1000),
+            ..self.timed()
+        };
+        vec![
+            ("not ours", stranger),
+            ("no options", base),
+            ("timestamps", self.timed()),
+            ("timestamps, SACK", with_sack),
+            ("timestamps, out of order", stray),
+        ]
+    }
+}
+
+/// The far ends' neighbours, and the way there over IPv6 (over IPv4 there is one).
+fn prepare(net: &Net) {
+    net.ip("neighbour replace 198.18.1.3 lladdr 02:00:00:00:01:02 dev a0");
+    net.ip_of(
+        Family::V6,
+        "address add 2001:db8:1::1/64 dev a0 nodad
+         address add 2001:db8:2::1/64 dev b0 nodad
+         neighbour replace 2001:db8:1::2 lladdr 02:00:00:00:01:02 dev a0
+         neighbour replace 2001:db8:1::3 lladdr 02:00:00:00:01:02 dev a0
+         neighbour replace 2001:db8:2::2 lladdr 02:00:00:00:02:02 dev b0",
+    );
+}
+
 fn main() {
     let net = Net::new();
-    let plane = Plane::open();
-    net.ip("neighbour replace 198.18.1.3 lladdr 02:00:00:00:01:02 dev a0");
-    let (p1, l1) = (address("198.18.1.2:40000"), address("198.18.1.3:80"));
-    let (p2, l2) = (address("198.18.2.2:8080"), address("198.18.2.3:50000"));
-    let leg = |peer, local| Leg { peer, local };
-    let there = Plan {
-        scale_in: [7; 2],
-        scale_out: [7; 2],
-        ..Plan::default()
-    };
-    let back = Plan {
-        peer: [there.local[1], there.local[0]],
-        local: [there.peer[1], there.peer[0]],
-        ts: there.ts.map(u32::wrapping_neg),
-        clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
-        ..there.clone()
-    };
-    let clock = there.clock;
-    let base = Packet {
-        dst_mac: OUR_MAC[0],
-        src_mac: PEER_MAC[0],
-        ttl: 255,
-        src: p1,
-        dst: l1,
-        seq: there.peer[0],
-        ack: there.local[0],
-        window: 500,
-        ..Packet::blank()
-    };
-    let with = |options: Vec<u8>| Packet {
-        options,
-        ..base.clone()
-    };
-    let rows = [
-        (
-            "not ours",
-            Packet {
-                src: p2,
-                ..base.clone()
-            },
-        ),
-        ("no options", base.clone()),
-        ("timestamps", with(usual(clock[0], clock[1]))),
-        (
-            "timestamps, SACK",
-            with(usual_with_sack(clock[0], clock[1], &[(base.ack, base.ack + 9)])),
-        ),
-        (
-            // Looked at from the direction back, too: it may be forged.
-            "timestamps, out of order",
-            Packet {
-                seq: base.seq + 5000,
-                payload: pattern(1000),
-                ..with(usual(clock[0], clock[1]))
-            },
-        ),
-    ];
-    println!("{:28}{:>10}{:>10}", "ns, median (least)", "detached", "dormant");
+    prepare(&net);
+    println!("{:28}{:>12}", "ns, median (least)", "");
+    println!("{:28}{:>12}", "an empty program", empty::row());
+    println!("{:28}{:>12}{:>12}{:>12}", "", "detached", "dormant", "IPv6");
     let context = Context {
         ifindex: net.ifindex("a0"),
         ..Context::default()
     };
-    let mut cells = vec![Vec::new(); rows.len()];
-    for dormant in [false, true] {
-        let legs = [[leg(p1, l1), leg(p2, l2)], [leg(l2, p2), leg(l1, p1)]];
-        let slots = [
-            splice(&plane, &there, legs[0][0], legs[0][1], dormant),
-            splice(&plane, &back, legs[1][0], legs[1][1], dormant),
-        ];
-        for (row, (name, packet)) in rows.iter().enumerate() {
+    let plane = Plane::open();
+    let mut cells = vec![Vec::new(); 5];
+    let columns = [(Family::V4, false), (Family::V4, true), (Family::V6, false)];
+    for (family, dormant) in columns {
+        let mirror = Mirror::new(family);
+        let slots = mirror.splice(&plane, dormant);
+        for (row, (name, packet)) in mirror.rows().iter().enumerate() {
             let fate = if *name == "not ours" { "" } else { "forwarded" };
             cells[row].push(measure(&plane, &packet.bytes(), context, fate));
         }
-        legs.iter().for_each(|&legs| plane.unregister(legs));
+        mirror.end(&plane);
         drop(slots);
     }
-    for ((name, _), cells) in rows.iter().zip(cells) {
-        println!("{name:28}{:>10}{:>10}", cells[0], cells[1]);
+    for ((name, _), cells) in Mirror::new(Family::V4).rows().iter().zip(cells) {
+        println!("{name:28}{:>12}{:>12}{:>12}", cells[0], cells[1], cells[2]);
     }
     drop(plane);
+    million::rows(context);
     drop(net);
     awake::rows();
 }

@@ -22,6 +22,9 @@ use crate::{
     },
 };
 
+/// Of the flow, whatever state it is in.
+const SERIAL: u32 = 77;
+
 pub struct Both {
     pub(super) flow: Flow,
     maps: Maps,
@@ -68,7 +71,7 @@ impl Both {
     pub(super) fn write(&self) {
         let index = self.flow.slot().index();
         let mut slot = self.maps.slot(index);
-        slot.serial = 77;
+        slot.serial = SERIAL;
         write_slot(&mut slot, &self.machine.slot);
         for side in Side::BOTH {
             let i = side.index();
@@ -76,7 +79,7 @@ impl Both {
             let rec = &mut slot.leg[i].rec;
             (rec.saddr, rec.daddr, rec.sport, rec.dport) = (far.daddr, far.saddr, far.dport, far.sport);
             rec.traits = (rec.traits & !1) | u8::from(side == Side::Server);
-            (rec.serial, rec.mss) = (77, 1460);
+            (rec.serial, rec.mss) = (SERIAL, 1460);
             let mut record = *rec;
             let model = self.machine.records[i].as_ref();
             if let Some(model) = model {
@@ -128,6 +131,7 @@ impl Both {
     fn by_user_space(&mut self, random: &mut Random) -> (String, Result<(), String>) {
         let legs = self.machine.slot.leg;
         match random.below(5) {
+            _ if self.is_detached() => ("attach".to_owned(), self.attach()),
             0 => ("wake".to_owned(), self.wake()),
             1 => ("release".to_owned(), self.release()),
             2 => ("freeze".to_owned(), self.freeze()),
@@ -242,6 +246,25 @@ impl Both {
             Some(wire) => same_result(&ran, OK, Some(expect::packet(packet, &wire))),
             None => same_result(&ran, SHOT, None),
         }
+    }
+
+    fn is_detached(&self) -> bool {
+        let placement = |r: &Option<machine::Record>| r.map(|r| r.placement);
+        self.machine
+            .records
+            .iter()
+            .all(|r| placement(r) == Some(Placement::Detached))
+    }
+
+    fn attach(&mut self) -> Result<(), String> {
+        self.machine.slot = machine::Slot {
+            mode: Mode::Final,
+            ..machine::Slot::default()
+        };
+        Transfer::new(machine::Direction::Attach).run(&mut self.machine);
+        *self.fates.entry("attach".to_owned()).or_default() += 1;
+        let attached = self.flow.plane.attach_flow(self.flow.slot(), SERIAL, legs());
+        attached.map_err(|e| e.to_string())
     }
 
     fn wake(&mut self) -> Result<(), String> {

@@ -5,8 +5,9 @@ use longsplice_dataplane::Side;
 use crate::support::{
     choose,
     flow::{Flow, Plan, REDIRECT, SHOT, leg},
-    net::{HOST_BITS, NODAD},
+    net::{HOST_BITS, NODAD, OUR_MAC, PEER_MAC},
     packet::*,
+    reference::Reference,
 };
 
 use Side::Client;
@@ -116,4 +117,71 @@ fn without_forwarding_on_the_loopback_only_a_hint_helps() {
     let packet = detached.peer_segment(Client);
     let expected = without_macs(&detached, &packet);
     detached.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+}
+
+#[test]
+fn a_change_of_the_neighbour_is_followed() {
+    each(|flow| {
+        let packet = flow.peer_segment(Client);
+        flow.forwards(Client, &packet, &mut flow.reference(Client));
+        let dev = "b0";
+        let far = leg(Side::Server).peer.ip();
+        flow.net.ip(&format!(
+            "neighbour replace {far} lladdr 02:00:00:00:09:09 dev {dev}"
+        ));
+        let moved = Reference {
+            dst_mac: [2, 0, 0, 0, 9, 9],
+            ..flow.reference(Client)
+        };
+        flow.forwards(Client, &packet, &mut moved.clone());
+        flow.net.del_neighbour(Side::Server);
+        let expected = without_macs(flow, &packet);
+        flow.ingress_gives(Client, &packet.bytes(), (REDIRECT, "forwarded", &expected));
+    });
+}
+
+#[test]
+fn a_change_of_the_route_is_followed() {
+    each(|flow| {
+        let packet = flow.peer_segment(Client);
+        flow.forwards(Client, &packet, &mut flow.reference(Client));
+        // By a gateway on the other link.
+        let (far, gateway) = (leg(Side::Server).peer.ip(), leg(Client).peer.ip());
+        flow.net.ip(&format!("route add {far}/{HOST_BITS} via {gateway}"));
+        let mut turned = Reference {
+            src_mac: OUR_MAC[0],
+            dst_mac: PEER_MAC[0],
+            ..flow.reference(Client)
+        };
+        flow.forwards(Client, &packet, &mut turned);
+        flow.net.ip(&format!("route replace blackhole {far}/{HOST_BITS}"));
+        let frame = packet.bytes();
+        flow.ingress_gives(Client, &frame, (SHOT, "drop_no_route", &frame));
+    });
+}
+
+#[test]
+fn what_a_rule_looks_at_is_not_mixed_up_within_a_tick() {
+    each(|flow| {
+        // One service class has a way of its own.
+        let gateway = leg(Client).peer.ip();
+        flow.net.ip(&format!(
+            "rule add tos 0x10 lookup 7
+             route add default via {gateway} table 7"
+        ));
+        let plain = flow.peer_segment(Client);
+        let urgent = Packet {
+            tos: 0x10,
+            ..plain.clone()
+        };
+        for _ in 0..10 {
+            flow.forwards(Client, &plain, &mut flow.reference(Client));
+            let mut turned = Reference {
+                src_mac: OUR_MAC[0],
+                dst_mac: PEER_MAC[0],
+                ..flow.reference(Client)
+            };
+            flow.forwards(Client, &urgent, &mut turned);
+        }
+    });
 }

@@ -55,11 +55,13 @@ fn what_a_peer_says_is_noted() {
             emitted(&flow, side, &sent);
             assert_eq!(state(&flow, side).loc_end, local.wrapping_add(20));
 
+            let heard = state(&flow, side).ts_sent;
+            assert_eq!(state(&flow, side).peer_echo, heard);
             let packet = Packet {
                 payload: pattern(100),
                 ack: local.wrapping_add(15),
                 window: 40_000,
-                options: usual(clock.wrapping_add(3), 1),
+                options: usual(clock.wrapping_add(3), heard.wrapping_add(2)),
                 ..flow.peer_segment(side)
             };
             delivered(&flow, side, &packet);
@@ -67,16 +69,17 @@ fn what_a_peer_says_is_noted() {
             let edge = local
                 .wrapping_add(15)
                 .wrapping_add(40_000 << flow.plan.scale_in[i]);
-            let values = |s: &LegState| [s.cut, s.rx_end, s.rx_ack, s.rx_edge, s.peer_ts];
+            let values = |s: &LegState| [s.cut, s.rx_end, s.rx_ack, s.rx_edge, s.peer_ts, s.peer_echo];
             let end = peer.wrapping_add(100);
-            let expected = [end, end, local.wrapping_add(15), edge, clock.wrapping_add(3)];
+            let (newest, echo) = (clock.wrapping_add(3), heard.wrapping_add(2));
+            let expected = [end, end, local.wrapping_add(15), edge, newest, echo];
             assert_eq!(values(&noted), expected);
 
             // Nothing goes back.
             let old = Packet {
                 ack: local,
                 window: 3,
-                options: write(&[Opt::Timestamps(clock, 1)]),
+                options: write(&[Opt::Timestamps(clock, heard)]),
                 payload: pattern(10),
                 ..packet.clone()
             };
@@ -89,7 +92,7 @@ fn what_a_peer_says_is_noted() {
                 ..packet.clone()
             };
             delivered(&flow, side, &shrunk);
-            let expected = [end, end, local.wrapping_add(16), edge, clock.wrapping_add(3)];
+            let expected = [end, end, local.wrapping_add(16), edge, newest, echo];
             assert_eq!(values(&state(&flow, side)), expected);
             // A FIN is one more, and so is one beyond a hole.
             let fin = Packet {
@@ -191,7 +194,10 @@ fn a_forged_segment_tells_nothing() {
             let packet = Packet {
                 seq: next.seq.wrapping_add(seq),
                 ack: next.ack.wrapping_add(ack),
-                options: usual(flow.plan.clock[side.index()].wrapping_add(clock), 1),
+                options: usual(
+                    flow.plan.clock[side.index()].wrapping_add(clock),
+                    before.ts_sent.wrapping_add(1),
+                ),
                 window: 60_000,
                 ..next.clone()
             };

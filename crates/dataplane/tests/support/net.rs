@@ -8,13 +8,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Family, Side};
 use nix::{
     sched::{CloneFlags, setns, unshare},
     time::{ClockId, clock_gettime},
 };
 
-use super::{choose, flow::leg};
+use super::{FAMILY, choose, flow::leg};
 
 /// The forwarder's MAC address toward the client and the server, and theirs.
 pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
@@ -79,10 +79,19 @@ impl Net {
 
     /// Runs lines of `ip`.
     pub fn ip(&self, lines: &str) {
+        self.ip_of(FAMILY, lines);
+    }
+
+    /// The same of a version of IP.
+    pub fn ip_of(&self, family: Family, lines: &str) {
         use std::io::Write;
+        let family = match family {
+            Family::V4 => "-4",
+            Family::V6 => "-6",
+        };
         self.pristine.set(false);
         let mut ip = Command::new("ip")
-            .args([choose("-4", "-6"), "-batch", "-"])
+            .args([family, "-batch", "-"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("ip");

@@ -238,6 +238,23 @@ impl Packet {
     }
 }
 
+/// What is in a frame of IP behind all headers of that, and where; `None` where there is no IP.
+pub fn upper(frame: &[u8]) -> Option<(u8, usize)> {
+    match frame.get(12..14)? {
+        [0x08, 0x00] => Some((*frame.get(23)?, ETH + usize::from(frame[14] & 15) * 4)),
+        [0x86, 0xdd] => {
+            let (mut at, mut next) = (ETH + 40, *frame.get(20)?);
+            while [HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATIONS].contains(&next) {
+                let len = if next == FRAGMENT { 0 } else { *frame.get(at + 1)? };
+                next = *frame.get(at)?;
+                at += 8 * (usize::from(len) + 1);
+            }
+            Some((next, at))
+        }
+        _ => None,
+    }
+}
+
 /// RFC 1071, from scratch; every part but the last has an even length.
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;

@@ -92,6 +92,20 @@ impl Maps {
         found.expect("the map").map(|b| value(&b))
     }
 
+    /// Adds many records with few calls.
+    pub fn add_all(&self, all: &[(Leg, ls_record)]) {
+        for some in all.chunks(4096) {
+            let keys: Vec<u8> = some
+                .iter()
+                .flat_map(|(leg, _)| bytes(&tuple(*leg)).to_vec())
+                .collect();
+            let values: Vec<u8> = some.iter().flat_map(|(_, r)| bytes(r).to_vec()).collect();
+            self.flows
+                .update_batch(&keys, &values, some.len() as u32, MapFlags::ANY, MapFlags::ANY)
+                .expect("written");
+        }
+    }
+
     pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
         let key = tuple(leg);
         match record {

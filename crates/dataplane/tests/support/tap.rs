@@ -2,7 +2,7 @@
 
 use std::{io, mem, time::Duration};
 
-use super::{choose, packet::L4};
+use super::{choose, packet::upper};
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 
 const ETH_P_ALL: u16 = 3;
@@ -129,10 +129,11 @@ impl Tap {
                 if offload.gso_size == 0 { 0 } else { GSO_TCP },
             ]);
             // How much of it is headers: Ethernet, IP, TCP with its options.
-            bytes.extend((L4 as u16 + u16::from(frame[L4 + 12] >> 4) * 4).to_ne_bytes());
+            let tcp = upper(frame).expect("IP").1 as u16;
+            bytes.extend((tcp + u16::from(frame[usize::from(tcp) + 12] >> 4) * 4).to_ne_bytes());
             bytes.extend(offload.gso_size.to_ne_bytes());
             let (start, offset) = if offload.needs_checksum {
-                (L4 as u16, 16u16)
+                (tcp, 16u16)
             } else {
                 (0, 0)
             };
@@ -145,8 +146,8 @@ impl Tap {
 }
 
 fn is_tcp(frame: &[u8]) -> bool {
-    let (kind, protocol_at) = choose(([0x08, 0x00], 23), ([0x86, 0xdd], 20));
-    frame.len() > L4 && frame[12..14] == kind && frame[protocol_at] == 6
+    let kind = choose([0x08, 0x00], [0x86, 0xdd]);
+    frame.get(12..14) == Some(&kind) && upper(frame).is_some_and(|(protocol, _)| protocol == 6)
 }
 
 /// setsockopt(PACKET_VNET_HDR).

@@ -3,7 +3,7 @@
 use longsplice_core::machine::{Mode, Outcome, Placement, Segment, Side, Verdict, flag, slot_flag};
 
 use super::{
-    tcp::FORGED,
+    tcp::{FORGED, MS},
     world::{Event, World, show},
 };
 
@@ -13,7 +13,7 @@ impl World {
         if s.at < FORGED {
             self.check_ack(side, &s);
             self.check_timestamp(side, &s);
-            self.check_promise(side, &s);
+            self.note_coupling(side, &s);
         }
         self.over_link(side, |d| Event::ToEnd(d, s));
     }
@@ -85,33 +85,41 @@ impl World {
         }
     }
 
-    /// An end that was offered a window keeps it, whoever speaks to it: only a coupling takes something back, and what is
-    /// sent all the same is accepted then. A pair that must keep no promise may shrink windows when it wakes.
-    fn check_promise(&mut self, side: Side, s: &Segment) {
-        if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
-            return;
-        }
-        let x = &self.ends[side.index()];
-        let far = self.ends[side.other().index()].config.our_scale;
-        // What a scaled field cannot say, and what went both ways in a drain: it was counted as what the socket would skip.
-        let slack = (1 << x.config.peer_scale) + (1 << far) + 2 * x.config.mss;
-        let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
-        let edge = ack + i64::from(s.window << x.config.peer_scale);
+    /// A coupling takes back what an end was offered: it may not have heard of it when it sends on.
+    fn note_coupling(&mut self, side: Side, s: &Segment) {
         let slot = &self.flow.slot;
         let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
-        // An end does not look at the window of an old segment.
-        if !coupled && s.end().before(x.rcv_seq(x.rcv_wup)) {
+        if coupled && s.has(flag::ACK) && !s.has(flag::RST) {
+            let x = &self.ends[side.index()];
+            let ack = x.una + i64::from(s.ack - x.snd_seq(x.una));
+            let edge = ack + i64::from(s.window << x.config.peer_scale);
+            let lowest = &mut self.coupled[side.index()];
+            *lowest = Some((lowest.map_or(edge, |(l, _)| l.min(edge)), self.now));
+        }
+    }
+
+    /// What an end has been offered is kept, whoever speaks to it; only a coupling takes something back. `una` and `edge`
+    /// are those of before the end took a segment. A pair that must keep no promise may shrink windows when it wakes.
+    pub fn check_promise(&mut self, side: Side, una: i64, edge: i64) {
+        let x = &self.ends[side.index()];
+        // What acknowledges nothing new may be late: it says what was so when it was sent.
+        if !self.orderly || !self.scenario.keep || self.doomed || x.dead || x.una <= una {
             return;
         }
-        // A late segment says what was so when it was sent: what acknowledges something new is not late.
-        let (promised, acked) = self.promised[side.index()];
-        if edge + slack <= promised && ack > acked && self.orderly && !coupled && self.scenario.keep {
-            let what = format!("{side:?} was offered {promised}, and now {edge}: {}", show(s));
-            self.fail(what);
-            return;
+        let now = x.snd_edge;
+        // What a scaled field cannot say, and what went both ways in a drain: it was counted as what the socket would skip.
+        let far = self.ends[side.other().index()].config.our_scale;
+        let slack = (1 << x.config.peer_scale) + (1 << far) + 2 * x.config.mss;
+        let lowest = &mut self.coupled[side.index()];
+        let allowed = lowest.is_some_and(|(l, _)| now + slack > l);
+        // It has heard of it, and nothing from before is on its way any more.
+        let delay = self.scenario.links[side.index()].delay + MS;
+        if lowest.is_some_and(|(l, sent)| now <= l && self.now > sent + delay) {
+            *lowest = None;
         }
-        let edge = if coupled { edge } else { edge.max(promised) };
-        self.promised[side.index()] = (edge, ack.max(acked));
+        if now + slack <= edge && !allowed {
+            self.fail(format!("{side:?} was offered {edge}, and now {now}"));
+        }
     }
 
     fn check_timestamp(&mut self, side: Side, s: &Segment) {
@@ -229,8 +237,9 @@ impl World {
 
     /// What a peer sends within what it was offered has a taker, also after the pair was spliced and is back.
     pub fn check_accepted(&mut self, side: Side, s: &Segment, o: &Outcome) {
-        let (promised, _) = self.promised[side.index()];
-        let promised = promised - 2 * self.ends[side.index()].config.mss;
+        let x = &self.ends[side.index()];
+        let promised = self.coupled[side.index()].map_or(x.snd_edge, |(l, _)| l.min(x.snd_edge));
+        let promised = promised - 2 * x.config.mss;
         let offered = s.at < FORGED && s.len > 0 && (s.at + u64::from(s.len)) as i64 <= promised;
         if !offered || !self.orderly || !self.scenario.keep || self.doomed {
             return;

@@ -93,9 +93,9 @@ pub struct World {
     pub stats: Stats,
     pub trace: Option<VecDeque<String>>,
     pub last_ts: [Option<Seq>; 2],
-    /// The right edge of the window that each end was offered, the highest since the last coupling, and the highest
-    /// acknowledgement; positions of its stream.
-    pub promised: [(i64, i64); 2],
+    /// The lowest right edge that a coupling offered to an end that may not have heard of it, a position of its stream; and
+    /// when that was said last.
+    pub coupled: [Option<(i64, Time)>; 2],
     /// Segments come in the order in which they were sent, from beginning to end.
     pub orderly: bool,
     /// Payload of a side from here on must not be forwarded while its trap is armed.
@@ -148,7 +148,7 @@ impl World {
             stats: Stats::default(),
             trace: trace.then(VecDeque::new),
             last_ts: [None; 2],
-            promised: [(0, 0); 2],
+            coupled: [None; 2],
             orderly: scenario.is_calm() && scenario.interleave == 0,
             backlog: 0,
             taken: [0; 2],
@@ -318,10 +318,12 @@ impl World {
             Event::ToEnd(side, s) => {
                 let end = &mut self.ends[side.index()];
                 let was_dead = end.dead;
+                let (una, edge) = (end.una, end.snd_edge);
                 end.on_segment(self.now, &s, &mut out);
                 if end.dead && !was_dead {
                     self.note(|| format!("end {side:?} was reset by {s:?}"));
                 }
+                self.check_promise(side, una, edge);
                 self.end_says(side, out);
             }
             Event::ToLocal(side, s) => {

@@ -55,10 +55,10 @@ impl World {
         let complete = Side::BOTH
             .iter()
             .all(|&s| self.outstanding(s, self.flow.leg(s).rec.rx_end).is_some());
-        if complete && !self.over() {
+        if complete && !self.fins() {
             self.tasks.push(Task::Freeze(Freeze::default()));
             self.enter_phase(Phase::Freezing, 20 * MS, 20 * MS);
-        } else if due || self.over() {
+        } else if due || self.fins() || self.over() {
             self.stats.add("a capture given up");
             self.leave_to_the_ends(Mode::Final);
         }
@@ -79,8 +79,10 @@ impl World {
             return;
         }
         let found = Side::BOTH.map(|s| self.outstanding(s, self.flow.leg(s).base));
-        let [Some(a), Some(b)] = found else {
-            if due {
+        // A FIN that was forwarded is acknowledged together with what is before it: a socket that has not said it refuses that.
+        let ended = self.fins();
+        let [Some(a), Some(b)] = found.map(|f| f.filter(|_| !ended)) else {
+            if due || ended {
                 self.stats.add("a freeze given up");
                 self.leave_to_the_ends(Mode::Freeze);
             }

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What only the kernel's own sk_buff tells; from Linux 6.2 on, elsewhere helpers must do without. */
+#ifndef LONGSPLICE_KERNEL_H
+#define LONGSPLICE_KERNEL_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+struct sk_buff___ours {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+/* The state of the TCP checksum (linux/skbuff.h). */
+enum summed {
+	CHECKSUM_NONE = 0,
+	CHECKSUM_UNNECESSARY = 1, /* verified by the device */
+	CHECKSUM_COMPLETE = 2,	  /* skb->csum is the sum of the whole packet */
+	CHECKSUM_PARTIAL = 3,	  /* the field has the sum of the pseudo-header, the device does the rest */
+	CHECKSUM_UNKNOWN = 4,	  /* this kernel does not tell */
+};
+
+static __always_inline enum summed summed_of(struct __sk_buff *skb)
+{
+	struct sk_buff___ours *kernel;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return CHECKSUM_UNKNOWN;
+	kernel = bpf_cast_to_kern_ctx(skb);
+	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+}
+
+#endif

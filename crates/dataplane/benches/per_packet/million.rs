@@ -1,0 +1,90 @@
+//! A table with a million flows: what a segment costs, of the same flow and of any.
+
+use std::net::{IpAddr, SocketAddr};
+
+use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Options, Side};
+
+use crate::{
+    Mirror, REPEAT, measure, spread,
+    support::{
+        flow::{Plane, options, unique_instance},
+        packet::Packet,
+        raw::{Maps, tuple},
+    },
+};
+
+const FLOWS: u32 = 1_000_000;
+/// Flows that are met by chance.
+const MET: u32 = 20_000;
+
+/// An address and port with a number in it.
+fn numbered(base: SocketAddr, n: u32) -> SocketAddr {
+    let IpAddr::V4(v4) = base.ip() else {
+        unreachable!("these flows are IPv4's");
+    };
+    let ip = u32::from(v4) ^ (n >> 14) << 8;
+    SocketAddr::new(IpAddr::V4(ip.into()), 1024 + (n & 0x3fff) as u16)
+}
+
+/// The n-th flow's client leg, and its server leg.
+fn legs(mirror: &Mirror, n: u32) -> [Leg; 2] {
+    let [client, server] = mirror.legs[0];
+    let local = SocketAddr::new(server.local.ip(), 1024 + (n & 0x3fff) as u16);
+    let peer = SocketAddr::new(server.peer.ip(), 9000 + (n >> 14) as u16);
+    [
+        Leg {
+            peer: numbered(client.peer, n),
+            ..client
+        },
+        Leg { peer, local },
+    ]
+}
+
+/// As many flows as there can be, made of the one that is there.
+fn fill(maps: &Maps, mirror: &Mirror) {
+    let models = mirror.legs[0].map(|leg| maps.record(leg).expect("a record"));
+    let mut all = Vec::new();
+    for n in 0..FLOWS {
+        let legs = legs(mirror, n);
+        for side in Side::BOTH {
+            let (i, far) = (side.index(), tuple(legs[side.other().index()]));
+            let mut record = models[i];
+            (record.saddr, record.daddr, record.sport, record.dport) =
+                (far.daddr, far.saddr, far.dport, far.sport);
+            record.serial = 1000 + n;
+            all.push((legs[i], record));
+        }
+    }
+    maps.add_all(&all);
+}
+
+pub(crate) fn rows(context: Context) {
+    let instance = unique_instance();
+    let (plane, _) = Dataplane::open(&Options {
+        max_flows: FLOWS + 2,
+        ..options(&instance)
+    })
+    .expect("loaded");
+    let plane = Plane::adopted(plane, &instance);
+    let mirror = Mirror::new(Family::V4);
+    mirror.splice(&plane, false);
+    fill(&Maps::open(&instance), &mirror);
+    println!("{:28}{:>12}", "", "a million");
+    let same = measure(&plane, &mirror.timed().bytes(), context, "forwarded");
+    println!("{:28}{same:>12}", format!("timestamps, {REPEAT} times"));
+    let mut at = 12345u32;
+    let met = (0..MET).map(|_| {
+        at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let packet = Packet {
+            src: legs(&mirror, (at >> 8) % FLOWS)[0].peer,
+            ..mirror.timed()
+        };
+        let ran = plane
+            .run_in(Hook::Ingress, &packet.bytes(), context, 1)
+            .expect("it runs");
+        assert_eq!(ran.verdict, 7);
+        ran.nanoseconds
+    });
+    // The clock is read twice within each, and nothing of the flow is in a cache.
+    println!("{:28}{:>12}", "timestamps, any of them", spread(met.collect()));
+}

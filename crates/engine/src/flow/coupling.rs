@@ -1,0 +1,153 @@
+//! The windows of a flow that is about to be spliced (papers' section III-E): what its ends are told, and what a drain waits
+//! for.
+
+use std::io;
+
+use longsplice_core::{
+    coupling::{self, Coupling, DirectionProgress, LegProgress},
+    seq::{Offset, Seq},
+};
+use longsplice_dataplane::{LegState, Side};
+use longsplice_repair::{TcpInfo, unread, unsent};
+use tokio::time::Instant;
+
+use super::{Flow, micros};
+use crate::{announce::Announcer, pump::Pump};
+
+/// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
+const NEARLY_CLOSED: i32 = 128 << 10;
+
+/// An end is offered less than before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Notice {
+    /// The highest TSval that was sent to it with the old edge.
+    tsval: u32,
+    /// What had come of it then.
+    sent: u32,
+}
+
+impl Flow {
+    /// Begins to couple the windows (papers' section III-E).
+    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], announcer: &Announcer) {
+        self.set_rooms(infos);
+        let states = Side::BOTH.map(|side| self.leg(side));
+        self.slot().set_coupling(true);
+        self.notices = Side::BOTH.map(|side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let allowed = o.rx_edge.wrapping_add(o.ack_off);
+            if x.fin || (x.tx_edge.wrapping_sub(allowed) as i32) <= 0 {
+                return None;
+            }
+            // Whatever has a later TSval was sent with the new edge; this is the first one.
+            let mut now = self.leg(side);
+            let tsval = now.ts_sent;
+            self.slot().set_echo(side, tsval);
+            now.ts_sent = tsval.wrapping_add(1);
+            self.announce_one(announcer, side, &now);
+            Some(Notice {
+                tsval,
+                sent: x.rx_end,
+            })
+        });
+    }
+
+    /// How much each end may have under way, from what our socket toward the other end has.
+    fn set_rooms(&self, infos: &[TcpInfo; 2]) {
+        for side in Side::BOTH {
+            let (x, o) = (&infos[side.index()], &infos[side.other().index()]);
+            let rtt_x = micros(x.min_rtt_us().unwrap_or_else(|| x.rtt_us()));
+            let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, micros(o.rtt_us()));
+            self.slot().set_room(side, room);
+        }
+    }
+
+    /// What the drain still has to wait for. Also follows the congestion windows, and has sockets announce a window
+    /// that their peers would not hear of otherwise.
+    pub(crate) fn coupling_obstacle(
+        &self,
+        pump: &Pump,
+        infos: &[TcpInfo; 2],
+        announcer: &Announcer,
+        since: Instant,
+        rates: [u64; 2],
+    ) -> io::Result<Option<coupling::Obstacle>> {
+        self.set_rooms(infos);
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let mut directions = Vec::with_capacity(2);
+        for side in Side::BOTH {
+            let (x, o) = (side, side.other());
+            let (from, to) = (&states[x.index()], &states[o.index()]);
+            // An end that has said its last byte uses no window.
+            let offered = if pump.passed_eof(x) {
+                from.rx_end
+            } else {
+                from.tx_edge
+            };
+            directions.push(DirectionProgress {
+                offered: Seq::new(offered),
+                sent: Seq::new(from.rx_end),
+                far_edge: Seq::new(to.rx_edge),
+                offset: Offset::new(from.seq_off),
+                notice: self.notice(x, from),
+                backlog: u64::from(unread(pump.socket(x))?)
+                    + pump.held(x) as u64
+                    + u64::from(unsent(pump.socket(o))?),
+                rate: rates[x.index()],
+            });
+        }
+        let legs = infos.each_ref().map(|i| LegProgress {
+            rtt: micros(i.rtt_us()),
+            rto: micros(i.rto_us()),
+            recovering: i.ca_state().is_recovering(),
+        });
+        let coupling = Coupling {
+            elapsed: since.elapsed(),
+            legs,
+            directions: [directions[0], directions[1]],
+        };
+        let obstacle = coupling::obstacle(&coupling);
+        if obstacle == Some(coupling::Obstacle::Window) {
+            self.announce_windows(announcer, &states, NEARLY_CLOSED);
+        }
+        Ok(obstacle)
+    }
+
+    fn notice(&self, side: Side, state: &LegState) -> coupling::Notice {
+        match self.notices[side.index()] {
+            None => coupling::Notice::Heard,
+            Some(n) if self.timestamps && (state.peer_echo.wrapping_sub(n.tsval) as i32) > 0 => {
+                coupling::Notice::Heard
+            }
+            Some(n) if n.sent != state.rx_end => coupling::Notice::Busy,
+            Some(_) => coupling::Notice::Quiet,
+        }
+    }
+
+    /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
+    /// `worth`, while its window is nearly closed. One that has ended sends no more; it may even be gone, and answer with a
+    /// reset.
+    pub(super) fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
+        for side in Side::BOTH {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let allowed = o.rx_edge.wrapping_add(o.ack_off);
+            let behind = allowed.wrapping_sub(x.tx_edge) as i32;
+            let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
+            if !x.fin && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED)) {
+                self.announce_one(announcer, side, x);
+            }
+        }
+    }
+
+    fn announce_one(&self, announcer: &Announcer, side: Side, state: &LegState) {
+        if let Err(error) = announcer.announce(self.legs[side.index()], state, self.timestamps) {
+            tracing::debug!(%error, "cannot announce what was acknowledged and offered");
+        }
+    }
+
+    /// Says to both ends what was acknowledged last.
+    pub(crate) fn announce(&self, announcer: &Announcer) {
+        for side in Side::BOTH {
+            self.announce_one(announcer, side, &self.leg(side));
+        }
+    }
+}
