@@ -155,21 +155,8 @@ fn connection(number: u32) -> (SocketAddr, SocketAddr) {
 
 /// The numbers of a flow: every other one turns back what the one before did.
 fn turn(number: u32) -> Plan {
-    let there = Plan {
-        scale_in: [7; 2],
-        scale_out: [7; 2],
-        ..Plan::default()
-    };
-    match number % 2 {
-        0 => there,
-        _ => Plan {
-            peer: [there.local[1], there.local[0]],
-            local: [there.peer[1], there.peer[0]],
-            ts: there.ts.map(u32::wrapping_neg),
-            clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
-            ..there
-        },
-    }
+    let [there, back] = Plan::mirror();
+    if number.is_multiple_of(2) { there } else { back }
 }
 
 /// A segment with timestamps of an even flow.

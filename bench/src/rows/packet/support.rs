@@ -19,4 +19,4 @@ pub mod packet;
 #[path = "../../../../crates/dataplane/tests/support/reference.rs"]
 mod reference;
 
-use family::choose;
+use family::{FAMILY, choose};
