@@ -129,12 +129,15 @@ static __always_inline int read_check(struct __sk_buff *skb, struct headers *h)
 	return bpf_skb_load_bytes(skb, tcp_check_at(h), &h->tcp.check, sizeof(h->tcp.check)) ? -1 : 0;
 }
 
-/* Whether the TCP checksum is left to the device (CHECKSUM_PARTIAL): only then the helper does not touch it.
- */
+/* Whether the TCP checksum is left to the device. Where the kernel does not tell us: only then the helper
+ * does not touch it. */
 static __always_inline int is_left_to_device(struct __sk_buff *skb, __u32 check_at)
 {
+	enum summed summed = summed_of(skb);
 	__u16 before = 0, after = 0;
 
+	if (summed != CHECKSUM_UNKNOWN)
+		return summed == CHECKSUM_PARTIAL;
 	if (bpf_skb_load_bytes(skb, check_at, &before, sizeof(before)) ||
 	    bpf_l4_csum_replace(skb, check_at, 0, 1, 0) ||
 	    bpf_skb_load_bytes(skb, check_at, &after, sizeof(after)))

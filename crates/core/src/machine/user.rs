@@ -1,7 +1,7 @@
 //! What user space does to a flow: the transitions that are not a packet's.
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, slot_flag, traits},
+    state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, seen, slot_flag, traits},
     undrain::settled,
 };
 use crate::seq::{Offset, Seq};
@@ -23,6 +23,8 @@ pub struct SocketState {
     pub snd_edge: Seq,
     /// The peer's timestamp.
     pub ts_recent: Seq,
+    /// The peer's FIN has come: it is among what `rcv_nxt` counts.
+    pub ended: bool,
 }
 
 /// A direction of a pair that is to be registered.
@@ -60,7 +62,8 @@ impl Leg {
         let edge = socket.rcv_edge - seq;
         Leg {
             rec: Record {
-                rx_end: rcv_nxt,
+                rx_end: rcv_nxt - u32::from(socket.ended),
+                seen: if socket.ended { seen::FIN } else { 0 },
                 rx_ack: socket.snd_una - ack,
                 rx_edge: socket.snd_edge - ack,
                 placement: Placement::Detached,
@@ -130,13 +133,14 @@ impl Flow {
     }
 
     /// Before a drain: what the local socket of a side has taken, up to `received` in the wire's numbers, as it says
-    /// itself. Bytes that were on their way to it when the pair was registered were not noted, nor what it took by a
+    /// itself; with the FIN of its peer if that has `ended`. Bytes that were on their way to it when the pair was registered were not noted, nor what it took by a
     /// window that nobody heard of.
-    pub fn note_received(&mut self, side: Side, received: Seq) {
+    pub fn note_received(&mut self, side: Side, received: Seq, ended: bool) {
         let (x, _) = self.legs(side);
         raise(&mut x.cut, received);
-        if received.after(x.rec.end()) {
-            x.rec.rx_end = received;
+        raise(&mut x.rec.rx_end, received - u32::from(ended));
+        if ended {
+            x.rec.seen |= seen::FIN;
         }
     }
 

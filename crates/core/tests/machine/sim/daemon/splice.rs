@@ -71,7 +71,7 @@ impl World {
         for side in Side::BOTH {
             if let Some(local) = &self.locals[side.index()] {
                 let received = local.rcv_seq(local.rcv_nxt) - self.flow.leg(side).adj_seq;
-                self.flow.note_received(side, received);
+                self.flow.note_received(side, received, local.got_fin());
             }
         }
         let mut offsets = [Offset::default(); 2];

@@ -194,6 +194,7 @@ impl Tcp {
             snd_una: self.snd_seq(self.una),
             snd_edge: self.snd_seq(self.snd_edge),
             ts_recent: self.ts_recent.unwrap_or_default(),
+            ended: self.got_fin(),
         }
     }
 
