@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 
 use self::ring::Ring;
@@ -46,7 +46,7 @@ struct Table {
 /// What a table has taken of memory, in bytes.
 struct Taken {
     caches: BTreeMap<String, f64>,
-    mapped: f64,
+    arrays: f64,
     unavailable: f64,
 }
 
@@ -58,13 +58,13 @@ impl Taken {
         caches.retain(|name, bytes| name.starts_with(ELEMENTS) && *bytes >= f64::from(flows));
         Taken {
             caches,
-            mapped: after.1 as f64 - before.1 as f64,
+            arrays: after.1 as f64 - before.1 as f64,
             unavailable: growth.unavailable,
         }
     }
 
     fn counted(&self) -> f64 {
-        self.mapped + self.caches.values().sum::<f64>()
+        self.arrays + self.caches.values().sum::<f64>()
     }
 }
 
@@ -103,7 +103,7 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     let net = ring::network();
     // Shortened, what the rest of the machine does meanwhile is counted, too.
     let usage: fn(_) -> _ = if scope.quick { Usage::now } else { Usage::settled };
-    let look = || anyhow::Ok((usage(None)?, memory::mapped()?));
+    let look = || anyhow::Ok((usage(None)?, memory::hash_tables()?));
     let nothing = look()?;
     // The packet of one flow would be another one's: so the smallest ring is two, each of which has the other's.
     let small = Ring::new(&net, &scope.room.instance(), 2)?;
@@ -112,6 +112,10 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     let (fixed, taken) = (
         Taken::between(&nothing, &one, flows),
         Taken::between(&one, &look()?, flows),
+    );
+    ensure!(
+        taken.arrays != 0.0,
+        "/proc/vmallocinfo does not tell the arrays of BPF's hash tables (htab_map_alloc): the table cannot be measured"
     );
     let each = |of: fn(&Taken) -> f64| (of(&taken) - of(&fixed)) / f64::from(flows - 2);
     let walks = scope.count(2000, 100);
@@ -191,7 +195,7 @@ fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
             least(400.0, 250.0),
             bytes.median,
             format!(
-                "{}: elements in use and the array of buckets (slabinfo, VmallocUsed), less what a table of one flow takes; {} by MemAvailable",
+                "{}: elements in use and the array of buckets (slabinfo, vmallocinfo), less what a table of one flow takes; {} by MemAvailable",
                 bytes.show(),
                 unavailable.show()
             ),
