@@ -1,16 +1,25 @@
 //! What can stand between client and server, and how fast one stream passes it.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use longsplice_lab::topology::Nodes;
 use serde::Serialize;
 
 use crate::daemon::{Daemon, Instance, Policy};
+use crate::filter::{self, Filter};
+use crate::holder::Held;
 use crate::iperf::{self, Bulk};
 use crate::peers::{self, Peer};
 use crate::stats::Spread;
 use crate::supervise::Room;
+use crate::wait;
+
+/// How long 8,000 connections may take to be detached once they are open.
+const DETACH: Duration = Duration::from_secs(60);
+/// How long quiet ones may: an acknowledgement is delayed by 40 ms.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// One way from client to server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -18,6 +27,8 @@ use crate::supervise::Room;
 pub(crate) enum Contender {
     /// The kernel forwards packets; no program is attached.
     Router,
+    /// The same with a packet filter.
+    FilteringRouter,
     /// Longsplice, every connection spliced at once and detached.
     Spliced,
     /// Longsplice, no connection spliced.
@@ -37,6 +48,7 @@ impl Contender {
     pub(crate) fn title(self) -> &'static str {
         match self {
             Contender::Router => "kernel router",
+            Contender::FilteringRouter => "filtering kernel router",
             Contender::Spliced => "longsplice, spliced",
             Contender::Relay => "longsplice, relay",
             Contender::HaProxy => "HAProxy, splice-auto",
@@ -58,24 +70,68 @@ pub(crate) struct Rig<'a> {
 
 /// A contender that stands ready. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct Standing<'a> {
     /// Where the client is to connect.
     pub(crate) at: SocketAddr,
     /// The daemon, if it is Longsplice.
     pub(crate) daemon: Option<Daemon>,
     /// The peer, if it is one.
     pub(crate) peer: Option<Peer>,
+    /// Whether connections are spliced and detached.
+    pub(crate) splices: bool,
+    /// What the router compares packets with.
+    _filter: Option<Filter<'a>>,
 }
 
-impl Standing {
+impl Standing<'_> {
     /// The process in the middle, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         let daemon = self.daemon.as_ref().map(Daemon::pid);
         daemon.or(self.peer.as_ref().map(Peer::pid))
     }
+
+    /// Waits until so many connections have been detached, if that is what is done with them.
+    pub(crate) fn detached(&self, connections: usize) -> Result<()> {
+        let lacking = self.lacking(connections, DETACH)?;
+        ensure!(
+            lacking == 0,
+            "{lacking} of {connections} connections were not detached in {DETACH:?}"
+        );
+        Ok(())
+    }
+
+    /// The same of open connections that are quiet. What is not detached for long is made to say something more, once;
+    /// answers how many connections that was necessary for.
+    pub(crate) fn detached_or_nudged(&self, held: &mut Held, connections: usize) -> Result<usize> {
+        let lacking = self.lacking(connections, QUIET)?;
+        if lacking > 0 {
+            eprintln!("   {lacking} quiet connections are STUCK in their drain until more passes");
+            held.exchange(1, b'!')?;
+            self.detached(connections)?;
+        }
+        Ok(lacking)
+    }
+
+    /// How many of so many connections are not detached after `patience`, at the longest.
+    fn lacking(&self, connections: usize, patience: Duration) -> Result<usize> {
+        let Some(daemon) = self.daemon.as_ref().filter(|_| self.splices) else {
+            return Ok(0);
+        };
+        let start = Instant::now();
+        wait::until("connections to be detached", DETACH, || {
+            let counters = daemon.status()?.counters;
+            ensure!(
+                counters.relayed_total == 0,
+                "some connections ended: {:?}",
+                counters.relayed_reasons
+            );
+            let lacking = connections.saturating_sub(counters.detached_total as usize);
+            Ok((lacking == 0 || start.elapsed() > patience).then_some(lacking))
+        })
+    }
 }
 
-impl Rig<'_> {
+impl<'a> Rig<'a> {
     /// Where the server listens.
     pub(crate) fn server(&self) -> SocketAddr {
         (self.nodes.server_addr, 5201).into()
@@ -87,7 +143,7 @@ impl Rig<'_> {
     }
 
     /// Starts one.
-    pub(crate) fn start(&self, contender: Contender) -> Result<Standing> {
+    pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
         let (room, at, to) = (self.room, self.front(), self.server());
         let middle = &self.nodes.forwarder;
         let longsplice = |splice| -> Result<_> {
@@ -96,11 +152,14 @@ impl Rig<'_> {
             Ok((Some(daemon), None))
         };
         let (daemon, peer) = match contender {
-            Contender::Router => {
+            Contender::Router | Contender::FilteringRouter => {
+                let filters = contender == Contender::FilteringRouter;
                 return Ok(Standing {
                     at: to,
                     daemon: None,
                     peer: None,
+                    splices: false,
+                    _filter: filters.then(|| filter::start(room, middle)).transpose()?,
                 });
             }
             Contender::Spliced => longsplice("now")?,
@@ -118,7 +177,13 @@ impl Rig<'_> {
                 Some(peers::nginx_stream(room, middle, at, to, peers::SMALL)?),
             ),
         };
-        Ok(Standing { at, daemon, peer })
+        Ok(Standing {
+            at,
+            daemon,
+            peer,
+            splices: contender == Contender::Spliced,
+            _filter: None,
+        })
     }
 
     /// Measures one stream through one of them, which has the machine for itself.

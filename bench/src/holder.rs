@@ -1,10 +1,11 @@
 //! Thousands of connections, open and idle.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use longsplice_lab::topology::Nodes;
 use socket2::SockRef;
 
@@ -23,17 +24,81 @@ pub(crate) struct Held {
 impl Held {
     /// Opens `count` connections one after the other from the client to `to`; they arrive at `at` in the server.
     pub(crate) fn open(nodes: &Nodes, at: SocketAddr, to: SocketAddr, count: usize) -> Result<Self> {
-        let listener = nodes.server.run(|| listen(at))?.context("listen")?;
-        let mut ends = Vec::with_capacity(count);
-        let opened = nodes.client.run(|| {
-            for _ in 0..count {
-                ends.push(open_one(&listener, to)?);
-            }
-            io::Result::Ok(())
-        })?;
-        opened.with_context(|| format!("open connection {} of {count} to {to}", ends.len() + 1))?;
-        Ok(Held { ends })
+        Held::open_by(1, nodes, at, to, count)
     }
+
+    /// The same with so many on their way at a time. The two ends of an element may be of different connections then.
+    pub(crate) fn open_by(
+        threads: usize,
+        nodes: &Nodes,
+        at: SocketAddr,
+        to: SocketAddr,
+        count: usize,
+    ) -> Result<Self> {
+        let listener = nodes.server.run(|| listen(at))?.context("listen")?;
+        let share = |number| count / threads + usize::from(number < count % threads);
+        let open = |count| (0..count).map(|_| open_one(&listener, to)).collect();
+        let opened = nodes.client.run(|| {
+            thread::scope(|scope| {
+                let one = |number| {
+                    let (share, open) = (&share, &open);
+                    scope.spawn(move || -> io::Result<Vec<_>> { open(share(number)) })
+                };
+                // All of them are started before one is waited for.
+                let all: Vec<_> = (0..threads).map(one).collect();
+                let all = all.into_iter().map(|thread| thread.join());
+                all.map(|opened| opened.map_err(|_| io::Error::other("a thread panicked"))?)
+                    .collect::<io::Result<Vec<_>>>()
+            })
+        })?;
+        let ends = opened.with_context(|| format!("open {count} connections to {to}"))?;
+        Ok(Held {
+            ends: ends.into_iter().flatten().collect(),
+        })
+    }
+
+    /// Each write is a segment from now on (RFC 1122 section 4.2.3.4 is not followed).
+    pub(crate) fn set_nodelay(&self) -> Result<()> {
+        let mut ends = self.ends.iter().flatten();
+        Ok(ends.try_for_each(|end| end.set_nodelay(true))?)
+    }
+
+    /// Sends `size` bytes each way on each connection, every one of them `byte`, and compares what arrives.
+    pub(crate) fn exchange(&mut self, size: usize, byte: u8) -> Result<()> {
+        let (sent, mut got) = (vec![byte; size], vec![!byte; size]);
+        for [client, _] in &mut self.ends {
+            client.write_all(&sent).context("send a segment")?;
+        }
+        for [_, server] in &mut self.ends {
+            server.read_exact(&mut got).context("wait for a segment")?;
+            ensure!(got == sent, "another segment arrived than was sent");
+            server.write_all(&sent).context("answer a segment")?;
+        }
+        for [client, _] in &mut self.ends {
+            got.fill(!byte);
+            client.read_exact(&mut got).context("wait for an answer")?;
+            ensure!(got == sent, "another answer arrived than was sent");
+        }
+        Ok(())
+    }
+
+    /// Ends them all in good order, the client first; answers when both ends of each have seen the other's.
+    pub(crate) fn close(mut self) -> Result<()> {
+        let shut = |from: &TcpStream| from.shutdown(Shutdown::Write);
+        self.ends.iter().try_for_each(|[client, _]| shut(client))?;
+        for [_, server] in &mut self.ends {
+            end_of(server)?;
+            shut(server)?;
+        }
+        self.ends.iter_mut().try_for_each(|[client, _]| end_of(client))
+    }
+}
+
+/// Reads the end of a stream.
+fn end_of(stream: &mut TcpStream) -> Result<()> {
+    let read = stream.read(&mut [0]).context("read the end of a connection")?;
+    ensure!(read == 0, "a connection brought a byte that nobody sent");
+    Ok(())
 }
 
 impl Drop for Held {

@@ -4,10 +4,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | `supervise` | runs the work in a child, and removes what is left however that ended |
-//! | `daemon`, `peers`, `contender` | start what stands in the middle, and stop it |
+//! | `daemon`, `peers`, `filter`, `contender` | start what stands in the middle, and stop it |
 //! | `inside` | the library itself in the middle, in this process |
+//! | `cores` | gives the middle a core of its own |
 //! | `iperf`, `holder`, `memory`, `capture` | measure |
-//! | `stats`, `report`, `row`, `machine` | sum up |
+//! | `stats`, `report`, `row`, `svg`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
 
@@ -15,8 +16,10 @@
 
 mod capture;
 mod contender;
+mod cores;
 mod daemon;
 pub mod demo;
+mod filter;
 mod holder;
 mod inside;
 mod iperf;
@@ -28,4 +31,5 @@ mod row;
 pub mod rows;
 mod stats;
 mod supervise;
+mod svg;
 mod wait;

@@ -63,17 +63,25 @@ pub(crate) fn meminfo(name: &str) -> Result<u64> {
 /// The seconds that all processors together have been busy since the start: everything but idling, waiting for
 /// a disk, and what the hypervisor took.
 pub(crate) fn busy_seconds() -> Result<f64> {
+    busy_seconds_in("cpu ")
+}
+
+/// The same of one processor, in clock ticks (10 ms) that the kernel samples.
+pub(crate) fn busy_seconds_of(cpu: usize) -> Result<f64> {
+    busy_seconds_in(&format!("cpu{cpu} "))
+}
+
+fn busy_seconds_in(name: &str) -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
-    let ticks = busy_ticks(&stat).context("/proc/stat has no line of all processors")?;
+    let ticks = busy_ticks(&stat, name).with_context(|| format!("/proc/stat has no line `{name}`"))?;
     Ok(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// user, nice, system, irq and softirq of the first line of proc_stat(5).
-fn busy_ticks(stat: &str) -> Option<u64> {
+/// user, nice, system, irq and softirq of a line of proc_stat(5).
+fn busy_ticks(stat: &str, name: &str) -> Option<u64> {
     let fields: Vec<u64> = stat
         .lines()
-        .next()?
-        .strip_prefix("cpu ")?
+        .find_map(|line| line.strip_prefix(name))?
         .split_whitespace()
         .map_while(|field| field.parse().ok())
         .collect();
@@ -112,8 +120,10 @@ mod tests {
 
     #[test]
     fn idling_is_not_work() {
-        assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0"), Some(31));
-        assert_eq!(busy_ticks("intr 1"), None);
+        let stat = "cpu  1 2 4 1000 1000 8 16 1000 0 0\ncpu0 1 1 1 9 9 1 1 9 0 0\n";
+        assert_eq!(busy_ticks(stat, "cpu "), Some(31));
+        assert_eq!(busy_ticks(stat, "cpu0 "), Some(5));
+        assert_eq!(busy_ticks(stat, "cpu1 "), None);
     }
 
     #[test]

@@ -123,6 +123,19 @@ fn objects(line: &str) -> Option<(String, u64)> {
     Some((name, active * size))
 }
 
+/// The arrays of all hash tables of BPF, in bytes: what their elements hang on is mapped, and not from a cache.
+pub(crate) fn hash_tables() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmallocinfo").context("read /proc/vmallocinfo")?;
+    Ok(text.lines().filter_map(hash_table).sum())
+}
+
+/// The size of a mapping, if that is what it was made for.
+fn hash_table(line: &str) -> Option<u64> {
+    let mut fields = line.split_whitespace().skip(1);
+    let size = fields.next()?.parse().ok()?;
+    fields.next()?.starts_with("htab_map_alloc+").then_some(size)
+}
+
 /// The pages that all TCP sockets of the machine hold.
 fn socket_pages() -> Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("read /proc/net/sockstat")?;
@@ -182,6 +195,15 @@ mod tests {
         assert_eq!(objects(&line("TCPv6")), None);
         assert!(objects(&line("kmalloc-512")).is_some());
         assert_eq!(objects(&line("ext4_inode_cache")), None);
+    }
+
+    #[test]
+    fn mappings_of_hash_tables_are_counted_and_no_others() {
+        let line = |caller: &str| {
+            format!("0xffffc90000000000-0xffffc90000005000   20480 {caller} pages=4 vmalloc N0=4")
+        };
+        assert_eq!(hash_table(&line("htab_map_alloc+0xf6/0x5a0")), Some(20480));
+        assert_eq!(hash_table(&line("ringbuf_map_alloc+0x151/0x260")), None);
     }
 
     #[test]

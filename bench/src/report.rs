@@ -27,6 +27,11 @@ pub(crate) enum Target {
         /// What it should.
         aim: f64,
     },
+    /// A table and a plot must be there, and something in them should be at most so much.
+    Shown {
+        /// What it should reach.
+        aim: f64,
+    },
 }
 
 /// How a measure stands to its target.
@@ -41,6 +46,8 @@ pub(crate) enum Verdict {
     Missed,
     /// It could not be measured.
     Failed,
+    /// What is to be measured does not exist yet.
+    NotBuilt,
 }
 
 impl Target {
@@ -48,6 +55,7 @@ impl Target {
         let (must, aim) = match self {
             Target::AtLeast { must, aim } => (value >= must, value >= aim),
             Target::AtMost { must, aim } => (value <= must, value <= aim),
+            Target::Shown { aim } => (value.is_finite(), value <= aim),
         };
         match (must, aim) {
             (true, true) => Verdict::Aim,
@@ -60,6 +68,7 @@ impl Target {
         let (sign, must, aim) = match self {
             Target::AtLeast { must, aim } => ("≥", must, aim),
             Target::AtMost { must, aim } => ("≤", must, aim),
+            Target::Shown { aim } => return ("table and plot".to_owned(), format!("≤ {}", number(aim))),
         };
         (
             format!("{sign} {}", number(must)),
@@ -75,6 +84,7 @@ impl Verdict {
             Verdict::Must => "reached",
             Verdict::Missed => "MISSED",
             Verdict::Failed => "NOT MEASURED",
+            Verdict::NotBuilt => "not built",
         }
     }
 }
@@ -120,6 +130,19 @@ impl Finding {
         })
     }
 
+    /// A row of something that does not exist yet; `why` says what takes its place meanwhile.
+    pub(crate) fn not_built(row: Row, measure: &str, target: Target, why: &str) -> Self {
+        Finding {
+            row,
+            measure: measure.to_owned(),
+            target,
+            value: None,
+            verdict: Verdict::NotBuilt,
+            detail: why.to_owned(),
+            data: Value::Null,
+        }
+    }
+
     /// A row that could not be measured.
     pub(crate) fn failed(row: Row, measure: &str, error: &anyhow::Error) -> Self {
         Finding {
@@ -162,18 +185,18 @@ impl Book {
         })
     }
 
-    /// Where a figure of this run goes, beside the samples.
+    /// Where a figure (`svg`) or a table (`md`) of this run goes, beside the samples.
     ///
     /// # Errors
     /// There is no place for it.
-    pub(crate) fn figure(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn beside(&self, name: &str, extension: &str) -> Result<PathBuf> {
         let (dir, stem) = self
             .file
             .parent()
             .zip(self.file.file_stem())
             .context("results need a directory")?;
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-        Ok(dir.join(format!("{}-{name}.svg", stem.to_string_lossy())))
+        Ok(dir.join(format!("{}-{name}.{extension}", stem.to_string_lossy())))
     }
 
     /// Takes in what an experiment found, and saves everything so far.
@@ -202,7 +225,7 @@ impl Book {
             out += " (shortened: the figures only show that the harness works)";
         }
         out += "\n";
-        for table in [Table::Splice, Table::Return] {
+        for table in Table::ALL {
             out += &self.show_table(table);
         }
         out + &format!("\nAll samples: {}\n", self.file.display())
@@ -259,6 +282,10 @@ mod tests {
         assert_eq!(less.verdict(2.1), Verdict::Missed);
         assert_eq!(less.verdict(0.5), Verdict::Aim);
         assert_eq!(less.verdict(f64::NAN), Verdict::Missed);
+        let shown = Target::Shown { aim: 1.0 };
+        assert_eq!(shown.verdict(1.0), Verdict::Aim);
+        assert_eq!(shown.verdict(7.0), Verdict::Must);
+        assert_eq!(shown.verdict(f64::NAN), Verdict::Missed);
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(crate) enum Table {
     Splice,
     /// The way back, of the third issue: `3.7`.
     Return,
+    /// The complete translation and the price of a packet, of the fourth: `4.1`.
+    Translation,
 }
 
 /// One row of one of them.
@@ -24,11 +26,24 @@ pub(crate) struct Row {
 }
 
 impl Table {
+    /// All of them, in the order in which they are shown.
+    pub(crate) const ALL: [Table; 3] = [Table::Splice, Table::Return, Table::Translation];
+
+    /// What stands before the numbers of its rows.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Table::Splice => "",
+            Table::Return => "3.",
+            Table::Translation => "4.",
+        }
+    }
+
     /// Its heading.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Table::Splice => "The splice",
             Table::Return => "The way back",
+            Table::Translation => "The complete translation, and the price of a packet",
         }
     }
 }
@@ -49,14 +64,19 @@ impl Row {
             number,
         }
     }
+
+    /// A row of the complete translation's.
+    pub(crate) const fn translation(number: u8) -> Self {
+        Row {
+            table: Table::Translation,
+            number,
+        }
+    }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.table {
-            Table::Splice => write!(f, "{}", self.number),
-            Table::Return => write!(f, "3.{}", self.number),
-        }
+        write!(f, "{}{}", self.table.prefix(), self.number)
     }
 }
 
@@ -64,14 +84,14 @@ impl FromStr for Row {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (make, number): (fn(u8) -> Row, _) = match text.strip_prefix("3.") {
-            Some(number) => (Row::back, number),
-            None => (Row::splice, text),
-        };
-        let known = |number: &u8| *number > 0;
-        let number = number.parse().ok().filter(known);
-        number
-            .map(make)
+        let behind = |table: Table| Some((table, text.strip_prefix(table.prefix())?));
+        // The first table's prefix, which is none, begins every text.
+        let found = Table::ALL.into_iter().rev().find_map(behind);
+        found
+            .and_then(|(table, number)| {
+                let number = number.parse().ok().filter(|number: &u8| *number > 0)?;
+                Some(Row { table, number })
+            })
             .ok_or_else(|| format!("`{text}` is no row: 7, say, or 3.2"))
     }
 }
@@ -88,12 +108,13 @@ mod tests {
 
     #[test]
     fn rows_read_back_what_they_show_and_keep_their_order() {
-        let rows = ["1", "3", "10", "3.1", "3.6"].map(|text| (text, text.parse::<Row>().unwrap()));
+        let rows =
+            ["1", "3", "10", "3.1", "3.6", "4.1", "4.7"].map(|text| (text, text.parse::<Row>().unwrap()));
         for (text, row) in rows {
             assert_eq!(row.to_string(), text);
         }
         assert!(rows.is_sorted_by_key(|(_, row)| *row));
-        for wrong in ["", "0", "3.", "3.0", "x", "4.1", "1.2.3"] {
+        for wrong in ["", "0", "3.", "3.0", "x", "2.1", "4.", "1.2.3"] {
             assert!(wrong.parse::<Row>().is_err(), "{wrong}");
         }
     }

@@ -4,20 +4,18 @@
 //! through the kernel's router, which keeps nothing of them, and what they took is subtracted.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use longsplice_lab::{Three, ThreeOptions};
 use serde::Serialize;
 
 use super::Scope;
-use crate::contender::{Contender, Rig, Standing};
+use crate::contender::{Contender, Rig};
 use crate::holder::Held;
 use crate::memory::{Growth, Usage};
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
-use crate::wait;
 
 const CONTENDERS: [Contender; 4] = [
     Contender::Router,
@@ -25,8 +23,6 @@ const CONTENDERS: [Contender; 4] = [
     Contender::HaProxy,
     Contender::NginxDefault,
 ];
-/// How long 8,000 connections may take to be detached once they are open.
-const DETACH: Duration = Duration::from_secs(60);
 
 /// One measurement.
 #[derive(Debug, Serialize)]
@@ -71,30 +67,13 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
     let standing = rig.start(contender)?;
     let before = Usage::settled(standing.pid())?;
     let held = Held::open(&net, rig.server(), standing.at, connections)?;
-    detached(&standing, connections)?;
+    standing.detached(connections)?;
     let after = Usage::settled(standing.pid())?;
     drop(held);
     Ok(Sample {
         contender,
         connections,
         growth: after.since(&before),
-    })
-}
-
-/// Waits until Longsplice, if it is what stands in the middle, holds no socket any more.
-fn detached(standing: &Standing, connections: usize) -> Result<()> {
-    let Some(daemon) = &standing.daemon else {
-        return Ok(());
-    };
-    let wanted = connections as u64;
-    wait::until("all connections to be detached", DETACH, || {
-        let counters = daemon.status()?.counters;
-        ensure!(
-            counters.relayed_total == 0,
-            "some connections ended: {:?}",
-            counters.relayed_reasons
-        );
-        Ok((counters.detached_total >= wanted).then_some(()))
     })
 }
 

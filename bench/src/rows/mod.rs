@@ -9,6 +9,9 @@ mod integrity;
 mod load;
 mod memory;
 mod middle;
+mod packet;
+mod rate;
+mod segments;
 mod switch;
 mod trace;
 mod unsplice;
@@ -21,6 +24,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Parser;
 
+use crate::cores::Work;
 use crate::report::{Book, Finding};
 use crate::row::Row;
 use crate::supervise::{Room, supervised};
@@ -32,7 +36,8 @@ struct Args {
     /// Shortened versions of everything: shows that the harness works
     #[arg(long)]
     quick: bool,
-    /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back [default: all]
+    /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
+    /// complete translation [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
     /// Where the results go, as JSON
@@ -69,6 +74,14 @@ impl Scope<'_> {
         if self.quick { quick } else { full }
     }
 
+    /// What the cores do by themselves, now.
+    fn background(&self) -> Result<Work> {
+        match self.quick {
+            true => Ok(Work::NONE),
+            false => Work::background(),
+        }
+    }
+
     /// Whether a measurement during which the emulator was late is made again; a shortened run takes what it gets.
     fn again(&self, discarded: &mut usize) -> Result<bool> {
         if self.quick {
@@ -92,7 +105,7 @@ impl Scope<'_> {
 
     /// Where a figure goes.
     fn figure(&self, name: &str) -> Result<PathBuf> {
-        self.book.figure(name)
+        self.book.beside(name, "svg")
     }
 }
 
@@ -116,7 +129,7 @@ const EXPERIMENTS: &[Experiment] = &[
         run: integrity::run,
     },
     Experiment {
-        rows: &[Row::splice(4)],
+        rows: &[Row::splice(4), Row::translation(4)],
         title: "one bulk stream, offloads off",
         run: bulk::without_offloads,
     },
@@ -169,6 +182,26 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::back(6)],
         title: "a sequence trace through a splice and the way back",
         run: trace::run,
+    },
+    Experiment {
+        rows: &[
+            Row::translation(1),
+            Row::translation(2),
+            Row::translation(3),
+            Row::translation(7),
+        ],
+        title: "one packet, and one flow",
+        run: packet::run,
+    },
+    Experiment {
+        rows: &[Row::translation(5)],
+        title: "the papers' tables: processing of a segment",
+        run: segments::run,
+    },
+    Experiment {
+        rows: &[Row::translation(6)],
+        title: "connections per second on one core",
+        run: rate::run,
     },
 ];
 

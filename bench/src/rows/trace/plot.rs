@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::lines::{Lines, Order};
 use super::record::{Marks, Record};
+use crate::svg::{self, show, text, ticks};
 
 const WIDTH: f64 = 1240.0;
 const LEFT: f64 = 70.0;
@@ -44,17 +45,9 @@ pub(super) fn plot(record: &Record, depth: &str) -> String {
     let rows = [ABOVE + 26.0, OVERVIEW + 2.0 * ABOVE + BELOW + 26.0];
     let rows = [rows[0], rows[1], rows[1] + ZOOM + ABOVE + BELOW];
     let height = rows[2] + ZOOM + BELOW + 30.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
+    let mut out = svg::begin(WIDTH, height);
     let title = format!("Sequence numbers of a busy connection through a splice and the way back ({depth})");
-    text(
-        &mut out,
-        (LEFT, 24.0),
-        "start",
-        &format!("<tspan font-size=\"16\">{title}</tspan>"),
-    );
+    svg::title(&mut out, (LEFT, 24.0), &title);
     legend(&mut out, height - 14.0);
 
     let end = record.client.data.last().map_or(1.0, |data| data.at);
@@ -263,43 +256,9 @@ fn legend(out: &mut String, y: f64) {
     }
 }
 
-fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, what: &str) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{what}</text>"
-    );
-}
-
-/// Round numbers in a range, some five of them.
-fn ticks(range: &Range<f64>) -> Vec<f64> {
-    let rough = (range.end - range.start) / 5.0;
-    if rough <= 0.0 || !rough.is_finite() {
-        return Vec::new();
-    }
-    let power = 10f64.powf(rough.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
-    let step = steps.into_iter().find(|step| *step >= rough).unwrap_or(rough);
-    let first = (range.start / step).ceil() as i64;
-    let last = (range.end / step).floor() as i64;
-    (first..=last).map(|n| n as f64 * step).collect()
-}
-
-fn show(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_round_and_inside() {
-        let shown = |range| ticks(&range).into_iter().map(show).collect::<Vec<_>>();
-        assert_eq!(shown(0.0..1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
-        assert_eq!(shown(12.3..13.1), ["12.4", "12.6", "12.8", "13"]);
-        assert!(ticks(&(1.0..1.0)).is_empty());
-    }
 
     #[test]
     fn an_empty_record_is_drawn_without_harm() {

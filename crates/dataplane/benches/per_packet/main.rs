@@ -98,21 +98,9 @@ impl Mirror {
         };
         let [p1, l1, p2, l2] = ends.map(address);
         let leg = |peer, local| Leg { peer, local };
-        let there = Plan {
-            scale_in: [7; 2],
-            scale_out: [7; 2],
-            ..Plan::default()
-        };
-        let back = Plan {
-            peer: [there.local[1], there.local[0]],
-            local: [there.peer[1], there.peer[0]],
-            ts: there.ts.map(u32::wrapping_neg),
-            clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
-            ..there.clone()
-        };
         Mirror {
             legs: [[leg(p1, l1), leg(p2, l2)], [leg(l2, p2), leg(l1, p1)]],
-            plans: [there, back],
+            plans: Plan::mirror(),
         }
     }
 

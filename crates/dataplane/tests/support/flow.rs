@@ -177,6 +177,23 @@ impl Plan {
         }
     }
 
+    /// Two flows, of which the second turns back what the first does to a segment.
+    pub fn mirror() -> [Plan; 2] {
+        let there = Plan {
+            scale_in: [7; 2],
+            scale_out: [7; 2],
+            ..Plan::default()
+        };
+        let back = Plan {
+            peer: [there.local[1], there.local[0]],
+            local: [there.peer[1], there.peer[0]],
+            ts: there.ts.map(u32::wrapping_neg),
+            clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
+            ..there.clone()
+        };
+        [there, back]
+    }
+
     pub fn seq_off(&self, side: Side) -> u32 {
         self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
     }

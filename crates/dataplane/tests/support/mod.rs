@@ -1,22 +1,7 @@
 //! What the tests of the kernel half stand on: packets built and translated independently of it, and a flow in a network
 //! namespace of its own. Needs root.
 
-use longsplice_dataplane::Family;
-
-/// The version of IP of all that a test binary sends: the same tables are compiled for both.
-pub const FAMILY: Family = match env!("CARGO_CRATE_NAME").as_bytes() {
-    b"packets_v6" => Family::V6,
-    _ => Family::V4,
-};
-
-/// What stands here for IPv4, and here for IPv6.
-pub const fn choose<T: Copy>(v4: T, v6: T) -> T {
-    match FAMILY {
-        Family::V4 => v4,
-        Family::V6 => v6,
-    }
-}
-
+mod family;
 pub mod flow;
 pub mod icmp;
 pub mod net;
@@ -26,3 +11,5 @@ pub mod raw;
 pub mod reference;
 pub mod tap;
 pub mod woken;
+
+pub use family::{FAMILY, choose};

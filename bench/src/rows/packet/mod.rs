@@ -1,0 +1,205 @@
+//! Rows 4.1 to 4.3 and 4.7: what a packet costs in the program alone (BPF test run), and what memory a flow takes, with one
+//! flow and with a million in the table.
+
+mod ring;
+mod support;
+
+use std::collections::BTreeMap;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde::Serialize;
+
+use self::ring::Ring;
+use super::Scope;
+use crate::memory::{self, Usage};
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+/// How the names of the caches begin that BPF takes the elements of maps from.
+const ELEMENTS: &str = "kmalloc-";
+
+/// One round: nanoseconds, and bytes.
+#[derive(Debug, Serialize)]
+struct Round {
+    /// Of the small table and of the large one.
+    sizes: [Table; 2],
+    /// What each further flow of the large one takes.
+    bytes_per_flow: f64,
+    /// The same, by what the kernel says is not available any more.
+    unavailable_per_flow: f64,
+    /// What the large table took, by cache.
+    taken: BTreeMap<String, f64>,
+}
+
+/// What was measured with one table.
+#[derive(Debug, Serialize)]
+struct Table {
+    flows: u32,
+    /// Nanoseconds of one translation: the median of many walks, and the 10th and 90th percentile.
+    translated: [f64; 3],
+    /// The same for a segment of no flow.
+    passed: [f64; 3],
+}
+
+/// What a table has taken of memory, in bytes.
+struct Taken {
+    caches: BTreeMap<String, f64>,
+    arrays: f64,
+    unavailable: f64,
+}
+
+impl Taken {
+    /// Between two looks, by so many flows. What grew by less than a byte for each of them is somebody else's.
+    fn between(before: &(Usage, u64), after: &(Usage, u64), flows: u32) -> Taken {
+        let growth = after.0.since(&before.0);
+        let mut caches = growth.kernel;
+        caches.retain(|name, bytes| name.starts_with(ELEMENTS) && *bytes >= f64::from(flows));
+        Taken {
+            caches,
+            arrays: after.1 as f64 - before.1 as f64,
+            unavailable: growth.unavailable,
+        }
+    }
+
+    fn counted(&self) -> f64 {
+        self.arrays + self.caches.values().sum::<f64>()
+    }
+}
+
+/// Rows 4.1 to 4.3 and 4.7.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let (flows, rounds) = scope.count((1_000_000, 5), (20_000, 1));
+    let mut all = Vec::new();
+    for number in 1..=rounds {
+        // The network is the thread's.
+        let round = thread::scope(|threads| threads.spawn(|| round(scope, flows)).join());
+        let round = round.map_err(|panic| anyhow!("round {number} panicked: {}", said(&*panic)))??;
+        let [one, many] = &round.sizes;
+        eprintln!(
+            "   {} and {} flows: {:.0} and {:.0} ns translated, {:.0} and {:.0} not ours; {:.0} bytes a flow",
+            one.flows,
+            many.flows,
+            one.translated[0],
+            many.translated[0],
+            one.passed[0],
+            many.passed[0],
+            round.bytes_per_flow
+        );
+        all.push(round);
+    }
+    judge(flows, &all)
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("nothing")
+}
+
+fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
+    let net = ring::network();
+    // Shortened, what the rest of the machine does meanwhile is counted, too.
+    let usage: fn(_) -> _ = if scope.quick { Usage::now } else { Usage::settled };
+    let look = || anyhow::Ok((usage(None)?, memory::hash_tables()?));
+    let nothing = look()?;
+    // The packet of one flow would be another one's: so the smallest ring is two, each of which has the other's.
+    let small = Ring::new(&net, &scope.room.instance(), 2)?;
+    let one = look()?;
+    let large = Ring::new(&net, &scope.room.instance(), flows)?;
+    let (fixed, taken) = (
+        Taken::between(&nothing, &one, flows),
+        Taken::between(&one, &look()?, flows),
+    );
+    ensure!(
+        taken.arrays != 0.0,
+        "/proc/vmallocinfo does not tell the arrays of BPF's hash tables (htab_map_alloc): the table cannot be measured"
+    );
+    let each = |of: fn(&Taken) -> f64| (of(&taken) - of(&fixed)) / f64::from(flows - 2);
+    let walks = scope.count(2000, 100);
+    let table = |ring: &Ring, flows| -> Result<Table> {
+        let spread = |times| {
+            let spread = Spread::of(times).context("nothing was run")?;
+            anyhow::Ok([spread.median, spread.p10, spread.p90])
+        };
+        Ok(Table {
+            flows,
+            translated: spread(ring.translate(walks)?)?,
+            passed: spread(ring.pass(walks)?)?,
+        })
+    };
+    Ok(Round {
+        sizes: [table(&small, 2)?, table(&large, flows)?],
+        bytes_per_flow: each(Taken::counted),
+        unavailable_per_flow: each(|taken| taken.unavailable),
+        taken: taken.caches,
+    })
+}
+
+fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
+    let spread = |of: &dyn Fn(&Round) -> f64| Spread::of(all.iter().map(of)).context("nothing was measured");
+    let [one, many] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].translated[0]));
+    let [alone, among] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].passed[0]));
+    let (one, many, alone, among) = (one?, many?, alone?, among?);
+    let bytes = spread(&|round| round.bytes_per_flow)?;
+    let unavailable = spread(&|round| round.unavailable_per_flow)?;
+    let least = |must, aim| Target::AtMost { must, aim };
+    let way = "medians of rounds, in ns; a test run repeats 250 times; without sending, and with what the \
+               run of an empty program takes (per_packet tells)";
+    Ok(vec![
+        Finding::new(
+            Row::translation(1),
+            "a segment with timestamps in the tc program, 1 flow, ns",
+            least(200.0, 90.0),
+            one.median,
+            format!(
+                "{}: {way}; two flows that turn each other's segments back",
+                one.show()
+            ),
+            &all,
+        )?,
+        Finding::new(
+            Row::translation(1),
+            format!("the same, {flows} flows in the table"),
+            least(500.0, 200.0),
+            many.median,
+            format!(
+                "{}: {way}; each run meets another flow, elsewhere in memory",
+                many.show()
+            ),
+            &(),
+        )?,
+        Finding::not_built(
+            Row::translation(2),
+            "the same in the XDP program",
+            least(120.0, 50.0),
+            "there is no XDP program (IP/FWD) yet; with a million flows it must take 400 ns, and should 150",
+        ),
+        Finding::new(
+            Row::translation(3),
+            "a segment that is not ours, ns",
+            least(40.0, 20.0),
+            among.median,
+            format!(
+                "{} beside {flows} flows, {} beside 1; {way}",
+                among.show(),
+                alone.show()
+            ),
+            &(),
+        )?,
+        Finding::new(
+            Row::translation(7),
+            format!("memory of each of {flows} IPv4 flows in the tables, bytes"),
+            least(400.0, 250.0),
+            bytes.median,
+            format!(
+                "{}: elements in use and the array of buckets (slabinfo, vmallocinfo), less what a table of one flow takes; {} by MemAvailable",
+                bytes.show(),
+                unavailable.show()
+            ),
+            &(),
+        )?,
+    ])
+}

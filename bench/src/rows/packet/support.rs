@@ -1,0 +1,22 @@
+//! What the tests of the kernel half build their packets and flows with: the speed test is driven by the same.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "it is the tests', and not all of it is used here"
+)]
+
+#[path = "../../../../crates/dataplane/tests/support/family.rs"]
+mod family;
+#[path = "../../../../crates/dataplane/tests/support/flow.rs"]
+pub mod flow;
+#[path = "../../../../crates/dataplane/tests/support/net.rs"]
+pub mod net;
+#[path = "../../../../crates/dataplane/tests/support/options.rs"]
+pub mod options;
+#[path = "../../../../crates/dataplane/tests/support/packet.rs"]
+pub mod packet;
+#[path = "../../../../crates/dataplane/tests/support/reference.rs"]
+mod reference;
+
+use family::{FAMILY, choose};

@@ -1,0 +1,132 @@
+//! Row 4.6: connections per second of one core, from accepting to detaching, beside HAProxy's.
+//!
+//! The ends have the other core, and may be what is slower. So what is compared are connections for each second that the
+//! middle's core was busy; by the clock, they are told as well.
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Three, ThreeOptions};
+use serde::Serialize;
+
+use super::Scope;
+use crate::contender::{Contender, Rig};
+use crate::cores::{self, Pinned, Watch, Work};
+use crate::holder::Held;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+
+const CONTENDERS: [Contender; 2] = [Contender::Spliced, Contender::HaProxy];
+/// Connections that are on their way at a time.
+const AT_A_TIME: usize = 16;
+
+/// Some connections through one of them.
+#[derive(Debug, Serialize)]
+struct Batch {
+    contender: Contender,
+    connections: usize,
+    /// What the cores did from the first connect until all were closed.
+    whole: Work,
+    /// How long it took until all had exchanged a message, and were detached where that is what is measured, in seconds.
+    open_seconds: f64,
+    /// How many stayed in their drain until more was sent.
+    stuck: usize,
+}
+
+/// Row 4.6.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let (connections, rounds) = scope.count((3000, 7), (300, 1));
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        for contender in CONTENDERS {
+            let batch = measure(scope, contender, connections)?;
+            eprintln!(
+                "   {:<22} {:6.0} connections for each busy second, {:6.0} by the clock",
+                contender.title(),
+                batch.rate(),
+                batch.by_the_clock()
+            );
+            all.push(batch);
+        }
+    }
+    Ok(vec![judge(&all)?])
+}
+
+fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Batch> {
+    // New namespaces: no TIME-WAIT of the round before.
+    let net = Three::new("bench", ThreeOptions::default())?;
+    cores::part(&net)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let standing = {
+        let _middle = Pinned::to(cores::MIDDLE)?;
+        rig.start(contender)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    let background = scope.background()?;
+    let watch = Watch::start()?;
+    let mut held = Held::open_by(AT_A_TIME, &net, rig.server(), standing.at, connections)?;
+    let stuck = standing.detached_or_nudged(&mut held, connections)?;
+    let open_seconds = watch.seconds();
+    held.close()?;
+    let whole = watch.stop(background)?.seen()?;
+    Ok(Batch {
+        contender,
+        connections,
+        whole,
+        open_seconds,
+        stuck,
+    })
+}
+
+impl Batch {
+    /// Connections for each second that the middle's core was busy.
+    fn rate(&self) -> f64 {
+        self.connections as f64 / self.whole.busy[cores::MIDDLE]
+    }
+
+    /// Connections for each second until all were open.
+    fn by_the_clock(&self) -> f64 {
+        self.connections as f64 / self.open_seconds
+    }
+}
+
+fn judge(all: &[Batch]) -> Result<Finding> {
+    let of = |contender, value: fn(&Batch) -> f64| {
+        let mine = all.iter().filter(|batch| batch.contender == contender).map(value);
+        Spread::of(mine).with_context(|| format!("{contender:?} was not measured"))
+    };
+    let [spliced, haproxy] = CONTENDERS.map(|contender| of(contender, Batch::rate));
+    let (spliced, haproxy) = (spliced?, haproxy?);
+    // They were measured in turn.
+    let rounds = all
+        .chunks(CONTENDERS.len())
+        .map(|round| round[0].rate() / round[1].rate());
+    let rounds = Spread::of(rounds).context("nothing was measured")?;
+    let [ours, theirs] = CONTENDERS.map(|contender| of(contender, Batch::by_the_clock));
+    let stuck = match all.iter().map(|batch| batch.stuck).sum::<usize>() {
+        0 => String::new(),
+        stuck => format!("; {stuck} CONNECTIONS STUCK in their drain until more was sent"),
+    };
+    Finding::new(
+        Row::translation(6),
+        "pairs accepted, connected, spliced, detached and closed per second of one core / HAProxy's connections",
+        Target::AtLeast { must: 0.9, aim: 1.3 },
+        spliced.median / haproxy.median,
+        format!(
+            "rounds {}; per busy second of the middle's core: longsplice {:.0} ({:.0}–{:.0}), HAProxy {:.0} ({:.0}–{:.0}); by the \
+             clock, with the ends on one core, until all were detached {:.0}, and until all had exchanged a message {:.0}{stuck}",
+            rounds.show(),
+            spliced.median,
+            spliced.p10,
+            spliced.p90,
+            haproxy.median,
+            haproxy.p10,
+            haproxy.p90,
+            ours?.median,
+            theirs?.median
+        ),
+        &all,
+    )
+}

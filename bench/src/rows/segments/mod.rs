@@ -1,0 +1,124 @@
+//! Row 4.5: tables I to III of the papers rebuilt: what a segment costs the machine in the middle, in control mode and in
+//! forwarding mode, beside a router, a router with a filter, and a proxy in the place of their TIS firewall.
+//!
+//! The papers took a packet's way there and back, and subtracted what is not the middle's. Here the middle has a core of its
+//! own, and what that is busy for is divided by the segments.
+
+mod echo;
+mod plot;
+mod tables;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Three, ThreeOptions};
+use serde::Serialize;
+
+use self::echo::Echo;
+use self::tables::Costs;
+use super::Scope;
+use crate::contender::{Contender, Rig};
+use crate::cores::{self, Pinned};
+use crate::report::{Finding, Target};
+use crate::row::Row;
+
+/// In the order of the papers' table II.
+const CONTENDERS: [Contender; 5] = [
+    Contender::Relay,
+    Contender::Spliced,
+    Contender::Router,
+    Contender::FilteringRouter,
+    Contender::HaProxy,
+];
+
+/// Payload of the papers' segments, in bytes: the least, and the most that fits into 1,500 bytes without options.
+const SIZES: [usize; 2] = [1, 1460];
+
+/// One contender with segments of one size.
+#[derive(Debug, Serialize)]
+struct Sample {
+    contender: Contender,
+    size: usize,
+    echo: Echo,
+}
+
+/// Row 4.5.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let options = ThreeOptions {
+        router: true,
+        offloads: false,
+        ..ThreeOptions::default()
+    };
+    let net = Three::new("bench", options)?;
+    for node in [&net.client, &net.forwarder, &net.server] {
+        // Nor had the papers' hosts any; with them 1,460 bytes would be two segments.
+        node.sysctl("net.ipv4.tcp_timestamps", "0")?;
+    }
+    cores::part(&net)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let rounds = scope.count(5, 1);
+    let mut all = Vec::new();
+    for _ in 0..rounds {
+        for contender in CONTENDERS {
+            measure(scope, &rig, contender, &mut all)?;
+        }
+    }
+    let costs = Costs::of(&all)?;
+    let [table, picture] = [("md", tables::show(&costs)), ("svg", plot::plot(&costs))].map(|(kind, text)| {
+        let file = scope.book.beside("segments", kind)?;
+        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        anyhow::Ok(file)
+    });
+    Ok(vec![judge(&costs, [&table?, &picture?], &all)?])
+}
+
+fn measure(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender, all: &mut Vec<Sample>) -> Result<()> {
+    let standing = {
+        let _middle = Pinned::to(cores::MIDDLE)?;
+        rig.start(contender)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    for size in SIZES {
+        let echo = echo::run(scope, rig, &standing, size)
+            .with_context(|| format!("{}, {size} bytes", contender.title()))?;
+        eprintln!(
+            "   {:<24} {size:>4} bytes: {:6.2} µs for a segment; {:.3} packets for each, core busy {:.0} %",
+            contender.title(),
+            echo.microseconds(),
+            echo.packets as f64 / echo.segments as f64,
+            100.0 * echo.work.busy[cores::MIDDLE] / echo.work.seconds
+        );
+        all.push(Sample {
+            contender,
+            size,
+            echo,
+        });
+    }
+    Ok(())
+}
+
+fn judge(costs: &Costs, [table, picture]: [&Path; 2], all: &[Sample]) -> Result<Finding> {
+    let ratio = |size| {
+        let [spliced, router] = [Contender::Spliced, Contender::Router].map(|one| costs.median(one, size));
+        Ok(spliced? / router?)
+    };
+    let [small, large]: [Result<f64>; 2] = SIZES.map(ratio);
+    let (small, large) = (small?, large?);
+    Finding::new(
+        Row::translation(5),
+        "tables I to III of the papers: processing of a segment, spliced / kernel router, the worse size",
+        Target::Shown { aim: 1.0 },
+        small.max(large),
+        format!(
+            "1 byte {small:.2}, 1,460 bytes {large:.2}; {}; see {} and {}",
+            costs.line()?,
+            table.display(),
+            picture.display()
+        ),
+        &all,
+    )
+}
