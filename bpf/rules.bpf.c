@@ -97,7 +97,6 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	struct edits edits;
 	struct segment s;
 	struct route route;
-	__u32 mtu = 0;
 	int verdict;
 
 	if (!t || !b)
@@ -111,7 +110,7 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	copy_headers(&b->out, &b->in, s.opt_len);
 	translate(&b->out, &s, &rec, &edits);
 	apply_edits(&b->out, &s, &edits);
-	verdict = look_up_route(skb, &b->out, 1, 0, &route, &mtu);
+	verdict = look_up_route(skb, &b->out, 1, 0, &route);
 	if (verdict)
 		return drop(verdict);
 	if (write_headers(skb, &b->in, &b->out, s.opt_len))
