@@ -13,10 +13,22 @@ fn steer(bed: &Bed, device: &str) {
     // In a mount namespace of its own, where /sys shows the namespace's devices.
     let write = "for queue in /sys/class/net/$0/queues/rx-*; do echo $1 >$queue/rps_cpus || exit 1; done";
     let status = Command::new("ip")
-        .args(["netns", "exec", bed.net.forwarder.name(), "sh", "-c", write, device, &mask])
+        .args([
+            "netns",
+            "exec",
+            bed.net.forwarder.name(),
+            "sh",
+            "-c",
+            write,
+            device,
+            &mask,
+        ])
         .status()
         .unwrap();
-    assert!(status.success(), "cannot steer the packets of {device}: CONFIG_RPS?");
+    assert!(
+        status.success(),
+        "cannot steer the packets of {device}: CONFIG_RPS?"
+    );
 }
 
 /// An acknowledgement that the programs have seen before the flow was registered may reach its socket afterwards.
