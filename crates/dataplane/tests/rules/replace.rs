@@ -65,7 +65,7 @@ fn a_packet_sees_one_set_or_the_other() {
     let verdicts = rules.verdicts();
     let all = RUNS * u64::from(BATCH);
     assert_eq!((verdicts["unmatched"], verdicts["dropped"]), (0, all));
-    assert!(replaced > 5, "{replaced}");
+    assert!(replaced > 1, "{replaced}");
     println!("replaced {replaced} times in {all} packets");
 }
 
