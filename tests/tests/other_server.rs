@@ -243,9 +243,7 @@ fn a_returned_pair_that_the_handler_closes_ends_in_order() {
     for round in 0..40 {
         let depth = Depth::BOTH[round % 2];
         let (mut pair, call) = desk.spliced(depth, Until::data_from(Side::Client));
-        let bytes = luck.of(1..500_000);
-        pair.server.send(bytes);
-        pair.client.receive(bytes);
+        pair.exchange_unevenly(0, luck.of(1..500_000));
         pair.client.send(100);
         let mut returned = call.returned();
         let read = desk.library.read(&mut returned.client, 100);
