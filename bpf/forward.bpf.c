@@ -244,9 +244,9 @@ __noinline int first_fragment(struct __sk_buff *skb, const struct ls_tuple *tupl
 	if (!b || !tuple || !find(tuple, &w))
 		return NEXT;
 	mode = mode_of_walk(&w);
-	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
+	if (is_nobodys(mode))
 		return NEXT;
-	if (mode == LS_WAKING || mode == LS_MOVED)
+	if (is_changing(mode))
 		return look_again(skb);
 	if (mode != LS_FINAL)
 		return odd_packet(&w, FRAGMENT, mode);
@@ -269,9 +269,9 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 		return NEXT;
 	s = &b->segment;
 	mode = mode_of_walk(&w);
-	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
+	if (is_nobodys(mode))
 		return NEXT;
-	if (mode == LS_WAKING || mode == LS_MOVED)
+	if (is_changing(mode))
 		return look_again(skb);
 	if (kind == SEGMENT)
 		kind = parse_segment(skb, &b->in, s);

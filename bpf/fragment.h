@@ -191,26 +191,37 @@ static __always_inline int segment_of(const struct fragmented *d, const struct f
 	return 0;
 }
 
-/* Translates a later fragment and sends it: nothing of it but IP is a header. */
-static __always_inline int forward_fragment(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
-					    __be32 id)
+/* Writes the IP header toward the far end into the scratch, of a packet that is no segment, and finds its
+ * way: that of the flow's segments, whatever rule decides it. 0, or the verdict of the drop. */
+static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
+					    struct route *route)
 {
-	struct headers *h = &b->in, *new = &b->out;
+	struct headers *new = &b->out;
 	struct ls_record *rec = w->rec;
-	struct route route = {};
 	int verdict;
 
-	__builtin_memcpy(new, h, offsetof(struct headers, tcp));
+	__builtin_memcpy(new, &b->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
 	set_addresses(new, rec->saddr, rec->daddr);
 	count_hop(new);
 	new->tcp.sport = rec->sport;
 	new->tcp.dport = rec->dport;
-	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
+	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, route);
+	if (!verdict)
+		mend_ip_check(&b->in, new);
+	return verdict;
+}
+
+/* Translates a later fragment and sends it: nothing of it but IP is a header. */
+static __always_inline int forward_fragment(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
+					    __be32 id)
+{
+	struct route route = {};
+	int verdict = head_for_far_end(skb, w, b, &route);
+
 	if (verdict)
 		return drop(verdict);
-	mend_ip_check(h, new);
-	if (store_ip(skb, new) || set_fragment_id(skb, new, id))
+	if (store_ip(skb, &b->out) || set_fragment_id(skb, &b->out, id))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FRAGMENT);
 	count(LS_V_FORWARDED);
@@ -247,7 +258,7 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	judge(&w, s);
 	if (!s->in_place && after(s->seq + s->len, w.rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
-	/* As in forward(): noted first, then a look whether it may still pass-> Without the rest its receiver
+	/* As in forward(): noted first, then a look whether it may still pass. Without the rest its receiver
 	 * takes nothing of it. */
 	note_end_of(w.rec, s);
 	if (!claimed(&w, s))

@@ -10,29 +10,38 @@
 #define SHORT_PACKET 2048
 #define LONG_PACKET  65664
 
-static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32 room, __u32 kind,
-				      const struct walk *w, const struct segment *s)
+/* Gives user space a sample with the packet behind its head, for which there is so much room; -1 if it is
+ * longer, or shorter than `least`. */
+static __always_inline int submit_packet(struct __sk_buff *skb, void *sample, __u32 head, __u32 least,
+					 __u32 room)
 {
-	struct ls_event *event = sample;
 	__u32 len = skb->len;
 
-	event->kind = kind;
-	event->serial = w->rec->serial;
-	event->side = w->side;
-	event->ifindex = skb->ifindex;
-	event->len = len;
-	event->seq = s->seq;
-	event->payload = s->len;
-	event->offset = s->l4 + sizeof(struct tcp) + s->opt_len;
-	event->tcp = s->l4;
-	event->reserved = 0;
 	barrier_var(len);
-	if (len < V4_HEADERS || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*event), len)) {
+	if (len < least || len > room || bpf_skb_load_bytes(skb, 0, sample + head, len)) {
 		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
 		return -1;
 	}
 	bpf_ringbuf_submit(sample, 0);
 	return 0;
+}
+
+static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32 room, __u32 kind,
+				      const struct walk *w, const struct segment *s)
+{
+	struct ls_event *event = sample;
+
+	event->kind = kind;
+	event->serial = w->rec->serial;
+	event->side = w->side;
+	event->ifindex = skb->ifindex;
+	event->len = skb->len;
+	event->seq = s->seq;
+	event->payload = s->len;
+	event->offset = s->l4 + sizeof(struct tcp) + s->opt_len;
+	event->tcp = s->l4;
+	event->reserved = 0;
+	return submit_packet(skb, sample, sizeof(*event), V4_HEADERS, room);
 }
 
 /* Gives user space the packet as it is; -1 if it does not keep up, or the packet is too long. */

@@ -191,17 +191,9 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct w
 	q->new.tcp.dport = rec->sport;
 	quote_numbers(q, rec->ack_off, rec->seq_off);
 
-	__builtin_memcpy(new, h, offsetof(struct headers, tcp));
-	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
-	set_addresses(new, rec->saddr, rec->daddr);
-	count_hop(new);
-	/* It goes where the flow's segments go, whatever rule decides that. */
-	new->tcp.sport = rec->sport;
-	new->tcp.dport = rec->dport;
-	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, &route);
+	verdict = head_for_far_end(skb, w, b, &route);
 	if (verdict)
 		return drop(verdict);
-	mend_ip_check(h, new);
 	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_ICMP_TRANSLATED);
@@ -242,9 +234,9 @@ __noinline int icmp_error(struct __sk_buff *skb)
 	if (!w.slot)
 		return translate_error(skb, &w, b, q);
 	mode = settled_mode(w.slot);
-	if (mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED)
+	if (is_nobodys(mode))
 		return NEXT;
-	if (mode == LS_WAKING || mode == LS_MOVED)
+	if (is_changing(mode))
 		return look_again(skb);
 	if (is_of_socket(&w.slot->leg[!(w.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
 		return deliver_error(skb, &b->in, q, mapping_of_leg(&w.slot->leg[w.side & 1]));

@@ -41,19 +41,12 @@ static __always_inline int fill_sample(struct __sk_buff *skb, void *sample, __u3
 				       const struct ls_rule *r)
 {
 	struct ls_rule_packet *head = sample;
-	__u32 len = skb->len;
 
 	head->rule = r->rule;
 	head->copy = r->action == LS_A_COPY;
 	head->ifindex = skb->ifindex;
-	head->len = len;
-	barrier_var(len);
-	if (len < ETH_HLEN || len > room || bpf_skb_load_bytes(skb, 0, sample + sizeof(*head), len)) {
-		bpf_ringbuf_discard(sample, BPF_RB_NO_WAKEUP);
-		return -1;
-	}
-	bpf_ringbuf_submit(sample, 0);
-	return 0;
+	head->len = skb->len;
+	return submit_packet(skb, sample, sizeof(*head), ETH_HLEN, room);
 }
 
 /* 0, or -1 if the program does not keep up, or the packet is too long. */

@@ -109,6 +109,18 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(w, s));
 }
 
+/* Whether packets of such a slot are the stack's alone. */
+static __always_inline int is_nobodys(__u32 mode)
+{
+	return mode == LS_FREE || mode == LS_REPLACED || mode == LS_ABORTED;
+}
+
+/* Whether it is about to have another mode, or has been left. */
+static __always_inline int is_changing(__u32 mode)
+{
+	return mode == LS_WAKING || mode == LS_MOVED;
+}
+
 /* Has the packet come in once more: its flow is elsewhere now. */
 static __always_inline int look_again(struct __sk_buff *skb)
 {

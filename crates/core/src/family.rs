@@ -1,6 +1,6 @@
 //! The two versions of IP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A version of IP: both legs of a flow have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -29,5 +29,14 @@ impl Family {
             Family::V4 => 4,
             Family::V6 => 6,
         }
+    }
+}
+
+/// An address as the kernel half has it, whatever its version: an IPv4 one is v4-mapped (RFC 4291 section 2.5.5.2).
+#[must_use]
+pub fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
     }
 }

@@ -58,10 +58,11 @@ pub(crate) unsafe trait Pod: Copy + Default {
 
 macro_rules! pod {
     ($($t:ty),*) => {$(
-        // SAFETY: generated `repr(C)` from BTF; bpf/abi.h asserts that there is no padding.
+        // SAFETY: generated `repr(C)` from BTF; bpf/abi.h and bpf/rules_abi.h assert that there is no padding.
         unsafe impl Pod for $t {}
     )*};
 }
+pub(crate) use pod;
 pod!(
     ls_event, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
 );
@@ -70,6 +71,7 @@ const _: () =
     assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 328 && size_of::<ls_peek>() == 92);
 
 pub use longsplice_core::family::Family;
+use longsplice_core::family::mapped;
 
 /// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`. Both are
 /// of one family, and as they are on the wire; [`Leg::new`] makes them so.
@@ -133,12 +135,8 @@ impl Mapping {
 
 /// As the kernel half has it: of IPv6, or mapped to it.
 pub(crate) fn address(ip: IpAddr) -> [u32; 4] {
-    let v6 = match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
     let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(v6.octets().chunks_exact(4)) {
+    for (word, bytes) in words.iter_mut().zip(mapped(ip).octets().chunks_exact(4)) {
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
     words

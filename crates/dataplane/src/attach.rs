@@ -25,31 +25,27 @@ pub(crate) struct Programs {
     pub(crate) egress: OwnedFd,
 }
 
+/// Its name, and what the kernel calls it for tcx links.
+type Hook = (&'static str, u32);
+const EGRESS: Hook = ("egress", libbpf_sys::BPF_TCX_EGRESS);
+const INGRESS: Hook = ("ingress", libbpf_sys::BPF_TCX_INGRESS);
+
 impl Programs {
-    fn hooks(&self) -> [(&'static str, u32, BorrowedFd<'_>); 2] {
+    fn hooks(&self) -> [(Hook, BorrowedFd<'_>); 2] {
         use std::os::fd::AsFd;
-        [
-            ("egress", libbpf_sys::BPF_TCX_EGRESS, self.egress.as_fd()),
-            ("ingress", libbpf_sys::BPF_TCX_INGRESS, self.ingress.as_fd()),
-        ]
+        [(EGRESS, self.egress.as_fd()), (INGRESS, self.ingress.as_fd())]
     }
 
     /// Puts both programs on an interface, or in the place of a predecessor's, which loses no packet.
     pub(crate) fn attach(&self, pins: &Pins, ifindex: u32) -> Result<(), Error> {
-        for (name, kind, program) in self.hooks() {
+        for ((name, kind), program) in self.hooks() {
             let pin = pins.link(ifindex, name);
-            let what = || format!("cannot attach to {name} of interface {ifindex}");
             if update_link(&pin, program).is_ok() {
                 continue;
             }
             let _ = std::fs::remove_file(&pin);
-            match create_link(program, ifindex, kind, Place::First) {
-                Ok(link) => pin_link(&link, &pin).map_err(|e| Error::from_io(what(), e))?,
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    attach_clsact(program, ifindex, name, Place::First)
-                        .map_err(|e| Error::from_bpf(what(), &e))?;
-                }
-                Err(e) => return Err(Error::from_io(what(), e)),
+            if let Some(link) = attach(program, ifindex, (name, kind), Place::First)? {
+                pin_link(&link, &pin).map_err(|e| Error::from_io(cannot_attach(name, ifindex), e))?;
             }
         }
         Ok(())
@@ -57,7 +53,7 @@ impl Programs {
 
     /// Takes both programs off; an interface that is gone has lost them already.
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
-        for (name, _, program) in self.hooks() {
+        for ((name, _), program) in self.hooks() {
             let pin = pins.link(ifindex, name);
             detach_link(&pin);
             if std::fs::remove_file(&pin).is_err() {
@@ -89,19 +85,10 @@ pub(crate) struct Attached {
 impl Attached {
     /// Puts the program there.
     pub(crate) fn last(program: BorrowedFd<'_>, ifindex: u32) -> Result<Attached, Error> {
-        let what = || format!("cannot attach to ingress of interface {ifindex}");
-        let link = match create_link(program, ifindex, libbpf_sys::BPF_TCX_INGRESS, Place::Last) {
-            Ok(link) => Some(link),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                attach_clsact(program, ifindex, "ingress", Place::Last)
-                    .map_err(|e| Error::from_bpf(what(), &e))?;
-                None
-            }
-            Err(e) => return Err(Error::from_io(what(), e)),
-        };
+        let link = attach(program, ifindex, INGRESS, Place::Last)?;
         let program = program
             .try_clone_to_owned()
-            .map_err(|e| Error::from_io(what(), e))?;
+            .map_err(|e| Error::from_io(cannot_attach(INGRESS.0, ifindex), e))?;
         Ok(Attached {
             ifindex,
             link,
@@ -116,8 +103,28 @@ impl Drop for Attached {
         match &self.link {
             // SAFETY: a valid descriptor. That the interface is gone, and the program with it, is no error.
             Some(link) => drop(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }),
-            None => drop(clsact(self.program.as_fd(), self.ifindex, "ingress", Place::Last).detach()),
+            None => drop(clsact(self.program.as_fd(), self.ifindex, INGRESS.0, Place::Last).detach()),
         }
+    }
+}
+
+fn cannot_attach(name: &str, ifindex: u32) -> String {
+    format!("cannot attach to {name} of interface {ifindex}")
+}
+
+/// Puts a program on a hook. `None`: as a clsact filter, where the kernel has no tcx links.
+fn attach(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    (name, kind): Hook,
+    place: Place,
+) -> Result<Option<OwnedFd>, Error> {
+    match create_link(program, ifindex, kind, place) {
+        Ok(link) => Ok(Some(link)),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => attach_clsact(program, ifindex, name, place)
+            .map(|()| None)
+            .map_err(|e| Error::from_bpf(cannot_attach(name, ifindex), &e)),
+        Err(e) => Err(Error::from_io(cannot_attach(name, ifindex), e)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     ops::Range,
 };
 
+use longsplice_core::family::mapped;
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
@@ -144,10 +145,7 @@ fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
             p[layer.addresses.clone()].copy_from_slice(&[from.octets(), to.octets()].concat());
         }
         (from, to) => {
-            let octets = [from, to].map(|ip| match ip {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-                IpAddr::V6(ip) => ip.octets(),
-            });
+            let octets = [from, to].map(|ip| mapped(ip).octets());
             (p[0], p[6], p[7]) = (0x60, TCP, TTL);
             p[layer.addresses.clone()].copy_from_slice(&octets.concat());
         }

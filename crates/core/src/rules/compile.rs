@@ -8,7 +8,7 @@ use std::{
 use super::{
     Action, CompileError, Flags, Match, Network, Ports, Rule, Translation, Wrong, check::check, network,
 };
-use crate::family::Family;
+use crate::family::{Family, mapped};
 
 /// How many entries a set can have: a packet is compared with each until one fits.
 pub const MAX_ENTRIES: usize = 256;
@@ -81,13 +81,13 @@ pub struct Masked {
 impl Masked {
     fn of(network: Option<Network>) -> Masked {
         network.map_or(Masked::default(), |n| Masked {
-            address: network::wide(n.address()),
+            address: mapped(n.address()).to_bits(),
             mask: network::mask(n.wide_bits()),
         })
     }
 
     fn takes(self, address: IpAddr) -> bool {
-        network::wide(address) & self.mask == self.address
+        mapped(address).to_bits() & self.mask == self.address
     }
 }
 

@@ -55,14 +55,6 @@ impl Network {
     }
 }
 
-/// An address with 128 bits, IPv4 as v4-mapped (RFC 4291 section 2.5.5.2).
-pub(super) fn wide(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    }
-}
-
 /// The leading bits set.
 pub(super) fn mask(bits: u32) -> u128 {
     u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0)

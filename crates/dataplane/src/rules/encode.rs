@@ -1,22 +1,17 @@
 //! A set of rules as the kernel half reads it: `struct ls_rules` of bpf/rules_abi.h.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use longsplice_core::family::mapped;
 use longsplice_core::rules::{Entry, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Target, Verb};
 
 use crate::{
-    abi::Pod,
+    abi::{Pod, pod},
     skel::rule_types::{
         ls_rule, ls_rule_action as A, ls_rule_count, ls_rule_packet, ls_rules_head, ls_target,
     },
 };
 
-macro_rules! pod {
-    ($($t:ty),*) => {$(
-        // SAFETY: generated `repr(C)` from BTF; bpf/rules_abi.h asserts that there is no padding.
-        unsafe impl Pod for $t {}
-    )*};
-}
 pod!(ls_rule, ls_target, ls_rules_head, ls_rule_count, ls_rule_packet);
 // Another definition of the layouts would have to be changed here too.
 const _: () = assert!(
@@ -116,10 +111,7 @@ fn target(t: &Target) -> ls_target {
 }
 
 fn address(of: SocketAddr) -> [u64; 2] {
-    halves(match of.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits(),
-    })
+    halves(mapped(of.ip()).to_bits())
 }
 
 /// As the bytes stand on the wire.

@@ -1,6 +1,6 @@
 //! IP options and extension headers of a flow's segments: they hide nothing, and are kept as they are.
 
-use longsplice_dataplane::{Context, Family, Hook, Mode, Side};
+use longsplice_dataplane::{Context, Family, Hook, Side};
 
 use crate::support::{
     FAMILY,
@@ -113,12 +113,7 @@ fn in_the_drain_the_local_copy_is_trimmed_behind_them() {
     let plain = Flow::track(Plan::default()).peer_segment(Client);
     for n in 0..with_extras(&plain).len() {
         let flow = Flow::track(Plan::default());
-        let old = Packet {
-            payload: pattern(50),
-            ..flow.peer_segment(Side::Server)
-        };
-        flow.ingress(Side::Server, &old.bytes());
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.drain_behind(Side::Server, 50);
         let packet = with_extras(&Packet {
             payload: pattern(300),
             options: usual(flow.plan.clock[0] + 1, 2),
@@ -209,12 +204,7 @@ fn a_super_packet_of_over_64_kb_is_translated_and_trimmed() {
         payload: pattern(2900),
         ..flow.peer_segment(Client)
     });
-    let old = Packet {
-        payload: pattern(50),
-        ..flow.peer_segment(Side::Server)
-    };
-    flow.ingress(Side::Server, &old.bytes());
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.drain_behind(Side::Server, 50);
     let frame = big.bytes_without_length();
     let ran = flow
         .plane

@@ -85,6 +85,16 @@ fn a_frozen_pair_goes_on_behind_what_was_forwarded() {
     }
 }
 
+/// The sockets have been given what is not acknowledged: from where on each one has it.
+fn take_over(flow: &Flow, acked: [u32; 2]) -> [u32; 2] {
+    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
+    assert_eq!(
+        flow.plane.take_over(flow.slot(), at).expect("it runs"),
+        Mode::Track
+    );
+    at
+}
+
 #[test]
 fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
     // Each far end has acknowledged so much; the rest of what was forwarded is written to its socket.
@@ -94,11 +104,7 @@ fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
         acked,
         ..Past::default()
     });
-    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
-    assert_eq!(
-        flow.plane.take_over(flow.slot(), at).expect("it runs"),
-        Mode::Track
-    );
+    let at = take_over(&flow, acked);
     for side in Side::BOTH {
         let (i, o) = (side.index(), side.other().index());
         let leg = flow.plane.leg(flow.slot(), side);
@@ -153,11 +159,7 @@ fn sockets_that_were_built_take_over_what_was_forwarded_before() {
         }
     }));
     assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), Mode::Freeze);
-    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
-    assert_eq!(
-        flow.plane.take_over(flow.slot(), at).expect("it runs"),
-        Mode::Track
-    );
+    let at = take_over(&flow, acked);
     for side in Side::BOTH {
         let (i, o) = (side.index(), side.other().index());
         let leg = flow.plane.leg(flow.slot(), side);

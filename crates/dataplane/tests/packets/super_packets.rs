@@ -1,6 +1,6 @@
 //! What GRO has made of many segments.
 
-use longsplice_dataplane::{Context, Hook, Mode, Side};
+use longsplice_dataplane::{Context, Hook, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, REDIRECT, legs},
@@ -66,12 +66,7 @@ fn one_of_over_64_kb_has_no_length_field() {
 #[test]
 fn in_the_drain_the_local_copy_is_trimmed_to_one_header() {
     let flow = Flow::track(Plan::default());
-    let old = Packet {
-        payload: pattern(50),
-        ..flow.peer_segment(Side::Server)
-    };
-    flow.ingress(Side::Server, &old.bytes());
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.drain_behind(Side::Server, 50);
     let packet = packet(&flow, 6);
     let local = Packet {
         payload: vec![],

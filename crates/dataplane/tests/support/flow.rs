@@ -15,7 +15,7 @@ use longsplice_dataplane::{
 use super::{
     choose,
     net::{Net, OUR_MAC, PEER_MAC},
-    packet::{Packet, assert_frame},
+    packet::{Packet, assert_frame, pattern},
     reference::Reference,
 };
 
@@ -371,6 +371,17 @@ impl Flow {
             window: 500,
             ..Packet::blank()
         }
+    }
+
+    /// Goes from Track to Drain when a peer has sent so many bytes, of which the other socket waits for the
+    /// acknowledgement: it gets copies of the other peer's segments.
+    pub fn drain_behind(&self, side: Side, bytes: usize) {
+        let old = Packet {
+            payload: pattern(bytes),
+            ..self.peer_segment(side)
+        };
+        self.ingress(side, &old.bytes());
+        self.switch(Mode::Track, Mode::Drain);
     }
 
     /// The next segment of the local socket toward a peer.
