@@ -272,7 +272,7 @@ impl Flow {
     }
 
     /// The next sequence number that the pump will read of a side.
-    fn copied(&self, side: Side, pump: &Pump) -> u32 {
+    pub(crate) fn copied(&self, side: Side, pump: &Pump) -> u32 {
         self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
     }
 

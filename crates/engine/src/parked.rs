@@ -133,8 +133,9 @@ struct Detached<'a> {
     keeping: Keeping,
     serial: u32,
     legs: [Leg; 2],
-    /// Up to where the sockets had been.
-    cuts: [u32; 2],
+    /// Up to where the pump had read. A socket that had no room for what it was shown stays behind its cut: the ends saw to
+    /// that part themselves.
+    copied: [u32; 2],
 }
 
 /// Brings the sockets of a spliced pair back into the path, in the way that is asked for; whether they are.
@@ -154,7 +155,8 @@ async fn detached(
     started: Option<std::time::Instant>,
 ) -> io::Result<Left<'_>> {
     let id = driver.id();
-    let (serial, legs, cuts) = (flow.serial(), flow.legs(), flow.cuts());
+    let (serial, legs) = (flow.serial(), flow.legs());
+    let copied = Side::BOTH.map(|side| flow.copied(side, &driver.pump));
     let keeping = Keeping::new(driver.splicer, serial);
     let settling = match flow.release() {
         Ok(settling) => settling,
@@ -182,7 +184,7 @@ async fn detached(
         keeping,
         serial,
         legs,
-        cuts,
+        copied,
     };
     detached.wait().await
 }
@@ -242,7 +244,7 @@ impl<'a> Detached<'a> {
     }
 
     fn note_past(&mut self, side: Side, end: u32) {
-        let past = end.wrapping_sub(self.cuts[side.index()]) as i32;
+        let past = end.wrapping_sub(self.copied[side.index()]) as i32;
         self.driver
             .traps
             .note_past(side, u64::try_from(past).unwrap_or(0));
