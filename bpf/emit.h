@@ -27,7 +27,7 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_SYN_REFUSED);
 	skb->tc_index = TAG_DELIVER;
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	return come_in(skb);
 }
 
 /*

@@ -348,7 +348,7 @@ int egress(struct __sk_buff *skb)
 	struct walk w;
 	__u32 mode;
 
-	if (skb->tc_index == TAG_FORWARDED || !b)
+	if (is_tagged(skb) || !b)
 		return NEXT;
 	s = &b->segment;
 	kind = parse_tuple(skb, &b->in, &tuple, REVERSED);

@@ -10,4 +10,10 @@
 #define TAG_INJECT    0x4c57 /* for ingress: let in by user space */
 #define TAG_ACK	      0x4c56 /* for ingress: the far end is to have its acknowledgement, nobody the rest */
 
+/* Whether one of our programs has seen the packet, and said what the next one is to do. */
+static __always_inline int is_tagged(const struct __sk_buff *skb)
+{
+	return skb->tc_index >= TAG_FORWARDED && skb->tc_index <= TAG_INJECT;
+}
+
 #endif

@@ -5,6 +5,7 @@
 
 #include "count.h"
 #include "maps.h"
+#include "tags.h"
 #include "track.h"
 
 struct walk {
@@ -121,11 +122,22 @@ static __always_inline int is_changing(__u32 mode)
 	return mode == LS_WAKING || mode == LS_MOVED;
 }
 
+/* Has the packet come in. From the loopback it must bring its route along: without one, the stack takes
+ * 127.0.0.1 for a martian. It is sent there then: `egress` lets it pass by its tag. */
+static __always_inline int come_in(struct __sk_buff *skb)
+{
+	if (skb->ifindex != LOOPBACK)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	if (!is_tagged(skb))
+		skb->tc_index = TAG_FORWARDED;
+	return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
+}
+
 /* Has the packet come in once more: its flow is elsewhere now. */
 static __always_inline int look_again(struct __sk_buff *skb)
 {
 	count(LS_V_AGAIN);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	return come_in(skb);
 }
 
 #endif

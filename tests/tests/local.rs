@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use longsplice_lab::Three;
-use longsplice_tests::{Config, Daemon, Pair, Policy, three};
+use longsplice_tests::{Config, Daemon, Pair, Policy, expect_refused_at_once, three};
 
 const BYTES: u64 = 4 << 20;
 
@@ -39,6 +39,12 @@ fn spliced(name: &str, client: Client, front: fn(&Three) -> IpAddr, target: fn(&
         daemon.splice(flow.id).unwrap();
         daemon.wait_state(pair.client_port(), &[state]);
         pair.exchange(BYTES);
+        if state == "detached" {
+            // No socket has its port any more, and yet it is nobody else's.
+            let source = SocketAddr::from((target.ip(), pair.source_port()));
+            expect_refused_at_once(&net.forwarder, source, target);
+            pair.exchange(BYTES);
+        }
         pair.close();
         daemon.wait_reaped();
         let status = daemon.status();

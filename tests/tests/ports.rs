@@ -7,11 +7,9 @@ use std::{
     collections::BTreeSet,
     io::{ErrorKind, Read},
     net::{SocketAddr, TcpListener, TcpStream},
-    time::{Duration, Instant},
 };
 
-use longsplice_tests::{Bed, Config, Pair, Policy, SOON, addr, family};
-use socket2::{Domain, Socket, Type};
+use longsplice_tests::{Bed, Config, Pair, Policy, SOON, addr, connect_from, expect_refused_at_once, family};
 
 const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
 const SOME: u64 = 200_000;
@@ -140,21 +138,13 @@ fn another_programs_connect_onto_a_live_tuple_is_refused() {
     let mut pair = bed.connect_spliced("detached");
     pair.exchange(SOME);
     let source = SocketAddr::from((bed.net.forwarder_server_addr, pair.source_port()));
-    let connect = || {
-        let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
-        socket.bind(&source.into())?;
-        socket.connect_timeout(&bed.target().into(), SOON)
-    };
     for n in 1..=3 {
-        let start = Instant::now();
-        let refused = bed.net.forwarder.run(connect).unwrap().unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
-        assert!(start.elapsed() < Duration::from_secs(1), "at once");
+        expect_refused_at_once(&bed.net.forwarder, source, bed.target());
         assert_eq!(bed.daemon.status().segments("syn_refused"), n);
         pair.exchange(SOME);
     }
     pair.close();
     bed.daemon.wait_reaped();
     // With the record gone it is a port like any other.
-    bed.net.forwarder.run(connect).unwrap().unwrap();
+    connect_from(&bed.net.forwarder, source, bed.target()).unwrap();
 }
