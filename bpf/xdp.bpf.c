@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * IP/FWD: the translation in XDP, before there is an sk_buff, of the usual segments of detached flows. All
+ * else it leaves untouched to `ingress` at tc, the one place where it is decided what becomes of it
+ * (docs/decisions/0014).
+ */
+#include <linux/bpf.h>
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+#include <stddef.h>
+#include "checksum.h"
+#include "route.h"
+#include "translate.h"
+#include "wake.h"
+#include "walk.h"
+
+/* Interfaces that take frames from XDP; user space knows which (crates/dataplane, xdp). */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u32);
+} exits SEC(".maps");
+
+/* To tc, which finds the packet as it came. */
+static __always_inline int leave(enum ls_verdict verdict)
+{
+	count(verdict);
+	return XDP_PASS;
+}
+
+/* The connection of a packet that has nothing between its headers; NOT_OURS for all others. */
+static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct headers *h, struct ls_tuple *t)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if (data + V4_HEADERS > end)
+		return NOT_OURS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + L3_OFFSET;
+
+		if (ip->ihl != sizeof(*ip) / 4 || read_v4(ip, h, t->saddr, t->daddr) != SEGMENT)
+			return NOT_OURS;
+		__builtin_memcpy(&t->sport, data + V4_L4, 4);
+		return SEGMENT;
+	}
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && data + V6_HEADERS <= end) {
+		struct ipv6hdr *ip = data + L3_OFFSET;
+
+		if (ip->nexthdr != IPPROTO_TCP || read_v6(ip, h, t->saddr, t->daddr) != SEGMENT)
+			return NOT_OURS;
+		__builtin_memcpy(&t->sport, data + V6_L4, 4);
+		return SEGMENT;
+	}
+	return NOT_OURS;
+}
+
+/* Loads the headers of a packet that parse_plain() knows; MALFORMED, too, where its options are not the usual
+ * ones, or where it does not lie in one piece. */
+static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *s)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	int loaded = load_plain(data, end, h);
+
+	s->opt_len = (h->tcp.offset >> 4) * 4 - sizeof(struct tcp);
+	if (loaded < 0 || (s->opt_len && (s->opt_len != TS_LAYOUT_LEN || loaded != TS_LAYOUT_LEN ||
+					  *(__be32 *)h->opt != TS_LAYOUT)))
+		return MALFORMED;
+	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
+}
+
+/* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. */
+static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
+{
+	__u8 mac[ETH_ALEN];
+
+	return !own_address(ctx, mac) && !__builtin_memcmp(mac, eth_of(h)->h_dest, ETH_ALEN);
+}
+
+/* Whether nothing has to be decided about a segment but where it goes. */
+static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *s)
+{
+	return (s->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
+	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !meets_trap(rec, s);
+}
+
+/*
+ * Whether the TCP checksum is left to a device, or was to be, as on a veth pair: the field has the sum of the
+ * pseudo-header. One in 65,536 others looks so by chance, and only takes the longer way.
+ */
+static __always_inline int is_unsummed(struct headers *h, const struct segment *s)
+{
+	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + s->opt_len + s->len));
+}
+
+/* What the program must answer to have the frame of `new` sent; XDP_PASS if nobody would take it. */
+static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
+{
+	struct route route = {};
+	int action;
+
+	if (find_way(ctx, new, ip_length(new), rec, 0, &route) || route.resolve)
+		return XDP_PASS;
+	action = bpf_redirect_map(&exits, route.ifindex, XDP_PASS);
+	return action == XDP_REDIRECT && route.ifindex == ctx->ingress_ifindex ? XDP_TX : action;
+}
+
+SEC("xdp.frags")
+int fast(struct xdp_md *ctx)
+{
+	struct scratch *b = get_scratch();
+	struct ls_tuple tuple;
+	struct edits edits;
+	struct segment *s;
+	struct walk w;
+	int action;
+
+	if (!b || parse_plain(ctx, &b->in, &tuple) != SEGMENT || !find(&tuple, &w) ||
+	    w.placement != LS_DETACHED)
+		return XDP_PASS;
+	s = &b->segment;
+	if (load_segment(ctx, &b->in, s) != SEGMENT || !is_usual(w.rec, &b->in, s) || !is_for_us(ctx, &b->in))
+		return leave(LS_V_PASSED_XDP);
+	if (is_unsummed(&b->in, s))
+		return leave(LS_V_UNSUMMED_XDP);
+	if (admit(&w, s) != ADMITTED || !s->in_place)
+		return leave(LS_V_PASSED_XDP);
+	copy_headers(&b->out, &b->in, s->opt_len);
+	translate(&b->out, s, w.rec, &edits);
+	apply_edits(&b->out, s, &edits);
+	action = way_out(ctx, &b->out, w.rec);
+	if (action == XDP_PASS)
+		return leave(LS_V_PASSED_XDP);
+	mend_checks(&b->in, &b->out, s->opt_len);
+	if (store_directly((void *)(long)ctx->data, (void *)(long)ctx->data_end, &b->out, s->opt_len))
+		return leave(LS_V_PASSED_XDP);
+	note_translated(w.rec, s);
+	count(LS_V_FORWARDED_XDP);
+	return action;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
