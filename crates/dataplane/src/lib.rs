@@ -62,4 +62,4 @@ pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
-pub use xdp::{XdpError, XdpMode};
+pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

@@ -4,6 +4,7 @@ use std::{
     fmt, io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    str::FromStr,
     sync::{Mutex, OnceLock, PoisonError},
 };
 
@@ -56,6 +57,20 @@ impl XdpMode {
             XdpMode::Native => "xdp-native",
             XdpMode::Generic => "xdp-generic",
         }
+    }
+}
+
+/// A word that is no mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no mode of XDP: use native or generic")]
+pub struct ParseXdpModeError(String);
+
+impl FromStr for XdpMode {
+    type Err = ParseXdpModeError;
+
+    fn from_str(word: &str) -> Result<XdpMode, ParseXdpModeError> {
+        let named = XdpMode::ALL.into_iter().find(|mode| mode.as_str() == word);
+        named.ok_or_else(|| ParseXdpModeError(word.to_owned()))
     }
 }
 

@@ -71,6 +71,7 @@ mod api;
 mod capture;
 mod driver;
 mod ending;
+mod fast_path;
 mod flow;
 mod gate;
 mod held;
@@ -99,6 +100,6 @@ mod wake;
 
 pub use api::*;
 pub use longsplice_core::{policy, reason};
-pub use longsplice_dataplane::Side;
+pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode};
 pub use splicer::{OpenError, Splicer};
 pub use until::{ParseUntilError, Trap, Until};
