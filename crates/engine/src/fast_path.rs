@@ -25,20 +25,18 @@ pub(crate) struct FastPath {
 }
 
 impl FastPath {
-    /// Brings XDP to where it should be after interfaces, or their features, have changed.
+    /// Brings XDP to where it should be after interfaces have changed.
     pub(crate) fn follow(&self, plane: &Dataplane, config: &SplicerConfig, watched: &HashMap<u32, String>) {
         let mut states = self.states();
         // With tc, XDP has gone from those that are not watched any more.
         states.retain(|index, _| watched.contains_key(index));
         for (&index, name) in watched {
             let named = config.xdp.contains(name);
-            let (_, state) = states
+            states
                 .entry(index)
                 .or_insert_with(|| (name.clone(), begin(plane, index, name, named, config.xdp_mode)));
-            if let State::On(before) = *state {
-                *state = State::On(exit(plane, index, name, before, config.xdp_mode));
-            }
         }
+        look(&mut states, plane, config.xdp_mode);
         for name in config
             .xdp
             .iter()
@@ -49,6 +47,12 @@ impl FastPath {
                 "not watched (down, or no route leads there): without XDP"
             );
         }
+    }
+
+    /// Looks once more whether drivers still take frames from XDP: no notification of the kernel that we hear tells, such as
+    /// when the other end of a veth pair turns GRO off.
+    pub(crate) fn look_again(&self, plane: &Dataplane, mode: XdpMode) {
+        look(&mut self.states(), plane, mode);
     }
 
     /// Those that have the program, sorted.
@@ -81,6 +85,14 @@ fn begin(plane: &Dataplane, index: u32, name: &str, named: bool, mode: XdpMode) 
             plane.detach_xdp(index);
             tracing::warn!(interface = name, %mode, %error, "no XDP there: its segments are translated at tc");
             State::Off
+        }
+    }
+}
+
+fn look(states: &mut HashMap<u32, (String, State)>, plane: &Dataplane, mode: XdpMode) {
+    for (&index, (name, state)) in states {
+        if let State::On(before) = *state {
+            *state = State::On(exit(plane, index, name, before, mode));
         }
     }
 }

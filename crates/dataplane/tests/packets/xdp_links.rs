@@ -23,7 +23,7 @@ fn xdp_on(device: &str) -> String {
     let shown = Command::new("ip").args(["link", "show", device]).output();
     let text = String::from_utf8(shown.expect("ip").stdout).expect("text");
     text.split_whitespace()
-        .find(|word| word.starts_with("xdp"))
+        .find(|word| ["xdp", "xdpgeneric"].contains(word))
         .unwrap_or_default()
         .to_owned()
 }
