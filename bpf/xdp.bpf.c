@@ -106,7 +106,7 @@ static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, cons
 	return action == XDP_REDIRECT && route.ifindex == ctx->ingress_ifindex ? XDP_TX : action;
 }
 
-SEC("xdp.frags")
+SEC("xdp")
 int fast(struct xdp_md *ctx)
 {
 	struct scratch *b = get_scratch();

@@ -462,7 +462,10 @@ impl Dataplane {
             Hook::Ingress => &self.programs.ingress,
             Hook::Egress => &self.programs.egress,
             Hook::Xdp => {
-                let program = self.xdp.program(&self.pins).map_err(io::Error::other)?;
+                let program = self
+                    .xdp
+                    .program(&self.pins, XdpMode::Native)
+                    .map_err(io::Error::other)?;
                 return run::over_frame(program, packet, context.ifindex, repeat);
             }
         };

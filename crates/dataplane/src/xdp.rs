@@ -138,34 +138,39 @@ struct Loaded {
     exits: MapHandle,
 }
 
-/// The program, once an interface is to have it.
+/// The program, of either mode once an interface is to have it.
 #[derive(Debug, Default)]
 pub(crate) struct Xdp {
-    loaded: OnceLock<Loaded>,
+    native: OnceLock<Loaded>,
+    generic: OnceLock<Loaded>,
     loading: Mutex<()>,
 }
 
 impl Xdp {
-    fn loaded(&self, pins: &Pins) -> Result<&Loaded, Error> {
+    fn loaded(&self, pins: &Pins, mode: XdpMode) -> Result<&Loaded, Error> {
+        let cell = match mode {
+            XdpMode::Native => &self.native,
+            XdpMode::Generic => &self.generic,
+        };
         let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.loaded.get() {
+        match cell.get() {
             Some(loaded) => Ok(loaded),
             None => {
-                let loaded = load(pins)?;
-                Ok(self.loaded.get_or_init(|| loaded))
+                let loaded = load(pins, mode)?;
+                Ok(cell.get_or_init(|| loaded))
             }
         }
     }
 
-    pub(crate) fn program(&self, pins: &Pins) -> Result<BorrowedFd<'_>, Error> {
-        Ok(self.loaded(pins)?.program.as_fd())
+    pub(crate) fn program(&self, pins: &Pins, mode: XdpMode) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.loaded(pins, mode)?.program.as_fd())
     }
 
     pub(crate) fn attach(&self, pins: &Pins, ifindex: u32, mode: XdpMode) -> Result<(), XdpError> {
         if mode == XdpMode::Native && !Features::of(ifindex)?.has(Features::BASIC | Features::REDIRECT) {
             return Err(XdpError::NotNative);
         }
-        let program = self.program(pins)?;
+        let program = self.program(pins, mode)?;
         let pin = pins.link(ifindex, mode.hook());
         if update_link(&pin, program).is_ok() {
             return Ok(());
@@ -186,7 +191,10 @@ impl Xdp {
     }
 
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
-        if let Some(loaded) = self.loaded.get() {
+        for loaded in [&self.native, &self.generic]
+            .into_iter()
+            .filter_map(OnceLock::get)
+        {
             let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
         }
         for mode in XdpMode::ALL {
@@ -198,7 +206,7 @@ impl Xdp {
 
     pub(crate) fn open_exit(&self, pins: &Pins, ifindex: u32, mode: XdpMode) -> Result<bool, XdpError> {
         let takes = mode == XdpMode::Generic || Features::of(ifindex)?.has(Features::NDO_XMIT);
-        let (exits, key) = (&self.loaded(pins)?.exits, ifindex.to_ne_bytes());
+        let (exits, key) = (&self.loaded(pins, mode)?.exits, ifindex.to_ne_bytes());
         match takes {
             true => exits.update(&key, &key, MapFlags::ANY).map_err(|e| {
                 Error::from_bpf(format!("cannot let frames of XDP out by interface {ifindex}"), &e)
@@ -210,12 +218,18 @@ impl Xdp {
     }
 }
 
-fn load(pins: &Pins) -> Result<Loaded, Error> {
+fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let mut object = MaybeUninit::uninit();
     let mut open = XdpSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the XDP program"))?;
+    // Frames in pieces pass by it; a driver with a large MTU wants that promised. In generic mode such a promise has the
+    // kernel copy packets so that tc finds them without their Ethernet header (docs/decisions/0014).
+    open.progs.fast.set_flags(match mode {
+        XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,
+        XdpMode::Generic => 0,
+    });
     let maps = &mut open.maps;
     let share = |map: &mut OpenMapMut<'_>, name| {
         map.reuse_pinned_map(pins.map(name))

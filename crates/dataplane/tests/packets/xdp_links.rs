@@ -6,17 +6,12 @@ use longsplice_dataplane::{Dataplane, Side, XdpError, XdpMode};
 
 use crate::support::{
     flow::{Flow, Plan, Plane, options},
-    options::usual,
+    options::{usual, usual_with_sack},
     packet::*,
     tap::{Offload, Tap},
 };
 
 use Side::{Client, Server};
-
-fn ethtool(words: &str) {
-    let done = Command::new("ethtool").args(words.split_whitespace()).status();
-    assert!(done.expect("ethtool").success(), "ethtool {words}");
-}
 
 /// How `ip link` says that XDP is on an interface: "xdp", "xdpgeneric", or nothing.
 fn xdp_on(device: &str) -> String {
@@ -29,16 +24,14 @@ fn xdp_on(device: &str) -> String {
 }
 
 /// Both interfaces have tc and XDP, and frames can leave by both: the ends take them.
-fn wired() -> (Flow, [Tap; 2]) {
+fn wired(mode: XdpMode) -> (Flow, [Tap; 2]) {
     let flow = Flow::detached(Plan::default());
-    for end in ["a1", "b1"] {
-        ethtool(&format!("-K {end} gro on"));
-    }
     for side in Side::BOTH {
+        flow.net.take_frames(side, true);
         let ifindex = flow.ifindex(side);
         flow.plane.attach(ifindex).expect("attached");
-        flow.plane.attach_xdp(ifindex, XdpMode::Native).expect("attached");
-        assert!(flow.plane.open_exit(ifindex, XdpMode::Native).expect("told"));
+        flow.plane.attach_xdp(ifindex, mode).expect("attached");
+        assert!(flow.plane.open_exit(ifindex, mode).expect("told"));
     }
     flow.plane.spoil();
     let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
@@ -47,7 +40,11 @@ fn wired() -> (Flow, [Tap; 2]) {
 
 #[test]
 fn a_segment_crosses_in_xdp_as_it_does_at_tc() {
-    let (flow, taps) = wired();
+    XdpMode::ALL.into_iter().for_each(crosses);
+}
+
+fn crosses(mode: XdpMode) {
+    let (flow, taps) = wired(mode);
     for side in Side::BOTH {
         let mut reference = flow.reference(side);
         for len in [0, 1, 999, 1400] {
@@ -67,10 +64,41 @@ fn a_segment_crosses_in_xdp_as_it_does_at_tc() {
     }
 }
 
+#[test]
+fn what_xdp_leaves_reaches_tc() {
+    for mode in XdpMode::ALL {
+        let (flow, taps) = wired(mode);
+        for side in Side::BOTH {
+            let mut reference = flow.reference(side);
+            for (options, flags) in [
+                (vec![], ACK),
+                (usual_with_sack(flow.plan.clock[0] + 1, 4, &[(5, 6)]), ACK),
+                (usual(flow.plan.clock[side.index()] + 1, 4), ACK | FIN),
+            ] {
+                let packet = Packet {
+                    ttl: 64,
+                    urgent: 3,
+                    flags: flags | if options.is_empty() { 0x20 } else { 0 },
+                    options,
+                    ..flow.peer_segment(side)
+                };
+                let ((), counted) = flow.counted(|| {
+                    taps[side.index()].send(&packet.bytes(), Offload::default());
+                    let expected = reference.translate(&packet);
+                    let got = taps[side.other().index()].only();
+                    assert_frame(&got, &expected.bytes(), "across");
+                });
+                let expected = ["forwarded", "passed_xdp"].map(|name| (name.to_owned(), 1));
+                assert_eq!(counted, expected.into(), "{mode}");
+            }
+        }
+    }
+}
+
 /// On veth, what a socket sends comes without a checksum. XDP cannot compute it; at tc the kernel still knows.
 #[test]
 fn an_unfinished_checksum_reaches_tc_unfinished() {
-    let (flow, taps) = wired();
+    let (flow, taps) = wired(XdpMode::Native);
     let packet = Packet {
         payload: pattern(1000),
         options: usual(flow.plan.clock[0] + 1, 4),
@@ -95,7 +123,7 @@ fn an_unfinished_checksum_reaches_tc_unfinished() {
 
 #[test]
 fn links_outlive_their_daemon_and_are_taken_over_and_off() {
-    let (mut flow, _taps) = wired();
+    let (mut flow, _taps) = wired(XdpMode::Native);
     assert_eq!(xdp_on("a0"), "xdp");
     let instance = flow.plane.instance.clone();
     let (successor, _) = Dataplane::open(&options(&instance)).expect("adopted");

@@ -438,14 +438,11 @@ impl Flow {
         self.run(Hook::Egress, side, frame)
     }
 
-    /// Frames of XDP may leave by the interface toward `side`, or not (whatever the driver can: here they go nowhere).
+    /// Frames of XDP may leave by the interface toward `side`, or not: the other end of the veth pair takes them or does
+    /// not.
     pub fn set_exit(&self, side: Side, open: bool) {
-        let mode = match open {
-            true => XdpMode::Generic,
-            // Nobody takes them at the other end of the veth pair.
-            false => XdpMode::Native,
-        };
-        let opened = self.plane.open_exit(self.ifindex(side), mode);
+        self.net.take_frames(side, open);
+        let opened = self.plane.open_exit(self.ifindex(side), XdpMode::Native);
         assert_eq!(opened.expect("the map is there"), open);
     }
 
