@@ -56,16 +56,19 @@ static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct header
 	return NOT_OURS;
 }
 
-/* Loads the headers of a packet that parse_plain() knows; MALFORMED, too, where its options are not the usual
- * ones, or where it does not lie in one piece. */
+/* Loads the headers of a packet that parse_plain() knows; MALFORMED, too, where it does not lie in one piece.
+ */
 static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *s)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	int loaded = load_plain(data, end, h);
+	__u32 header = (h->tcp.offset >> 4) * 4;
 
-	s->opt_len = (h->tcp.offset >> 4) * 4 - sizeof(struct tcp);
-	if (loaded < 0 || (s->opt_len && (s->opt_len != TS_LAYOUT_LEN || loaded != TS_LAYOUT_LEN ||
-					  *(__be32 *)h->opt != TS_LAYOUT)))
+	if (loaded < 0 || header < sizeof(struct tcp))
+		return MALFORMED;
+	s->opt_len = header - sizeof(struct tcp);
+	if ((__s32)s->opt_len > loaded &&
+	    bpf_xdp_load_bytes(ctx, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
 		return MALFORMED;
 	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
 }
@@ -92,6 +95,16 @@ static __always_inline int is_usual(const struct ls_record *rec, struct headers 
 static __always_inline int is_unsummed(struct headers *h, const struct segment *s)
 {
 	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + s->opt_len + s->len));
+}
+
+/* Writes the headers over those of the packet. 0, or -1 if it could not be written. */
+static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 opt_len)
+{
+	__u32 len = (is_v6(h) ? V6_HEADERS : V4_HEADERS) + (opt_len & 63);
+
+	if (!store_directly((void *)(long)ctx->data, (void *)(long)ctx->data_end, h, opt_len))
+		return 0;
+	return bpf_xdp_store_bytes(ctx, 0, eth_of(h), len) ? -1 : 0;
 }
 
 /* What the program must answer to have the frame of `new` sent; XDP_PASS if nobody would take it. */
@@ -133,7 +146,7 @@ int fast(struct xdp_md *ctx)
 	if (action == XDP_PASS)
 		return leave(LS_V_PASSED_XDP);
 	mend_checks(&b->in, &b->out, s->opt_len);
-	if (store_directly((void *)(long)ctx->data, (void *)(long)ctx->data_end, &b->out, s->opt_len))
+	if (store(ctx, &b->out, s->opt_len))
 		return leave(LS_V_PASSED_XDP);
 	note_translated(w.rec, s);
 	count(LS_V_FORWARDED_XDP);

@@ -65,7 +65,7 @@ fn passes_in_xdp(bed: &Bed, pair: &mut Pair) {
     pair.exchange(BYTES);
     let after = counts(bed, ["forwarded_xdp", "forwarded"]);
     let [xdp, tc] = [after[0] - before[0], after[1] - before[1]];
-    // At most 1,460 bytes each; SACK, and what is retransmitted, may go by tc.
+    // At most 1,460 bytes each.
     assert!(
         xdp > 2 * BYTES / 1500 / 2 && xdp > 4 * tc,
         "{xdp} in XDP, {tc} at tc"
