@@ -43,6 +43,11 @@ impl XdpMode {
         }
     }
 
+    /// Whether an interface's driver has XDP that redirects, as far as the kernel tells (Linux 6.3).
+    pub fn is_native_on(ifindex: u32) -> bool {
+        Features::of(ifindex).is_ok_and(|f| f.has(Features::BASIC | Features::REDIRECT))
+    }
+
     /// Of a link (linux/if_link.h).
     fn flags(self) -> u32 {
         match self {

@@ -79,6 +79,7 @@ pub mod intercept;
 mod interfaces;
 mod legs;
 mod mapped;
+pub mod measure;
 mod meter;
 mod packet;
 mod pair;
