@@ -73,12 +73,38 @@ static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct heade
 	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
 }
 
-/* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. */
+/* The address of the interface that a frame came in by last, on this CPU. */
+struct address {
+	__u64 at; /* jiffies */
+	__u32 ifindex;
+	__u8 mac[ETH_ALEN];
+	__u16 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct address);
+} address SEC(".maps");
+
+/* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. What it is is
+ * asked for once in a tick of the timer: to look into the kernel costs as much as to find the flow. */
 static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 {
-	__u8 mac[ETH_ALEN];
+	__u64 now = bpf_jiffies64();
+	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
+	struct address *own = bpf_map_lookup_elem(&address, &zero);
 
-	return !own_address(ctx, mac) && !__builtin_memcmp(mac, eth_of(h)->h_dest, ETH_ALEN);
+	if (!own)
+		return 0;
+	if (own->at != now || own->ifindex != ifindex) {
+		if (own_address(ctx, own->mac))
+			return 0;
+		own->at = now;
+		own->ifindex = ifindex;
+	}
+	return !__builtin_memcmp(own->mac, eth_of(h)->h_dest, ETH_ALEN);
 }
 
 /* Whether nothing has to be decided about a segment but where it goes. */
