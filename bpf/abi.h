@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 3
+#define LS_ABI_VERSION 4
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -173,6 +173,9 @@ enum ls_verdict {
 	LS_V_ICMP_TRANSLATED, /* an ICMP error, told to the far end whose segment it is about */
 	LS_V_ICMP_DELIVERED,  /* an ICMP error, to the local socket whose segment it is about */
 	LS_V_TOO_BIG_TOLD,    /* the sender of a segment that was too big was told what passes */
+	LS_V_FORWARDED_XDP,   /* translated and sent on in XDP: tc has not seen it */
+	LS_V_PASSED_XDP,      /* XDP has left it to tc, which counts what became of it */
+	LS_V_UNSUMMED_XDP,    /* likewise, because its TCP checksum is left to a device */
 	LS_V_DROP_PARKED,     /* emission of a parked or closed socket */
 	LS_V_DROP_FRAGMENT,   /* a fragment that cannot follow, or that somebody here would have to read */
 	LS_V_DROP_IP_OPTIONS, /* a source route on a spliced flow */

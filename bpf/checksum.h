@@ -19,30 +19,28 @@ static __always_inline int store_headers(struct __sk_buff *skb, struct headers *
 	return bpf_skb_store_bytes(skb, l4, &h->tcp, tcp_len, flags) ? -1 : 0;
 }
 
-static __always_inline int store_linear(struct __sk_buff *skb, const void *from, __u32 len)
+static __always_inline int store_linear(void *data, void *end, const void *from, __u32 len)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-
 	if (data + len > end)
 		return -1;
 	copy_words(data, from, len);
 	return 0;
 }
 
-/* Likewise, for headers of the usual layout, without the price of a helper. A program that does so has the
- * kernel make each packet writable first that it sees and others share: `egress` must not. -1: not the usual
- * layout. */
-static __always_inline int store_directly(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
+/* Likewise, for headers of the usual layout, without the price of a helper, into a packet that begins and
+ * ends there. A tc program that does so has the kernel make each packet writable first that it sees and
+ * others share: `egress` must not. -1: not the usual layout. */
+static __always_inline int store_directly(void *data, void *end, struct headers *h, __u32 opt_len)
 {
 	if (l4_of(h) != (is_v6(h) ? V6_L4 : V4_L4))
 		return -1;
 	if (opt_len == TS_LAYOUT_LEN)
-		return is_v6(h) ? store_linear(skb, &h->v6.eth, V6_HEADERS + TS_LAYOUT_LEN)
-				: store_linear(skb, &h->v4.eth, V4_HEADERS + TS_LAYOUT_LEN);
+		return is_v6(h) ? store_linear(data, end, &h->v6.eth, V6_HEADERS + TS_LAYOUT_LEN)
+				: store_linear(data, end, &h->v4.eth, V4_HEADERS + TS_LAYOUT_LEN);
 	if (opt_len)
 		return -1;
-	return is_v6(h) ? store_linear(skb, &h->v6.eth, V6_HEADERS)
-			: store_linear(skb, &h->v4.eth, V4_HEADERS);
+	return is_v6(h) ? store_linear(data, end, &h->v6.eth, V6_HEADERS)
+			: store_linear(data, end, &h->v4.eth, V4_HEADERS);
 }
 
 /* What other headers do to sums. */
@@ -96,6 +94,14 @@ static __always_inline int replace_tcp_check(struct __sk_buff *skb, struct heade
 	return 0;
 }
 
+/* Mends all checksums of `new`, where the packet has no sk_buff yet: TCP's stands there whole. */
+static __always_inline void mend_checks(struct headers *old, struct headers *new, __u32 opt_len)
+{
+	struct changes c = changes_of(old, new, opt_len);
+
+	mend_tcp_check(NULL, new, CHECKSUM_NONE, &c);
+}
+
 /*
  * Writes `new` over the headers of the packet, which are `old`, and mends all checksums, whatever the state
  * of TCP's is. Both have options of the same length. `directly`: see store_directly(). 0, or -1 if the packet
@@ -112,7 +118,9 @@ static __always_inline int write_headers_fast(struct __sk_buff *skb, struct head
 	c = changes_of(old, new, opt_len);
 	if (summed != CHECKSUM_UNKNOWN)
 		mend_tcp_check(skb, new, summed, &c);
-	if (!(directly && !store_directly(skb, new, opt_len)) && store_headers(skb, new, opt_len, 0))
+	if (!(directly &&
+	      !store_directly((void *)(long)skb->data, (void *)(long)skb->data_end, new, opt_len)) &&
+	    store_headers(skb, new, opt_len, 0))
 		return -1;
 	return summed == CHECKSUM_UNKNOWN ? replace_tcp_check(skb, new, &c) : 0;
 }

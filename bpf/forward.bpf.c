@@ -73,19 +73,16 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	struct headers *h = &b->in, *new = &b->out;
 	struct ls_record *rec = w->rec;
 	struct route route = {};
+	enum admission admission;
 	struct edits edits;
 	int verdict;
 
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	judge(w, s);
-	/* Its receiver might take it meanwhile, and nobody here would know. */
-	if (!s->in_place && s->len && after(s->seq + s->len, rec->rx_end))
+	admission = admit(w, s);
+	if (admission == OUT_OF_WINDOW)
 		return drop(LS_V_DROP_WINDOW);
-	if (s->in_place)
-		note_ack(rec, s);
-	note_end_of(rec, s);
-	if (!claimed(w, s))
+	if (admission == ELSEWHERE)
 		return look_again(skb);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s);

@@ -4,11 +4,24 @@
 #define LONGSPLICE_KERNEL_H
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 
 struct sk_buff___ours {
 	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
+
+struct net_device___ours {
+	const __u8 *dev_addr;
+} __attribute__((preserve_access_index));
+
+struct xdp_rxq_info___ours {
+	struct net_device___ours *dev;
+} __attribute__((preserve_access_index));
+
+struct xdp_buff___ours {
+	struct xdp_rxq_info___ours *rxq;
 } __attribute__((preserve_access_index));
 
 void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
@@ -30,6 +43,17 @@ static __always_inline enum summed summed_of(struct __sk_buff *skb)
 		return CHECKSUM_UNKNOWN;
 	kernel = bpf_cast_to_kern_ctx(skb);
 	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
+}
+
+/* The MAC address of the interface that a frame came in by. 0, or -1 if this kernel does not tell. */
+static __always_inline int own_address(struct xdp_md *ctx, __u8 *mac)
+{
+	struct xdp_buff___ours *kernel;
+
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return -1;
+	kernel = bpf_cast_to_kern_ctx(ctx);
+	return bpf_probe_read_kernel(mac, ETH_ALEN, kernel->rxq->dev->dev_addr) ? -1 : 0;
 }
 
 #endif

@@ -25,27 +25,51 @@ static __always_inline void *linear(struct __sk_buff *skb, __u32 len)
 	return (void *)(long)skb->data;
 }
 
+/* What a header of IPv4 says: that TCP follows, where, and between whom. */
+static __always_inline enum parsed read_v4(const struct iphdr *ip, struct headers *h, __be32 *saddr,
+					   __be32 *daddr)
+{
+	if (ip->protocol != IPPROTO_TCP || ip->version != 4 || ip->frag_off & bpf_htons(0x1fff))
+		return NOT_OURS;
+	map_v4(saddr, ip->saddr);
+	map_v4(daddr, ip->daddr);
+	h->is_v6 = 0;
+	h->l4 = L3_OFFSET + ip->ihl * 4;
+	return ip->frag_off & bpf_htons(0x2000) ? FRAGMENT : SEGMENT;
+}
+
 static __always_inline enum parsed parse_v4(struct __sk_buff *skb, struct headers *h, __be32 *saddr,
 					    __be32 *daddr, __be16 *ports)
 {
 	void *data = linear(skb, V4_HEADERS);
 	struct iphdr *ip = data + L3_OFFSET;
+	enum parsed kind;
 	__u32 header;
 
 	if (!data || data + V4_HEADERS > (void *)(long)skb->data_end)
 		return NOT_OURS;
-	if (ip->protocol != IPPROTO_TCP || ip->version != 4 || ip->frag_off & bpf_htons(0x1fff))
-		return NOT_OURS;
-	map_v4(saddr, ip->saddr);
-	map_v4(daddr, ip->daddr);
 	header = ip->ihl * 4;
-	h->is_v6 = 0;
-	h->l4 = L3_OFFSET + header;
+	kind = read_v4(ip, h, saddr, daddr);
+	if (kind == NOT_OURS)
+		return NOT_OURS;
 	if (header == sizeof(*ip))
 		__builtin_memcpy(ports, data + V4_L4, 4);
 	else if (header < sizeof(*ip) || bpf_skb_load_bytes(skb, L3_OFFSET + header, ports, 4))
 		return NOT_OURS;
-	return ip->frag_off & bpf_htons(0x2000) ? FRAGMENT : SEGMENT;
+	return kind;
+}
+
+/* What a header of IPv6 says: between whom, and that TCP may follow, at once or behind extension headers. */
+static __always_inline enum parsed read_v6(const struct ipv6hdr *ip, struct headers *h, __be32 *saddr,
+					   __be32 *daddr)
+{
+	if (ip->version != 6 || (ip->nexthdr != IPPROTO_TCP && !is_extension(ip->nexthdr)))
+		return NOT_OURS;
+	__builtin_memcpy(saddr, &ip->saddr, sizeof(ip->saddr));
+	__builtin_memcpy(daddr, &ip->daddr, sizeof(ip->daddr));
+	h->is_v6 = 1;
+	h->l4 = V6_L4;
+	return is_mapped(saddr) ? NOT_OURS : SEGMENT;
 }
 
 static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct headers *h, __be32 *saddr,
@@ -57,14 +81,8 @@ static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct header
 
 	if (!data || data + V6_HEADERS > (void *)(long)skb->data_end)
 		return NOT_OURS;
-	if (ip->version != 6 || (ip->nexthdr != IPPROTO_TCP && !is_extension(ip->nexthdr)))
+	if (read_v6(ip, h, saddr, daddr) == NOT_OURS)
 		return NOT_OURS;
-	__builtin_memcpy(saddr, &ip->saddr, sizeof(ip->saddr));
-	__builtin_memcpy(daddr, &ip->daddr, sizeof(ip->daddr));
-	if (is_mapped(saddr))
-		return NOT_OURS;
-	h->is_v6 = 1;
-	h->l4 = V6_L4;
 	if (ip->nexthdr == IPPROTO_TCP) {
 		__builtin_memcpy(ports, data + V6_L4, 4);
 		return SEGMENT;
@@ -101,10 +119,8 @@ static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct hea
 
 /* Copies the beginning of a packet, as far as the verifier allows. How many bytes of TCP options came along;
  * -1 if not even the headers did. */
-static __always_inline int load_linear(struct __sk_buff *skb, void *to, __u32 headers)
+static __always_inline int load_linear(void *data, void *end, void *to, __u32 headers)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-
 	if (data + headers + TS_LAYOUT_LEN <= end) {
 		copy_words(to, data, headers + TS_LAYOUT_LEN);
 		return TS_LAYOUT_LEN;
@@ -115,15 +131,21 @@ static __always_inline int load_linear(struct __sk_buff *skb, void *to, __u32 he
 	return 0;
 }
 
+/* The same from a packet that begins and ends there, as if nothing stood between the headers of IP and TCP.
+ */
+static __always_inline int load_plain(void *data, void *end, struct headers *h)
+{
+	return is_v6(h) ? load_linear(data, end, &h->v6.eth, V6_HEADERS)
+			: load_linear(data, end, &h->v4.eth, V4_HEADERS);
+}
+
 /* The headers of a packet that parse_tuple() knows, at least up to TCP's options; returns as load_linear().
  */
 static __always_inline int load_headers(struct __sk_buff *skb, struct headers *h)
 {
 	__u32 l4 = l4_of(h);
-	int loaded;
+	int loaded = load_plain((void *)(long)skb->data, (void *)(long)skb->data_end, h);
 
-	loaded =
-	    is_v6(h) ? load_linear(skb, &h->v6.eth, V6_HEADERS) : load_linear(skb, &h->v4.eth, V4_HEADERS);
 	if (loaded < 0 || l4 == (is_v6(h) ? V6_L4 : V4_L4))
 		return loaded;
 	return bpf_skb_load_bytes(skb, l4, &h->tcp, sizeof(h->tcp)) ? -1 : 0;
@@ -142,29 +164,15 @@ static __always_inline __u32 timestamp_at(struct headers *h, __u32 opt_len)
 	return at > 32 ? 0 : at;
 }
 
-/* Loads the headers of a packet that parse_tuple() called a SEGMENT. */
-static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+/* What loaded headers say, with s->opt_len bytes of options, of a packet that has `total` bytes from its IP
+ * header on by what it says, and `len` that are there. */
+static __always_inline enum parsed read_segment(struct headers *h, struct segment *s, __u32 total, __u32 len)
 {
-	__u32 total, header;
-	int loaded;
+	__u32 header;
 
-	if (!is_v6(h) && l4_of(h) != V4_L4 && is_source_routed(skb, h))
-		return SOURCE_ROUTED;
-	loaded = load_headers(skb, h);
-	header = (h->tcp.offset >> 4) * 4;
-	if (loaded < 0 || header < sizeof(struct tcp))
-		return MALFORMED;
 	s->l4 = l4_of(h);
-	s->opt_len = header - sizeof(struct tcp);
-	if ((__s32)s->opt_len > loaded &&
-	    bpf_skb_load_bytes(skb, s->l4 + sizeof(struct tcp), h->opt, s->opt_len))
-		return MALFORMED;
-	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
-	total = ip_length(h);
-	if (!total && skb->gso_size)
-		total = skb->len - L3_OFFSET;
-	header += s->l4 - L3_OFFSET;
-	if (total < header || total > skb->len - L3_OFFSET)
+	header = s->l4 - L3_OFFSET + sizeof(struct tcp) + s->opt_len;
+	if (total < header || total > len)
 		return MALFORMED;
 	s->flags = h->tcp.flags;
 	s->seq = bpf_ntohl(h->tcp.seq);
@@ -177,6 +185,29 @@ static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct h
 	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
 	s->tsecr = s->ts_at ? load32(&h->opt[s->ts_at + 4]) : 0;
 	return SEGMENT;
+}
+
+/* Loads the headers of a packet that parse_tuple() called a SEGMENT. */
+static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct headers *h, struct segment *s)
+{
+	__u32 total, header;
+	int loaded;
+
+	if (!is_v6(h) && l4_of(h) != V4_L4 && is_source_routed(skb, h))
+		return SOURCE_ROUTED;
+	loaded = load_headers(skb, h);
+	header = (h->tcp.offset >> 4) * 4;
+	if (loaded < 0 || header < sizeof(struct tcp))
+		return MALFORMED;
+	s->opt_len = header - sizeof(struct tcp);
+	if ((__s32)s->opt_len > loaded &&
+	    bpf_skb_load_bytes(skb, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
+		return MALFORMED;
+	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
+	total = ip_length(h);
+	if (!total && skb->gso_size)
+		total = skb->len - L3_OFFSET;
+	return read_segment(h, s, total, skb->len - L3_OFFSET);
 }
 
 #endif

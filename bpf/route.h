@@ -11,25 +11,25 @@
 #include "ways.h"
 
 /*
- * Looks up the way to the destination of h, and writes the MAC addresses when the neighbour is known. The
- * look-up is made as if from the loopback: that is what output routing does, `ip rule`s included; it needs
- * lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
+ * Looks up the way to the destination of h for a packet of `len` bytes, and writes the MAC addresses when the
+ * neighbour is known. The look-up is made as if from the loopback: that is what output routing does, `ip
+ * rule`s included; it needs lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
  */
-static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
-					 struct route *r)
+static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, int far_local, __u32 hint,
+				       struct route *r)
 {
 	struct bpf_fib_lookup fib = {
 	    .l4_protocol = IPPROTO_TCP,
 	    .sport = h->tcp.sport,
 	    .dport = h->tcp.dport,
 	    .ifindex = LOOPBACK,
-	    .tot_len = wire_length(skb, h),
+	    .tot_len = len,
 	};
 
 	addresses_to_fib(&fib, h);
 	r->resolve = 1;
 	r->mtu = ~0U;
-	switch (bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) {
+	switch (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		__builtin_memcpy(eth_of(h)->h_dest, fib.dmac, ETH_ALEN);
 		__builtin_memcpy(eth_of(h)->h_source, fib.smac, ETH_ALEN);
@@ -63,24 +63,38 @@ static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *
 	}
 }
 
-/* The same for a segment of a direction, whose way may be known from one a moment ago. */
-static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers *h,
-					   const struct ls_record *rec, __u32 hint, struct route *r)
+/* The same for a packet at tc. */
+static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
+					 struct route *r)
+{
+	return look_up_way(skb, h, wire_length(skb, h), far_local, hint, r);
+}
+
+/* The way of a segment of a direction, which may be known from one a moment ago; returns as look_up_way(). */
+static __always_inline int find_way(void *ctx, struct headers *h, __u32 len, const struct ls_record *rec,
+				    __u32 hint, struct route *r)
 {
 	struct way *way = way_of(rec);
 	int verdict;
 
 	if (!way)
 		return LS_V_DROP_NO_ROUTE;
-	if (is_known(way, skb, h, rec)) {
+	if (is_known(way, h, len, rec)) {
 		*r = way->route;
 		set_macs(h, way->macs);
 		return 0;
 	}
-	verdict = look_up_route(skb, h, rec->traits & LS_FAR_LOCAL, hint, r);
+	verdict = look_up_way(ctx, h, len, rec->traits & LS_FAR_LOCAL, hint, r);
 	if (!verdict)
 		remember(way, h, rec, r);
 	return verdict;
+}
+
+/* The same for a packet at tc. */
+static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers *h,
+					   const struct ls_record *rec, __u32 hint, struct route *r)
+{
+	return find_way(skb, h, wire_length(skb, h), rec, hint, r);
 }
 
 /* Likewise, but for the usual path (see write_headers()). */

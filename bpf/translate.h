@@ -4,6 +4,7 @@
 #define LONGSPLICE_TRANSLATE_H
 
 #include "parse.h"
+#include "record.h"
 
 enum sack_edit {
 	SACK_SHIFT, /* add sack_off to the edges */

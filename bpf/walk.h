@@ -110,6 +110,27 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(w, s));
 }
 
+/* Whether a segment of a spliced flow may be translated. */
+enum admission {
+	ADMITTED,
+	OUT_OF_WINDOW, /* payload that its receiver may take meanwhile, and nobody here would know */
+	ELSEWHERE,     /* its flow is about to be somewhere else: it must look again */
+};
+
+/* Judges a segment and notes what it says, at tc and in XDP alike. To ask again changes nothing more. */
+static __always_inline enum admission admit(const struct walk *w, struct segment *s)
+{
+	struct ls_record *rec = w->rec;
+
+	judge(w, s);
+	if (!s->in_place && s->len && after(s->seq + s->len, rec->rx_end))
+		return OUT_OF_WINDOW;
+	if (s->in_place)
+		note_ack(rec, s);
+	note_end_of(rec, s);
+	return claimed(w, s) ? ADMITTED : ELSEWHERE;
+}
+
 /* Whether packets of such a slot are the stack's alone. */
 static __always_inline int is_nobodys(__u32 mode)
 {

@@ -62,12 +62,13 @@ __noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
 	return len > 65535 ? 65535 : len;
 }
 
-static __always_inline int is_known(const struct way *way, struct __sk_buff *skb, const struct headers *h,
+/* Whether it is the way of a direction's packet with this header, which is `len` bytes long on the wire. */
+static __always_inline int is_known(const struct way *way, const struct headers *h, __u32 len,
 				    const struct ls_record *rec)
 {
 	return way->at == bpf_jiffies64() && way->serial == rec->serial &&
 	       way->side == (rec->traits & LS_SIDE_SERVER) && way->class == class_of(h) &&
-	       wire_length(skb, h) <= way->route.mtu;
+	       len <= way->route.mtu;
 }
 
 static __always_inline void remember(struct way *way, struct headers *h, const struct ls_record *rec,

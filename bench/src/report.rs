@@ -46,8 +46,6 @@ pub(crate) enum Verdict {
     Missed,
     /// It could not be measured.
     Failed,
-    /// What is to be measured does not exist yet.
-    NotBuilt,
 }
 
 impl Target {
@@ -84,7 +82,6 @@ impl Verdict {
             Verdict::Must => "reached",
             Verdict::Missed => "MISSED",
             Verdict::Failed => "NOT MEASURED",
-            Verdict::NotBuilt => "not built",
         }
     }
 }
@@ -128,19 +125,6 @@ impl Finding {
             detail: detail.into(),
             data,
         })
-    }
-
-    /// A row of something that does not exist yet; `why` says what takes its place meanwhile.
-    pub(crate) fn not_built(row: Row, measure: &str, target: Target, why: &str) -> Self {
-        Finding {
-            row,
-            measure: measure.to_owned(),
-            target,
-            value: None,
-            verdict: Verdict::NotBuilt,
-            detail: why.to_owned(),
-            data: Value::Null,
-        }
     }
 
     /// A row that could not be measured.

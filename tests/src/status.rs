@@ -31,6 +31,7 @@ pub struct Health {
     pub can_splice: bool,
     pub why_not: Option<String>,
     pub interfaces: Vec<String>,
+    pub xdp: Vec<String>,
     pub flows: u64,
 }
 

@@ -119,7 +119,11 @@ fn attach(
     (name, kind): Hook,
     place: Place,
 ) -> Result<Option<OwnedFd>, Error> {
-    match create_link(program, ifindex, kind, place) {
+    let flags = match place {
+        Place::First => libbpf_sys::BPF_F_BEFORE,
+        Place::Last => libbpf_sys::BPF_F_AFTER,
+    };
+    match create_link(program, ifindex, kind, flags) {
         Ok(link) => Ok(Some(link)),
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => attach_clsact(program, ifindex, name, place)
             .map(|()| None)
@@ -128,14 +132,17 @@ fn attach(
     }
 }
 
-fn create_link(program: BorrowedFd<'_>, ifindex: u32, kind: u32, place: Place) -> io::Result<OwnedFd> {
+/// Attaches a program to an interface's hook of this kind (`BPF_TCX_INGRESS`…), by a link.
+pub(crate) fn create_link(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    kind: u32,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     // SAFETY: integers and pointers, for which zero is a value; libbpf insists on zeros wherever nothing is said.
     let mut opts: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of_val(&opts) as libbpf_sys::size_t;
-    opts.flags = match place {
-        Place::First => libbpf_sys::BPF_F_BEFORE,
-        Place::Last => libbpf_sys::BPF_F_AFTER,
-    };
+    opts.flags = flags;
     // SAFETY: plain integers, and options that outlive the call.
     let fd =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &raw const opts) };
@@ -151,7 +158,8 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
+/// Has a link outlive this process.
+pub(crate) fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
     let c = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a valid descriptor and a string that ends in NUL.
     match unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), c.as_ptr()) } {
@@ -161,7 +169,7 @@ fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
 }
 
 /// Takes the program of a pinned link off now: a link whose pin is removed lets go of it some time later only.
-fn detach_link(path: &Path) {
+pub(crate) fn detach_link(path: &Path) {
     let Ok(c) = CString::new(path.as_os_str().as_bytes()) else {
         return;
     };
@@ -173,7 +181,7 @@ fn detach_link(path: &Path) {
 }
 
 /// Replaces the program of a pinned link; fails if there is none or its interface is gone.
-fn update_link(path: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn update_link(path: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
     let c = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a string that ends in NUL.
     let link = owned(unsafe { libbpf_sys::bpf_obj_get(c.as_ptr()) })?;

@@ -29,6 +29,7 @@ use crate::{
     slot::{Mode, Slot},
     slots::SlotTable,
     time, verdicts,
+    xdp::{Xdp, XdpError, XdpMode},
 };
 
 /// Serial numbers are reserved in the pinned map by the block: a successor begins after the last block.
@@ -52,6 +53,8 @@ pub enum Hook {
     Ingress,
     /// What our own sockets send.
     Egress,
+    /// What the peers send, before there is an sk_buff: segments of detached flows (IP/FWD).
+    Xdp,
 }
 
 /// A leg that belongs to no flow, but was spliced before.
@@ -84,6 +87,7 @@ pub struct Dataplane {
     serial: Mutex<(u32, u32)>,
     births: Mutex<Births>,
     records: AtomicU32,
+    xdp: Xdp,
 }
 
 impl Dataplane {
@@ -120,6 +124,7 @@ impl Dataplane {
             serial: Mutex::new((meta.next_serial, meta.next_serial)),
             births: Mutex::new(Births::new(time::now())),
             records: AtomicU32::new(0),
+            xdp: Xdp::default(),
         };
         plane.keep_lo_forwarding()?;
         let mut records = 0;
@@ -155,9 +160,30 @@ impl Dataplane {
         self.programs.attach(&self.pins, ifindex)
     }
 
-    /// Stops to watch it.
+    /// Stops to watch it; XDP, too.
     pub fn detach(&self, ifindex: u32) {
+        self.detach_xdp(ifindex);
         self.programs.detach(&self.pins, ifindex);
+    }
+
+    /// Puts the XDP program on an interface that is watched, or in the place of a predecessor's; again is no error. The
+    /// first call loads it.
+    ///
+    /// # Errors
+    /// The interface is as it was, and its segments are translated at tc.
+    pub fn attach_xdp(&self, ifindex: u32, mode: XdpMode) -> Result<(), XdpError> {
+        self.xdp.attach(&self.pins, ifindex, mode)
+    }
+
+    /// Takes it off, whoever put it there.
+    pub fn detach_xdp(&self, ifindex: u32) {
+        self.xdp.detach(&self.pins, ifindex);
+    }
+
+    /// Whether frames that XDP redirects may leave by an interface now, which is looked at anew: a driver may refuse them,
+    /// and nobody would be told. Where they may not, segments that go there are translated at tc.
+    pub fn open_exit(&self, ifindex: u32, mode: XdpMode) -> Result<bool, XdpError> {
+        self.xdp.open_exit(&self.pins, ifindex, mode)
     }
 
     /// Interfaces that a predecessor watched.
@@ -435,6 +461,13 @@ impl Dataplane {
         let program = match hook {
             Hook::Ingress => &self.programs.ingress,
             Hook::Egress => &self.programs.egress,
+            Hook::Xdp => {
+                let program = self
+                    .xdp
+                    .program(&self.pins, XdpMode::Native)
+                    .map_err(io::Error::other)?;
+                return run::over_frame(program, packet, context.ifindex, repeat);
+            }
         };
         run::over_packet(program.as_fd(), packet, context, repeat)
     }

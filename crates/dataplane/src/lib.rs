@@ -38,15 +38,20 @@ mod skel {
     mod sockets {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
+    mod xdp {
+        include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
+    }
     pub(crate) use inject::InjectSkelBuilder;
     pub(crate) use r#move::{MoveSkelBuilder, types};
     pub(crate) use rules::{RulesSkelBuilder, types as rule_types};
     pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
+    pub(crate) use xdp::{XdpSkelBuilder, types::xdp_md};
 }
 mod slot;
 mod slots;
 mod time;
 mod verdicts;
+mod xdp;
 
 pub use abi::{ABI_VERSION, Family, Leg, Mapping, Side};
 pub use dataplane::{Alone, Dataplane, Hook, Options};
@@ -57,3 +62,4 @@ pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
+pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

@@ -125,7 +125,8 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     })
 }
 
-fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
+/// A descriptor of a loaded program that outlives its skeleton.
+pub(crate) fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
     program
         .as_fd()
         .try_clone_to_owned()

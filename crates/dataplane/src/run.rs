@@ -7,18 +7,22 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 
-use crate::{abi::Pod, skel::__sk_buff};
+use crate::{
+    abi::Pod,
+    skel::{__sk_buff, xdp_md},
+};
 
 const ETH_HLEN: usize = 14;
 
-/// What a tc program made of a packet.
+/// What a tc or XDP program made of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// The program's value: TC_ACT_OK (0), TC_ACT_SHOT (2), TC_ACT_REDIRECT (7)…
+    /// The program's value: TC_ACT_OK (0), TC_ACT_SHOT (2), TC_ACT_REDIRECT (7)…, or XDP_PASS (2), XDP_TX (3),
+    /// XDP_REDIRECT (4).
     pub verdict: u32,
     /// The packet afterwards.
     pub packet: Vec<u8>,
-    /// Its mark afterwards.
+    /// Its mark afterwards; 0 where XDP ran.
     pub mark: u32,
     /// Nanoseconds that one run took, averaged over the repetitions.
     pub nanoseconds: u32,
@@ -45,30 +49,59 @@ pub(crate) fn over_packet(
     context: Context,
     repeat: u32,
 ) -> io::Result<Ran> {
-    let mut out = vec![0; packet.len()];
     // SAFETY: integers and pointers, for which zero is a value. The kernel insists on zeros wherever nothing is said,
     // and a `Default` may leave the unions' spare bytes as they are.
     let mut skb: __sk_buff = unsafe { std::mem::zeroed() };
     skb.ifindex = context.ifindex;
     skb.gso_size = context.gso_size;
     skb.gso_segs = context.gso_segs;
-    let mut after = skb;
+    let flags = match context.summed {
+        true => libbpf_sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE,
+        false => 0,
+    };
+    let ran = in_context(program, packet, &mut skb, flags, repeat)?;
+    Ok(Ran {
+        mark: skb.mark,
+        ..ran
+    })
+}
+
+/// The same for an XDP program and a frame that came in by an interface.
+pub(crate) fn over_frame(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    ifindex: u32,
+    repeat: u32,
+) -> io::Result<Ran> {
+    // SAFETY: integers, for which zero is a value.
+    let mut md: xdp_md = unsafe { std::mem::zeroed() };
+    md.data_end = frame.len() as u32;
+    md.ingress_ifindex = ifindex;
+    in_context(program, frame, &mut md, 0, repeat)
+}
+
+/// Runs a program over a packet in a context, which is `Ran`'s afterwards but for its mark: a `__sk_buff` or an `xdp_md`.
+fn in_context<C: Copy>(
+    program: BorrowedFd<'_>,
+    packet: &[u8],
+    context: &mut C,
+    flags: u32,
+    repeat: u32,
+) -> io::Result<Ran> {
+    let mut out = vec![0; packet.len()];
+    let before = *context;
     let mut opts = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: packet.as_ptr().cast(),
         data_size_in: packet.len() as u32,
         data_out: out.as_mut_ptr().cast(),
         data_size_out: out.len() as u32,
-        ctx_in: (&raw const skb).cast(),
-        ctx_size_in: size_of_val(&skb) as u32,
-        ctx_out: (&raw mut after).cast(),
-        ctx_size_out: size_of_val(&after) as u32,
+        ctx_in: (&raw const before).cast(),
+        ctx_size_in: size_of::<C>() as u32,
+        ctx_out: std::ptr::from_mut(context).cast(),
+        ctx_size_out: size_of::<C>() as u32,
         repeat: repeat as i32,
-        flags: if context.summed {
-            libbpf_sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE
-        } else {
-            0
-        },
+        flags,
         ..Default::default()
     };
     let verdict = run(program, &mut opts)?;
@@ -76,7 +109,7 @@ pub(crate) fn over_packet(
     Ok(Ran {
         verdict,
         packet: out,
-        mark: after.mark,
+        mark: 0,
         nanoseconds: opts.duration,
     })
 }

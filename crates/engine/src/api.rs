@@ -6,6 +6,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
+use longsplice_dataplane::XdpMode;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -20,6 +21,11 @@ pub struct SplicerConfig {
     pub instance: String,
     /// Only these interfaces are watched; `None`: all that routes use, and the loopback, followed when they change.
     pub interfaces: Option<Vec<String>>,
+    /// On these of them, detached flows are translated in XDP, before the IP stack (papers' IP/FWD). A flow gains where both
+    /// its interfaces are among them. An interface that cannot is left to tc, with a warning.
+    pub xdp: Vec<String>,
+    /// Where in the kernel XDP runs on them: it is never another mode than this.
+    pub xdp_mode: XdpMode,
     /// How many flows may be spliced at once (1 to 2^26). Fixed while pins of the instance live.
     pub max_flows: u32,
     /// How many of them may have sockets at once: in transition, dormant, or just come back (1 to 2^20). The rest must be
@@ -40,6 +46,8 @@ impl Default for SplicerConfig {
         SplicerConfig {
             instance: "default".into(),
             interfaces: None,
+            xdp: Vec::new(),
+            xdp_mode: XdpMode::default(),
             max_flows: 65_536,
             max_dormant: 4_096,
             source_ports: None,
@@ -365,6 +373,8 @@ pub struct Health {
     pub why_not: Option<String>,
     /// The interfaces that are watched, by name.
     pub interfaces: Vec<String>,
+    /// Those of them that have the XDP program.
+    pub xdp: Vec<String>,
     /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
     pub flows: u64,
     /// Their limit; that of the pins, where a predecessor has made them. 0 where nothing can be spliced.

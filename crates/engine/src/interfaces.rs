@@ -108,6 +108,7 @@ async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error
             }
         }
     }
+    splicer.fast_path.follow(plane, &splicer.config, &watched);
     drop(watched);
     splicer.rules.follow(&links);
     Ok(())

@@ -60,6 +60,7 @@ fn round(splicer: &Inner, plane: &Dataplane) {
     if let Err(error) = plane.keep_lo_forwarding() {
         tracing::warn!(%error, "route look-ups may fail");
     }
+    splicer.fast_path.look_again(plane, splicer.config.xdp_mode);
     splicer.memory_low.store(memory_is_low(), Ordering::Relaxed);
     if let Err(error) = reap(splicer, plane) {
         tracing::warn!(%error, "cannot look at the flows");

@@ -38,6 +38,9 @@ pub enum StartError {
     /// Rules or interception are not possible.
     #[error(transparent)]
     Rules(#[from] SetupError),
+    /// XDP is asked for where nothing is.
+    #[error("there is no interface `{0}` for xdp: `ip -br link` lists those that are there")]
+    NoInterface(String),
     /// The process cannot be told to stop.
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
@@ -56,6 +59,10 @@ pub enum Outcome {
 pub async fn run(config: Config) -> Result<Outcome, StartError> {
     let started = Instant::now();
     let mut signals = Signals::new().map_err(StartError::Signals)?;
+    // A name with a slip of the pen would only be a slower daemon.
+    if let Some(name) = config.splicer.xdp.iter().find(|name| !is_there(name)) {
+        return Err(StartError::NoInterface(name.clone()));
+    }
     let resources = Resources::of_this_process();
     let claim = claim(&Places::of_this_user(), &config.instance, config.admin.as_deref())?;
     let bound = bind_all(&config)?;
@@ -113,6 +120,10 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
     drop(routing);
     tracing::info!("stopped");
     Ok(outcome)
+}
+
+fn is_there(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
 fn bind_all(config: &Config) -> Result<Vec<Vec<Bound>>, BindError> {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use longsplice_dataplane::Hook;
 use serde::Serialize;
 
 use self::ring::Ring;
@@ -37,8 +38,10 @@ struct Round {
 #[derive(Debug, Serialize)]
 struct Table {
     flows: u32,
-    /// Nanoseconds of one translation: the median of many walks, and the 10th and 90th percentile.
+    /// Nanoseconds of one translation at tc: the median of many walks, and the 10th and 90th percentile.
     translated: [f64; 3],
+    /// The same in XDP.
+    in_xdp: [f64; 3],
     /// The same for a segment of no flow.
     passed: [f64; 3],
 }
@@ -78,11 +81,13 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         let round = round.map_err(|panic| anyhow!("round {number} panicked: {}", said(&*panic)))??;
         let [one, many] = &round.sizes;
         eprintln!(
-            "   {} and {} flows: {:.0} and {:.0} ns translated, {:.0} and {:.0} not ours; {:.0} bytes a flow",
+            "   {} and {} flows: {:.0} and {:.0} ns at tc, {:.0} and {:.0} in XDP, {:.0} and {:.0} not ours; {:.0} bytes a flow",
             one.flows,
             many.flows,
             one.translated[0],
             many.translated[0],
+            one.in_xdp[0],
+            many.in_xdp[0],
             one.passed[0],
             many.passed[0],
             round.bytes_per_flow
@@ -126,7 +131,8 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
         };
         Ok(Table {
             flows,
-            translated: spread(ring.translate(walks)?)?,
+            translated: spread(ring.translate(Hook::Ingress, walks)?)?,
+            in_xdp: spread(ring.translate(Hook::Xdp, walks)?)?,
             passed: spread(ring.pass(walks)?)?,
         })
     };
@@ -141,8 +147,10 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
 fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
     let spread = |of: &dyn Fn(&Round) -> f64| Spread::of(all.iter().map(of)).context("nothing was measured");
     let [one, many] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].translated[0]));
+    let [one_xdp, many_xdp] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].in_xdp[0]));
     let [alone, among] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].passed[0]));
     let (one, many, alone, among) = (one?, many?, alone?, among?);
+    let (one_xdp, many_xdp) = (one_xdp?, many_xdp?);
     let bytes = spread(&|round| round.bytes_per_flow)?;
     let unavailable = spread(&|round| round.unavailable_per_flow)?;
     let least = |must, aim| Target::AtMost { must, aim };
@@ -171,12 +179,28 @@ fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
             ),
             &(),
         )?,
-        Finding::not_built(
+        Finding::new(
             Row::translation(2),
-            "the same in the XDP program",
+            "a segment with timestamps in the XDP program, 1 flow, ns",
             least(120.0, 50.0),
-            "there is no XDP program (IP/FWD) yet; with a million flows it must take 400 ns, and should 150",
-        ),
+            one_xdp.median,
+            format!(
+                "{}: {way}; two flows that turn each other's segments back",
+                one_xdp.show()
+            ),
+            &(),
+        )?,
+        Finding::new(
+            Row::translation(2),
+            format!("the same, {flows} flows in the table"),
+            least(400.0, 150.0),
+            many_xdp.median,
+            format!(
+                "{}: {way}; each run meets another flow, elsewhere in memory",
+                many_xdp.show()
+            ),
+            &(),
+        )?,
         Finding::new(
             Row::translation(3),
             "a segment that is not ours, ns",

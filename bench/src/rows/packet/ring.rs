@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, ensure};
-use longsplice_dataplane::{Context, Dataplane, Hook, Leg, Mode, Options};
+use longsplice_dataplane::{Context, Dataplane, Hook, Leg, Mode, Options, Side, XdpMode};
 
 use super::support::flow::{Plan, Plane};
 use super::support::net::{Net, OUR_MAC, PEER_MAC};
@@ -29,8 +29,13 @@ pub(super) struct Ring {
 /// The network that rings forward in; the thread is in it.
 pub(super) fn network() -> Net {
     let net = Net::new();
-    // The segments of every other flow go there; the others to an end that is known already.
-    net.ip("neighbour replace 198.18.1.3 lladdr 02:00:00:00:01:02 dev a0");
+    // The segments of every other flow go to the one end, the others to the other one; under the address of the interface
+    // that they come in by again, since XDP looks at it.
+    net.ip("neighbour replace 198.18.1.3 lladdr 02:00:00:00:01:01 dev a0
+         neighbour replace 198.18.2.2 lladdr 02:00:00:00:01:01 dev b0");
+    for side in Side::BOTH {
+        net.take_frames(side, true);
+    }
     net
 }
 
@@ -66,7 +71,13 @@ impl Ring {
                 });
             made.with_context(|| format!("make flow {n} of {flows}"))?;
         }
-        ring.check()?;
+        for device in ["a0", "b0"] {
+            let open = ring.plane.open_exit(net.ifindex(device), XdpMode::Native)?;
+            ensure!(open, "nothing can leave {device} from XDP");
+        }
+        for hook in [Hook::Ingress, Hook::Xdp] {
+            ring.check(hook)?;
+        }
         Ok(ring)
     }
 
@@ -78,12 +89,10 @@ impl Ring {
     }
 
     /// Two flows translate a segment into one of the flow after them with the same numbers, byte by byte.
-    fn check(&self) -> Result<()> {
-        let ran = self
-            .plane
-            .run_in(Hook::Ingress, &segment(0).bytes(), self.context(), 2)?;
+    fn check(&self, hook: Hook) -> Result<()> {
+        let ran = self.plane.run_in(hook, &segment(0).bytes(), self.context(), 2)?;
         let expected = Packet {
-            dst_mac: PEER_MAC[0],
+            dst_mac: OUR_MAC[0],
             src_mac: OUR_MAC[0],
             ttl: 253,
             ..segment(2 % self.flows)
@@ -102,13 +111,18 @@ impl Ring {
         }
     }
 
-    /// Nanoseconds for a segment with timestamps, the average of each of so many walks that begin all over the ring.
-    pub(super) fn translate(&self, walks: u32) -> Result<Vec<f64>> {
-        let forwarded = || self.plane.verdicts().get("forwarded").copied().unwrap_or(0);
+    /// Nanoseconds for a segment with timestamps at tc or in XDP, the average of each of so many walks that begin all over
+    /// the ring.
+    pub(super) fn translate(&self, hook: Hook, walks: u32) -> Result<Vec<f64>> {
+        let counter = match hook {
+            Hook::Xdp => "forwarded_xdp",
+            _ => "forwarded",
+        };
+        let forwarded = || self.plane.verdicts().get(counter).copied().unwrap_or(0);
         let before = forwarded();
         let pairs = u64::from(self.flows / 2);
         let start = |walk: u32| segment(2 * (u64::from(walk) * STRIDE % pairs) as u32);
-        let times = (0..walks).map(|walk| self.walk(&start(walk))).collect();
+        let times = (0..walks).map(|walk| self.walk(hook, &start(walk))).collect();
         let wanted = u64::from(walks) * u64::from(REPEAT);
         ensure!(
             forwarded() - before == wanted,
@@ -125,7 +139,7 @@ impl Ring {
             src: (Ipv4Addr::new(198, 18, 3, 9), 9).into(),
             ..segment(0)
         };
-        let times = (0..walks).map(|_| self.walk(&stranger)).collect();
+        let times = (0..walks).map(|_| self.walk(Hook::Ingress, &stranger)).collect();
         ensure!(
             self.plane.verdicts() == before,
             "a segment that is nobody's was counted"
@@ -133,10 +147,8 @@ impl Ring {
         times
     }
 
-    fn walk(&self, packet: &Packet) -> Result<f64> {
-        let ran = self
-            .plane
-            .run_in(Hook::Ingress, &packet.bytes(), self.context(), REPEAT);
+    fn walk(&self, hook: Hook, packet: &Packet) -> Result<f64> {
+        let ran = self.plane.run_in(hook, &packet.bytes(), self.context(), REPEAT);
         Ok(ran.context("run the program over a packet")?.nanoseconds.into())
     }
 }

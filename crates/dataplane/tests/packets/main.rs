@@ -38,3 +38,5 @@ mod vlan;
 mod wake;
 mod windows;
 mod wire;
+mod xdp;
+mod xdp_links;

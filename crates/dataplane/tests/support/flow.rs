@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_dataplane::{
-    Context, Dataplane, Hook, Leg, LegStart, Mapping, Mode, Options, Peek, Ran, Side, Slot,
+    Context, Dataplane, Hook, Leg, LegStart, Mapping, Mode, Options, Peek, Ran, Side, Slot, XdpMode,
 };
 
 use super::{
@@ -22,6 +22,9 @@ use super::{
 pub const OK: u32 = u32::MAX; // TC_ACT_UNSPEC: the next program on the hook has its turn
 pub const SHOT: u32 = 2;
 pub const REDIRECT: u32 = 7;
+pub const XDP_PASS: u32 = 2;
+pub const XDP_TX: u32 = 3;
+pub const XDP_REDIRECT: u32 = 4;
 
 /// A name for pins that no other test has.
 pub fn unique_instance() -> String {
@@ -326,8 +329,14 @@ impl Flow {
 
     /// A fresh flow with the same addresses in its place, in the same mode.
     pub fn again(&mut self, plan: Plan) {
+        let serial = self.plane.next_serial();
+        self.again_as(plan, serial);
+    }
+
+    /// The same, with this serial number.
+    pub fn again_as(&mut self, plan: Plan, serial: u32) {
         self.plane.unregister(legs());
-        self.slot = Some(register(&self.plane, &plan));
+        self.slot = Some(register_as(&self.plane, &plan, serial));
         self.plan = plan;
         self.advance();
     }
@@ -429,7 +438,16 @@ impl Flow {
         self.run(Hook::Egress, side, frame)
     }
 
-    fn run(&self, hook: Hook, side: Side, frame: &[u8]) -> Ran {
+    /// Frames of XDP may leave by the interface toward `side`, or not: the other end of the veth pair takes them or does
+    /// not.
+    pub fn set_exit(&self, side: Side, open: bool) {
+        self.net.take_frames(side, open);
+        let opened = self.plane.open_exit(self.ifindex(side), XdpMode::Native);
+        assert_eq!(opened.expect("the map is there"), open);
+    }
+
+    /// Runs the program of a hook over a frame on the interface toward `side`.
+    pub fn run(&self, hook: Hook, side: Side, frame: &[u8]) -> Ran {
         let context = Context {
             ifindex: self.ifindex(side),
             ..Context::default()
@@ -456,6 +474,12 @@ impl Flow {
     #[track_caller]
     pub fn ingress_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
         self.gives(Hook::Ingress, side, frame, expected);
+    }
+
+    /// The same of XDP.
+    #[track_caller]
+    pub fn xdp_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
+        self.gives(Hook::Xdp, side, frame, expected);
     }
 
     #[track_caller]
@@ -497,9 +521,13 @@ impl Flow {
 
 /// Registers the flow of a plan in mode Track.
 pub fn register(plane: &Dataplane, plan: &Plan) -> Slot {
+    register_as(plane, plan, plane.next_serial())
+}
+
+fn register_as(plane: &Dataplane, plan: &Plan, serial: u32) -> Slot {
     let slot = plane.take_slot().expect("a free slot");
     plane
-        .register(&slot, plane.next_serial(), true, &plan.starts())
+        .register(&slot, serial, true, &plan.starts())
         .expect("the flow is new");
     slot
 }

@@ -136,6 +136,14 @@ impl Net {
         self.ip(&format!("neighbour del {} dev {dev}", leg(side).peer.ip()));
     }
 
+    /// The end of a side takes frames that are redirected to it in XDP, or not: on veth, by GRO.
+    pub fn take_frames(&self, side: Side, on: bool) {
+        let gro = if on { "on" } else { "off" };
+        let end = ["a1", "b1"][side.index()];
+        let done = Command::new("ethtool").args(["-K", end, "gro", gro]).status();
+        assert!(done.expect("ethtool").success(), "{end} gro {gro}");
+    }
+
     /// Sets a sysctl of the namespace.
     pub fn sysctl(&self, path: &str, value: &str) {
         self.pristine.set(false);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_engine::{FlowId, Until};
+use longsplice_engine::{FlowId, Until, XdpMode};
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
@@ -144,6 +144,12 @@ pub struct Forward {
     /// Splice only over this interface; can be given again [default: all that routes use]
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub interface: Vec<String>,
+    /// Translate detached connections in XDP on this interface; can be given again [default: at tc everywhere]
+    #[arg(long, value_name = "NAME")]
+    pub xdp: Vec<String>,
+    /// Where XDP runs: native (in the driver) or generic
+    #[arg(long, default_value_t, value_name = "MODE", requires = "xdp")]
+    pub xdp_mode: XdpMode,
     /// The source ports of connections to the target [default: outside the kernel's own range]
     #[arg(long, value_name = "LO-HI")]
     pub source_ports: Option<PortRange>,

@@ -67,11 +67,19 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
     if let Some(rules::Complaint { message, help }) = rules::unsplice(args.splice, unsplice) {
         return Err(format!("--{message}\n{help}"));
     }
+    let interfaces = (!args.interface.is_empty()).then_some(args.interface);
+    for name in &args.xdp {
+        if let Some(rules::Complaint { message, help }) = rules::xdp(name, interfaces.as_deref()) {
+            return Err(format!("--xdp: {message}\n{help}"));
+        }
+    }
     Ok(Config {
         instance: common.instance.clone().unwrap_or_default(),
         admin: args.admin,
         splicer: SplicerConfig {
-            interfaces: (!args.interface.is_empty()).then_some(args.interface),
+            interfaces,
+            xdp: args.xdp,
+            xdp_mode: args.xdp_mode,
             max_flows,
             max_dormant: default.max_dormant.min(max_flows),
             source_ports: args.source_ports.map(Into::into),

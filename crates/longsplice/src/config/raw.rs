@@ -22,6 +22,8 @@ pub(super) struct File {
     pub(super) instance: Option<InstanceName>,
     pub(super) admin: Option<Spanned<PathBuf>>,
     pub(super) interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(super) xdp: Option<Spanned<Vec<Spanned<String>>>>,
+    pub(super) xdp_mode: Option<Spanned<String>>,
     pub(super) source_ports: Option<PortRange>,
     pub(super) max_flows: Option<Spanned<i64>>,
     pub(super) max_dormant: Option<Spanned<i64>>,

@@ -24,6 +24,32 @@ pub struct Complaint {
     pub help: &'static str,
 }
 
+/// An interface that segments cannot be translated on in XDP: it has no driver, or is none of those that are watched.
+pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
+    let complaint = |what: &str, help| {
+        Some(Complaint {
+            message: format!("`{name}` {what}"),
+            help,
+        })
+    };
+    if !is_interface_name(name) {
+        return complaint("cannot be the name of an interface", "`ip -br link` lists them");
+    }
+    if name == "lo" {
+        return complaint(
+            "has no driver that XDP could run in",
+            "leave it out: what goes over the loopback is translated at tc",
+        );
+    }
+    if watched.is_some_and(|all| !all.iter().any(|one| one == name)) {
+        return complaint(
+            "is not among `interfaces`, so nothing is spliced over it",
+            "add it there, or leave it out here",
+        );
+    }
+    None
+}
+
 /// Conditions of coming back that could never be met by a spliced connection, or would be met all the time.
 pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
     let complaint = |message, help| Some(Complaint { message, help });

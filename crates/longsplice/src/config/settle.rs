@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use longsplice_engine::{SplicerConfig, Until};
+use longsplice_engine::{ParseXdpModeError, SplicerConfig, Until, XdpMode};
 use toml::Spanned;
 
 use super::{
@@ -92,6 +92,8 @@ impl Settler<'_> {
         let second = Duration::from_secs(1);
         SplicerConfig {
             interfaces: file.interfaces.as_ref().map(|list| self.interfaces(list)),
+            xdp: self.xdp(file),
+            xdp_mode: self.xdp_mode(file),
             max_flows,
             max_dormant,
             source_ports: file.source_ports.map(Into::into),
@@ -125,6 +127,37 @@ impl Settler<'_> {
             }
         }
         list.get_ref().iter().map(|name| name.get_ref().clone()).collect()
+    }
+
+    fn xdp(&mut self, file: &raw::File) -> Vec<String> {
+        let watched: Option<Vec<String>> = file
+            .interfaces
+            .as_ref()
+            .map(|list| list.get_ref().iter().map(|n| n.get_ref().clone()).collect());
+        let given: &[Spanned<String>] = file.xdp.as_ref().map_or(&[], |list| list.get_ref());
+        for name in given {
+            if let Some(complaint) = rules::xdp(name.get_ref(), watched.as_deref()) {
+                self.complain(name.span(), complaint.message, complaint.help);
+            }
+        }
+        given.iter().map(|name| name.get_ref().clone()).collect()
+    }
+
+    fn xdp_mode(&mut self, file: &raw::File) -> XdpMode {
+        let Some(given) = &file.xdp_mode else {
+            return XdpMode::default();
+        };
+        if file.xdp.is_none() {
+            let help = "name them, such as xdp = [\"eth0\", \"eth1\"]";
+            self.complain(given.span(), "xdp_mode without xdp: no interface is named", help);
+        }
+        given
+            .get_ref()
+            .parse()
+            .unwrap_or_else(|error: ParseXdpModeError| {
+                self.complain(given.span(), error.to_string(), "native is in the driver");
+                XdpMode::default()
+            })
     }
 
     fn admin_path(&mut self, path: &Spanned<std::path::PathBuf>) {

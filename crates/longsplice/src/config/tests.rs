@@ -2,12 +2,16 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use longsplice_engine::XdpMode;
+
 use super::*;
 
 const FULL: &str = r#"
 instance = "edge"
 admin = "/run/longsplice/edge.sock"
 interfaces = ["eth0", "lo"]
+xdp = ["eth0"]
+xdp_mode = "generic"
 source_ports = "20000-29999"
 max_flows = 100
 idle_timeout = "2h"
@@ -48,6 +52,10 @@ fn a_full_file_is_understood() {
     let engine = c.splicer_config();
     assert_eq!(engine.instance, "edge");
     assert_eq!(engine.source_ports, Some(20_000..=29_999));
+    assert_eq!(
+        (engine.xdp, engine.xdp_mode),
+        (vec!["eth0".into()], XdpMode::Generic)
+    );
     assert_eq!((engine.max_flows, engine.max_dormant), (100, 100));
     assert_eq!(engine.idle_timeout, Duration::from_secs(7200));
     assert_eq!((c.shutdown, c.grace), (OnShutdown::End, Duration::ZERO));

@@ -2,7 +2,8 @@
 
 use std::{fs, io, path::Path, process::Command};
 
-use nix::net::if_::InterfaceFlags;
+use longsplice_engine::measure::{self, SegmentCost};
+use nix::net::if_::{InterfaceFlags, if_nametoindex};
 
 use crate::address::PortRange;
 
@@ -33,6 +34,10 @@ pub trait Env {
     fn probe_repair(&self) -> Result<(), String>;
     /// The source ports that are to be used, where known.
     fn source_ports(&self) -> Option<PortRange>;
+    /// What a segment costs at tc and in XDP; if that could not be measured, why.
+    fn segment_cost(&self) -> Result<SegmentCost, String>;
+    /// Whether an interface's driver has XDP that redirects, as far as is known.
+    fn has_native_xdp(&self, interface: &str) -> bool;
 
     /// A file that holds one value.
     fn value(&self, path: &str) -> io::Result<String> {
@@ -99,5 +104,14 @@ impl Env for Machine {
 
     fn source_ports(&self) -> Option<PortRange> {
         self.source_ports
+    }
+
+    fn segment_cost(&self) -> Result<SegmentCost, String> {
+        let instance = format!("doctor-{}", std::process::id());
+        measure::segment_cost(&instance).map_err(|e| e.to_string())
+    }
+
+    fn has_native_xdp(&self, interface: &str) -> bool {
+        if_nametoindex(interface).is_ok_and(measure::has_native_xdp)
     }
 }

@@ -44,14 +44,16 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
     findings
 }
 
+/// Those that are worth a closer look.
+pub(super) fn examined(env: &dyn Env) -> impl Iterator<Item = Interface> {
+    let all = env.interfaces().into_iter();
+    all.filter(|i| i.ethernet() && i.up && i.name != "lo")
+        .take(MOST_EXAMINED)
+}
+
 pub(super) fn offloads(env: &dyn Env) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let examined: Vec<_> = env
-        .interfaces()
-        .into_iter()
-        .filter(|i| i.ethernet() && i.up && i.name != "lo")
-        .take(MOST_EXAMINED)
-        .collect();
+    let examined: Vec<_> = examined(env).collect();
     for interface in &examined {
         let name = &interface.name;
         match env.run("ethtool", &["-k", name]) {

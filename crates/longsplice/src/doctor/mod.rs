@@ -7,6 +7,7 @@ mod interfaces;
 mod kernel;
 mod mounts;
 mod privileges;
+mod speed;
 mod sysctls;
 #[cfg(test)]
 mod tests;
@@ -99,6 +100,7 @@ const CHECKS: &[Check] = &[
     privileges::descriptors,
     interfaces::usable,
     interfaces::offloads,
+    speed::tc_or_xdp,
     sysctls::tcp_options,
     sysctls::source_ports,
     sysctls::source_validation,

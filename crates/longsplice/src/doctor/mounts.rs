@@ -29,7 +29,7 @@ pub(super) fn bpffs(env: &dyn Env) -> Vec<Finding> {
         Some((_, fs)) => {
             Finding::missing("bpffs", format!("{BPFFS} is a {fs}: pins cannot be kept there")).mend(mend)
         }
-        None if privileges::can_mount(env) => {
+        None if privileges::is_admin(env) => {
             Finding::notice("bpffs", format!("not mounted at {BPFFS}; the daemon will try to")).mend(mend)
         }
         None => Finding::missing(

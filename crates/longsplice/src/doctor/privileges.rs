@@ -22,7 +22,7 @@ fn has(set: u64, capability: u32) -> bool {
     set & (1 << capability) != 0
 }
 
-pub(super) fn can_mount(env: &dyn Env) -> bool {
+pub(super) fn is_admin(env: &dyn Env) -> bool {
     effective(env).is_some_and(|set| has(set, SYS_ADMIN))
 }
 

@@ -1,5 +1,7 @@
 use std::{collections::BTreeMap, io};
 
+use longsplice_engine::measure::SegmentCost;
+
 use super::*;
 use crate::address::PortRange;
 
@@ -9,6 +11,9 @@ struct Fake {
     interfaces: Vec<Interface>,
     repair: Result<(), String>,
     source_ports: Option<PortRange>,
+    /// Nanoseconds at tc and in XDP.
+    cost: Result<(u32, u32), String>,
+    native_xdp: bool,
 }
 
 const CONFIG: &str =
@@ -56,6 +61,8 @@ impl Fake {
             interfaces: vec![interface("eth0", 1), interface("lo", 772)],
             repair: Ok(()),
             source_ports: None,
+            cost: Ok((80, 60)),
+            native_xdp: true,
         }
     }
 
@@ -95,6 +102,12 @@ impl Env for Fake {
     fn source_ports(&self) -> Option<PortRange> {
         self.source_ports
     }
+    fn segment_cost(&self) -> Result<SegmentCost, String> {
+        self.cost.clone().map(|(tc, xdp)| SegmentCost { tc, xdp })
+    }
+    fn has_native_xdp(&self, _: &str) -> bool {
+        self.native_xdp
+    }
 }
 
 /// What is not good, as `check verdict text → remedy`.
@@ -127,6 +140,48 @@ fn a_good_machine_has_nothing_to_mend() {
             .contains("✔ kernel         Linux 6.1.0-18-amd64"),
         "{report}"
     );
+}
+
+#[test]
+fn tc_or_xdp_is_recommended_by_what_was_measured() {
+    let says = |fake: Fake| {
+        let all = examine(&fake).findings;
+        let xdp: Vec<String> = all
+            .into_iter()
+            .filter(|f| f.check == "xdp")
+            .map(|f| f.text)
+            .collect();
+        xdp.join("\n")
+    };
+    let faster = says(Fake::good());
+    assert!(
+        faster.starts_with("a segment takes 80 ns at tc and 60 ns in XDP"),
+        "{faster}"
+    );
+    assert!(faster.contains("xdp = [\"eth0\"]"), "{faster}");
+    assert!(faster.contains("(1.8 ns for each of 44)"), "{faster}");
+    let slower = Fake {
+        cost: Ok((80, 80)),
+        ..Fake::good()
+    };
+    assert!(says(slower).contains("use tc: XDP saves no more"));
+    let no_driver = Fake {
+        native_xdp: false,
+        ..Fake::good()
+    };
+    assert!(says(no_driver).contains("use tc: no driver"));
+    let failed = Fake {
+        cost: Err("no veth".into()),
+        ..Fake::good()
+    };
+    assert_eq!(
+        complaints(&failed),
+        ["xdp Notice tc and XDP were not compared: no veth → "]
+    );
+    // Where something else is missing, that is what is told.
+    assert_eq!(says(Fake::good().with("/proc/self/mountinfo", "")), "");
+    let bpf_and_net = "CapEff:\t000000c000003000\n";
+    assert!(says(Fake::good().with("/proc/self/status", bpf_and_net)).contains("CAP_SYS_ADMIN"));
 }
 
 #[test]
@@ -268,6 +323,8 @@ fn an_empty_machine_is_survived() {
         interfaces: Vec::new(),
         repair: Err(String::new()),
         source_ports: None,
+        cost: Err("nothing was measured".into()),
+        native_xdp: false,
     };
     let report = examine(&fake);
     assert!(!report.can_splice);

@@ -24,6 +24,9 @@ pub fn config(c: &Config) -> String {
             .as_ref()
             .map_or("all that routes use".into(), |i| i.join(", ")),
     );
+    if !s.xdp.is_empty() {
+        line(&mut out, "xdp", format!("{} ({})", s.xdp.join(", "), s.xdp_mode));
+    }
     let ports = s
         .source_ports
         .as_ref()

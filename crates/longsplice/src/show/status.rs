@@ -32,6 +32,9 @@ pub fn status(s: &Status) -> String {
         },
     );
     line(&mut out, "interfaces", or_none(s.health.interfaces.join(" ")));
+    if !s.health.xdp.is_empty() {
+        line(&mut out, "xdp", s.health.xdp.join(" "));
+    }
     line(&mut out, "source ports", or_none(s.health.source_ports.clone()));
     line(
         &mut out,
@@ -191,6 +194,7 @@ mod tests {
                 can_splice: false,
                 why_not: Some("CAP_BPF is missing".into()),
                 interfaces: Vec::new(),
+                xdp: vec!["eth0".into(), "eth1".into()],
                 flows: 0,
                 max_flows: 9,
                 source_ports: String::new(),
@@ -202,6 +206,7 @@ mod tests {
             "up            1h01m, shutting down\n",
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
+            "xdp           eth0 eth1\n",
             "unspliced     3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
             "returned      asked 1, client 2\n",
             "           4 families: One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.\n",

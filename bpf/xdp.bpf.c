@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * IP/FWD: the translation in XDP, before there is an sk_buff, of the usual segments of detached flows. All
+ * else it leaves untouched to `ingress` at tc, the one place where it is decided what becomes of it
+ * (docs/decisions/0014).
+ */
+#include <linux/bpf.h>
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+#include <stddef.h>
+#include "checksum.h"
+#include "route.h"
+#include "translate.h"
+#include "wake.h"
+#include "walk.h"
+
+/* Interfaces that take frames from XDP; user space knows which (crates/dataplane, xdp). */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, __u32);
+} exits SEC(".maps");
+
+/* To tc, which finds the packet as it came. */
+static __always_inline int leave(enum ls_verdict verdict)
+{
+	count(verdict);
+	return XDP_PASS;
+}
+
+/* The connection of a packet that has nothing between its headers; NOT_OURS for all others. */
+static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct headers *h, struct ls_tuple *t)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+
+	if (data + V4_HEADERS > end)
+		return NOT_OURS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + L3_OFFSET;
+
+		if (ip->ihl != sizeof(*ip) / 4 || read_v4(ip, h, t->saddr, t->daddr) != SEGMENT)
+			return NOT_OURS;
+		__builtin_memcpy(&t->sport, data + V4_L4, 4);
+		return SEGMENT;
+	}
+	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && data + V6_HEADERS <= end) {
+		struct ipv6hdr *ip = data + L3_OFFSET;
+
+		if (ip->nexthdr != IPPROTO_TCP || read_v6(ip, h, t->saddr, t->daddr) != SEGMENT)
+			return NOT_OURS;
+		__builtin_memcpy(&t->sport, data + V6_L4, 4);
+		return SEGMENT;
+	}
+	return NOT_OURS;
+}
+
+/* Loads the headers of a packet that parse_plain() knows; MALFORMED, too, where it does not lie in one piece.
+ */
+static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *s)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	int loaded = load_plain(data, end, h);
+	__u32 header = (h->tcp.offset >> 4) * 4;
+
+	if (loaded < 0 || header < sizeof(struct tcp))
+		return MALFORMED;
+	s->opt_len = header - sizeof(struct tcp);
+	if ((__s32)s->opt_len > loaded &&
+	    bpf_xdp_load_bytes(ctx, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
+		return MALFORMED;
+	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
+}
+
+/* The address of the interface that a frame came in by last, on this CPU. */
+struct address {
+	__u64 at; /* jiffies */
+	__u32 ifindex;
+	__u8 mac[ETH_ALEN];
+	__u16 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct address);
+} address SEC(".maps");
+
+/* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. What it is is
+ * asked for once in a tick of the timer: to look into the kernel costs as much as to find the flow. */
+static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
+{
+	__u64 now = bpf_jiffies64();
+	__u32 zero = 0, ifindex = ctx->ingress_ifindex;
+	struct address *own = bpf_map_lookup_elem(&address, &zero);
+
+	if (!own)
+		return 0;
+	if (own->at != now || own->ifindex != ifindex) {
+		if (own_address(ctx, own->mac))
+			return 0;
+		own->at = now;
+		own->ifindex = ifindex;
+	}
+	return !__builtin_memcmp(own->mac, eth_of(h)->h_dest, ETH_ALEN);
+}
+
+/* Whether nothing has to be decided about a segment but where it goes. */
+static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *s)
+{
+	return (s->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
+	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !meets_trap(rec, s);
+}
+
+/*
+ * Whether the TCP checksum is left to a device, or was to be, as on a veth pair: the field has the sum of the
+ * pseudo-header. One in 65,536 others looks so by chance, and only takes the longer way.
+ */
+static __always_inline int is_unsummed(struct headers *h, const struct segment *s)
+{
+	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + s->opt_len + s->len));
+}
+
+/* Writes the headers over those of the packet. 0, or -1 if it could not be written. */
+static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 opt_len)
+{
+	__u32 len = (is_v6(h) ? V6_HEADERS : V4_HEADERS) + (opt_len & 63);
+
+	if (!store_directly((void *)(long)ctx->data, (void *)(long)ctx->data_end, h, opt_len))
+		return 0;
+	return bpf_xdp_store_bytes(ctx, 0, eth_of(h), len) ? -1 : 0;
+}
+
+/* What the program must answer to have the frame of `new` sent; XDP_PASS if nobody would take it. */
+static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
+{
+	struct route route = {};
+	int action;
+
+	if (find_way(ctx, new, ip_length(new), rec, 0, &route) || route.resolve)
+		return XDP_PASS;
+	action = bpf_redirect_map(&exits, route.ifindex, XDP_PASS);
+	return action == XDP_REDIRECT && route.ifindex == ctx->ingress_ifindex ? XDP_TX : action;
+}
+
+SEC("xdp")
+int fast(struct xdp_md *ctx)
+{
+	struct scratch *b = get_scratch();
+	struct ls_tuple tuple;
+	struct edits edits;
+	struct segment *s;
+	struct walk w;
+	int action;
+
+	if (!b || parse_plain(ctx, &b->in, &tuple) != SEGMENT || !find(&tuple, &w) ||
+	    w.placement != LS_DETACHED)
+		return XDP_PASS;
+	s = &b->segment;
+	if (load_segment(ctx, &b->in, s) != SEGMENT || !is_usual(w.rec, &b->in, s) || !is_for_us(ctx, &b->in))
+		return leave(LS_V_PASSED_XDP);
+	if (is_unsummed(&b->in, s))
+		return leave(LS_V_UNSUMMED_XDP);
+	if (admit(&w, s) != ADMITTED || !s->in_place)
+		return leave(LS_V_PASSED_XDP);
+	copy_headers(&b->out, &b->in, s->opt_len);
+	translate(&b->out, s, w.rec, &edits);
+	apply_edits(&b->out, s, &edits);
+	action = way_out(ctx, &b->out, w.rec);
+	if (action == XDP_PASS)
+		return leave(LS_V_PASSED_XDP);
+	mend_checks(&b->in, &b->out, s->opt_len);
+	if (store(ctx, &b->out, s->opt_len))
+		return leave(LS_V_PASSED_XDP);
+	note_translated(w.rec, s);
+	count(LS_V_FORWARDED_XDP);
+	return action;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

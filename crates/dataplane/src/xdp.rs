@@ -1,0 +1,253 @@
+//! The XDP program (IP/FWD): loaded when an interface is to have it, attached by links that are pinned.
+
+use std::{
+    fmt, io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    str::FromStr,
+    sync::{Mutex, OnceLock, PoisonError},
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, OpenMapMut, libbpf_sys,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    attach::{create_link, detach_link, pin_link, update_link},
+    error::Error,
+    load::hold,
+    pins::Pins,
+    skel::XdpSkelBuilder,
+};
+
+/// Where in the kernel the program runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum XdpMode {
+    /// In the driver, before there is an sk_buff.
+    #[default]
+    Native,
+    /// Behind GRO, on an sk_buff: any interface can, but it is no faster than tc.
+    Generic,
+}
+
+impl XdpMode {
+    /// Both.
+    pub const ALL: [XdpMode; 2] = [XdpMode::Native, XdpMode::Generic];
+
+    /// Its name in configurations and messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            XdpMode::Native => "native",
+            XdpMode::Generic => "generic",
+        }
+    }
+
+    /// Whether an interface's driver has XDP that redirects, as far as the kernel tells (Linux 6.3).
+    pub fn is_native_on(ifindex: u32) -> bool {
+        Features::of(ifindex).is_ok_and(|f| f.has(Features::BASIC | Features::REDIRECT))
+    }
+
+    /// Of a link (linux/if_link.h).
+    fn flags(self) -> u32 {
+        match self {
+            XdpMode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
+            XdpMode::Generic => libbpf_sys::XDP_FLAGS_SKB_MODE,
+        }
+    }
+
+    /// The name of its pins: a link cannot be asked for its mode.
+    fn hook(self) -> &'static str {
+        match self {
+            XdpMode::Native => "xdp-native",
+            XdpMode::Generic => "xdp-generic",
+        }
+    }
+}
+
+/// A word that is no mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no mode of XDP: use native or generic")]
+pub struct ParseXdpModeError(String);
+
+impl FromStr for XdpMode {
+    type Err = ParseXdpModeError;
+
+    fn from_str(word: &str) -> Result<XdpMode, ParseXdpModeError> {
+        let named = XdpMode::ALL.into_iter().find(|mode| mode.as_str() == word);
+        named.ok_or_else(|| ParseXdpModeError(word.to_owned()))
+    }
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why an interface cannot have the program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XdpError {
+    /// The driver has no XDP, or none that redirects; or the kernel does not tell, which it does from Linux 6.3 on.
+    #[error(
+        "no native XDP that redirects is known of its driver (kernels before 6.3 tell of none): ask for the generic \
+         mode, or leave it to tc"
+    )]
+    NotNative,
+    /// Somebody else's program.
+    #[error("another XDP program is on it already: `ip link show` tells which")]
+    Taken,
+    /// The driver does not want to.
+    #[error(
+        "its driver refuses: {0} (mostly the MTU is too large, the queues are too few, or LRO is on; `dmesg` may tell)"
+    )]
+    Refused(io::Error),
+    /// The program could not be loaded, or its map not be used.
+    #[error(transparent)]
+    System(#[from] Error),
+}
+
+/// What a driver says of itself: `enum netdev_xdp_act` (linux/netdev.h).
+#[derive(Debug, Clone, Copy)]
+struct Features(u64);
+
+impl Features {
+    const BASIC: u64 = 1;
+    const REDIRECT: u64 = 2;
+    const NDO_XMIT: u64 = 4;
+
+    /// Of an interface.
+    fn of(ifindex: u32) -> Result<Features, XdpError> {
+        // SAFETY: integers, for which zero is a value.
+        let mut opts: libbpf_sys::bpf_xdp_query_opts = unsafe { std::mem::zeroed() };
+        opts.sz = size_of_val(&opts) as libbpf_sys::size_t;
+        // SAFETY: options that outlive the call.
+        let err = unsafe { libbpf_sys::bpf_xdp_query(ifindex as i32, 0, &raw mut opts) };
+        if err < 0 {
+            let what = format!("cannot ask for the XDP features of interface {ifindex}");
+            return Err(Error::from_io(what, io::Error::from_raw_os_error(-err)).into());
+        }
+        Ok(Features(opts.feature_flags))
+    }
+
+    fn has(self, all: u64) -> bool {
+        self.0 & all == all
+    }
+}
+
+/// The program and the interfaces that take its frames.
+#[derive(Debug)]
+struct Loaded {
+    program: OwnedFd,
+    exits: MapHandle,
+}
+
+/// The program, of either mode once an interface is to have it.
+#[derive(Debug, Default)]
+pub(crate) struct Xdp {
+    native: OnceLock<Loaded>,
+    generic: OnceLock<Loaded>,
+    loading: Mutex<()>,
+}
+
+impl Xdp {
+    fn loaded(&self, pins: &Pins, mode: XdpMode) -> Result<&Loaded, Error> {
+        let cell = match mode {
+            XdpMode::Native => &self.native,
+            XdpMode::Generic => &self.generic,
+        };
+        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        match cell.get() {
+            Some(loaded) => Ok(loaded),
+            None => {
+                let loaded = load(pins, mode)?;
+                Ok(cell.get_or_init(|| loaded))
+            }
+        }
+    }
+
+    pub(crate) fn program(&self, pins: &Pins, mode: XdpMode) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.loaded(pins, mode)?.program.as_fd())
+    }
+
+    pub(crate) fn attach(&self, pins: &Pins, ifindex: u32, mode: XdpMode) -> Result<(), XdpError> {
+        if mode == XdpMode::Native && !Features::of(ifindex)?.has(Features::BASIC | Features::REDIRECT) {
+            return Err(XdpError::NotNative);
+        }
+        let program = self.program(pins, mode)?;
+        let pin = pins.link(ifindex, mode.hook());
+        if update_link(&pin, program).is_ok() {
+            return Ok(());
+        }
+        // Of the other mode, or of an interface that had the number before.
+        self.detach(pins, ifindex);
+        let link = create_link(program, ifindex, libbpf_sys::BPF_XDP, mode.flags()).map_err(|e| {
+            match e.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST) => XdpError::Taken,
+                Some(libc::EPERM | libc::EACCES) => {
+                    Error::from_io(format!("cannot attach XDP to interface {ifindex}"), e).into()
+                }
+                _ => XdpError::Refused(e),
+            }
+        })?;
+        pin_link(&link, &pin)
+            .map_err(|e| Error::from_io(format!("cannot pin XDP of interface {ifindex}"), e).into())
+    }
+
+    pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
+        for loaded in [&self.native, &self.generic]
+            .into_iter()
+            .filter_map(OnceLock::get)
+        {
+            let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
+        }
+        for mode in XdpMode::ALL {
+            let pin = pins.link(ifindex, mode.hook());
+            detach_link(&pin);
+            let _ = std::fs::remove_file(&pin);
+        }
+    }
+
+    pub(crate) fn open_exit(&self, pins: &Pins, ifindex: u32, mode: XdpMode) -> Result<bool, XdpError> {
+        let takes = mode == XdpMode::Generic || Features::of(ifindex)?.has(Features::NDO_XMIT);
+        let (exits, key) = (&self.loaded(pins, mode)?.exits, ifindex.to_ne_bytes());
+        match takes {
+            true => exits.update(&key, &key, MapFlags::ANY).map_err(|e| {
+                Error::from_bpf(format!("cannot let frames of XDP out by interface {ifindex}"), &e)
+            })?,
+            // It may not be there.
+            false => drop(exits.delete(&key)),
+        }
+        Ok(takes)
+    }
+}
+
+fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
+    let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
+    let mut object = MaybeUninit::uninit();
+    let mut open = XdpSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the XDP program"))?;
+    // Frames in pieces pass by it; a driver with a large MTU wants that promised. In generic mode such a promise has the
+    // kernel copy packets so that tc finds them without their Ethernet header (docs/decisions/0014).
+    open.progs.fast.set_flags(match mode {
+        XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,
+        XdpMode::Generic => 0,
+    });
+    let maps = &mut open.maps;
+    let share = |map: &mut OpenMapMut<'_>, name| {
+        map.reuse_pinned_map(pins.map(name))
+            .map_err(bpf("cannot use the pinned maps"))
+    };
+    share(&mut maps.flows, "flows")?;
+    share(&mut maps.slots, "slots")?;
+    share(&mut maps.verdicts, "verdicts")?;
+    share(&mut maps.meta, "meta")?;
+    share(&mut maps.events, "events")?;
+    let skel = open.load().map_err(bpf("cannot load the XDP program"))?;
+    Ok(Loaded {
+        program: hold(&skel.progs.fast)?,
+        exits: MapHandle::try_from(&*skel.maps.exits).map_err(bpf("cannot hold a map"))?,
+    })
+}

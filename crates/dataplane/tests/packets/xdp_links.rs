@@ -1,0 +1,166 @@
+//! The XDP program on interfaces: attached, adopted, taken off; and what it makes of frames that come over a wire.
+
+use std::process::Command;
+
+use longsplice_dataplane::{Dataplane, Side, XdpError, XdpMode};
+
+use crate::support::{
+    flow::{Flow, Plan, Plane, options},
+    options::usual,
+    packet::*,
+    tap::{Offload, Tap},
+};
+
+use Side::{Client, Server};
+
+/// How `ip link` says that XDP is on an interface: "xdp", "xdpgeneric", or nothing.
+fn xdp_on(device: &str) -> String {
+    let shown = Command::new("ip").args(["link", "show", device]).output();
+    let text = String::from_utf8(shown.expect("ip").stdout).expect("text");
+    text.split_whitespace()
+        .find(|word| ["xdp", "xdpgeneric"].contains(word))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Both interfaces have tc and XDP, and frames can leave by both: the ends take them.
+fn wired(mode: XdpMode) -> (Flow, [Tap; 2]) {
+    let flow = Flow::detached(Plan::default());
+    for side in Side::BOTH {
+        flow.net.take_frames(side, true);
+        let ifindex = flow.ifindex(side);
+        flow.plane.attach(ifindex).expect("attached");
+        flow.plane.attach_xdp(ifindex, mode).expect("attached");
+        assert!(flow.plane.open_exit(ifindex, mode).expect("told"));
+    }
+    flow.plane.spoil();
+    let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
+    (flow, taps)
+}
+
+#[test]
+fn a_segment_crosses_in_xdp_as_it_does_at_tc() {
+    XdpMode::ALL.into_iter().for_each(crosses);
+}
+
+fn crosses(mode: XdpMode) {
+    let (flow, taps) = wired(mode);
+    for side in Side::BOTH {
+        let mut reference = flow.reference(side);
+        for len in [0, 1, 999, 1400] {
+            let packet = Packet {
+                payload: pattern(len),
+                options: usual(flow.plan.clock[side.index()] + 1, 4),
+                ..flow.peer_segment(side)
+            };
+            let ((), counted) = flow.counted(|| {
+                taps[side.index()].send(&packet.bytes(), Offload::default());
+                let expected = reference.translate(&packet);
+                let got = taps[side.other().index()].only();
+                assert_frame(&got, &expected.bytes(), "across");
+            });
+            assert_eq!(counted, [("forwarded_xdp".to_owned(), 1)].into());
+        }
+    }
+}
+
+#[test]
+fn what_xdp_leaves_reaches_tc() {
+    for mode in XdpMode::ALL {
+        let (flow, taps) = wired(mode);
+        for side in Side::BOTH {
+            let mut reference = flow.reference(side);
+            for (options, flags) in [
+                (vec![], ACK),
+                (vec![], ACK | FIN),
+                (usual(flow.plan.clock[side.index()] + 1, 4), ACK | FIN),
+            ] {
+                let packet = Packet {
+                    ttl: 64,
+                    urgent: 3,
+                    flags: if flags == ACK { ACK | 0x20 } else { flags },
+                    options,
+                    ..flow.peer_segment(side)
+                };
+                let ((), counted) = flow.counted(|| {
+                    taps[side.index()].send(&packet.bytes(), Offload::default());
+                    let expected = reference.translate(&packet);
+                    let got = taps[side.other().index()].only();
+                    assert_frame(&got, &expected.bytes(), "across");
+                });
+                let expected = ["forwarded", "passed_xdp"].map(|name| (name.to_owned(), 1));
+                assert_eq!(counted, expected.into(), "{mode}");
+            }
+        }
+    }
+}
+
+/// On veth, what a socket sends comes without a checksum. XDP cannot compute it; at tc the kernel still knows.
+#[test]
+fn an_unfinished_checksum_reaches_tc_unfinished() {
+    let (flow, taps) = wired(XdpMode::Native);
+    let packet = Packet {
+        payload: pattern(1000),
+        options: usual(flow.plan.clock[0] + 1, 4),
+        ..flow.peer_segment(Client)
+    };
+    let unfinished = Offload {
+        needs_checksum: true,
+        gso_size: 0,
+    };
+    let ((), counted) = flow.counted(|| {
+        taps[0].send(&packet.bytes_for_offload(), unfinished);
+        let (offload, got) = taps[1].only_with_offload();
+        let expected = flow.reference(Client).translate(&packet);
+        match offload.needs_checksum {
+            true => assert_frame(&got, &expected.bytes_for_offload(), "across"),
+            false => assert_frame(&got, &expected.bytes(), "across"),
+        }
+    });
+    let expected = ["forwarded", "unsummed_xdp"].map(|name| (name.to_owned(), 1));
+    assert_eq!(counted, expected.into());
+}
+
+#[test]
+fn links_outlive_their_daemon_and_are_taken_over_and_off() {
+    let (mut flow, _taps) = wired(XdpMode::Native);
+    assert_eq!(xdp_on("a0"), "xdp");
+    let instance = flow.plane.instance.clone();
+    let (successor, _) = Dataplane::open(&options(&instance)).expect("adopted");
+    let ifindex = flow.ifindex(Client);
+    successor
+        .attach_xdp(ifindex, XdpMode::Native)
+        .expect("taken over");
+    assert_eq!(xdp_on("a0"), "xdp");
+    successor
+        .attach_xdp(ifindex, XdpMode::Generic)
+        .expect("in another mode");
+    assert_eq!(xdp_on("a0"), "xdpgeneric");
+    successor.detach_xdp(ifindex);
+    assert_eq!(xdp_on("a0"), "");
+    // With tc goes XDP.
+    successor.detach(flow.ifindex(Server));
+    assert_eq!(xdp_on("b0"), "");
+    flow.plane = Plane::adopted(successor, &instance);
+}
+
+#[test]
+fn an_interface_that_cannot_is_told_apart() {
+    let flow = Flow::detached(Plan::default());
+    let attach = |ifindex, mode| flow.plane.attach_xdp(ifindex, mode);
+    let refused = attach(1, XdpMode::Native).expect_err("the loopback has none");
+    assert!(matches!(refused, XdpError::NotNative), "{refused}");
+    // The end of nobody: its frames would be lost.
+    let ifindex = flow.ifindex(Client);
+    assert!(!flow.plane.open_exit(ifindex, XdpMode::Native).expect("told"));
+
+    attach(ifindex, XdpMode::Native).expect("attached");
+    let second = Plane::open();
+    let taken = second.attach_xdp(ifindex, XdpMode::Native).expect_err("taken");
+    assert!(matches!(taken, XdpError::Taken), "{taken}");
+    flow.plane.detach(ifindex);
+    second
+        .attach_xdp(ifindex, XdpMode::Native)
+        .expect("it is free now");
+    second.detach_xdp(ifindex);
+}

@@ -1,0 +1,118 @@
+//! Interfaces with the XDP program (papers' IP/FWD): those that the configuration names, while they are watched.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use longsplice_dataplane::{Dataplane, XdpMode};
+
+use crate::api::SplicerConfig;
+
+/// How an interface that is watched stands to XDP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is not named, or it cannot: its segments are translated at tc.
+    Off,
+    /// It has the program; whether frames may leave by it from there was not found out yet, or was.
+    On(Option<bool>),
+}
+
+/// What became of the interfaces that are watched, by number.
+#[derive(Debug, Default)]
+pub(crate) struct FastPath {
+    states: Mutex<HashMap<u32, (String, State)>>,
+}
+
+impl FastPath {
+    /// Brings XDP to where it should be after interfaces have changed.
+    pub(crate) fn follow(&self, plane: &Dataplane, config: &SplicerConfig, watched: &HashMap<u32, String>) {
+        let mut states = self.states();
+        // With tc, XDP has gone from those that are not watched any more.
+        states.retain(|index, _| watched.contains_key(index));
+        for (&index, name) in watched {
+            let named = config.xdp.contains(name);
+            states
+                .entry(index)
+                .or_insert_with(|| (name.clone(), begin(plane, index, name, named, config.xdp_mode)));
+        }
+        look(&mut states, plane, config.xdp_mode);
+        for name in config
+            .xdp
+            .iter()
+            .filter(|name| !watched.values().any(|w| w == *name))
+        {
+            tracing::debug!(
+                interface = name,
+                "not watched (down, or no route leads there): without XDP"
+            );
+        }
+    }
+
+    /// Looks once more whether drivers still take frames from XDP: no notification of the kernel that we hear tells, such as
+    /// when the other end of a veth pair turns GRO off.
+    pub(crate) fn look_again(&self, plane: &Dataplane, mode: XdpMode) {
+        look(&mut self.states(), plane, mode);
+    }
+
+    /// Those that have the program, sorted.
+    pub(crate) fn interfaces(&self) -> Vec<String> {
+        let states = self.states();
+        let on = states.values().filter(|(_, state)| matches!(state, State::On(_)));
+        let mut names: Vec<String> = on.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    fn states(&self) -> MutexGuard<'_, HashMap<u32, (String, State)>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of an interface that is watched from now on.
+fn begin(plane: &Dataplane, index: u32, name: &str, named: bool, mode: XdpMode) -> State {
+    if !named {
+        // A predecessor may have been told to.
+        plane.detach_xdp(index);
+        return State::Off;
+    }
+    match plane.attach_xdp(index, mode) {
+        Ok(()) => {
+            tracing::info!(interface = name, %mode, "detached flows are translated in XDP");
+            State::On(None)
+        }
+        Err(error) => {
+            plane.detach_xdp(index);
+            tracing::warn!(interface = name, %mode, %error, "no XDP there: its segments are translated at tc");
+            State::Off
+        }
+    }
+}
+
+fn look(states: &mut HashMap<u32, (String, State)>, plane: &Dataplane, mode: XdpMode) {
+    for (&index, (name, state)) in states {
+        if let State::On(before) = *state {
+            *state = State::On(exit(plane, index, name, before, mode));
+        }
+    }
+}
+
+/// Whether frames may leave by an interface from XDP now; told where that is news.
+fn exit(plane: &Dataplane, index: u32, name: &str, before: Option<bool>, mode: XdpMode) -> Option<bool> {
+    let open = match plane.open_exit(index, mode) {
+        Ok(open) => open,
+        Err(error) => {
+            tracing::warn!(interface = name, %error, "nothing leaves there from XDP");
+            false
+        }
+    };
+    match (before == Some(open), open) {
+        (true, _) => {}
+        (false, true) => tracing::debug!(interface = name, "takes frames from XDP"),
+        (false, false) => tracing::warn!(
+            interface = name,
+            "takes no frames from XDP (on veth, GRO must be on at the other end): what leaves there is translated at tc"
+        ),
+    }
+    Some(open)
+}

@@ -1,0 +1,113 @@
+//! Two flows, of which each turns the other's segments back: so a packet can be translated again and again.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+};
+
+use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Peek, Side};
+
+/// Where the segments of either flow go.
+pub(super) const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 2, 2), Ipv4Addr::new(198, 18, 1, 1)];
+
+const CLIENT: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 18, 1, 2), 40_000);
+const FRONT: (Ipv4Addr, u16) = (ENDS[1], 80);
+const SOURCE: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 18, 2, 1), 50_000);
+const TARGET: (Ipv4Addr, u16) = (ENDS[0], 8080);
+
+const TSVAL: u32 = 10_000;
+const TSVAL_OFF: u32 = 777;
+const WINDOW: u32 = 1 << 16;
+
+/// The numbers of a flow, by side: the next one of each peer, and of our socket toward it.
+struct Numbers {
+    peer: [u32; 2],
+    local: [u32; 2],
+    tsval: u32,
+    tsval_off: u32,
+}
+
+const THERE: Numbers = Numbers {
+    peer: [1_000, 5_000],
+    local: [7_000, 9_000],
+    tsval: TSVAL,
+    tsval_off: TSVAL_OFF,
+};
+
+const BACK: Numbers = Numbers {
+    peer: [THERE.local[1], THERE.local[0]],
+    local: [THERE.peer[1], THERE.peer[0]],
+    tsval: TSVAL + TSVAL_OFF,
+    tsval_off: TSVAL_OFF.wrapping_neg(),
+};
+
+/// Installs both, detached.
+pub(super) fn install(plane: &Dataplane) -> io::Result<()> {
+    let slot = plane
+        .take_slot()
+        .ok_or_else(|| io::Error::other("there is no slot"))?;
+    let leg = |peer: (Ipv4Addr, u16), local: (Ipv4Addr, u16)| Leg {
+        peer: SocketAddr::from(peer),
+        local: SocketAddr::from(local),
+    };
+    let there = [leg(CLIENT, FRONT), leg(TARGET, SOURCE)];
+    let back = [leg(SOURCE, TARGET), leg(FRONT, CLIENT)];
+    for (legs, numbers) in [(there, THERE), (back, BACK)] {
+        let starts = Side::BOTH.map(|side| start(legs[side.index()], side, &numbers));
+        plane.register(&slot, plane.next_serial(), true, &starts)?;
+        slot.switch(Mode::Track, Mode::Drain);
+        slot.switch(Mode::Drain, Mode::Final);
+        plane.release(&slot, legs, [0; 2])?;
+    }
+    Ok(())
+}
+
+fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
+    let (x, o) = (side.index(), side.other().index());
+    LegStart {
+        leg,
+        seq_off: n.local[o].wrapping_sub(n.peer[x]),
+        tsval_off: n.tsval_off,
+        wscale_in: 7,
+        wscale_out: 7,
+        blank_sack: false,
+        ended: false,
+        peek: Peek {
+            rcv_nxt: n.peer[x],
+            copied_seq: n.peer[x],
+            snd_nxt: n.local[x],
+            snd_una: n.local[x],
+            write_seq: n.local[x],
+            offered_edge: n.peer[x].wrapping_add(WINDOW),
+            peer_edge: n.local[x].wrapping_add(WINDOW),
+            ts_recent: n.tsval,
+            ifindex: 0,
+            mss_clamp: 1460,
+            out_of_order: false,
+        },
+        mapping: Mapping::default(),
+        alone: false,
+        mss: 1460,
+        sack: true,
+        ecn: false,
+        ts_high: n.tsval.wrapping_add(n.tsval_off),
+    }
+}
+
+/// An acknowledgement of the first flow's client, as it comes in at an interface with this address.
+pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = [&mac[..], &mac, &[0x08, 0x00]].concat();
+    // IPv4: 52 bytes, DF, time to live 255, TCP. Nobody verifies the checksums here; they are only mended.
+    frame.extend([0x45, 0, 0, 52, 0, 1, 0x40, 0, 255, 6, 0, 0]);
+    frame.extend(CLIENT.0.octets());
+    frame.extend(FRONT.0.octets());
+    frame.extend(CLIENT.1.to_be_bytes());
+    frame.extend(FRONT.1.to_be_bytes());
+    frame.extend(THERE.peer[0].to_be_bytes());
+    frame.extend(THERE.local[0].to_be_bytes());
+    // Eight words of header, ACK, a window; NOP NOP and timestamps.
+    frame.extend([8 << 4, 0x10, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10]);
+    frame.extend(TSVAL.to_be_bytes());
+    frame.extend(0u32.to_be_bytes());
+    frame
+}
