@@ -18,7 +18,7 @@ use longsplice_tests::Luck;
 use ways::Ways;
 
 /// How many scripts are a few.
-const FEW: u64 = 14;
+const FEW: u64 = 30;
 
 /// Plays scripts on nodes like these, and compares what every way made of each with what the relay did.
 fn compare(name: &str, options: ThreeOptions) {

@@ -137,7 +137,8 @@ fn end(
         (Ending::Fin, Err(e)) if e.kind() == ErrorKind::ConnectionReset => Ending::Reset,
         (ending, _) => ending,
     };
-    let told = ending != Ending::Own && may_reset && is_reset(&stream);
+    let leaves = part.acts.iter().any(|act| matches!(act, Act::Reset | Act::Leave));
+    let told = !leaves && may_reset && is_reset(&stream);
     // An end that leaves or resets does so here, by dropping its socket.
     Seen {
         received,

@@ -225,14 +225,14 @@ impl Maker {
                 self.act(side, Act::Urgent);
                 self.send(side, bytes);
             }
-            _ => self.meet(),
+            _ => self.meet(side),
         }
         self.act(Side::Client, Act::Turn);
     }
 
-    /// Nothing is under way after it, nor in any buffer.
-    fn meet(&mut self) {
-        for side in [Side::Client, Side::Server] {
+    /// Nothing is under way after it, nor in any buffer; `last` knows that.
+    fn meet(&mut self, last: Side) {
+        for side in [last, last.other()] {
             self.hear(side);
             self.send(side, 1);
             self.hear(side.other());
@@ -259,7 +259,7 @@ impl Maker {
                 self.act(second, Act::Finish);
             }
             5 => {
-                self.meet();
+                self.meet(first);
                 self.act(first, Act::Reset);
             }
             // In the middle of whatever there is.
@@ -273,7 +273,7 @@ impl Maker {
             }
             // After a half-close, by either side.
             7 => {
-                self.meet();
+                self.meet(first);
                 self.act(first, Act::Finish);
                 self.act(second, Act::AwaitEnd);
                 self.send(second, 1);
@@ -287,7 +287,7 @@ impl Maker {
             }
             // Gone without a word, and the other one writes on.
             _ => {
-                self.meet();
+                self.meet(first);
                 self.act(first, Act::Leave);
                 self.act(second, Act::AwaitEnd);
                 self.act(second, Act::KnockUntilReset);
