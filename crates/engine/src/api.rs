@@ -271,6 +271,12 @@ pub struct DirectionInfo {
     pub bytes: u64,
     /// Whether the sender has sent its FIN.
     pub fin: bool,
+    /// What is added to sequence numbers while spliced, modulo 2^32; 0 also where that is not known.
+    #[serde(default)]
+    pub seq_offset: u32,
+    /// Whether the translation changes nothing but the time to live (papers' section III-F).
+    #[serde(default)]
+    pub identity: bool,
 }
 
 /// A leg's addresses.
@@ -304,6 +310,14 @@ pub struct FlowInfo {
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, where known.
     pub idle_seconds: Option<f64>,
+}
+
+impl FlowInfo {
+    /// Whether it is spliced without any change to its segments but the time to live: the forwarder is a router to it
+    /// (papers' section III-F).
+    pub fn is_identity(&self) -> bool {
+        self.to_server.identity && self.to_client.identity
+    }
 }
 
 /// The counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the

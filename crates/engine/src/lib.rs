@@ -74,6 +74,7 @@ mod ending;
 mod flow;
 mod gate;
 mod held;
+mod identity;
 pub mod intercept;
 mod interfaces;
 mod legs;
