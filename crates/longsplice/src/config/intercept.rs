@@ -41,6 +41,17 @@ pub enum SourceAddress {
     ClientAndPort,
 }
 
+impl SourceAddress {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceAddress::Forwarder => "forwarder",
+            SourceAddress::Client => "client",
+            SourceAddress::ClientAndPort => "client_and_port",
+        }
+    }
+}
+
 /// The table as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,7 +87,10 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
             "name the one on which clients' packets come in, such as interface = \"eth0\"",
         )),
         (SourceAddress::Client | SourceAddress::ClientAndPort, None) => Err(complaint(
-            "source = \"client\" and \"client_and_port\" need to know where the answers come in",
+            &format!(
+                "source = {:?} needs to know where the answers come in",
+                settled.source.name()
+            ),
             "add answers = \"eth1\", the interface toward the targets: their answers are addressed to the client",
         )),
         (SourceAddress::Forwarder, Some(_)) => Err(complaint(
