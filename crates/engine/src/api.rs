@@ -68,6 +68,8 @@ pub struct Pair {
     pub outstanding: Outstanding,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
+    /// The timestamp clock of each socket is the far end's.
+    pub(crate) one_clock: bool,
 }
 
 /// What becomes of segments that were forwarded and are not yet acknowledged when a pair comes back: the two ways of the
@@ -107,6 +109,15 @@ impl Pair {
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
             before: None,
+            one_clock: false,
+        }
+    }
+
+    /// The same pair, whose sockets' timestamp clocks are those of the far ends, as nearly as they were told.
+    pub(crate) fn with_one_clock(self) -> Pair {
+        Pair {
+            one_clock: true,
+            ..self
         }
     }
 
@@ -183,6 +194,7 @@ impl From<Returned> for Pair {
             detach: r.detach,
             outstanding: r.outstanding,
             before: Some(r.before),
+            one_clock: false,
         }
     }
 }

@@ -73,6 +73,7 @@ mod driver;
 mod ending;
 mod flow;
 mod gate;
+pub mod handshake;
 mod held;
 mod identity;
 pub mod intercept;

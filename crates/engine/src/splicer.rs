@@ -43,7 +43,7 @@ mod rules_of;
 /// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
 #[derive(Debug, Clone)]
 pub struct Splicer {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// Why a splicer could not be opened.
