@@ -86,7 +86,7 @@ impl Direction {
 }
 
 /// Whether what goes out is what came in. An offset of timestamps means nothing where there are none.
-fn is_identity(key: &ls_tuple, r: &ls_record) -> bool {
+pub(crate) fn is_identity(key: &ls_tuple, r: &ls_record) -> bool {
     let addresses = (r.saddr, r.sport, r.daddr, r.dport) == (key.saddr, key.sport, key.daddr, key.dport);
     let clocks = !has(r.traits, ls_trait::LS_TIMESTAMPS.0) || r.tsval_off | r.tsecr_off == 0;
     let windows = r.scales & 15 == r.scales >> 4;

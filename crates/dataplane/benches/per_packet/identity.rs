@@ -8,13 +8,13 @@ use crate::{
     support::{
         flow::{Plan, Plane},
         net::{OUR_MAC, PEER_MAC},
-        options::usual,
+        options::{usual, usual_with_sack},
         packet::Packet,
     },
 };
 
-/// A column for a family: without options, and with timestamps.
-pub(crate) fn column(plane: &Plane, context: Context, family: Family) -> [String; 2] {
+/// A column for a family: without options, with timestamps, and with SACK, too.
+pub(crate) fn column(plane: &Plane, context: Context, family: Family) -> [String; 3] {
     let [client, server] = match family {
         Family::V4 => ["198.18.1.3:40000", "198.18.2.2:8080"],
         Family::V6 => ["[2001:db8:1::3]:40000", "[2001:db8:2::2]:8080"],
@@ -38,7 +38,12 @@ pub(crate) fn column(plane: &Plane, context: Context, family: Family) -> [String
         options: usual(plan.clock[0], plan.clock[1]),
         ..bare.clone()
     };
-    let cells = [bare, timed].map(|packet| measure(plane, &packet.bytes(), context, "forwarded"));
+    let sack = usual_with_sack(plan.clock[0], plan.clock[1], &[(bare.ack, bare.ack + 9)]);
+    let with_sack = Packet {
+        options: sack,
+        ..bare.clone()
+    };
+    let cells = [bare, timed, with_sack].map(|packet| measure(plane, &packet.bytes(), context, "forwarded"));
     plane.unregister(legs);
     drop(slot);
     cells

@@ -203,10 +203,9 @@ fn main() {
         println!("{name:28}{:>12}{:>12}{:>12}", cells[0], cells[1], cells[2]);
     }
     let same = [Family::V4, Family::V6].map(|family| identity::column(&plane, context, family));
-    for (row, name) in ["identity, no options", "identity, timestamps"]
-        .iter()
-        .enumerate()
-    {
+    let names = ["no options", "timestamps", "timestamps, SACK"];
+    for (row, name) in names.iter().enumerate() {
+        let name = format!("identity, {name}");
         println!("{name:28}{:>12}{:>12}{:>12}", same[0][row], "", same[1][row]);
     }
     drop(plane);

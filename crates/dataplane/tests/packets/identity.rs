@@ -47,6 +47,35 @@ fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
     said.map(|one| one.expect("a record"))
 }
 
+/// The next segment of a peer.
+fn segment(plan: &Plan, legs: [Leg; 2], side: Side, options: Vec<u8>) -> Packet {
+    let x = side.index();
+    Packet {
+        dst_mac: OUR_MAC[x],
+        src_mac: PEER_MAC[x],
+        src: legs[x].peer,
+        dst: legs[x].local,
+        seq: plan.peer[x],
+        ack: plan.local[x],
+        window: 500,
+        options,
+        payload: pattern(100),
+        ..Packet::blank()
+    }
+}
+
+/// The same a hop later, with these options.
+fn hop(came: &Packet, side: Side, options: Vec<u8>) -> Packet {
+    let o = side.other().index();
+    Packet {
+        dst_mac: PEER_MAC[o],
+        src_mac: OUR_MAC[o],
+        ttl: came.ttl - 1,
+        options,
+        ..came.clone()
+    }
+}
+
 #[test]
 fn a_segment_leaves_as_it_came() {
     let flow = Flow::detached(Plan::default());
@@ -55,29 +84,33 @@ fn a_segment_leaves_as_it_came() {
     assert_eq!(identity(&flow, legs), [true; 2]);
     for side in Side::BOTH {
         let (x, o) = (side.index(), side.other().index());
-        let (clock, seq) = (plan.clock[x], plan.peer[x]);
-        let sack = usual_with_sack(clock, plan.clock[o], &[(plan.local[x] + 9, plan.local[x] + 99)]);
-        for options in [vec![], usual(clock, plan.clock[o]), sack] {
-            let came = Packet {
-                dst_mac: OUR_MAC[x],
-                src_mac: PEER_MAC[x],
-                src: legs[x].peer,
-                dst: legs[x].local,
-                seq,
-                ack: plan.local[x],
-                window: 500,
-                options,
-                payload: pattern(100),
-                ..Packet::blank()
-            };
-            let left = Packet {
-                dst_mac: PEER_MAC[o],
-                src_mac: OUR_MAC[o],
-                ttl: came.ttl - 1,
-                ..came.clone()
-            };
-            flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+        let (clock, echo) = (plan.clock[x], plan.clock[o]);
+        let sack = usual_with_sack(clock, echo, &[(plan.local[x] + 9, plan.local[x] + 99)]);
+        for options in [vec![], usual(clock, echo), sack] {
+            for ttl in [2, 64, 255] {
+                let came = Packet {
+                    ttl,
+                    ..segment(&plan, legs, side, options.clone())
+                };
+                let left = hop(&came, side, options.clone());
+                flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+            }
         }
+    }
+    flow.plane.unregister(legs);
+}
+
+/// PAWS goes before: a TSval that is lower than one that the far end has seen is raised here, too.
+#[test]
+fn an_old_timestamp_is_raised() {
+    let flow = Flow::detached(Plan::default());
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    for side in Side::BOTH {
+        let (clock, echo) = (plan.clock[side.index()], plan.clock[side.other().index()]);
+        let came = segment(&plan, legs, side, usual(clock - 1, echo));
+        let left = hop(&came, side, usual(clock, echo));
+        flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
     }
     flow.plane.unregister(legs);
 }
