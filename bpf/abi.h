@@ -36,6 +36,7 @@ enum ls_trait {
 	LS_FAR_LOCAL = 1 << 3,	 /* the far end is on this host */
 	LS_SACK = 1 << 4,	 /* x permitted SACK */
 	LS_ECN = 1 << 5,	 /* both legs use ECN, RFC 3168 */
+	LS_IDENTITY = 1 << 6,	 /* detached: the translation changes nothing (papers' section III-F) */
 };
 
 /* ls_record.seen: what passed. */
@@ -204,7 +205,8 @@ struct ls_meta {
 struct ls_move {
 	struct ls_tuple key[2];
 	__u32 slot;
-	__u32 where[2]; /* release: interface hints */
+	__u32 where[2];	   /* release: interface hints */
+	__u32 identity[2]; /* release: whether the direction changes nothing */
 };
 
 /* What the program `wake` is to do. */

@@ -10,6 +10,7 @@
 #include "drain.h"
 #include "emit.h"
 #include "hold.h"
+#include "identity.h"
 #include "local.h"
 #include "route.h"
 #include "too_big.h"
@@ -75,7 +76,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	struct route route = {};
 	enum admission admission;
 	struct edits edits;
-	int verdict;
+	int verdict, as_it_came;
 
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
@@ -89,15 +90,20 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	/* What a stranger sends must not come into a socket's send queue. */
 	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
-	copy_headers(new, h, s->opt_len);
-	translate(new, s, rec, &edits);
-	if (w->slot)
-		keep_window(w, new, s);
-	apply_edits(new, s, &edits);
+	as_it_came = leaves_as_it_came(w, h, s);
+	if (as_it_came) {
+		new = h;
+	} else {
+		copy_headers(new, h, s->opt_len);
+		translate(new, s, rec, &edits);
+		if (w->slot)
+			keep_window(w, new, s);
+		apply_edits(new, s, &edits);
+	}
 	verdict = find_route_fast(skb, new, rec, w->slot ? 0 : rec->where, &route);
 	if (verdict)
 		return no_way(skb, h, s, verdict, &route);
-	if (write_headers_fast(skb, h, new, s->opt_len, 1))
+	if (as_it_came ? write_hop(skb, h) : write_headers_fast(skb, h, new, s->opt_len, 1))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_FORWARDED);
 	return send_by(skb, &route);

@@ -34,9 +34,10 @@ static __always_inline struct ls_record *record_of(struct ls_slot *slot, const s
 }
 
 /* 0, or 1 if the record is gone. */
-static __always_inline int release_side(struct ls_slot *slot, __u32 index, int side,
-					const struct ls_tuple *key, __u32 where)
+static __always_inline int release_side(struct ls_slot *slot, const struct ls_move *move, int side)
 {
+	const struct ls_tuple *key = &move->key[side];
+	__u32 index = move->slot, where = move->where[side], identity = move->identity[side];
 	struct ls_record *from = &slot->leg[side].rec, *rec = record_of(slot, key);
 
 	if (!rec)
@@ -57,6 +58,7 @@ static __always_inline int release_side(struct ls_slot *slot, __u32 index, int s
 		rec->bytes_high = from->bytes_high;
 		rec->bytes_low = from->bytes_low;
 		rec->where = where;
+		rec->traits = (rec->traits & ~LS_IDENTITY) | (identity ? LS_IDENTITY : 0);
 		__sync_lock_test_and_set(&slot->barrier, 0);
 		*(volatile __u8 *)&rec->placement = LS_DETACHED | (from->placement & LS_ARMED);
 	}
@@ -88,8 +90,7 @@ int release(struct ls_move *move)
 	if (mode_of(slot) != LS_MOVED &&
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
-	gone = release_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT], arg->where[LS_CLIENT]) |
-	       release_side(slot, index, LS_SERVER, &arg->key[LS_SERVER], arg->where[LS_SERVER]);
+	gone = release_side(slot, arg, LS_CLIENT) | release_side(slot, arg, LS_SERVER);
 	/* See claimed(): what a segment noted in the slot after it was copied. */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
-# the model in crates/core. CYCLES and SIMULATED say how many; LONGSPLICE_SEED repeats one.
+# the model in crates/core; and traffic by the script, through the relay and through splices, compared. CYCLES, SIMULATED and
+# SCRIPTS say how many; LONGSPLICE_SEED repeats one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,4 +26,5 @@ soak() {
 
 soak simulated "${SIMULATED:-1000000}" --package longsplice-core --test machine -- --nocapture
 soak real "${CYCLES:-10000}" --package longsplice-tests --test cycles -- --nocapture --test-threads 1
+soak scripted "${SCRIPTS:-300}" --package longsplice-tests --test differential -- --nocapture
 exit $failed

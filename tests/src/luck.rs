@@ -19,6 +19,21 @@ impl Luck {
         Luck(seed)
     }
 
+    /// The sequence of this seed.
+    pub fn from_seed(seed: u64) -> Luck {
+        Luck(seed)
+    }
+
+    /// The seed with which a sequence goes on as this one does.
+    pub fn seed(&self) -> u64 {
+        self.0
+    }
+
+    /// Yes in so many of a hundred cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.of(0..100) < percent
+    }
+
     /// A sequence of its own, for another thread.
     pub fn branch(&mut self) -> Luck {
         Luck(self.number())

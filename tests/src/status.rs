@@ -72,6 +72,8 @@ pub struct Leg {
 pub struct Direction {
     pub bytes: u64,
     pub fin: bool,
+    pub seq_offset: u32,
+    pub identity: bool,
 }
 
 impl Status {

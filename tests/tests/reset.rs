@@ -4,7 +4,8 @@
 
 use std::{thread, time::Duration};
 
-use longsplice_tests::{Bed, Luck, Policy};
+use longsplice_engine::Side;
+use longsplice_tests::{Bed, Luck, Policy, soon};
 
 /// How soon is at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -61,6 +62,31 @@ fn by_the_client_while_detached() {
 #[test]
 fn by_the_server_while_detached() {
     reset("rst-xs", Policy::DETACHED, "detached", By::Server);
+}
+
+/// An end that has said that it sends no more resets, and the other one does not write: nothing but the reset tells of it.
+#[test]
+fn behind_the_end_of_its_stream() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "relay"),
+        (Policy::DORMANT, "dormant"),
+        (Policy::DETACHED, "detached"),
+    ] {
+        let bed = Bed::new("rst-behind", policy);
+        for by in Side::BOTH {
+            let mut pair = bed.connect_spliced(state);
+            let [ending, other] = pair.ends(by);
+            ending.finish();
+            other.expect_end();
+            let (ending, other) = match by {
+                Side::Client => (pair.client, pair.server),
+                Side::Server => (pair.server, pair.client),
+            };
+            ending.reset();
+            soon("the reset", || other.stream.take_error().unwrap().is_some());
+        }
+        bed.daemon.wait_reaped();
+    }
 }
 
 /// In mid-transfer the reset overtakes bytes, as any reset does; what came before it was right.

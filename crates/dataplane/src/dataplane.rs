@@ -18,7 +18,7 @@ use crate::{
     births::Births,
     error::Error,
     events::Events,
-    flows::{Direction, Flows, placement},
+    flows::{Direction, Flows, is_identity, placement},
     forwarding,
     leg::{LegStart, LegState, start_leg},
     load::{META_KEY, init_meta, load, read_meta, refuse_foreign},
@@ -370,10 +370,15 @@ impl Dataplane {
         legs: [Leg; 2],
         toward: [u32; 2],
     ) -> io::Result<()> {
+        let identity = Side::BOTH.map(|side| {
+            let key = legs[side.index()].tuple();
+            u32::from(is_identity(&key, &slot.leg(side).rec))
+        });
         let argument = ls_move {
             key: legs.map(Leg::tuple),
             slot: slot.index(),
             r#where: toward,
+            identity,
         };
         match run::with_argument(program, argument.bytes())? {
             0 => Ok(()),

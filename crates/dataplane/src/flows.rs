@@ -39,6 +39,10 @@ pub struct Direction {
     pub ack: u32,
     /// Payload bytes translated.
     pub bytes: u64,
+    /// What is added to sequence numbers, modulo 2^32.
+    pub seq_off: u32,
+    /// Whether the translation changes nothing but the time to live (papers' section III-F).
+    pub identity: bool,
     /// How long the flow has had a record, as far as this process knows: at least so long, where a predecessor made it.
     pub age: std::time::Duration,
     /// How long nothing has passed in this direction; a tick (about a second) exact.
@@ -69,6 +73,8 @@ impl Direction {
                 .wrapping_add(r.seq_off),
             ack: r.rx_ack,
             bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
+            seq_off: r.seq_off,
+            identity: is_identity(key, r),
             age: since(births.of(r.serial)),
             idle: since(r.last_seen),
         }
@@ -77,6 +83,15 @@ impl Direction {
     pub(crate) fn of_slot(leg: Leg, l: &ls_leg, births: &Births, now: u32) -> Direction {
         Direction::new(&leg.tuple(), &l.rec, births, now)
     }
+}
+
+/// Whether what goes out is what came in. An offset of timestamps means nothing where there are none.
+pub(crate) fn is_identity(key: &ls_tuple, r: &ls_record) -> bool {
+    let addresses = (r.saddr, r.sport, r.daddr, r.dport) == (key.saddr, key.sport, key.daddr, key.dport);
+    let clocks = !has(r.traits, ls_trait::LS_TIMESTAMPS.0) || r.tsval_off | r.tsecr_off == 0;
+    let windows = r.scales & 15 == r.scales >> 4;
+    let sack = !has(r.traits, ls_trait::LS_BLANK_SACK.0);
+    addresses && clocks && windows && sack && r.seq_off | r.ack_off == 0
 }
 
 /// Where the truth about a direction is.

@@ -36,13 +36,17 @@ impl Announcer {
 
     /// Announces the window of a leg. `x` is the leg, `timestamps` whether it has them.
     pub(crate) fn announce(&self, leg: Leg, x: &LegState, timestamps: bool) -> io::Result<()> {
-        let socket = match leg.peer.ip() {
+        self.send(leg.peer.ip(), &segment(leg, x, timestamps))
+    }
+
+    /// Sends a packet, from its IP header on, by the route to this address.
+    pub(crate) fn send(&self, to: IpAddr, packet: &[u8]) -> io::Result<()> {
+        let socket = match to {
             IpAddr::V4(_) => &self.v4,
             IpAddr::V6(_) => self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
         };
         // A raw socket takes a port for a protocol.
-        let to = SocketAddr::new(leg.peer.ip(), 0);
-        socket.send_to(&segment(leg, x, timestamps), &to.into()).map(drop)
+        socket.send_to(packet, &SocketAddr::new(to, 0).into()).map(drop)
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Pair {
     pub outstanding: Outstanding,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
+    /// The timestamp clock of each socket is the far end's.
+    pub(crate) one_clock: bool,
 }
 
 /// What becomes of segments that were forwarded and are not yet acknowledged when a pair comes back: the two ways of the
@@ -115,6 +117,15 @@ impl Pair {
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
             before: None,
+            one_clock: false,
+        }
+    }
+
+    /// The same pair, whose sockets' timestamp clocks are those of the far ends, as nearly as they were told.
+    pub(crate) fn with_one_clock(self) -> Pair {
+        Pair {
+            one_clock: true,
+            ..self
         }
     }
 
@@ -191,6 +202,7 @@ impl From<Returned> for Pair {
             detach: r.detach,
             outstanding: r.outstanding,
             before: Some(r.before),
+            one_clock: false,
         }
     }
 }
@@ -279,6 +291,12 @@ pub struct DirectionInfo {
     pub bytes: u64,
     /// Whether the sender has sent its FIN.
     pub fin: bool,
+    /// What is added to sequence numbers while spliced, modulo 2^32; 0 also where that is not known.
+    #[serde(default)]
+    pub seq_offset: u32,
+    /// Whether the translation changes nothing but the time to live (papers' section III-F).
+    #[serde(default)]
+    pub identity: bool,
 }
 
 /// A leg's addresses.
@@ -312,6 +330,14 @@ pub struct FlowInfo {
     pub age_seconds: f64,
     /// Seconds since a segment or byte passed, where known.
     pub idle_seconds: Option<f64>,
+}
+
+impl FlowInfo {
+    /// Whether it is spliced without any change to its segments but the time to live: the forwarder is a router to it
+    /// (papers' section III-F).
+    pub fn is_identity(&self) -> bool {
+        self.to_server.identity && self.to_client.identity
+    }
 }
 
 /// The counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the

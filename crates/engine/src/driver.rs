@@ -49,6 +49,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
+    /// See [`Pair`].
+    pub(crate) one_clock: bool,
     pub(crate) legs: [LegInfo; 2],
     /// `SO_COOKIE` of both sockets, where they are known.
     pub(crate) cookies: Option<[u64; 2]>,
@@ -134,6 +136,7 @@ impl<'a> Driver<'a> {
             splice: pair.splice,
             detach: pair.detach,
             outstanding: pair.outstanding,
+            one_clock: pair.one_clock,
             pace: Meter::new(now),
             since: now,
             rounds: 0,

@@ -28,6 +28,8 @@ pub(crate) struct Flow {
     slot: Option<Slot>,
     legs: [Leg; 2],
     timestamps: bool,
+    /// The sockets' timestamp clocks are those of the far ends: there is nothing to add.
+    one_clock: bool,
     interfaces: [u32; 2],
     /// `copied_seq` of each socket less what the pump had consumed then: what the pump consumes later is added.
     copied_base: [u32; 2],
@@ -65,6 +67,7 @@ impl Flow {
             slot: Some(slot),
             legs: assessment.legs,
             timestamps: assessment.plan.timestamps,
+            one_clock: false,
             interfaces: assessment.interfaces(),
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
@@ -88,6 +91,7 @@ impl Flow {
             slot: Some(slot),
             legs,
             timestamps,
+            one_clock: false,
             interfaces: [0; 2],
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
@@ -195,6 +199,11 @@ impl Flow {
         self.plane.leg(self.slot(), side)
     }
 
+    /// See the field.
+    pub(crate) fn set_one_clock(&mut self, one_clock: bool) {
+        self.one_clock = one_clock;
+    }
+
     /// Goes from Track to Drain: new segments pass from now on. False if something else happened to the slot.
     pub(crate) fn start_drain(&mut self, pump: &Pump, announcer: &Announcer) -> io::Result<bool> {
         if self.timestamps {
@@ -208,7 +217,10 @@ impl Flow {
                 } else {
                     clock
                 };
-                offsets[side.index()] = now.wrapping_sub(self.leg(side).peer_ts);
+                offsets[side.index()] = match self.one_clock {
+                    true => 0,
+                    false => now.wrapping_sub(self.leg(side).peer_ts),
+                };
             }
             self.slot().set_timestamp_offsets(offsets);
         }

@@ -12,7 +12,7 @@ use std::{
 
 use longsplice_core::ports::{Candidates, ReservedPorts, default_range};
 use longsplice_dataplane::{Dataplane, Leg};
-use longsplice_repair::options;
+use longsplice_repair::{options, set_initial_sequence};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::packet::headers;
@@ -78,7 +78,12 @@ impl SourcePorts {
                 if plane.in_use(Leg::new(target, local)) {
                     continue;
                 }
-                match connect_from(local, target, max_segment, from.is_some()).await {
+                let origin = Origin {
+                    local,
+                    foreign: from.is_some(),
+                    initial_sequence: None,
+                };
+                match connect_from(origin, target, max_segment).await {
                     Err(e) if is_taken(&e) => {}
                     result => return result,
                 }
@@ -106,30 +111,42 @@ fn in_words(range: &RangeInclusive<u16>) -> String {
 }
 
 /// Another socket has the port, or the tuple (perhaps in TIME-WAIT).
-fn is_taken(e: &io::Error) -> bool {
+pub(crate) fn is_taken(e: &io::Error) -> bool {
     matches!(
         e.kind(),
         io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
     )
 }
 
-/// Connects from this address, which need not be this host's where `foreign` says so.
+/// As whom to connect.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) local: SocketAddr,
+    /// The address need not be this host's.
+    pub(crate) foreign: bool,
+    /// The sequence number of the SYN; `None`: as the kernel likes.
+    pub(crate) initial_sequence: Option<u32>,
+}
+
+/// Connects as somebody.
 pub(crate) async fn connect_from(
-    local: SocketAddr,
+    origin: Origin,
     target: SocketAddr,
     max_segment: Option<u32>,
-    foreign: bool,
 ) -> io::Result<TcpStream> {
-    let socket = match local {
+    let socket = match origin.local {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     // One port serves many targets.
     socket.set_reuseaddr(true)?;
-    if foreign {
+    if origin.foreign {
         options::set_transparent(&socket, true)?;
     }
-    socket.bind(local)?;
+    socket.bind(origin.local)?;
+    if let Some(iss) = origin.initial_sequence {
+        set_initial_sequence(&socket, iss)?;
+    }
     if let Some(bytes) = max_segment {
         options::set_max_segment(&socket, bytes)?;
     }

@@ -145,6 +145,9 @@ impl Pump {
         let (from, to) = (&sockets[side.index()], &sockets[side.other().index()]);
         let d = &mut self.directions[side.index()];
         let mut moved = false;
+        if d.eof {
+            check_alive(from)?;
+        }
         for _ in 0..TURN {
             if !d.flush(to, &mut moved)? || d.eof || !d.fill(from, to, &mut moved)? {
                 break;
@@ -172,8 +175,22 @@ impl Pump {
             _ = server.readable(), if down.wants_input() => {}
             _ = server.writable(), if !up.held.is_empty() => {}
             _ = client.writable(), if !down.held.is_empty() => {}
+            // A reset behind the end of a stream: no read tells of it.
+            _ = client.ready(Interest::ERROR), if up.eof => {}
+            _ = server.ready(Interest::ERROR), if down.eof => {}
             () = std::future::pending() => {}
         }
+    }
+}
+
+/// The error of a socket from which nothing is read any more, if it has one.
+fn check_alive(socket: &TcpStream) -> io::Result<()> {
+    let gone = socket.try_io(Interest::ERROR, || {
+        socket.take_error()?.ok_or(io::ErrorKind::WouldBlock.into())
+    });
+    match gone {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        Ok(error) | Err(error) => Err(error),
     }
 }
 

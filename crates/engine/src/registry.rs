@@ -126,7 +126,10 @@ impl Entry {
     fn info(&self) -> FlowInfo {
         let seen = self.seen();
         let direction = |side: Side| {
-            let translated = seen.translated[side.index()];
+            let mut translated = seen.translated[side.index()];
+            if seen.state == FlowState::Relay {
+                (translated.seq_offset, translated.identity) = (0, false);
+            }
             let relayed = self.relayed[side.index()].load(Ordering::Relaxed);
             DirectionInfo {
                 bytes: translated.bytes.max(relayed),
@@ -152,6 +155,8 @@ pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     DirectionInfo {
         bytes: d.bytes,
         fin: d.fin,
+        seq_offset: d.seq_off,
+        identity: d.identity,
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     interfaces, legs,
     mapped::Mapped,
     pair, ports,
-    ports::SourcePorts,
+    ports::{Origin, SourcePorts},
     reaper, reclaim,
     registry::{Registry, direction_info},
     rules,
@@ -37,13 +37,14 @@ use crate::{
     until::{Trap, Until},
 };
 
+mod as_client;
 mod rules_of;
 
 /// Joins pairs of connections. Cheap to clone; all clones are one. When the last is dropped without
 /// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
 #[derive(Debug, Clone)]
 pub struct Splicer {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 /// Why a splicer could not be opened.
@@ -256,26 +257,6 @@ impl Splicer {
         self.connect_from(None, target, client, timeout).await
     }
 
-    /// The same from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
-    /// on an interface where a rule has them follow their connection ([`rules::Action::Follow`]), by a route over this host.
-    ///
-    /// # Errors
-    /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
-    pub async fn connect_as_client(
-        &self,
-        target: SocketAddr,
-        client: &TcpStream,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
-        let from = client.peer_addr()?.ip().to_canonical();
-        if from.is_ipv4() != longsplice_repair::canonical(target).is_ipv4() {
-            let what =
-                format!("{target} cannot be reached from the client's address {from}: the families differ");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-        }
-        self.connect_from(Some(from), target, client, timeout).await
-    }
-
     async fn connect_from(
         &self,
         from: Option<IpAddr>,
@@ -289,14 +270,20 @@ impl Splicer {
             let connect = async {
                 match from {
                     None => TcpStream::connect(target).await,
-                    Some(from) => ports::connect_from((from, 0).into(), target, None, true).await,
+                    Some(from) => {
+                        let origin = Origin {
+                            local: (from, 0).into(),
+                            foreign: true,
+                            initial_sequence: None,
+                        };
+                        ports::connect_from(origin, target, None).await
+                    }
                 }
             };
             return tokio::time::timeout(timeout, connect).await?;
         };
-        // Longer ones cannot be asked for, and are none but the loopback's.
-        let max_segment = legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767);
-        ports.connect(plane, from, target, max_segment, timeout).await
+        let segment = segment_limit(plane, client);
+        ports.connect(plane, from, target, segment, timeout).await
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
@@ -439,6 +426,12 @@ impl Splicer {
 
 /// How long it takes at most until pairs have noticed that they are to be reset.
 const RESET_TIME: Duration = Duration::from_millis(500);
+
+/// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit. Longer ones cannot be asked for,
+/// and are none but the loopback's.
+fn segment_limit(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
+    legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767)
+}
 
 fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> Option<FlowInfo> {
     let [Some(a), Some(b)] = directions else {

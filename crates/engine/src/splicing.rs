@@ -86,7 +86,9 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         splicer.mapped.place(plane, leg, &mut left)
     });
     left.into_iter().for_each(|one| splicer.settle_later(one));
-    Flow::register(splicer, plane, &assessed?, &driver.pump, driver.id().0)
+    let mut flow = Flow::register(splicer, plane, &assessed?, &driver.pump, driver.id().0)?;
+    flow.set_one_clock(driver.one_clock);
+    Ok(flow)
 }
 
 async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced> {

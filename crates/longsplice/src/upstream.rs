@@ -82,6 +82,7 @@ impl Upstream<'_> {
         match self.source {
             SourceAddress::Forwarder => splicer.connect(target, client, timeout).await,
             SourceAddress::Client => splicer.connect_as_client(target, client, timeout).await,
+            SourceAddress::ClientAndPort => splicer.connect_as_client_and_port(target, client, timeout).await,
         }
     }
 }

@@ -162,6 +162,18 @@ impl Repair<'_> {
     }
 }
 
+/// Chooses the sequence number of the SYN of a socket that is not connected yet (its ISS, RFC 9293 section 3.4.1); the first
+/// byte has the next one. 0 leaves the choice to the kernel. (Linux `tcp_v4_connect`, `tcp_v6_connect`: a `write_seq` that is
+/// set already stays.)
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`, or if it is connected.
+pub fn set_initial_sequence<Fd: AsFd + ?Sized>(fd: &Fd, iss: u32) -> Result<(), Error> {
+    let repair = enter(fd)?;
+    repair.with_queue(Queue::Send, || sys::set(repair.fd(), QUEUE_SEQ, iss))?;
+    repair.leave_silently()
+}
+
 /// Enters repair mode, and forces `SO_REUSEADDR`.
 pub(crate) fn switch_on(fd: impl AsFd) -> Result<(), Error> {
     sys::set(fd, REPAIR, TCP_REPAIR_ON)

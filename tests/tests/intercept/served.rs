@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use longsplice_tests::{Config, Pair, Policy, SOON};
 
-use crate::lab::{Lab, TABLE, connect_from, intercepting, lab, peer};
+use crate::lab::{Lab, PORT, TABLE, connect_from, intercepting, lab, peer};
 
 #[test]
 fn a_connection_to_a_server_is_spliced() {
@@ -85,6 +85,64 @@ fn the_server_sees_the_client_where_that_is_asked_for() {
             pair.close();
         }
         lab.daemon.wait_reaped();
+    }
+}
+
+/// The client's stream has the same numbers on both legs, whatever was relayed before.
+#[test]
+fn the_server_sees_the_clients_port_and_numbers_where_that_is_asked_for() {
+    let table = format!("{TABLE}, source = \"client_and_port\", answers = \"f1\"");
+    for (policy, state) in ON_DEMAND {
+        let config = Config::new().intercepting(&table, policy.splice, policy.detach);
+        let mut lab = lab("intercept-port", config);
+        lab.start();
+        for server in lab.servers() {
+            let listener = lab.listen(server);
+            let (mut pair, _) = lab.connect(&listener);
+            let seen = pair.server.stream.peer_addr().unwrap();
+            assert_eq!(seen, pair.client.stream.local_addr().unwrap());
+            pair.exchange(1 << 20);
+            let flow = lab.daemon.wait_state(pair.client_port(), &["relay"]);
+            lab.daemon.splice(flow.id).unwrap();
+            let flow = lab
+                .daemon
+                .wait_flow("the offsets", |f| f.state == state && f.to_client.seq_offset != 0);
+            assert_eq!(flow.to_server.seq_offset, 0, "{flow:?}");
+            assert!(!flow.to_client.identity, "{flow:?}");
+            pair.exchange(4 << 20);
+            lab.daemon.unsplice(flow.id).unwrap();
+            lab.daemon.wait_state(pair.client_port(), &["relay"]);
+            there_and_back(&lab, &mut pair, state);
+            pair.close();
+        }
+        lab.daemon.wait_reaped();
+        assert_eq!(lab.daemon.status().accepted_total, 2);
+    }
+}
+
+/// Two connections of a client's port, to two servers, are connected to one: the second has a port of the daemon's.
+#[test]
+fn a_clients_port_that_is_in_use_is_not_taken() {
+    let table = format!("{TABLE}, source = \"client_and_port\", answers = \"f1\"");
+    for (policy, state) in [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")] {
+        let config = Config::new().intercepting(&table, policy.splice, policy.detach);
+        let mut lab = lab("intercept-taken", config.with("to = \"198.18.2.1:7000\""));
+        lab.start();
+        let listener = lab.listen(lab.server_v4());
+        let mut pairs = [PORT, PORT + 1].map(|port| {
+            let to = (lab.net.server_addr, port).into();
+            let client = connect_from(&lab, 40_000, to).unwrap();
+            let pair = Pair::accept(client, &listener);
+            assert_eq!(peer(&pair.server), lab.net.client_addr);
+            lab.daemon
+                .wait_flow("the splice", |f| f.client.local == to && f.state == state);
+            pair
+        });
+        let own = pairs.each_ref().map(|pair| pair.source_port() == 40_000);
+        assert_eq!(own, [true, false]);
+        for pair in &mut pairs {
+            pair.exchange(100_000);
+        }
     }
 }
 

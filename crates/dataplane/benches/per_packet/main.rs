@@ -15,6 +15,7 @@ mod support;
 
 mod awake;
 mod empty;
+mod identity;
 mod million;
 
 use support::{
@@ -200,6 +201,12 @@ fn main() {
     }
     for ((name, _), cells) in Mirror::new(Family::V4).rows().iter().zip(cells) {
         println!("{name:28}{:>12}{:>12}{:>12}", cells[0], cells[1], cells[2]);
+    }
+    let same = [Family::V4, Family::V6].map(|family| identity::column(&plane, context, family));
+    let names = ["no options", "timestamps", "timestamps, SACK"];
+    for (row, name) in names.iter().enumerate() {
+        let name = format!("identity, {name}");
+        println!("{name:28}{:>12}{:>12}{:>12}", same[0][row], "", same[1][row]);
     }
     drop(plane);
     million::rows(context);

@@ -19,6 +19,7 @@ mod fin;
 mod fragments;
 mod freeze;
 mod icmp;
+mod identity;
 mod inject;
 mod limits;
 mod mapped;

@@ -197,6 +197,18 @@ impl Plan {
         [there, back]
     }
 
+    /// The identity case (papers' section III-F): both connections count alike.
+    pub fn identity() -> Plan {
+        let plan = Plan::default();
+        Plan {
+            local: [plan.peer[1], plan.peer[0]],
+            ts: [0; 2],
+            scale_in: [7; 2],
+            scale_out: [7; 2],
+            ..plan
+        }
+    }
+
     pub fn seq_off(&self, side: Side) -> u32 {
         self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
     }

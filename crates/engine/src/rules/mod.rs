@@ -2,6 +2,8 @@
 
 mod seal;
 
+pub(crate) use seal::place_of_tcp;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,

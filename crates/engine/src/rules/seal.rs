@@ -13,18 +13,20 @@ const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Puts the checksums of a whole packet right, whatever they were. `None`, and nothing changed, if it is no such packet.
 pub(super) fn seal(packet: &mut [u8]) -> Option<()> {
+    let (begin, end) = place_of_tcp(packet)?;
+    packet::seal(packet.get_mut(ETHERNET..end)?, begin - ETHERNET)
+}
+
+/// From where to where TCP goes in a frame. `None`: it is no whole packet of TCP.
+pub(crate) fn place_of_tcp(packet: &[u8]) -> Option<(usize, usize)> {
     let (begin, end) = match *packet.get(12..14)?.first_chunk()? {
         IPV4 => ipv4(packet)?,
         IPV6 => ipv6(packet)?,
         _ => return None,
     };
-    if end.checked_sub(begin)? < TCP_HEADER {
-        return None;
-    }
-    packet::seal(packet.get_mut(ETHERNET..end)?, begin - ETHERNET)
+    (end.checked_sub(begin)? >= TCP_HEADER && end <= packet.len()).then_some((begin, end))
 }
 
-/// From where to where TCP goes.
 type Place = (usize, usize);
 
 fn be16(packet: &[u8], at: usize) -> Option<usize> {

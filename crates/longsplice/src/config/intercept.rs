@@ -37,6 +37,19 @@ pub enum SourceAddress {
     Forwarder,
     /// The client's, from another port.
     Client,
+    /// The client's, from its own port where that is free, and with its initial sequence number (papers' section III-F).
+    ClientAndPort,
+}
+
+impl SourceAddress {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceAddress::Forwarder => "forwarder",
+            SourceAddress::Client => "client",
+            SourceAddress::ClientAndPort => "client_and_port",
+        }
+    }
 }
 
 /// The table as it is written.
@@ -73,8 +86,11 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
             "no interface is named",
             "name the one on which clients' packets come in, such as interface = \"eth0\"",
         )),
-        (SourceAddress::Client, None) => Err(complaint(
-            "source = \"client\" needs to know where the answers come in",
+        (SourceAddress::Client | SourceAddress::ClientAndPort, None) => Err(complaint(
+            &format!(
+                "source = {:?} needs to know where the answers come in",
+                settled.source.name()
+            ),
             "add answers = \"eth1\", the interface toward the targets: their answers are addressed to the client",
         )),
         (SourceAddress::Forwarder, Some(_)) => Err(complaint(

@@ -91,6 +91,7 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         let as_whom = match intercept.source {
             SourceAddress::Forwarder => "its own address",
             SourceAddress::Client => "the client's address",
+            SourceAddress::ClientAndPort => "the client's address and port",
         };
         for rule in &rules {
             line(out, "", format!("intercepts: {}", takes(&rule.matching)));

@@ -29,7 +29,7 @@ pub fn flows(flows: &[FlowInfo]) -> String {
     for flow in flows {
         table.row(vec![
             flow.id.to_string(),
-            state(flow).to_owned(),
+            state(flow),
             flow.client.peer.to_string(),
             flow.client.local.to_string(),
             flow.server.local.to_string(),
@@ -44,8 +44,8 @@ pub fn flows(flows: &[FlowInfo]) -> String {
     table.to_string()
 }
 
-fn state(flow: &FlowInfo) -> &'static str {
-    match flow.state {
+fn state(flow: &FlowInfo) -> String {
+    let state = match flow.state {
         FlowState::Relay => "relay",
         FlowState::Coupling => "coupling",
         FlowState::Draining => "draining",
@@ -53,6 +53,10 @@ fn state(flow: &FlowInfo) -> &'static str {
         FlowState::Detached => "detached",
         FlowState::Undraining => "undraining",
         FlowState::Closing => "closing",
+    };
+    match flow.is_identity() {
+        true => format!("{state}, identity"),
+        false => state.to_owned(),
     }
 }
 
@@ -68,7 +72,10 @@ mod tests {
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
         };
-        let direction = |bytes| DirectionInfo { bytes, fin: false };
+        let direction = |bytes| DirectionInfo {
+            bytes,
+            ..DirectionInfo::default()
+        };
         let one = FlowInfo {
             id: FlowId(7),
             client: leg("198.18.0.1:50000", "198.18.0.2:80"),

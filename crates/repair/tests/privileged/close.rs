@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use longsplice_repair::{State, close_silently, enter, options, tcp_info, unacknowledged, unread};
+use longsplice_repair::{
+    State, close_silently, enter, options, set_initial_sequence, tcp_info, unacknowledged, unread,
+};
+use socket2::{Domain, Socket, Type};
 
 use crate::common::{kernel_state, pair, pairs};
 
@@ -88,6 +91,24 @@ fn sequence_numbers_count_what_was_written_and_received() {
     assert_eq!(numbers(&client).0, c0.0.wrapping_add(1000));
     // Not read yet, and counted all the same.
     assert_eq!(numbers(&server).1, s0.1.wrapping_add(1000));
+}
+
+/// Both ends count from there, across the wrap, too; and with 0 the kernel chooses.
+#[test]
+fn the_number_of_the_syn_can_be_chosen() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    for iss in [1, 0x8765_4321, u32::MAX] {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        set_initial_sequence(&socket, iss).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let ours = enter(&socket).unwrap().send_sequence().unwrap();
+        let theirs = enter(&peer).unwrap().receive_sequence().unwrap();
+        assert_eq!([ours, theirs], [iss.wrapping_add(1); 2]);
+        let late = set_initial_sequence(&socket, iss).unwrap_err();
+        assert_eq!(late.raw_os_error(), Some(libc::EPERM), "it is connected");
+    }
 }
 
 #[test]

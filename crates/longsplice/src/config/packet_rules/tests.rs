@@ -183,6 +183,7 @@ fn what_cannot_be_meant_is_refused_at_its_place() {
         (listener("interface = []"), "x.toml:3:13: no interface is named"),
         (listener("interface = \"lo\""), "not for those on `lo`"),
         (listener("interface = \"eth0\", source = \"client\""), "x.toml:3:13: source = \"client\" needs to know"),
+        (listener("interface = \"eth0\", source = \"client_and_port\""), "x.toml:3:13: source = \"client_and_port\" needs to know"),
         (listener("interface = \"eth0\", answers = \"eth1\""), "`answers` is of no use"),
         (listener("interface = \"eth0\", to = \"2001:db8::/32\""), "x.toml:1:1: rule 1 (`eth0 to listener 0.0.0.0:8080`): 2001:db8::/32 is of another family"),
         (

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The identity case (papers' section III-F): a segment leaves as it came, but for the time to live. */
+#ifndef LONGSPLICE_IDENTITY_H
+#define LONGSPLICE_IDENTITY_H
+
+#include "checksum.h"
+#include "translate.h"
+#include "walk.h"
+
+/* Whether a segment is to leave as it came. PAWS may want a higher TSval; and what has IP options is left to
+ * the usual way. */
+static __always_inline int leaves_as_it_came(const struct walk *w, const struct headers *h,
+					     const struct segment *s)
+{
+	return w->rec->traits & LS_IDENTITY && !w->slot && l4_of(h) == (is_v6(h) ? V6_L4 : V4_L4) &&
+	       !(s->ts_at && monotonic_tsval(w->rec, s));
+}
+
+/* Writes its time to live, and the MAC addresses. 0, or -1. */
+static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
+{
+	enum summed summed;
+
+	count_hop(h);
+	if (is_v6(h)) {
+		summed = summed_of(skb);
+		/* A header of IPv4 makes up for itself. */
+		if (summed == CHECKSUM_COMPLETE || summed == CHECKSUM_UNKNOWN)
+			bpf_csum_update(skb, (__u16)~bpf_htons(1));
+		return store_linear(skb, &h->v6.eth, V6_L4);
+	}
+	h->v4.ip.check = adjust(h->v4.ip.check, (__u16)~bpf_htons(1 << 8));
+	return store_linear(skb, &h->v4.eth, V4_L4);
+}
+
+#endif

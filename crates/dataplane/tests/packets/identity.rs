@@ -1,0 +1,145 @@
+//! The identity case (papers' section III-F): both legs have the same addresses and numbers, so that a segment leaves as it
+//! came, but for the time to live.
+
+use longsplice_dataplane::{Leg, Mode, Side};
+
+use crate::support::{
+    choose,
+    flow::{Flow, Plan, REDIRECT},
+    net::{OUR_MAC, PEER_MAC},
+    options::{usual, usual_with_sack},
+    packet::*,
+};
+
+/// The client's leg and the server's: each peer is the other one's local end.
+fn same_ends() -> [Leg; 2] {
+    let ends = choose(
+        ["198.18.1.2:40000", "198.18.2.2:8080"],
+        ["[2001:db8:1::2]:40000", "[2001:db8:2::2]:8080"],
+    );
+    let [client, server] = ends.map(|end| end.parse().expect("an address"));
+    [(client, server), (server, client)].map(|(peer, local)| Leg { peer, local })
+}
+
+/// A detached flow of this plan between these ends, beside the one that `flow` has.
+fn splice(flow: &Flow, plan: &Plan, legs: [Leg; 2]) {
+    let slot = flow.plane.take_slot().expect("a free slot");
+    let mut starts = plan.starts();
+    starts[0].leg = legs[0];
+    starts[1].leg = legs[1];
+    let registered = flow
+        .plane
+        .register(&slot, flow.plane.next_serial(), true, &starts);
+    registered.expect("the flow is new");
+    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+    flow.plane.release(&slot, legs, [0, 0]).expect("released");
+}
+
+/// Whether the records of both directions say that they change nothing.
+fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
+    let mut said = [None; 2];
+    let scan = flow.plane.scan(|d| {
+        if let Some(side) = legs.iter().position(|leg| *leg == d.leg) {
+            said[side] = Some(d.identity);
+        }
+    });
+    scan.expect("a scan");
+    said.map(|one| one.expect("a record"))
+}
+
+/// The next segment of a peer.
+fn segment(plan: &Plan, legs: [Leg; 2], side: Side, options: Vec<u8>) -> Packet {
+    let x = side.index();
+    Packet {
+        dst_mac: OUR_MAC[x],
+        src_mac: PEER_MAC[x],
+        src: legs[x].peer,
+        dst: legs[x].local,
+        seq: plan.peer[x],
+        ack: plan.local[x],
+        window: 500,
+        options,
+        payload: pattern(100),
+        ..Packet::blank()
+    }
+}
+
+/// The same a hop later, with these options.
+fn hop(came: &Packet, side: Side, options: Vec<u8>) -> Packet {
+    let o = side.other().index();
+    Packet {
+        dst_mac: PEER_MAC[o],
+        src_mac: OUR_MAC[o],
+        ttl: came.ttl - 1,
+        options,
+        ..came.clone()
+    }
+}
+
+#[test]
+fn a_segment_leaves_as_it_came() {
+    let flow = Flow::detached(Plan::default());
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    assert_eq!(identity(&flow, legs), [true; 2]);
+    for side in Side::BOTH {
+        let (x, o) = (side.index(), side.other().index());
+        let (clock, echo) = (plan.clock[x], plan.clock[o]);
+        let sack = usual_with_sack(clock, echo, &[(plan.local[x] + 9, plan.local[x] + 99)]);
+        for options in [vec![], usual(clock, echo), sack] {
+            for ttl in [2, 64, 255] {
+                let came = Packet {
+                    ttl,
+                    ..segment(&plan, legs, side, options.clone())
+                };
+                let left = hop(&came, side, options.clone());
+                flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+            }
+        }
+    }
+    flow.plane.unregister(legs);
+}
+
+/// PAWS goes before: a TSval that is lower than one that the far end has seen is raised here, too.
+#[test]
+fn an_old_timestamp_is_raised() {
+    let flow = Flow::detached(Plan::default());
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    for side in Side::BOTH {
+        let (clock, echo) = (plan.clock[side.index()], plan.clock[side.other().index()]);
+        let came = segment(&plan, legs, side, usual(clock - 1, echo));
+        let left = hop(&came, side, usual(clock, echo));
+        flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
+    }
+    flow.plane.unregister(legs);
+}
+
+/// Anything that differs is told by the record: of the direction, or of both.
+#[test]
+fn a_difference_is_no_identity() {
+    let flow = Flow::detached(Plan::default());
+    let same = Plan::identity();
+    let with = |change: fn(&mut Plan)| {
+        let mut plan = same.clone();
+        change(&mut plan);
+        plan
+    };
+    let changes: [(Plan, [bool; 2]); 4] = [
+        (with(|p| p.local[1] += 1), [false; 2]),
+        (with(|p| p.ts[0] = 1), [false; 2]),
+        (with(|p| p.scale_out[1] = 8), [true, false]),
+        (with(|p| p.blank_sack[0] = true), [false, true]),
+    ];
+    for (n, (plan, expected)) in changes.into_iter().enumerate() {
+        let legs = same_ends();
+        splice(&flow, &plan, legs);
+        assert_eq!(identity(&flow, legs), expected, "change {n}");
+        flow.plane.unregister(legs);
+    }
+    let mut legs = same_ends();
+    legs[1].local.set_port(40_001);
+    splice(&flow, &same, legs);
+    assert_eq!(identity(&flow, legs), [false; 2], "another port");
+    flow.plane.unregister(legs);
+}

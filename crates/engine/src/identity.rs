@@ -1,0 +1,53 @@
+//! Toward the identity case (papers' section III-F): leg B with the address, the port and the initial sequence number of the
+//! client, so that the client's stream has the same numbers on both legs.
+
+use std::{io, net::SocketAddr};
+
+use longsplice_dataplane::{Dataplane, Leg};
+use longsplice_repair::tcp_info;
+use tokio::net::TcpStream;
+
+use crate::{
+    legs,
+    ports::{Origin, connect_from, is_taken},
+};
+
+/// Bytes may come between two questions about a socket.
+const ATTEMPTS: u32 = 8;
+
+/// Connects to `target` with all that can be the client's. `None` where its port cannot be had: another flow to the target
+/// lives on it, or another socket of this host has it.
+pub(crate) async fn connect(
+    plane: &Dataplane,
+    client: &TcpStream,
+    target: SocketAddr,
+    max_segment: Option<u32>,
+) -> Option<io::Result<TcpStream>> {
+    let local = legs::addresses(client).ok()?.peer;
+    if plane.in_use(Leg::new(target, local)) {
+        return None;
+    }
+    let origin = Origin {
+        local,
+        foreign: true,
+        initial_sequence: initial_sequence(plane, client),
+    };
+    match connect_from(origin, target, max_segment).await {
+        Err(e) if is_taken(&e) => None,
+        done => Some(done),
+    }
+}
+
+/// The sequence number of the client's SYN; `None` where it cannot be told.
+fn initial_sequence(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
+    let addresses = legs::addresses(client).ok()?;
+    let leg = Leg::new(addresses.peer, addresses.local);
+    let received = || tcp_info(client).ok().map(|info| info.bytes_received());
+    (0..ATTEMPTS).find_map(|_| {
+        let before = received()?;
+        let next = plane.peek(leg).ok()?.rcv_nxt;
+        // The SYN takes a number itself; payload and FIN are counted in `bytes_received`.
+        let syn = next.wrapping_sub(before as u32).wrapping_sub(1);
+        (received()? == before).then_some(syn)
+    })
+}

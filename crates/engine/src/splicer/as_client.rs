@@ -1,0 +1,66 @@
+//! Leg B in the name of the client.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::net::TcpStream;
+
+use super::{Splicer, segment_limit};
+use crate::{identity, legs};
+
+impl Splicer {
+    /// As [`Splicer::connect`], from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
+    /// on an interface where a rule has them follow their connection ([`rules::Action::Follow`]), by a route over this host.
+    ///
+    /// # Errors
+    /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
+    pub async fn connect_as_client(
+        &self,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let from = client_address(target, client)?;
+        self.connect_from(Some(from), target, client, timeout).await
+    }
+
+    /// The same with the client's port and its initial sequence number, too, so that the client's stream has the same numbers
+    /// on both legs (papers' section III-F; docs/decisions/0016). Where that port is in use toward the target, with
+    /// another one, as [`Splicer::connect_as_client`].
+    ///
+    /// To a connection tracker between the two, nftables' on this host among them, both legs are one connection: there must
+    /// be none.
+    ///
+    /// # Errors
+    /// Those of [`Splicer::connect_as_client`].
+    pub async fn connect_as_client_and_port(
+        &self,
+        target: SocketAddr,
+        client: &TcpStream,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let from = client_address(target, client)?;
+        let target = longsplice_repair::canonical(target);
+        if let Some(plane) = self.inner.plane.as_ref().filter(|_| legs::is_global(target)) {
+            let segment = segment_limit(plane, client);
+            let own = identity::connect(plane, client, target, segment);
+            if let Some(done) = tokio::time::timeout(timeout, own).await? {
+                return done;
+            }
+        }
+        self.connect_from(Some(from), target, client, timeout).await
+    }
+}
+
+/// The address from which to connect in the name of a client.
+fn client_address(target: SocketAddr, client: &TcpStream) -> io::Result<IpAddr> {
+    let from = client.peer_addr()?.ip().to_canonical();
+    if from.is_ipv4() == longsplice_repair::canonical(target).is_ipv4() {
+        return Ok(from);
+    }
+    let what = format!("{target} cannot be reached from the client's address {from}: the families differ");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}
