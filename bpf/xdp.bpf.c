@@ -42,7 +42,7 @@ static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct header
 
 		if (ip->ihl != sizeof(*ip) / 4 || read_v4(ip, h, t->saddr, t->daddr) != SEGMENT)
 			return NOT_OURS;
-		__builtin_memcpy(&t->sport, data + V4_L4, 4);
+		copy_words(&t->sport, data + V4_L4, 4);
 		return SEGMENT;
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6) && data + V6_HEADERS <= end) {
@@ -50,7 +50,7 @@ static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct header
 
 		if (ip->nexthdr != IPPROTO_TCP || read_v6(ip, h, t->saddr, t->daddr) != SEGMENT)
 			return NOT_OURS;
-		__builtin_memcpy(&t->sport, data + V6_L4, 4);
+		copy_words(&t->sport, data + V6_L4, 4);
 		return SEGMENT;
 	}
 	return NOT_OURS;
@@ -88,6 +88,13 @@ struct {
 	__type(value, struct address);
 } address SEC(".maps");
 
+static __always_inline int same_address(const void *a, const void *b)
+{
+	const __u16 *x = a, *y = b;
+
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]));
+}
+
 /* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. What it is is
  * asked for once in a tick of the timer: to look into the kernel costs as much as to find the flow. */
 static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
@@ -104,7 +111,7 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 		own->at = now;
 		own->ifindex = ifindex;
 	}
-	return !__builtin_memcmp(own->mac, eth_of(h)->h_dest, ETH_ALEN);
+	return same_address(own->mac, eth_of(h)->h_dest);
 }
 
 /* Whether nothing has to be decided about a segment but where it goes. */

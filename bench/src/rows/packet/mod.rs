@@ -111,9 +111,9 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     let look = || anyhow::Ok((usage(None)?, memory::hash_tables()?));
     let nothing = look()?;
     // The packet of one flow would be another one's: so the smallest ring is two, each of which has the other's.
-    let small = Ring::new(&net, &scope.room.instance(), 2)?;
+    let small = Ring::new(&net, &scope.room.instance(), 2, "a1")?;
     let one = look()?;
-    let large = Ring::new(&net, &scope.room.instance(), flows)?;
+    let large = Ring::new(&net, &scope.room.instance(), flows, "b1")?;
     let (fixed, taken) = (
         Taken::between(&nothing, &one, flows),
         Taken::between(&one, &look()?, flows),
