@@ -25,7 +25,7 @@ fn segment(flow: &Flow, side: Side) -> Packet {
 const ID: std::ops::Range<usize> = choose(18, 58)..choose(20, 62);
 
 /// The fragments of a segment, with the checksum of the whole.
-fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
+pub(crate) fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
     let l4 = whole.l4();
     let bytes = whole.bytes();
     let body = &bytes[l4..];
@@ -55,7 +55,7 @@ fn mend(frame: &mut [u8]) {
 }
 
 /// The frame with the identification of another.
-fn with_id(frame: &[u8], like: &[u8]) -> Vec<u8> {
+pub(crate) fn with_id(frame: &[u8], like: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[ID].copy_from_slice(&like[ID]);
     mend(&mut frame);

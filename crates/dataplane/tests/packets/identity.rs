@@ -3,6 +3,7 @@
 
 use longsplice_dataplane::{Leg, Mode, Side};
 
+use super::fragments::{pieces, with_id};
 use crate::support::{
     choose,
     flow::{Flow, Plan, REDIRECT},
@@ -95,6 +96,31 @@ fn a_segment_leaves_as_it_came() {
                 let left = hop(&came, side, options.clone());
                 flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
             }
+        }
+    }
+    flow.plane.unregister(legs);
+}
+
+/// Fragments have another identification all the same (docs/decisions/0013), the same one each.
+#[test]
+fn fragments_leave_as_they_came_but_for_the_identification() {
+    let flow = Flow::detached(Plan::default());
+    let (plan, legs) = (Plan::identity(), same_ends());
+    splice(&flow, &plan, legs);
+    for side in Side::BOTH {
+        let (clock, echo) = (plan.clock[side.index()], plan.clock[side.other().index()]);
+        let options = usual(clock, echo);
+        let whole = Packet {
+            payload: pattern(600),
+            ..segment(&plan, legs, side, options.clone())
+        };
+        let left = pieces(&hop(&whole, side, options));
+        let mut first = None;
+        for (came, left) in pieces(&whole).iter().zip(&left) {
+            let ran = flow.ingress(side, came);
+            let like = first.get_or_insert_with(|| ran.packet.clone());
+            assert_eq!(ran.verdict, REDIRECT);
+            assert_frame(&ran.packet, &with_id(left, like), "a piece");
         }
     }
     flow.plane.unregister(legs);
