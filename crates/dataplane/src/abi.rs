@@ -9,7 +9,7 @@ pub(crate) use types::{
 };
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,6 @@ use longsplice_dataplane::{Context, Family, Hook, Side};
 use crate::support::{
     FAMILY, choose,
     flow::{Flow, OK, Plan, REDIRECT, SHOT},
-    options::usual,
     packet::*,
 };
 
@@ -14,11 +13,11 @@ const PIECE: usize = 240;
 
 /// A segment that goes in three pieces.
 fn segment(flow: &Flow, side: Side) -> Packet {
-    Packet {
+    let whole = Packet {
         payload: pattern(PIECE * 3 - BODY + L4 - 12 - 40),
-        options: usual(flow.plan.clock[side.index()] + 1, 2),
         ..flow.peer_segment(side)
-    }
+    };
+    flow.timed(side, 1, whole)
 }
 
 /// Where the identification stands.

@@ -33,7 +33,7 @@ fn what_is_new_is_held_and_the_rest_passes() {
         ] {
             let packet = Packet {
                 flags,
-                ..flow.later(side, offset, len, 0)
+                ..flow.timed(side, 1, flow.later(side, offset, len, 0))
             };
             let frame = packet.bytes();
             flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
