@@ -22,7 +22,7 @@ demo: build ## Show the main job on real traffic (root, two minutes)
 test: deps ## Run all checks and tests (root)
 	@scripts/test.sh
 
-soak: deps ## Splice and unsplice 10,000 times, and a million times in the model (root); CYCLES=, SIMULATED= for other numbers
+soak: deps ## Splice and unsplice 10,000 times, a million times in the model, attack blindly 10,000,000 times (root); CYCLES=, SIMULATED=, GUESSES=
 	@scripts/soak.sh
 
 fuzz: ## Fuzz the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time

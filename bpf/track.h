@@ -71,6 +71,13 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
 /* The least window that an acknowledgement may lie behind the highest one: segments overtake each other. */
 #define LEAST_LATE 65535
 
+static __always_inline int is_long_known(const struct ls_record *rec, __u32 acked)
+{
+	__u32 ack = rec->rx_ack;
+
+	return before(acked, seq_min(ack - LEAST_LATE, ack - (rec->rx_edge - ack)));
+}
+
 /*
  * Whether x acknowledges so little that no TCP takes the segment: nothing at all (RFC 9293 section 3.10.7.4),
  * or what lies further back than a window (RFC 5961 section 5.2; it would allow the largest window that x
@@ -79,11 +86,9 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
  */
 static __always_inline int acks_too_little(const struct ls_record *rec, const struct segment *s)
 {
-	__u32 ack = rec->rx_ack;
-
 	if (!(s->flags & TCP_ACK))
 		return !(s->flags & (TCP_SYN | TCP_RST));
-	return before(s->ack, seq_min(ack - LEAST_LATE, ack - (rec->rx_edge - ack)));
+	return is_long_known(rec, s->ack);
 }
 
 /* How far an echo may lie behind the highest TSval that its sender was sent: 4 hours of a clock of

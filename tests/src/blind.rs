@@ -147,6 +147,10 @@ impl Blind {
         };
         let (from, to) = quote[at..at + 2 * len].split_at_mut(len);
         from.swap_with_slice(to);
+        // Half of them with no more than must be quoted: the less is said, the less is wrong.
+        if self.luck.of(0..2) == 1 {
+            quote.truncate(at + 2 * len + 8);
+        }
         icmp.extend(quote);
         let sum = match self.ours.ip() {
             IpAddr::V4(_) => checksum(&[&icmp]),

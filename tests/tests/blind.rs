@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -118,14 +119,7 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     let rate = all as f64 / took.as_secs_f64();
     eprintln!("{state}, {traffic:?}: {all} guesses in {took:.1?}, {rate:.0} a second: {dropped:?}");
     // No guess is kept for user space, wakes anybody, or has a place in the table of fragments.
-    for name in [
-        "held",
-        "woken",
-        "drop_hold",
-        "fragment",
-        "icmp_translated",
-        "syn_replaced",
-    ] {
+    for name in ["held", "woken", "drop_hold", "fragment", "syn_replaced"] {
         assert_eq!(moved(name), 0, "{name}");
     }
     for name in [
@@ -137,6 +131,14 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     ] {
         assert!(moved(name) > 0, "{name}: {dropped:?}");
     }
+    // An error of IPv4 that quotes 8 bytes has nothing to check but a number, which lies among what is on its way (1 MiB at
+    // most) once in 4,096 times; a sixteenth of all guesses is such a one.
+    let by_chance = match flow.client.peer {
+        SocketAddr::V4(_) => 8 + all / 16 / 4096 * 2,
+        SocketAddr::V6(_) => 0,
+    };
+    let told = moved("icmp_translated");
+    assert!(told <= by_chance, "{told} errors, of {by_chance} by chance");
     // Later fragments without a first one are nobody's: they go up the stack. One SYN a second may pass, and by chance what is in
     // the window but not in place.
     let to_be_dropped = of(|kind| *kind != Kind::LaterFragment);
