@@ -132,8 +132,8 @@ static __always_inline int judge_by(const struct ls_record *rec, const struct ls
 	if (before(s->end, acked))
 		return 0;
 	/* Without the echo it is not lost for good: repeated after what is missing, it is next in order. */
-	if (s->end != s->seq && after(s->seq, rec->rx_end) && !is_echo(rec, back, s))
-		return LS_V_DROP_ECHO;
+	if (after(s->seq, rec->rx_end) && !is_echo(rec, back, s))
+		return s->end != s->seq ? LS_V_DROP_ECHO : 0;
 	s->in_place = 1;
 	return 0;
 }

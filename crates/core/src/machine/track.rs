@@ -91,8 +91,12 @@ fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: b
     if s.end().before(acked) {
         return Ok(false);
     }
-    if s.occupies() && s.seq.after(rec.rx_end) && !is_echo(rec, back, s) {
-        return Err(Verdict::DropEcho);
+    if s.seq.after(rec.rx_end) && !is_echo(rec, back, s) {
+        return if s.occupies() {
+            Err(Verdict::DropEcho)
+        } else {
+            Ok(false)
+        };
     }
     Ok(true)
 }

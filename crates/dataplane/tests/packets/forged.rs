@@ -191,7 +191,8 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
             // Not lost for good, should its sender be honest: next in order it passes, or when it brings nothing.
             is_noted(flow, side, &with(0, 0, ACK, vec![]));
             see_long_ago(flow);
-            passes_unnoted(flow, side, &with(u32::MAX, 0, ACK, options));
+            passes_unnoted(flow, side, &with(u32::MAX, 0, ACK, options.clone()));
+            passes_unnoted(flow, side, &with(5, 0, ACK, options));
         }
         is_noted(
             flow,
