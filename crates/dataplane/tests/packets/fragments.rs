@@ -105,6 +105,26 @@ fn they_follow_the_first_one_in_any_order() {
 }
 
 #[test]
+fn the_time_of_all_is_that_of_the_first_one() {
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        let whole = segment(&flow, side);
+        let sent = pieces(&whole);
+        flow.ingress(side, &sent[0]);
+        let noted = flow.raw_leg(side).rec.ts_high;
+        // What the program looks at in between says another one, of which nothing is noted.
+        let other = flow.timed(side, 1 << 29, flow.later(side, u32::MAX, 0, 0));
+        flow.ingress(side, &other.bytes());
+        flow.ingress(side, &sent[1]);
+        assert_eq!(flow.raw_leg(side).rec.ts_high, noted);
+        assert_eq!(
+            flow.raw_leg(side).rec.rx_end,
+            whole.seq + 2 * PIECE as u32 - (TCP + whole.options.len()) as u32
+        );
+    }
+}
+
+#[test]
 fn a_fin_counts_with_the_last_one() {
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());

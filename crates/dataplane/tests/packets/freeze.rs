@@ -56,6 +56,26 @@ fn what_is_new_is_held_and_the_rest_passes() {
 }
 
 #[test]
+fn what_a_stranger_sends_is_not_held() {
+    for side in Side::BOTH {
+        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let flow = frozen(Past::unacknowledged(SENT));
+        let edge = flow.plan.offered[side.index()].max(flow.plan.granted[side.index()]);
+        for (packet, verdict) in [
+            (flow.later(side, edge, 10, 0), "drop_window"),
+            (flow.later(side, 1 << 30, 10, 0), "drop_window"),
+            (flow.later(side, sent + 5, 10, far + 1), "drop_ack"),
+            (flow.later(side, sent + 5, 10, 0), "drop_echo"),
+        ] {
+            let frame = packet.bytes();
+            flow.ingress_gives(side, &frame, (SHOT, verdict, &frame));
+        }
+        let mut events = flow.plane.events().expect("the ring");
+        assert!(events.take().expect("the ring").is_empty());
+    }
+}
+
+#[test]
 fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
     for mode in [Mode::Track, Mode::Drain, Mode::Undrain, Mode::Moved] {
         let flow = Flow::track(Plan::default());
