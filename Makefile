@@ -22,7 +22,7 @@ demo: build ## Show the main job on real traffic (root, two minutes)
 test: deps ## Run all checks and tests (root)
 	@scripts/test.sh
 
-soak: deps ## Splice and unsplice 10,000 times, a million times in the model, and compare splices with relays (root); CYCLES=, SIMULATED=, SCRIPTS= for other numbers
+soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=
 	@scripts/soak.sh
 
 fuzz: ## Fuzz the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time

@@ -185,9 +185,12 @@ enum ls_verdict {
 	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
 	LS_V_DROP_TOO_BIG,    /* longer than what its way takes */
 	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
-	LS_V_DROP_WINDOW,     /* payload beyond what its receiver offers */
+	LS_V_DROP_WINDOW,     /* sequence numbers that its receiver neither offers nor had lately */
 	LS_V_DROP_HOLD,	      /* to be held, but user space does not keep up */
 	LS_V_DROP_ICMP,	      /* an ICMP error about no segment that is on its way */
+	LS_V_DROP_ACK,	      /* it acknowledges nothing, or what its sender cannot mean */
+	LS_V_DROP_ECHO,	      /* payload behind a gap, that echoes no timestamp its sender was sent */
+	LS_V_DROP_SYN,	      /* a SYN on a live flow, of which too many come */
 	LS_V_COUNT,
 };
 

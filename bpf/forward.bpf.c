@@ -74,16 +74,15 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	struct headers *h = &b->in, *new = &b->out;
 	struct ls_record *rec = w->rec;
 	struct route route = {};
-	enum admission admission;
 	struct edits edits;
 	int verdict, as_it_came;
 
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	admission = admit(w, s);
-	if (admission == OUT_OF_WINDOW)
-		return drop(LS_V_DROP_WINDOW);
-	if (admission == ELSEWHERE)
+	verdict = admit(w, s);
+	if (verdict > 0)
+		return drop(verdict);
+	if (verdict == ELSEWHERE)
 		return look_again(skb);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s);
@@ -146,7 +145,8 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 		return deliver(skb, b, s, mapping_of_leg(x));
 	if (acks_too_little(&x->rec, s))
 		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
-	s->in_place = !before(s->end, x->tx_ack);
+	/* A reset has no say but that: its numbers are checked by nobody. */
+	s->in_place = !resets && !before(s->end, x->tx_ack);
 	note_peer(x, s);
 	if (mode == LS_TRACK)
 		note_heard(x, s, s->ack);
@@ -264,7 +264,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
-	int trapped, plausible;
+	int trapped, plausible, fresh, verdict;
 	struct segment *s;
 	struct walk w;
 
@@ -291,7 +291,8 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 			return pass(LS_V_SYN_REPLACED);
 	}
 	trapped = meets_trap(w.rec, s);
-	plausible = trapped && is_plausible(&w, s, mode);
+	fresh = mode == LS_FREEZE && is_new(&w, s);
+	plausible = (trapped || fresh) && is_plausible(&w, s, mode);
 	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
 		mode = wake_slot(w.slot, mode);
 		if (mode == LS_UNDRAIN)
@@ -299,10 +300,12 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 	}
 	if (w.slot && mode != LS_FINAL && mode != LS_FREEZE)
 		return with_sockets(skb, &w, b, s, mode, trapped);
-	if (plausible || (mode == LS_FREEZE && is_new(&w, s)))
+	if (plausible)
 		return hold(skb, &w, s);
-	if (trapped && after(s->end, w.rec->rx_end))
-		return drop(LS_V_DROP_WINDOW);
+	if (fresh || (trapped && after(s->end, w.rec->rx_end))) {
+		verdict = judge(&w, s);
+		return drop(verdict ? verdict : LS_V_DROP_WINDOW);
+	}
 	return forward(skb, &w, b, s);
 }
 

@@ -26,6 +26,8 @@ struct fragmented {
 	__u32 since;	/* ticks */
 	__u16 header;	/* bytes of its TCP header */
 	__u16 flags;	/* of TCP */
+	__u32 ts_at;	/* as in struct segment; the options are in the first one only */
+	__u32 tsval, tsecr;
 };
 
 /* Only plausible first fragments make an entry; should there be too many, the oldest are forgotten, and their
@@ -126,14 +128,15 @@ static __always_inline int may_begin(const struct walk *w, struct segment *s)
 	struct ls_record *back;
 	__u32 acked;
 
-	judge(w, s);
+	if (judge(w, s))
+		return 0;
 	if (s->in_place)
 		return 1;
 	back = find_back(w);
-	if (!back || s->flags & (TCP_SYN | TCP_RST))
+	if (!back)
 		return 0;
 	acked = back->rx_ack + back->ack_off;
-	return before(s->end, acked) && !before(s->end + 65535, acked);
+	return !before(s->end + 65535, acked);
 }
 
 /*
@@ -166,6 +169,9 @@ __noinline int begin_fragments(struct __sk_buff *skb, struct headers *h, const s
 	datagram.ack = s->ack;
 	datagram.since = ticks();
 	datagram.header = sizeof(struct tcp) + s->opt_len;
+	datagram.ts_at = s->ts_at;
+	datagram.tsval = s->tsval;
+	datagram.tsecr = s->tsecr;
 	datagram.id = bpf_get_prandom_u32();
 	if (!is_v6(h))
 		datagram.id &= 0xffff;
@@ -187,7 +193,9 @@ static __always_inline int segment_of(const struct fragmented *d, const struct f
 	s->len = f->len;
 	s->flags = TCP_ACK | (f->last ? d->flags & TCP_FIN : 0);
 	s->end = s->seq + s->len + !!(s->flags & TCP_FIN);
-	s->in_place = 1;
+	s->ts_at = d->ts_at;
+	s->tsval = d->tsval;
+	s->tsecr = d->tsecr;
 	return 0;
 }
 
@@ -238,6 +246,7 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	struct segment *s;
 	struct fragment f;
 	struct walk w;
+	int verdict;
 
 	if (!b || load_ip(skb, &b->in) || read_fragment(skb, &b->in, &f) || !f.offset)
 		return NEXT;
@@ -255,9 +264,9 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(LS_V_DROP_FRAGMENT);
 	if (hops_left(&b->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	judge(&w, s);
-	if (!s->in_place && after(s->seq + s->len, w.rec->rx_end))
-		return drop(LS_V_DROP_WINDOW);
+	verdict = judge(&w, s);
+	if (verdict)
+		return drop(verdict);
 	/* As in forward(): noted first, then a look whether it may still pass. Without the rest its receiver
 	 * takes nothing of it. */
 	note_end_of(w.rec, s);

@@ -165,12 +165,25 @@ static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *
 	return pass(LS_V_ICMP_DELIVERED);
 }
 
-/* Whether a segment with this number can be on its way to the peer of w (RFC 5927 section 4.1). */
-static __always_inline int is_outstanding(const struct walk *w, __u32 seq)
+/*
+ * Whether the quoted segment can be on its way to the peer of w (RFC 5927 section 4.1). With the whole
+ * header, its acknowledgement must have been sent lately, too. Errors of ICMPv6 have it, for they quote all
+ * that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC 792).
+ */
+static __always_inline int is_outstanding(const struct walk *w, const struct quote *q)
 {
+	__u32 seq = bpf_ntohl(q->old.tcp.seq), ack = bpf_ntohl(q->old.tcp.ack), told;
 	struct ls_record *from = find_back(w);
 
-	return from && !before(seq, w->rec->rx_ack) && !after(seq, end_of(from) + from->seq_off);
+	if (!from || before(seq, w->rec->rx_ack) || after(seq, end_of(from) + from->seq_off))
+		return 0;
+	if (!q->whole)
+		return !is_v6(&q->old);
+	told = from->rx_ack + from->ack_off;
+	/* In a drain a local socket may have acknowledged more. */
+	if (w->slot)
+		told = seq_max(told, w->slot->leg[w->side & 1].tx_ack);
+	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(from, ack - from->ack_off);
 }
 
 /* To the far end that sent the segment, as if our leg toward it had found the fault. */
@@ -182,7 +195,7 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct w
 	struct route route = {};
 	int verdict;
 
-	if (!is_outstanding(w, bpf_ntohl(q->old.tcp.seq)))
+	if (!is_outstanding(w, q))
 		return drop(LS_V_DROP_ICMP);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);

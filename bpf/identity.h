@@ -16,6 +16,14 @@ static __always_inline int leaves_as_it_came(const struct walk *w, const struct 
 	       !(s->ts_at && monotonic_tsval(w->rec, s));
 }
 
+/* Writes the beginning of the packet, wherever it lies. 0, or -1. */
+static __always_inline int store_start(struct __sk_buff *skb, const void *from, __u32 len)
+{
+	if (!store_linear((void *)(long)skb->data, (void *)(long)skb->data_end, from, len))
+		return 0;
+	return bpf_skb_store_bytes(skb, 0, from, len, 0) ? -1 : 0;
+}
+
 /* Writes its time to live, and the MAC addresses. 0, or -1. */
 static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
 {
@@ -27,10 +35,10 @@ static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
 		/* A header of IPv4 makes up for itself. */
 		if (summed == CHECKSUM_COMPLETE || summed == CHECKSUM_UNKNOWN)
 			bpf_csum_update(skb, (__u16)~bpf_htons(1));
-		return store_linear(skb, &h->v6.eth, V6_L4);
+		return store_start(skb, &h->v6.eth, V6_L4);
 	}
 	h->v4.ip.check = adjust(h->v4.ip.check, (__u16)~bpf_htons(1 << 8));
-	return store_linear(skb, &h->v4.eth, V4_L4);
+	return store_start(skb, &h->v4.eth, V4_L4);
 }
 
 #endif

@@ -3,25 +3,8 @@
 #ifndef LONGSPLICE_TRACK_H
 #define LONGSPLICE_TRACK_H
 
-#include "maps.h"
+#include "challenge.h"
 #include "parse.h"
-#include "record.h"
-
-/* The time of records. Asked for once in a tick of the kernel's timer: the helper costs as much as a look-up.
- */
-static __always_inline __u32 ticks(void)
-{
-	struct scratch *b = get_scratch();
-	__u64 now = bpf_jiffies64();
-
-	if (!b)
-		return 0;
-	if (b->jiffies != now) {
-		b->jiffies = now;
-		b->ticks = bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
-	}
-	return b->ticks;
-}
 
 static __always_inline __u32 mode_of(struct ls_slot *slot)
 {
@@ -85,25 +68,74 @@ static __always_inline int fits_window(const struct ls_leg *x, const struct segm
 	return !after(s->end, seq_max(x->loc_edge, x->tx_edge) + 1);
 }
 
-/* Whether x acknowledges so little that no TCP takes the segment (RFC 5961 section 5.2): raised on its way,
- * the acknowledgement would make it acceptable. */
-static __always_inline int acks_too_little(const struct ls_record *rec, const struct segment *s)
+/* The least window that an acknowledgement may lie behind the highest one: segments overtake each other. */
+#define LEAST_LATE 65535
+
+static __always_inline int is_long_known(const struct ls_record *rec, __u32 acked)
 {
-	return s->flags & TCP_ACK && before(s->ack, rec->rx_ack - (65535 << scale_in(rec)));
+	__u32 ack = rec->rx_ack;
+
+	return before(acked, seq_min(ack - LEAST_LATE, ack - (rec->rx_edge - ack)));
 }
 
 /*
- * Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2). One that is
- * forged from afar is forwarded like any other, and the far end discards it; but if it moved our notes, two
- * of them could do what one cannot: make a reset count, or turn TSval back.
+ * Whether x acknowledges so little that no TCP takes the segment: nothing at all (RFC 9293 section 3.10.7.4),
+ * or what lies further back than a window (RFC 5961 section 5.2; it would allow the largest window that x
+ * ever offered). Raised on its way, the acknowledgement would make it acceptable. What is sent again is sent
+ * with a new one: nobody waits for this segment for ever.
  */
-static __always_inline int in_window(const struct ls_record *rec, const struct ls_record *back, __u32 edge,
-				     const struct segment *s)
+static __always_inline int acks_too_little(const struct ls_record *rec, const struct segment *s)
+{
+	if (!(s->flags & TCP_ACK))
+		return !(s->flags & (TCP_SYN | TCP_RST));
+	return is_long_known(rec, s->ack);
+}
+
+/* How far an echo may lie behind the highest TSval that its sender was sent: 4 hours of a clock of
+ * milliseconds, and of all echoes that can be guessed one in 256. */
+#define ECHO_SPAN (1 << 24)
+
+/* Whether x can have echoed that (RFC 7323 section 3.2: once agreed, each segment has the option). */
+static __always_inline int is_echo(const struct ls_record *rec, const struct ls_record *back,
+				   const struct segment *s)
+{
+	if (!(rec->traits & LS_TIMESTAMPS))
+		return 1;
+	return s->ts_at && !after(s->tsecr, back->ts_high) && !before(s->tsecr, back->ts_high - ECHO_SPAN);
+}
+
+/*
+ * Whether a segment of a spliced flow can be x's own, which is to be noted and forwarded: 0, and s->in_place;
+ * or may be, and is forwarded but not noted: 0; or cannot: the verdict of the drop. `offered` is how far x
+ * may send.
+ *
+ * RFC 9293 section 3.10.7.4 and RFC 5961, from the middle: the far end's own check is the same with better
+ * knowledge, and answers what it does not take. So what may be honest passes: a reset in the window (section
+ * 3.2: challenged), a SYN (section 4.2: likewise), and what repeats old bytes, keep-alives and probes among
+ * it, as far back as the far end's window can reach. No guess moves our notes: two of them could do what one
+ * cannot, make a reset count or turn TSval back.
+ */
+static __always_inline int judge_by(const struct ls_record *rec, const struct ls_record *back, __u32 offered,
+				    struct segment *s)
 {
 	__u32 acked = back->rx_ack + back->ack_off;
 
-	return !before(s->end, acked) && !after(s->end, edge + 1) && !acks_too_little(rec, s) &&
-	       !(s->flags & TCP_ACK && after(s->ack, end_of(back) + back->seq_off));
+	s->in_place = 0;
+	if (s->flags & TCP_RST) /* one below: that of a FIN before it, which Linux takes */
+		return before(s->seq, acked - 1) || after(s->seq, offered + 1) ? LS_V_DROP_WINDOW : 0;
+	if (s->flags & TCP_SYN)
+		return may_challenge(rec) ? 0 : LS_V_DROP_SYN;
+	if (acks_too_little(rec, s) || after(s->ack, end_of(back) + back->seq_off))
+		return LS_V_DROP_ACK;
+	if (after(s->end, offered + 1) || before(s->end, acked - 1 - (65535 << scale_in(back))))
+		return LS_V_DROP_WINDOW;
+	if (before(s->end, acked))
+		return 0;
+	/* Without the echo it is not lost for good: repeated after what is missing, it is next in order. */
+	if (after(s->seq, rec->rx_end) && !is_echo(rec, back, s))
+		return s->end != s->seq ? LS_V_DROP_ECHO : 0;
+	s->in_place = 1;
+	return 0;
 }
 
 /*
@@ -136,10 +168,11 @@ static __always_inline void note_end_of(struct ls_record *rec, const struct segm
 		raise(&rec->rx_end, s->seq + s->len);
 }
 
-/* Accounts a segment that is translated. */
+/* Accounts a segment that is translated. Guesses do not keep a flow alive whose ends are gone. */
 static __always_inline void note_translated(struct ls_record *rec, const struct segment *s)
 {
-	rec->last_seen = ticks();
+	if (s->in_place)
+		rec->last_seen = ticks();
 	add_bytes(rec, s->len);
 }
 

@@ -64,25 +64,39 @@ static __always_inline void note_fin_or_rst(const struct walk *w, const struct s
 		note_end(w->rec, back, s);
 }
 
-/* Whether what a segment says is to be noted. The next one in order is nobody's guess, and needs no look at
- * the direction back. */
-static __always_inline void judge(const struct walk *w, struct segment *s)
+/* What of a segment is payload that was not forwarded before; what is not noted must not have any. */
+static __always_inline int has_news(const struct ls_record *rec, const struct segment *s)
 {
-	struct ls_record *back;
-	__u32 offered;
+	return s->len && after(s->seq + s->len, rec->rx_end);
+}
 
-	if (s->seq == w->rec->rx_end && !(s->flags & TCP_SYN) && !acks_too_little(w->rec, s) &&
-	    !after(s->ack, w->rec->rx_ack + (1 << 30)))
-		return;
-	back = find_back(w);
+static __noinline int judge_by_both(const struct walk *w, struct segment *s)
+{
+	struct ls_record *back = find_back(w);
+	__u32 offered;
+	int verdict;
+
 	s->in_place = 0;
 	if (!back)
-		return;
+		return has_news(w->rec, s) ? LS_V_DROP_WINDOW : 0;
 	offered = back->rx_edge + back->ack_off;
 	/* A local socket may have offered more before. */
 	if (w->slot)
 		offered = seq_max(offered, w->slot->leg[w->side & 1].tx_edge);
-	s->in_place = !(s->flags & TCP_SYN) && in_window(w->rec, back, offered, s);
+	verdict = judge_by(w->rec, back, offered, s);
+	return !verdict && !s->in_place && !(s->flags & TCP_RST) && has_news(w->rec, s) ? LS_V_DROP_WINDOW
+											: verdict;
+}
+
+/* Whether a segment of a spliced flow can be x's own: see judge_by(). The next one in order is nobody's
+ * guess, and needs no look at the direction back. */
+static __always_inline int judge(const struct walk *w, struct segment *s)
+{
+	if (s->seq != w->rec->rx_end || s->flags & (TCP_SYN | TCP_RST) || acks_too_little(w->rec, s) ||
+	    after(s->ack, w->rec->rx_ack + (1 << 30)))
+		return judge_by_both(w, s);
+	s->in_place = 1;
+	return 0;
 }
 
 /* FREEZE: not among what was forwarded before. */
@@ -110,25 +124,22 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 	return mode == LS_FINAL || mode == LS_DRAIN || (mode == LS_FREEZE && !is_new(w, s));
 }
 
-/* Whether a segment of a spliced flow may be translated. */
-enum admission {
-	ADMITTED,
-	OUT_OF_WINDOW, /* payload that its receiver may take meanwhile, and nobody here would know */
-	ELSEWHERE,     /* its flow is about to be somewhere else: it must look again */
-};
+/* The flow of a segment is about to be somewhere else: it must look again. */
+#define ELSEWHERE (-1)
 
-/* Judges a segment and notes what it says, at tc and in XDP alike. To ask again changes nothing more. */
-static __always_inline enum admission admit(const struct walk *w, struct segment *s)
+/* Judges a segment of a spliced flow and notes what it says, at tc and in XDP alike; to ask again changes
+ * nothing more. 0 if it may be translated; the verdict of the drop; ELSEWHERE. */
+static __always_inline int admit(const struct walk *w, struct segment *s)
 {
 	struct ls_record *rec = w->rec;
+	int verdict = judge(w, s);
 
-	judge(w, s);
-	if (!s->in_place && s->len && after(s->seq + s->len, rec->rx_end))
-		return OUT_OF_WINDOW;
+	if (verdict)
+		return verdict;
 	if (s->in_place)
 		note_ack(rec, s);
 	note_end_of(rec, s);
-	return claimed(w, s) ? ADMITTED : ELSEWHERE;
+	return claimed(w, s) ? 0 : ELSEWHERE;
 }
 
 /* Whether packets of such a slot are the stack's alone. */

@@ -170,7 +170,7 @@ int fast(struct xdp_md *ctx)
 		return leave(LS_V_PASSED_XDP);
 	if (is_unsummed(&b->in, s))
 		return leave(LS_V_UNSUMMED_XDP);
-	if (admit(&w, s) != ADMITTED || !s->in_place)
+	if (admit(&w, s) || !s->in_place)
 		return leave(LS_V_PASSED_XDP);
 	copy_headers(&b->out, &b->in, s->opt_len);
 	translate(&b->out, s, w.rec, &edits);

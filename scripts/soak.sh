@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
-# the model in crates/core; and traffic by the script, through the relay and through splices, compared. CYCLES, SIMULATED and
-# SCRIPTS say how many; LONGSPLICE_SEED repeats one.
+# the model in crates/core; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
+# by the million. CYCLES, SIMULATED, SCRIPTS and GUESSES say how many; LONGSPLICE_SEED repeats one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,4 +27,10 @@ soak() {
 soak simulated "${SIMULATED:-1000000}" --package longsplice-core --test machine -- --nocapture
 soak real "${CYCLES:-10000}" --package longsplice-tests --test cycles -- --nocapture --test-threads 1
 soak scripted "${SCRIPTS:-300}" --package longsplice-tests --test differential -- --nocapture
+# At each of its flows, in either family.
+export LONGSPLICE_GUESSES=${GUESSES:-10000000}
+for family in 4 6; do
+    LONGSPLICE_FAMILY=$family soak "of $LONGSPLICE_GUESSES guesses, IPv$family" 1 \
+        --package longsplice-tests --test blind -- --nocapture --test-threads 1
+done
 exit $failed

@@ -15,6 +15,7 @@
 mod bed;
 pub mod beyond;
 mod binary;
+pub mod blind;
 mod daemon;
 mod family;
 pub mod library;

@@ -71,7 +71,7 @@ reasons! {
     AdvisedBbr = "advised_bbr",
     /// The advisor has too little to go by yet.
     AdvisedWait = "advised_wait",
-    /// A leg's socket has an option that cannot be carried over (MPTCP, TCP-MD5, a kernel TLS record layer).
+    /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
     SocketOption = "socket_option",
     /// The system refused a call that the splice needed; the log has it.
     System = "system",

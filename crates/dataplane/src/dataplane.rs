@@ -102,7 +102,7 @@ impl Dataplane {
         })));
         let pins = Pins::prepare(&options.instance)?;
         refuse_foreign(&pins, options)?;
-        let loaded = load(&pins, options)?;
+        let loaded = load(&pins, options).inspect_err(|_| pins.remove_if_empty())?;
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
         let meta = init_meta(&loaded.meta)?;

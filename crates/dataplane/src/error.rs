@@ -48,6 +48,17 @@ pub enum Error {
         /// Inode of ours.
         ours: u64,
     },
+    /// The place for the pins is somebody else's: `/sys/fs/bpf` may be everybody's, as `/tmp` is.
+    #[error(
+        "{path} is not to be trusted with pins: it {why}. See who made it, and remove it with `rm -r {path}`, or choose \
+         another name with --instance"
+    )]
+    Untrusted {
+        /// Where the pins would be.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A call failed.
     #[error("{what}: {source}")]
     System {

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -23,8 +23,12 @@ impl Pins {
         mount_bpffs()?;
         let root = Path::new(BPFFS).join(format!("longsplice-{instance}"));
         for dir in [root.clone(), root.join("links")] {
-            fs::create_dir_all(&dir)
-                .map_err(|e| Error::from_io(format!("cannot create {}", dir.display()), e))?;
+            match fs::DirBuilder::new().mode(0o700).create(&dir) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::from_io(format!("cannot create {}", dir.display()), e));
+                }
+                _ => trust(&dir)?,
+            }
         }
         Ok(Pins { root })
     }
@@ -55,6 +59,12 @@ impl Pins {
         found
     }
 
+    /// Removes the folder if there is nothing in it: one that an unprivileged daemon left would be refused by the next one.
+    pub(crate) fn remove_if_empty(&self) {
+        let _ = fs::remove_dir(self.root.join("links"));
+        let _ = fs::remove_dir(&self.root);
+    }
+
     /// Removes everything: links first, so that no packet meets a program whose maps are gone.
     pub(crate) fn remove_all(&self) {
         for dir in [self.root.join("links"), self.root.clone()] {
@@ -64,6 +74,27 @@ impl Pins {
             let _ = fs::remove_dir(&dir);
         }
     }
+}
+
+/// Refuses a folder that a stranger could have made, or could change: pins that vanish are flows that end with the daemon.
+fn trust(dir: &Path) -> Result<(), Error> {
+    let meta = fs::symlink_metadata(dir)
+        .map_err(|e| Error::from_io(format!("cannot look at {}", dir.display()), e))?;
+    // SAFETY: it takes nothing, and cannot fail.
+    let ours = unsafe { libc::geteuid() };
+    let why = if !meta.is_dir() {
+        "is not a directory"
+    } else if meta.uid() != ours && meta.uid() != 0 {
+        "belongs to another user"
+    } else if meta.mode() & 0o022 != 0 {
+        "can be written by others"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Untrusted {
+        path: dir.display().to_string(),
+        why,
+    })
 }
 
 /// The inode of this thread's network namespace.

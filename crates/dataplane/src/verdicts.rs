@@ -39,6 +39,9 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_WINDOW, "drop_window"),
     (V::LS_V_DROP_HOLD, "drop_hold"),
     (V::LS_V_DROP_ICMP, "drop_icmp"),
+    (V::LS_V_DROP_ACK, "drop_ack"),
+    (V::LS_V_DROP_ECHO, "drop_echo"),
+    (V::LS_V_DROP_SYN, "drop_syn"),
 ];
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

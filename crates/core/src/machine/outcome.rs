@@ -31,8 +31,14 @@ pub enum Verdict {
     Held,
     /// The flow changed under it: it must come in once more.
     Again,
-    /// Payload that the far end's window does not take.
+    /// Sequence numbers that the far end neither offers nor had lately.
     DropWindow,
+    /// It acknowledges nothing, or what its sender cannot mean.
+    DropAck,
+    /// Payload behind a gap, that echoes no timestamp its sender was sent.
+    DropEcho,
+    /// A SYN on a live flow, of which too many come.
+    DropSyn,
     /// The emission of a parked or closed socket.
     DropParked,
 }

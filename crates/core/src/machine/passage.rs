@@ -7,7 +7,7 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Mode, Placement, Side, raise},
-    track::{acks_too_old, acks_unsent},
+    track::{acks_too_little, acks_unsent},
     wake::Wake,
     window::fits_window,
 };
@@ -19,12 +19,14 @@ pub struct Passage {
     pub(super) segment: Segment,
     pub(super) in_place: bool,
     pub(super) trapped: bool,
+    pub(super) fresh: bool,
     pub(super) plausible: bool,
     pub(super) heard: bool,
     pub(super) old: bool,
     pub(super) woken: bool,
     pub(super) slotted: bool,
     pub(super) acknowledge: bool,
+    pub(super) challenge: bool,
     pub(super) step: Step,
 }
 
@@ -62,13 +64,24 @@ impl Passage {
             segment: *segment,
             in_place: true,
             trapped: false,
-            plausible: true,
+            fresh: false,
+            plausible: false,
             heard: true,
             old: false,
             woken: false,
             slotted: false,
             acknowledge: false,
+            challenge: true,
             step: Step::Begin,
+        }
+    }
+
+    /// The same at a moment at which no SYN on a live flow may provoke a challenge: too many came (`challenge.h`).
+    #[must_use]
+    pub fn unchallenged(self) -> Passage {
+        Passage {
+            challenge: false,
+            ..self
         }
     }
 
@@ -190,7 +203,8 @@ impl Passage {
             }
         }
         self.trapped = meets_trap(&rec, &s);
-        self.plausible = !self.trapped || self.is_plausible(flow, mode);
+        self.fresh = mode == Mode::Freeze && self.slotted && flow.is_new(self.side, &s);
+        self.plausible = (self.trapped || self.fresh) && self.is_plausible(flow, mode);
         if self.trapped && self.plausible && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
             return Next::Step(Step::Wake(Wake::from(mode)));
         }
@@ -201,10 +215,10 @@ impl Passage {
     fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
         let s = self.segment;
         if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
-            return flow.judge(self.side, self.slotted, &s);
+            return flow.judge(self.side, self.slotted, &s, self.challenge) == Ok(true);
         }
         let (x, o) = flow.legs(self.side);
-        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_old(&x.rec, &s)
+        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_little(&x.rec, &s)
     }
 
     fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {
@@ -215,19 +229,19 @@ impl Passage {
         self.in_mode(flow, mode)
     }
 
-    fn in_mode(&mut self, flow: &Flow, mode: Mode) -> Next {
+    fn in_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
         if self.slotted && !matches!(mode, Mode::Final | Mode::Freeze) {
             return Next::Step(Step::WithSockets(mode));
         }
-        let new = self.slotted && flow.is_new(self.side, &self.segment);
-        if (self.trapped && self.plausible) || (mode == Mode::Freeze && new) {
+        if self.plausible {
             return Next::Done(Outcome::held(self.segment));
         }
         let news = flow
             .record(self.side)
             .is_some_and(|r| self.segment.end().after(r.rx_end));
-        if self.trapped && news {
-            return Next::Done(Outcome::of(Verdict::DropWindow));
+        if self.fresh || (self.trapped && news) {
+            let judgement = flow.judge(self.side, self.slotted, &self.segment, self.challenge);
+            return Next::Done(Outcome::of(judgement.err().unwrap_or(Verdict::DropWindow)));
         }
         Next::Step(Step::Forward)
     }

@@ -7,7 +7,7 @@ use super::{
     passage::{Next, Passage, Step, again, untouched},
     segment::{Segment, flag},
     state::{Flow, Mode, owed, raise},
-    track::{acks_too_old, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
+    track::{acks_too_little, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::settled,
     window::fits_window,
 };
@@ -36,14 +36,15 @@ impl Passage {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
         // Raised or lowered, its acknowledgement would become good.
-        if acks_too_old(&x.rec, &s) {
+        if acks_too_little(&x.rec, &s) {
             return Next::Done(if mode == Mode::Track {
                 deliver(&s, Mapping::of_leg(x))
             } else {
                 Outcome::of(Verdict::Absorbed)
             });
         }
-        self.in_place = !s.end().before(x.tx_ack);
+        // A reset has no say but that: its numbers are checked by nobody.
+        self.in_place = !s.has(flag::RST) && !s.end().before(x.tx_ack);
         note_peer(x, &s, self.in_place);
         if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
             x.loc_acked = x.loc_acked.max(s.ack);
@@ -108,7 +109,10 @@ impl Passage {
 
     pub(super) fn forward(&mut self, flow: &mut Flow) -> Next {
         let s = self.segment;
-        self.in_place = flow.judge(self.side, self.slotted, &s);
+        match flow.judge(self.side, self.slotted, &s, self.challenge) {
+            Ok(in_place) => self.in_place = in_place,
+            Err(verdict) => return Next::Done(Outcome::of(verdict)),
+        }
         if let Some(rec) = flow.record_at(self.side, self.slotted)
             && self.in_place
         {
@@ -117,15 +121,6 @@ impl Passage {
         if let Some(rec) = flow.record_at(self.side, self.slotted) {
             note_end_of(rec, &s, self.in_place);
             note_timestamp(rec, &s, self.in_place);
-        }
-        // What is forwarded is counted: the sockets may have to go on behind it.
-        let unnoted = !self.in_place && s.len > 0;
-        if unnoted
-            && flow
-                .record_at(self.side, self.slotted)
-                .is_some_and(|r| (s.seq + s.len).after(r.rx_end))
-        {
-            return Next::Done(Outcome::of(Verdict::DropWindow));
         }
         Next::Step(Step::ForwardClaim)
     }

@@ -1,8 +1,9 @@
 //! What segments tell about the two ends: `track.h`.
 
 use super::{
+    outcome::Verdict,
     segment::{Segment, flag},
-    state::{Flow, Leg, Record, Side, raise, seen},
+    state::{Flow, Leg, Record, Side, raise, seen, traits},
 };
 use crate::seq::Seq;
 
@@ -21,10 +22,28 @@ pub(super) fn acks_unsent(x: &Leg, o: &Leg, s: &Segment) -> bool {
     s.has(flag::ACK) && s.ack.after(x.loc_end.max(sent))
 }
 
-/// Whether its acknowledgement is older than any that the other end would accept (RFC 5961 section 5.2): raised, it
-/// would be.
-pub(super) fn acks_too_old(rec: &Record, s: &Segment) -> bool {
-    s.has(flag::ACK) && s.ack.before(rec.rx_ack - (65_535 << (rec.wscale_in & 15)))
+/// The least window that an acknowledgement may lie behind the highest one: segments overtake each other.
+const LEAST_LATE: u32 = 65_535;
+
+/// How far an echo may lie behind the highest TSval that its sender was sent.
+const ECHO_SPAN: u32 = 1 << 24;
+
+/// Whether x acknowledges so little that no TCP takes the segment: nothing at all (RFC 9293 section 3.10.7.4), or what
+/// lies further back than a window (RFC 5961 section 5.2). Raised, it would be taken.
+pub(super) fn acks_too_little(rec: &Record, s: &Segment) -> bool {
+    if !s.has(flag::ACK) {
+        return !s.has(flag::SYN | flag::RST);
+    }
+    let window = rec.rx_edge.raw().wrapping_sub(rec.rx_ack.raw());
+    let least = (rec.rx_ack - LEAST_LATE).min(rec.rx_ack - window);
+    s.ack.before(least)
+}
+
+/// Whether x can have echoed that: once agreed, each segment has the option (RFC 7323 section 3.2).
+fn is_echo(rec: &Record, back: &Record, s: &Segment) -> bool {
+    rec.traits & traits::TIMESTAMPS == 0
+        || s.ts
+            .is_some_and(|ts| !ts.ecr.after(back.ts_high) && !ts.ecr.before(back.ts_high - ECHO_SPAN))
 }
 
 /// What a segment of x tells in any mode that has a slot.
@@ -38,12 +57,48 @@ pub(super) fn note_peer(x: &mut Leg, s: &Segment, in_place: bool) {
     }
 }
 
-/// Whether a translated segment can be x's own (RFC 9293 section 3.10.7.4, RFC 5961 section 5.2).
-pub(super) fn in_window(rec: &Record, back: &Record, edge: Seq, s: &Segment) -> bool {
+/// What is to become of a segment that is forwarded: dropped by a verdict, or passed on, and noted or not.
+pub(super) type Judgement = Result<bool, Verdict>;
+
+/// Whether a segment of a spliced flow can be x's own (RFC 9293 section 3.10.7.4, RFC 5961): `judge_by` of `track.h`.
+/// `offered` is how far x may send. Whether a SYN may provoke a challenge, the clock decides.
+fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: bool) -> Judgement {
     let acked = back.rx_ack + back.ack_off;
-    let unsent = s.has(flag::ACK) && s.ack.after(back.end() + back.seq_off);
-    let within = s.end().at_or_after(acked) && s.end().at_or_before(edge + 1);
-    within && !unsent && !acks_too_old(rec, s)
+    let limit = offered + 1;
+    if s.has(flag::RST) {
+        let outside = s.seq.before(acked - 1) || s.seq.after(limit);
+        return if outside {
+            Err(Verdict::DropWindow)
+        } else {
+            Ok(false)
+        };
+    }
+    if s.has(flag::SYN) {
+        return if challenge {
+            Ok(false)
+        } else {
+            Err(Verdict::DropSyn)
+        };
+    }
+    if acks_too_little(rec, s) || s.ack.after(back.end() + back.seq_off) {
+        return Err(Verdict::DropAck);
+    }
+    // What the far end may have acknowledged since x heard of it.
+    let oldest = acked - 1 - (65_535 << (back.wscale_in & 15));
+    if s.end().after(limit) || s.end().before(oldest) {
+        return Err(Verdict::DropWindow);
+    }
+    if s.end().before(acked) {
+        return Ok(false);
+    }
+    if s.seq.after(rec.rx_end) && !is_echo(rec, back, s) {
+        return if s.occupies() {
+            Err(Verdict::DropEcho)
+        } else {
+            Ok(false)
+        };
+    }
+    Ok(true)
 }
 
 /// The end of x's stream: a reset counts only where it can be in place (RFC 5961 sections 3.2 and 4.2).
@@ -90,23 +145,31 @@ impl Flow {
         }
     }
 
-    /// `judge` of `walk.h`: whether what a segment says is to be noted.
-    pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
+    /// `judge` of `walk.h`: whether what a segment says is to be noted, or by which verdict it is dropped.
+    pub(super) fn judge(&mut self, side: Side, slotted: bool, s: &Segment, challenge: bool) -> Judgement {
         let Some(rec) = self.record_at(side, slotted).copied() else {
-            return false;
+            return Ok(false);
         };
-        let unlikely = acks_too_old(&rec, s) || s.ack.after(rec.rx_ack + (1 << 30));
-        if s.seq == rec.rx_end && !s.has(flag::SYN) && !unlikely {
-            return true;
+        let unlikely = acks_too_little(&rec, s) || s.ack.after(rec.rx_ack + (1 << 30));
+        if s.seq == rec.rx_end && !s.has(flag::SYN | flag::RST) && !unlikely {
+            return Ok(true);
         }
-        let Some(back) = self.record(side.other()) else {
-            return false;
+        let news = s.len > 0 && (s.seq + s.len).after(rec.rx_end);
+        let judgement = match self.record(side.other()).copied() {
+            None => Ok(false),
+            Some(back) => {
+                let mut offered = back.rx_edge + back.ack_off;
+                // A local socket may have offered more before.
+                if slotted {
+                    offered = offered.max(self.leg(side).tx_edge);
+                }
+                judge_by(&rec, &back, offered, s, challenge)
+            }
         };
-        let mut edge = back.rx_edge + back.ack_off;
-        // A local socket may have offered more before.
-        if slotted {
-            edge = edge.max(self.leg(side).tx_edge);
+        match judgement {
+            // What is not noted must bring nothing.
+            Ok(false) if news && !s.has(flag::RST) => Err(Verdict::DropWindow),
+            other => other,
         }
-        !s.has(flag::SYN) && in_window(&rec, back, edge, s)
     }
 }

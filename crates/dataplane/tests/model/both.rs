@@ -175,14 +175,19 @@ impl Both {
 
     fn ingress(&mut self, side: Side, packet: &Packet) -> Result<(), String> {
         let s = expect::segment(packet);
-        let outcome = Passage::new(machine_side(side), &s).run(&mut self.machine);
+        let ran = self.flow.ingress(side, &packet.bytes());
+        let mut passage = Passage::new(machine_side(side), &s);
+        // Only the kernel half has a clock.
+        if self.flow.plane.verdicts()["drop_syn"] != self.seen["drop_syn"] {
+            passage = passage.unchallenged();
+        }
+        let outcome = passage.run(&mut self.machine);
         let copy = outcome.acknowledge.map(|s| {
             (
                 s,
                 Passage::acknowledgement(machine_side(side), &s).run(&mut self.machine),
             )
         });
-        let ran = self.flow.ingress(side, &packet.bytes());
         let mut verdicts: Vec<&str> = vec![name(outcome.verdict)];
         if outcome.woken {
             verdicts.push("woken");
@@ -396,5 +401,8 @@ fn name(verdict: Verdict) -> &'static str {
         Verdict::Again => "again",
         Verdict::DropParked => "drop_parked",
         Verdict::DropWindow => "drop_window",
+        Verdict::DropAck => "drop_ack",
+        Verdict::DropEcho => "drop_echo",
+        Verdict::DropSyn => "drop_syn",
     }
 }

@@ -4,7 +4,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Mode, Options, Side};
 
 use crate::support::{
-    flow::{Flow, Plan, Plane, legs, options},
+    flow::{Flow, Plan, Plane, legs, options, unique_instance},
     net::Net,
     packet::*,
 };
@@ -138,6 +138,32 @@ fn pins_of_another_namespace_are_refused_without_a_change() {
         assert!(matches!(refused, Err(Error::Namespace { .. })), "{refused:?}");
     }
     assert!(before == pins(&instance));
+}
+
+#[test]
+fn a_place_for_pins_that_is_anothers_is_refused() {
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::{PermissionsExt, chown},
+    };
+    let _net = Net::new();
+    let instance = unique_instance();
+    let place = format!("/sys/fs/bpf/longsplice-{instance}");
+    for (owner, mode, why) in [
+        (65_534, 0o755, "belongs to another user"),
+        (0, 0o777, "can be written by others"),
+    ] {
+        fs::create_dir(&place).expect("made");
+        fs::set_permissions(&place, Permissions::from_mode(mode)).expect("set");
+        chown(&place, Some(owner), None).expect("given away");
+        let refused = Dataplane::open(&options(&instance)).map(drop);
+        let empty = fs::remove_dir(&place);
+        match refused {
+            Err(Error::Untrusted { path, why: said }) => assert_eq!((path, said), (place.clone(), why)),
+            other => panic!("{other:?}"),
+        }
+        empty.expect("nothing was put there");
+    }
 }
 
 #[test]

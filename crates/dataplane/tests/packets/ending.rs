@@ -40,30 +40,27 @@ fn each(test: impl Fn(&mut Flow, Side)) {
     each_of(&[()], |flow, side, ()| test(flow, side));
 }
 
-/// Forwards a segment with these flags, at `offset` from the peer's next sequence number.
-#[track_caller]
-fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
-    let next = flow.peer_segment(side);
+/// A segment with these flags, at `offset` from the peer's next sequence number.
+fn segment(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) -> Packet {
     let packet = Packet {
-        seq: next.seq.wrapping_add(offset),
         flags,
         payload: pattern(len),
-        ..next
+        ..flow.later(side, offset, 0, 0)
     };
+    flow.timed(side, 0, packet)
+}
+
+/// Forwards it.
+#[track_caller]
+fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
+    let packet = segment(flow, side, flags, offset, len);
     flow.forwards(side, &packet, &mut flow.reference(side));
 }
 
-/// The same, but it is beyond what the far end offers.
+/// It is beyond what the far end offers, or was lately.
 #[track_caller]
 fn beyond(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
-    let next = flow.peer_segment(side);
-    let frame = Packet {
-        seq: next.seq.wrapping_add(offset),
-        flags,
-        payload: pattern(len),
-        ..next
-    }
-    .bytes();
+    let frame = segment(flow, side, flags, offset, len).bytes();
     flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
 }
 
@@ -82,7 +79,8 @@ fn a_fin_counts_where_it_can_be_in_place() {
         (1 << 31, 0, false),
     ];
     each_of(&rows, |flow, side, &(offset, len, counts)| {
-        if counts || len == 0 {
+        // Sent once more by an end that has not heard, it passes and is not counted.
+        if counts || offset == u32::MAX - 1 {
             pass(flow, side, ACK | FIN, offset, len);
         } else {
             beyond(flow, side, ACK | FIN, offset, len);
@@ -95,15 +93,23 @@ fn a_fin_counts_where_it_can_be_in_place() {
 
 #[test]
 fn a_reset_counts_only_at_the_next_byte() {
+    let window = Plan::default().granted[1];
     let rows = [
-        (0, true),
-        (1, false),
-        (u32::MAX, false),
-        (1000, false),
-        (1 << 31, false),
+        (0, true, true),
+        (1, false, true),
+        (u32::MAX, false, true), // one below: the far end may take it, behind its peer's FIN
+        (1000, false, true),     // challenged by the far end
+        (window + 1, false, true),
+        (window + 2, false, false),
+        (u32::MAX - 1, false, false),
+        (1 << 31, false, false),
     ];
-    each_of(&rows, |flow, side, &(offset, counts)| {
-        pass(flow, side, RST, offset, 0);
+    each_of(&rows, |flow, side, &(offset, counts, passes)| {
+        if passes {
+            pass(flow, side, RST, offset, 0);
+        } else {
+            beyond(flow, side, RST, offset, 0);
+        }
         let d = direction(flow, side);
         assert_eq!((d.fin, d.reset), (false, counts), "{offset}");
     });
@@ -125,7 +131,7 @@ fn a_reset_after_data_counts_before_and_after_them() {
 fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
     each(|flow, side| {
         beyond(flow, side, ACK, 1 << 30, 10);
-        pass(flow, side, RST, (1 << 30) + 10, 0);
+        beyond(flow, side, RST, (1 << 30) + 10, 0);
         assert!(!direction(flow, side).reset);
         // Nor for one of the other end, by an acknowledgement of what was never sent.
         let next = flow.peer_segment(side);
@@ -134,8 +140,9 @@ fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
             ack: next.ack.wrapping_add(1 << 30),
             ..next
         };
-        flow.forwards(side, &forged, &mut flow.reference(side));
-        pass(flow, side.other(), RST, 1 << 30, 0);
+        let frame = forged.bytes();
+        flow.ingress_gives(side, &frame, (SHOT, "drop_ack", &frame));
+        beyond(flow, side.other(), RST, 1 << 30, 0);
         assert!(!direction(flow, side.other()).reset);
         // The real ends still close it.
         for s in Side::BOTH {
@@ -150,15 +157,20 @@ fn a_forged_segment_does_not_move_the_clock() {
     each(|flow, side| {
         let next = flow.peer_segment(side);
         let now = flow.plan.clock[side.index()];
-        let forge = |ahead: u32| Packet {
-            seq: next.seq.wrapping_add(1 << 30),
+        // Repeats old bytes, or resets where it is not in place: forwarded, and the far end discards it.
+        let forge = |ahead: u32, flags| Packet {
+            seq: next
+                .seq
+                .wrapping_add(if flags & RST != 0 { 999 } else { u32::MAX - 999 }),
+            flags,
             options: usual(now.wrapping_add(ahead), 1),
             ..next.clone()
         };
         let mut reference = flow.reference(side);
         for (later, ahead) in (1..).zip([1000, 1 << 30, i32::MAX as u32, (1 << 31) + 1000]) {
-            // It is forwarded, and the far end discards it.
-            assert_eq!(flow.ingress(side, &forge(ahead).bytes()).verdict, REDIRECT);
+            for flags in [ACK, RST, RST | ACK] {
+                flow.forwards_stray(side, &forge(ahead, flags), &mut reference);
+            }
             let honest = Packet {
                 options: usual(now + later, 1),
                 ..next.clone()
@@ -219,9 +231,17 @@ fn replaces(flow: &Flow, side: Side, syn: &Packet) {
     flow.egress_gives(side, &local, (OK, "", &local));
 }
 
+/// It is asked at the far end, or one SYN too many.
 #[track_caller]
 fn does_not_replace(flow: &Flow, side: Side, syn: &Packet) {
-    flow.forwards(side, syn, &mut flow.reference(side));
+    let (ran, counted) = flow.counted(|| flow.ingress(side, &syn.bytes()));
+    if ran.verdict == REDIRECT {
+        let expected = flow.reference(side).translate_stray(syn).bytes();
+        assert_frame(&ran.packet, &expected, "the question");
+        assert_eq!(counted["forwarded"], 1);
+    } else {
+        assert_eq!((ran.verdict, counted["drop_syn"]), (SHOT, 1));
+    }
     assert!(legs().iter().all(|&leg| flow.plane.in_use(leg)));
 }
 
@@ -300,7 +320,7 @@ fn an_old_duplicate_of_a_syn_replaces_nothing() {
         let old = flow.plan.peer[side.index()].wrapping_sub(5000);
         does_not_replace(flow, side, &syn(flow, side, old, vec![]));
         let old = syn(flow, side, old, usual(flow.plan.clock[side.index()] - 9, 0));
-        flow.forwards(side, &old, &mut flow.reference(side));
+        does_not_replace(flow, side, &old);
     });
 }
 

@@ -5,7 +5,6 @@ use longsplice_dataplane::{Context, Family, Hook, Side};
 use crate::support::{
     FAMILY, choose,
     flow::{Flow, OK, Plan, REDIRECT, SHOT},
-    options::usual,
     packet::*,
 };
 
@@ -14,11 +13,11 @@ const PIECE: usize = 240;
 
 /// A segment that goes in three pieces.
 fn segment(flow: &Flow, side: Side) -> Packet {
-    Packet {
+    let whole = Packet {
         payload: pattern(PIECE * 3 - BODY + L4 - 12 - 40),
-        options: usual(flow.plan.clock[side.index()] + 1, 2),
         ..flow.peer_segment(side)
-    }
+    };
+    flow.timed(side, 1, whole)
 }
 
 /// Where the identification stands.
@@ -103,6 +102,26 @@ fn they_follow_the_first_one_in_any_order() {
             assert_eq!(leg.rec.seen, 1, "its FIN");
         }
     });
+}
+
+#[test]
+fn the_time_of_all_is_that_of_the_first_one() {
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        let whole = segment(&flow, side);
+        let sent = pieces(&whole);
+        flow.ingress(side, &sent[0]);
+        let noted = flow.raw_leg(side).rec.ts_high;
+        // What the program looks at in between says another one, of which nothing is noted.
+        let other = flow.timed(side, 1 << 29, flow.later(side, u32::MAX, 0, 0));
+        flow.ingress(side, &other.bytes());
+        flow.ingress(side, &sent[1]);
+        assert_eq!(flow.raw_leg(side).rec.ts_high, noted);
+        assert_eq!(
+            flow.raw_leg(side).rec.rx_end,
+            whole.seq + 2 * PIECE as u32 - (TCP + whole.options.len()) as u32
+        );
+    }
 }
 
 #[test]

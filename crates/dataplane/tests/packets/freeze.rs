@@ -33,7 +33,7 @@ fn what_is_new_is_held_and_the_rest_passes() {
         ] {
             let packet = Packet {
                 flags,
-                ..flow.later(side, offset, len, 0)
+                ..flow.timed(side, 1, flow.later(side, offset, len, 0))
             };
             let frame = packet.bytes();
             flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
@@ -52,6 +52,26 @@ fn what_is_new_is_held_and_the_rest_passes() {
         // The sockets do not speak yet.
         let frame = flow.local_segment(side).bytes();
         flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
+    }
+}
+
+#[test]
+fn what_a_stranger_sends_is_not_held() {
+    for side in Side::BOTH {
+        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let flow = frozen(Past::unacknowledged(SENT));
+        let edge = flow.plan.offered[side.index()].max(flow.plan.granted[side.index()]);
+        for (packet, verdict) in [
+            (flow.later(side, edge, 10, 0), "drop_window"),
+            (flow.later(side, 1 << 30, 10, 0), "drop_window"),
+            (flow.later(side, sent + 5, 10, far + 1), "drop_ack"),
+            (flow.later(side, sent + 5, 10, 0), "drop_echo"),
+        ] {
+            let frame = packet.bytes();
+            flow.ingress_gives(side, &frame, (SHOT, verdict, &frame));
+        }
+        let mut events = flow.plane.events().expect("the ring");
+        assert!(events.take().expect("the ring").is_empty());
     }
 }
 

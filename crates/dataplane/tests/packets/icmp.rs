@@ -1,9 +1,9 @@
 //! ICMP errors about a spliced flow: who hears of them, in whose numbers, and which are not believed.
 
-use longsplice_dataplane::{Context, Hook, Mode, Side};
+use longsplice_dataplane::{Context, Family, Hook, Mode, Side};
 
 use crate::support::{
-    choose,
+    FAMILY, choose,
     flow::{Flow, OK, Plan, REDIRECT, SHOT, leg},
     icmp::*,
     packet::*,
@@ -73,7 +73,8 @@ fn an_error_reaches_the_sender_in_its_own_numbers() {
     each(|flow, far| {
         let (sent, got) = forwarded(flow, far.other());
         for kind in ALL_ERRORS {
-            for quoted in [WHOLE_QUOTE, LEAST_QUOTE, WHOLE_QUOTE + 64] {
+            // Of IPv6, there is always room for the whole header.
+            for quoted in [WHOLE_QUOTE, choose(LEAST_QUOTE, WHOLE_QUOTE), WHOLE_QUOTE + 64] {
                 let error = IcmpError {
                     quoted,
                     ..error(flow, far, kind, got.clone())
@@ -110,6 +111,30 @@ fn an_error_about_nothing_on_its_way_is_not_believed() {
             got.seq.wrapping_add(1 << 31),
         ] {
             let frame = error(flow, far, TOO_BIG, Packet { seq, ..got.clone() }).bytes();
+            flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
+        }
+        // Nor one with an acknowledgement that was not sent, or is long known.
+        let window = flow.plan.granted[far.index()];
+        for ack in [
+            got.ack.wrapping_add(1),
+            got.ack.wrapping_sub(window + 1),
+            got.ack.wrapping_add(1 << 31),
+        ] {
+            let frame = error(flow, far, TOO_BIG, Packet { ack, ..got.clone() }).bytes();
+            flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
+        }
+        let unsaid = Packet {
+            flags: PSH,
+            ..got.clone()
+        };
+        let frame = error(flow, far, TOO_BIG, unsaid).bytes();
+        flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
+        if FAMILY == Family::V6 {
+            let short = IcmpError {
+                quoted: LEAST_QUOTE,
+                ..error(flow, far, TOO_BIG, got.clone())
+            };
+            let frame = short.bytes();
             flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
         }
         // What was acknowledged is not on its way any more.

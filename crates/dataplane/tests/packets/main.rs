@@ -16,6 +16,7 @@ mod drain;
 mod ending;
 mod extensions;
 mod fin;
+mod forged;
 mod fragments;
 mod freeze;
 mod icmp;

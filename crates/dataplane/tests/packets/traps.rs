@@ -309,8 +309,8 @@ fn what_a_stranger_sends_is_not_copied() {
         flow.slot().set_copying(true);
         let mut events = flow.plane.events().expect("the ring");
         // Where the end's own was, with an acknowledgement that no TCP takes.
-        let forged = flow.later(side, 0, 300, 1 << 30);
-        flow.forwards_stray(side, &forged, &mut reference);
+        let forged = flow.later(side, 0, 300, 1 << 30).bytes();
+        flow.ingress_gives(side, &forged, (SHOT, "drop_ack", &forged));
         assert!(events.take().expect("the ring").is_empty());
         flow.forwards(side, &flow.later(side, 0, 300, 0), &mut reference);
         assert_eq!(events.take().expect("the ring").len(), 1);

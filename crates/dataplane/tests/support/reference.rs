@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::{
     options::{self, Opt},
-    packet::Packet,
+    packet::{Packet, RST},
 };
 
 /// The constants of a direction.
@@ -36,9 +36,14 @@ enum Belief {
 }
 
 impl Reference {
-    /// What the far end is to see of a segment of x.
+    /// What the far end is to see of a segment of x. The time that a reset says is not believed: nothing else in it is checked.
     pub fn translate(&mut self, p: &Packet) -> Packet {
-        self.translate_as(p, Belief::InPlace)
+        let belief = if p.flags & RST == 0 {
+            Belief::InPlace
+        } else {
+            Belief::Stray
+        };
+        self.translate_as(p, belief)
     }
 
     /// The same for one that is out of the window: its TSval is as high as it may be without being noted.

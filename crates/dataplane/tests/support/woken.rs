@@ -66,9 +66,12 @@ impl Flow {
 
     /// Gives a packet of a peer the timestamps of so many ticks later.
     pub fn timed(&self, side: Side, later: u32, packet: Packet) -> Packet {
-        let clock = self.plan.clock[side.index()].wrapping_add(later);
+        let (x, o) = (side.index(), side.other().index());
+        let clock = self.plan.clock[x].wrapping_add(later);
+        // What it was sent last.
+        let echo = self.plan.clock[o].wrapping_add(self.plan.ts[o]);
         Packet {
-            options: usual(clock, 77),
+            options: usual(clock, echo),
             ..packet
         }
     }

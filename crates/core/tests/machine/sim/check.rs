@@ -245,7 +245,8 @@ impl World {
             return;
         }
         let cut_off = o.verdict == Verdict::Delivered && o.local.is_some_and(|l| l.len < s.len);
-        if cut_off || o.verdict == Verdict::DropWindow {
+        let refused = [Verdict::DropWindow, Verdict::DropAck, Verdict::DropEcho].contains(&o.verdict);
+        if cut_off || refused {
             self.fail(format!(
                 "{side:?} was offered {promised}, and nobody takes {}",
                 show(s)
