@@ -121,6 +121,7 @@ impl Dataplane {
             births: Mutex::new(Births::new(time::now())),
             records: AtomicU32::new(0),
         };
+        plane.programs.detach_rules(&plane.pins);
         plane.keep_lo_forwarding()?;
         let mut records = 0;
         plane
@@ -138,6 +139,11 @@ impl Dataplane {
     /// The counters of what becomes of packets.
     pub(crate) fn verdict_map(&self) -> &MapHandle {
         &self.verdicts
+    }
+
+    /// Where it is pinned.
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
     }
 
     /// How many flows there can be.
@@ -162,7 +168,7 @@ impl Dataplane {
 
     /// Interfaces that a predecessor watched.
     pub fn linked_interfaces(&self) -> Vec<u32> {
-        self.pins.linked_interfaces()
+        self.pins.interfaces("ingress")
     }
 
     /// What the socket of a leg knows of its connection.
