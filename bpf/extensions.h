@@ -135,7 +135,8 @@ static __noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
 	len = (l4_of(h) - V4_L4) & 63;
 	if (len < 4)
 		return 0;
-	barrier_var(len); /* or the two tests become one, which the verifier before Linux 6.8 does not follow */
+	/* Or the compiler makes one test of two, which verifiers before Linux 6.8 do not follow. */
+	barrier_var(len);
 	if (len > 40 || bpf_skb_load_bytes(skb, V4_L4, h->opt, len))
 		return 0;
 	w.len = len;
