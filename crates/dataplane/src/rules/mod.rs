@@ -132,7 +132,9 @@ impl Rules {
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }
-        let skel = open.load().map_err(bpf("cannot load the program of rules"))?;
+        let skel = open
+            .load()
+            .map_err(|e| Error::from_load("cannot load the program of rules", &e))?;
         let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
         let program = skel.progs.rules.as_fd().try_clone_to_owned();
         Ok(Rules {
