@@ -17,7 +17,7 @@ family='^linux-image-6\.1\.0-[0-9]+-cloud-amd64$'
 # What the tests need of it that is not built in.
 modules=(veth sch_ingress cls_bpf tun 8021q)
 # Programs that the tests run, and a shell for what is done before.
-tools=(/bin/busybox ip tc ss ethtool env)
+tools=(/bin/busybox ip tc ethtool env)
 
 fail() {
     echo "test-kernels: $*" >&2
@@ -44,30 +44,37 @@ busybox_is_static() {
     [[ -x /bin/busybox ]] && ! ldd /bin/busybox >/dev/null 2>&1
 }
 
-# Leaves the folder of the unpacked kernel in $kernel: the newest of its family.
+# Leaves the folder of the unpacked kernel in $kernel: the newest of its family that apt knows.
 fetch_kernel() {
     local package
     kernel=${KERNEL:-}
     [[ -z $kernel ]] || return 0
     package=$(newest_package)
-    if [[ -z $package ]]; then
+    kernel=$store/$package
+    [[ -z $package || ! -e $kernel ]] || return 0
+    # What apt knows may be nothing yet, or gone from the archive.
+    if ! download "$package"; then
         apt-get update >"$work/apt" 2>&1 || fail "apt-get update: $(tail -n 3 "$work/apt")"
         package=$(newest_package)
+        kernel=$store/$package
+        [[ -n $package ]] ||
+            fail "apt has no package like $family (Debian 12 has): unpack one by dpkg-deb -x, and say where by KERNEL=DIR"
+        download "$package" || fail "cannot fetch $package: $(tail -n 3 "$work/apt")"
     fi
-    [[ -n $package ]] ||
-        fail "apt has no package like $family (Debian 12 has): unpack one with dpkg-deb -x, and say where with KERNEL="
-    kernel=$store/$package
-    [[ ! -e $kernel ]] || return 0
-    echo "test-kernels: fetching $package"
-    mkdir -p "$work/deb" "$store"
-    (cd "$work/deb" && apt-get download "$package") >"$work/apt" 2>&1 ||
-        fail "cannot fetch $package: $(tail -n 3 "$work/apt")"
     dpkg-deb -x "$work"/deb/*.deb "$work/kernel"
+    mkdir -p "$store"
     mv "$work/kernel" "$kernel"
 }
 
+download() {
+    [[ -n $1 ]] || return 1
+    echo "test-kernels: fetching $1"
+    mkdir -p "$work/deb"
+    (cd "$work/deb" && apt-get download "$1") >"$work/apt" 2>&1
+}
+
 newest_package() {
-    apt-cache pkgnames linux-image-6.1.0- 2>/dev/null | grep -E "$family" | sort -V | tail -n 1
+    apt-cache pkgnames linux-image-6.1.0- 2>/dev/null | grep -E "$family" | sort -V | tail -n 1 || true
 }
 
 # build PACKAGE/NAME...: these test programs, and the daemon; stripped, into the archive.
