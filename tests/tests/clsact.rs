@@ -114,4 +114,12 @@ fn rules_of_a_killed_daemon_end_with_the_next_one() {
     assert_eq!(filters(&net.forwarder, "ingress"), 1);
     pair.exchange(BYTES);
     pair.close();
+    daemon.wait_reaped();
+    // One that ends in order takes them with it.
+    let loaded = daemon.cli(&["rules", "load", file.to_str().unwrap()]);
+    assert!(loaded.status.success(), "{loaded:?}");
+    assert_eq!(filters(&net.forwarder, "ingress"), 2);
+    daemon.terminate();
+    assert_eq!(daemon.join(), Some(0));
+    assert_eq!(filters(&net.forwarder, "ingress"), 0);
 }
