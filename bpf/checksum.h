@@ -6,17 +6,37 @@
 #include "kernel.h"
 #include "parse.h"
 
+/* The length of options, at most 40, for a helper. The compiler knows the limit and would leave the mask out;
+ * verifiers before Linux 6.8 do not follow it that far. */
+static __always_inline __u32 limited(__u32 opt_len)
+{
+	barrier_var(opt_len);
+	return opt_len & 63;
+}
+
+/* Writes `len` bytes, and so many of TCP's options behind them. 0, or -1. */
+static __always_inline int store_with_options(struct __sk_buff *skb, __u32 at, const void *from, __u32 len,
+					      __u32 opt_len, __u64 flags)
+{
+	return bpf_skb_store_bytes(skb, at, from, len + limited(opt_len), flags) ? -1 : 0;
+}
+
 /* Writes the headers as they are. 0, or -1 if the packet could not be written. */
 static __always_inline int store_headers(struct __sk_buff *skb, struct headers *h, __u32 opt_len, __u64 flags)
 {
-	__u32 l4 = l4_of(h), ip_end = is_v6(h) ? V6_L4 : V4_L4, tcp_len = sizeof(struct tcp) + (opt_len & 63);
-	void *eth = eth_of(h);
+	__u32 l4 = l4_of(h);
+	long err;
 
-	if (l4 == ip_end)
-		return bpf_skb_store_bytes(skb, 0, eth, ip_end + tcp_len, flags) ? -1 : 0;
-	if (bpf_skb_store_bytes(skb, 0, eth, ip_end, flags))
-		return -1;
-	return bpf_skb_store_bytes(skb, l4, &h->tcp, tcp_len, flags) ? -1 : 0;
+	if (is_v6(h)) {
+		if (l4 == V6_L4)
+			return store_with_options(skb, 0, &h->v6.eth, V6_HEADERS, opt_len, flags);
+		err = bpf_skb_store_bytes(skb, 0, &h->v6.eth, V6_L4, flags);
+	} else {
+		if (l4 == V4_L4)
+			return store_with_options(skb, 0, &h->v4.eth, V4_HEADERS, opt_len, flags);
+		err = bpf_skb_store_bytes(skb, 0, &h->v4.eth, V4_L4, flags);
+	}
+	return err ? -1 : store_with_options(skb, l4, &h->tcp, sizeof(h->tcp), opt_len, flags);
 }
 
 static __always_inline int store_linear(void *data, void *end, const void *from, __u32 len)
@@ -54,6 +74,7 @@ struct changes {
 static __always_inline struct changes changes_of(struct headers *old, struct headers *new, __u32 opt_len)
 {
 	struct changes c = {.addresses = addresses_diff(old, new)};
+	__u32 len = limited(opt_len);
 
 	mend_ip_check(old, new);
 	new->tcp.check = old->tcp.check;
@@ -61,7 +82,7 @@ static __always_inline struct changes changes_of(struct headers *old, struct hea
 	if (opt_len == TS_LAYOUT_LEN)
 		c.tcp = add_sums(c.tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
 	else if (opt_len)
-		c.tcp = bpf_csum_diff((void *)old->opt, opt_len & 63, (void *)new->opt, opt_len & 63, c.tcp);
+		c.tcp = bpf_csum_diff((void *)old->opt, len, (void *)new->opt, len, c.tcp);
 	/* TCP's checksum makes up for the pseudo-header, and an IPv4 header for itself. */
 	c.whole = add_sums(~c.addresses, ip_diff(old, new));
 	return c;

@@ -128,12 +128,18 @@ static long find_source_route_step(__u32 n, struct option_walk *w)
 static __noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
 {
 	struct option_walk w = {.h = h};
+	__u32 len;
 
 	if (!h)
 		return 0;
-	w.len = (l4_of(h) - V4_L4) & 63;
-	if (w.len > 40 || !w.len || bpf_skb_load_bytes(skb, V4_L4, h->opt, w.len))
+	len = (l4_of(h) - V4_L4) & 63;
+	if (len < 4)
 		return 0;
+	/* Or the compiler makes one test of two, which verifiers before Linux 6.8 do not follow. */
+	barrier_var(len);
+	if (len > 40 || bpf_skb_load_bytes(skb, V4_L4, h->opt, len))
+		return 0;
+	w.len = len;
 	bpf_loop(OPTION_STEPS, find_source_route_step, &w, 0);
 	return !w.len;
 }

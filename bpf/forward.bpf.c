@@ -238,13 +238,13 @@ static __always_inline __u32 mode_of_walk(const struct walk *w)
 }
 
 /* The first fragment of a segment: on a spliced flow translated as a segment, if the others may follow it. */
-__noinline int first_fragment(struct __sk_buff *skb, const struct ls_tuple *tuple)
+__noinline int first_fragment(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
 	struct walk w;
 	__u32 mode;
 
-	if (!b || !tuple || !find(tuple, &w))
+	if (!b || !find(&b->tuple, &w))
 		return NEXT;
 	mode = mode_of_walk(&w);
 	if (is_nobodys(mode))
@@ -253,14 +253,13 @@ __noinline int first_fragment(struct __sk_buff *skb, const struct ls_tuple *tupl
 		return look_again(skb);
 	if (mode != LS_FINAL)
 		return odd_packet(&w, FRAGMENT, mode);
-	if (parse_segment(skb, &b->in, &b->segment) != SEGMENT ||
-	    begin_fragments(skb, &b->in, tuple, &b->segment))
+	if (parse_segment(skb, &b->in, &b->segment) != SEGMENT || begin_fragments(skb))
 		return drop(LS_V_DROP_FRAGMENT);
 	return forward(skb, &w, b, &b->segment);
 }
 
 /* A packet with ports that is no fragment: SEGMENT, or what parse_tuple() says that it is instead. */
-__noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tuple, enum parsed kind)
+__noinline int segment_of_flow(struct __sk_buff *skb, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
@@ -268,7 +267,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 	struct segment *s;
 	struct walk w;
 
-	if (!b || !tuple || !find(tuple, &w))
+	if (!b || !find(&b->tuple, &w))
 		return NEXT;
 	s = &b->segment;
 	mode = mode_of_walk(&w);
@@ -287,7 +286,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 	if (s->flags & TCP_SYN) {
 		if (w.slot && mode != LS_FINAL)
 			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, tuple, s))
+		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, &b->tuple, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
 	trapped = meets_trap(w.rec, s);
@@ -314,7 +313,6 @@ int ingress(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
 	__u32 tag = skb->tc_index;
-	struct ls_tuple tuple;
 	enum parsed kind;
 
 	if (!b || tag == TAG_DELIVER)
@@ -326,10 +324,10 @@ int ingress(struct __sk_buff *skb)
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
-	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
+	kind = parse_tuple(skb, &b->in, &b->tuple, AS_SENT);
 	if (kind == NOT_OURS)
 		return without_ports(skb);
-	return kind == FRAGMENT ? first_fragment(skb, &tuple) : segment_of_flow(skb, &tuple, kind);
+	return kind == FRAGMENT ? first_fragment(skb) : segment_of_flow(skb, kind);
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,

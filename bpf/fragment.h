@@ -140,18 +140,26 @@ static __always_inline int may_begin(const struct walk *w, struct segment *s)
 }
 
 /*
- * The first fragment of a segment: the others are to follow it. `s` becomes what of the segment is in it. 0
- * if it may be forwarded; else it is to be dropped.
+ * The first fragment of a segment: the others are to follow it. The segment in the scratch becomes what of it
+ * is in the fragment. 0 if it may be forwarded; else it is to be dropped.
  */
-__noinline int begin_fragments(struct __sk_buff *skb, struct headers *h, const struct ls_tuple *tuple,
-			       struct segment *s)
+__noinline int begin_fragments(struct __sk_buff *skb)
 {
+	struct scratch *b = get_scratch();
 	struct fragmented datagram = {};
 	struct fragment_key key;
+	struct ls_tuple *tuple;
+	struct headers *h;
+	struct segment *s;
 	struct fragment f;
 	struct walk w;
 
-	if (!h || !tuple || !s || read_fragment(skb, h, &f) || f.offset)
+	if (!b)
+		return -1;
+	h = &b->in;
+	s = &b->segment;
+	tuple = &b->tuple;
+	if (read_fragment(skb, h, &f) || f.offset)
 		return -1;
 	if (l4_of(h) != (is_v6(h) ? V6_L4 + sizeof(struct fragment_header) : V4_L4))
 		return -1;

@@ -3,6 +3,7 @@
 #ifndef LONGSPLICE_SCRATCH_H
 #define LONGSPLICE_SCRATCH_H
 
+#include "abi.h"
 #include "headers.h"
 
 /* What a segment says, in host order. */
@@ -23,6 +24,9 @@ struct segment {
 struct scratch {
 	struct headers in, out;
 	struct segment segment;
+	/* Of the packet that came in: a function that the verifier follows by itself cannot look up a key
+	 * that it is given before Linux 6.2. */
+	struct ls_tuple tuple;
 	__u64 jiffies; /* when it was: */
 	__u32 ticks;
 };

@@ -47,7 +47,10 @@ static __always_inline __u32 quote_sum(struct __sk_buff *skb, const struct heade
 	__u32 sum;
 
 	__builtin_memset(t->quoted, 0, sizeof(t->quoted));
-	if (!len || len > MOST_QUOTE || bpf_skb_load_bytes(skb, L3_OFFSET, t->quoted, len))
+	if (len < sizeof(struct iphdr))
+		return 0;
+	barrier_var(len); /* see is_source_routed() */
+	if (len > MOST_QUOTE || bpf_skb_load_bytes(skb, L3_OFFSET, t->quoted, len))
 		return 0;
 	sum = bpf_csum_diff(NULL, 0, (void *)t->quoted, sizeof(t->quoted), 0);
 	if (partial)

@@ -4,19 +4,19 @@ use std::{
     ffi::CString,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
 };
 
-use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcHookBuilder, libbpf_sys};
+use libbpf_rs::libbpf_sys;
 
-use crate::{error::Error, pins::Pins};
-
-/// Of our clsact filters: high in the order, and unlikely to be somebody else's.
-const CLSACT_HANDLE: u32 = 0x4c53;
-const CLSACT_PRIORITY: u32 = 0x4c53;
+use crate::{
+    clsact::{self, Filter},
+    error::Error,
+    pins::Pins,
+};
 
 /// The two programs.
 #[derive(Debug)]
@@ -30,9 +30,11 @@ type Hook = (&'static str, u32);
 const EGRESS: Hook = ("egress", libbpf_sys::BPF_TCX_EGRESS);
 const INGRESS: Hook = ("ingress", libbpf_sys::BPF_TCX_INGRESS);
 
+/// What a pin of rules is called, beside "ingress" and "egress".
+const RULES: &str = "rules";
+
 impl Programs {
     fn hooks(&self) -> [(Hook, BorrowedFd<'_>); 2] {
-        use std::os::fd::AsFd;
         [(EGRESS, self.egress.as_fd()), (INGRESS, self.ingress.as_fd())]
     }
 
@@ -44,9 +46,9 @@ impl Programs {
                 continue;
             }
             let _ = std::fs::remove_file(&pin);
-            if let Some(link) = attach(program, ifindex, (name, kind), Place::First)? {
-                pin_link(&link, &pin).map_err(|e| Error::from_io(cannot_attach(name, ifindex), e))?;
-            }
+            let link = attach(program, ifindex, (name, kind), Place::First, pins)?;
+            pin_link(link.as_ref().map_or(program, AsFd::as_fd), &pin)
+                .map_err(|e| Error::from_io(cannot_attach(name, ifindex), e))?;
         }
         Ok(())
     }
@@ -55,55 +57,72 @@ impl Programs {
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
         for ((name, _), program) in self.hooks() {
             let pin = pins.link(ifindex, name);
-            detach_link(&pin);
-            if std::fs::remove_file(&pin).is_err() {
-                let _ = clsact(program, ifindex, name, Place::First).detach();
+            if !detach_link(&pin) {
+                filter(ifindex, name, Place::First, pins).detach(program);
             }
+            let _ = std::fs::remove_file(&pin);
+        }
+    }
+
+    /// Takes the rules off the interfaces where a predecessor that was killed has left them, as filters.
+    pub(crate) fn detach_rules(&self, pins: &Pins) {
+        for ifindex in pins.interfaces(RULES) {
+            filter(ifindex, INGRESS.0, Place::Last, pins).detach(self.ingress.as_fd());
+            let _ = std::fs::remove_file(pins.link(ifindex, RULES));
         }
     }
 }
 
 /// Where a program stands among those of its hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(crate) enum Place {
     /// Before the others: what is of our flows is nobody else's.
     First,
     /// Behind them.
     Last,
 }
 
-/// A program on the ingress of an interface for as long as this value lives, behind the others there. It ends with the
-/// process where the kernel has tcx links (6.6).
+/// The program of rules on the ingress of an interface for as long as this value lives, behind the others there. It ends with
+/// the process where the kernel has tcx links (6.6); where not, and the process was killed, the next one ends it
+/// ([`Programs::detach_rules`]).
 #[derive(Debug)]
 pub(crate) struct Attached {
     ifindex: u32,
     /// `None`: a clsact filter.
     link: Option<OwnedFd>,
     program: OwnedFd,
+    pins: Pins,
 }
 
 impl Attached {
     /// Puts the program there.
-    pub(crate) fn last(program: BorrowedFd<'_>, ifindex: u32) -> Result<Attached, Error> {
-        let link = attach(program, ifindex, INGRESS, Place::Last)?;
-        let program = program
-            .try_clone_to_owned()
-            .map_err(|e| Error::from_io(cannot_attach(INGRESS.0, ifindex), e))?;
-        Ok(Attached {
+    pub(crate) fn last(program: BorrowedFd<'_>, ifindex: u32, pins: &Pins) -> Result<Attached, Error> {
+        let failed = |e| Error::from_io(cannot_attach(INGRESS.0, ifindex), e);
+        let owned = program.try_clone_to_owned().map_err(failed)?;
+        let attached = Attached {
             ifindex,
-            link,
-            program,
-        })
+            link: attach(program, ifindex, INGRESS, Place::Last, pins)?,
+            program: owned,
+            pins: pins.clone(),
+        };
+        if attached.link.is_none() {
+            let pin = pins.link(ifindex, RULES);
+            let _ = std::fs::remove_file(&pin);
+            pin_link(program, &pin).map_err(failed)?;
+        }
+        Ok(attached)
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        use std::os::fd::AsFd;
         match &self.link {
             // SAFETY: a valid descriptor. That the interface is gone, and the program with it, is no error.
             Some(link) => drop(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }),
-            None => drop(clsact(self.program.as_fd(), self.ifindex, INGRESS.0, Place::Last).detach()),
+            None => {
+                filter(self.ifindex, INGRESS.0, Place::Last, &self.pins).detach(self.program.as_fd());
+                let _ = std::fs::remove_file(self.pins.link(self.ifindex, RULES));
+            }
         }
     }
 }
@@ -118,16 +137,24 @@ fn attach(
     ifindex: u32,
     (name, kind): Hook,
     place: Place,
+    pins: &Pins,
 ) -> Result<Option<OwnedFd>, Error> {
+    let as_filter = || {
+        filter(ifindex, name, place, pins)
+            .attach(program)
+            .map(|()| None)
+            .map_err(|e| Error::from_bpf(cannot_attach(name, ifindex), &e))
+    };
+    if clsact::is_asked_for() {
+        return as_filter();
+    }
     let flags = match place {
         Place::First => libbpf_sys::BPF_F_BEFORE,
         Place::Last => libbpf_sys::BPF_F_AFTER,
     };
     match create_link(program, ifindex, kind, flags) {
         Ok(link) => Ok(Some(link)),
-        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => attach_clsact(program, ifindex, name, place)
-            .map(|()| None)
-            .map_err(|e| Error::from_bpf(cannot_attach(name, ifindex), &e)),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => as_filter(),
         Err(e) => Err(Error::from_io(cannot_attach(name, ifindex), e)),
     }
 }
@@ -159,7 +186,7 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 }
 
 /// Has a link outlive this process.
-pub(crate) fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
+pub(crate) fn pin_link(link: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let c = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a valid descriptor and a string that ends in NUL.
     match unsafe { libbpf_sys::bpf_obj_pin(link.as_raw_fd(), c.as_ptr()) } {
@@ -168,15 +195,17 @@ pub(crate) fn pin_link(link: &OwnedFd, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes the program of a pinned link off now: a link whose pin is removed lets go of it some time later only.
-pub(crate) fn detach_link(path: &Path) {
+/// Takes the program of a pinned link off now: a link whose pin is removed lets go of it some time later only. Whether there
+/// was one; an interface that is gone has let go of it.
+pub(crate) fn detach_link(path: &Path) -> bool {
     let Ok(c) = CString::new(path.as_os_str().as_bytes()) else {
-        return;
+        return false;
     };
     // SAFETY: a string that ends in NUL.
-    if let Ok(link) = owned(unsafe { libbpf_sys::bpf_obj_get(c.as_ptr()) }) {
-        // SAFETY: a valid descriptor. That the interface is gone, and the program with it, is no error.
-        unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
+    match owned(unsafe { libbpf_sys::bpf_obj_get(c.as_ptr()) }) {
+        // SAFETY: a valid descriptor; the kernel says EINVAL where it is not a link's.
+        Ok(link) => unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) != -libc::EINVAL },
+        Err(_) => false,
     }
 }
 
@@ -192,20 +221,11 @@ pub(crate) fn update_link(path: &Path, program: BorrowedFd<'_>) -> io::Result<()
     }
 }
 
-fn clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str, place: Place) -> libbpf_rs::TcHook {
-    TcHookBuilder::new(program)
-        .ifindex(ifindex as i32)
-        .replace(true)
-        .handle(CLSACT_HANDLE)
-        .priority(match place {
-            Place::First => CLSACT_PRIORITY,
-            Place::Last => CLSACT_PRIORITY + 1,
-        })
-        .hook(if name == "ingress" { TC_INGRESS } else { TC_EGRESS })
-}
-
-fn attach_clsact(program: BorrowedFd<'_>, ifindex: u32, name: &str, place: Place) -> libbpf_rs::Result<()> {
-    let mut hook = clsact(program, ifindex, name, place);
-    hook.create()?;
-    hook.attach().map(drop)
+fn filter(ifindex: u32, name: &str, place: Place, pins: &Pins) -> Filter {
+    Filter {
+        ifindex,
+        point: clsact::point(name),
+        place,
+        handle: clsact::handle_of(pins.instance()),
+    }
 }

@@ -126,6 +126,7 @@ impl Dataplane {
             records: AtomicU32::new(0),
             xdp: Xdp::default(),
         };
+        plane.programs.detach_rules(&plane.pins);
         plane.keep_lo_forwarding()?;
         let mut records = 0;
         plane
@@ -143,6 +144,11 @@ impl Dataplane {
     /// The counters of what becomes of packets.
     pub(crate) fn verdict_map(&self) -> &MapHandle {
         &self.verdicts
+    }
+
+    /// Where it is pinned.
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
     }
 
     /// How many flows there can be.
@@ -188,7 +194,7 @@ impl Dataplane {
 
     /// Interfaces that a predecessor watched.
     pub fn linked_interfaces(&self) -> Vec<u32> {
-        self.pins.linked_interfaces()
+        self.pins.interfaces("ingress")
     }
 
     /// What the socket of a leg knows of its connection.

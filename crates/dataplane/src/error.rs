@@ -82,6 +82,19 @@ impl Error {
         }
     }
 
+    /// The same for programs that are loaded: EACCES is the verifier's word then, EPERM means a lack of privileges (bpf(2)).
+    pub(crate) fn from_load(what: &'static str, e: &libbpf_rs::Error) -> Self {
+        let denied = io::Error::from_raw_os_error(libc::EACCES);
+        // libbpf-rs has one kind for both, and keeps the number in its text alone.
+        if format!("{e:#}").contains(&format!("(os error {})", libc::EACCES)) {
+            return Error::Unsupported {
+                what: format!("{what}: the verifier refuses them; with -vv the log has its reason"),
+                source: denied,
+            };
+        }
+        Error::from_bpf(what, e)
+    }
+
     /// See [`Error::from_io`].
     pub(crate) fn from_bpf(what: impl Into<String>, e: &libbpf_rs::Error) -> Self {
         let kind = match e.kind() {
@@ -91,5 +104,24 @@ impl Error {
             _ => io::Error::other(format!("{e:#}")),
         };
         Error::from_io(what, kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_verifiers_no_is_not_a_lack_of_privileges() {
+        let load = |code| {
+            let refused = libbpf_rs::Error::from(io::Error::from_raw_os_error(code));
+            Error::from_load("cannot load", &refused)
+        };
+        assert!(matches!(load(libc::EACCES), Error::Unsupported { what, .. } if what.contains("verifier")));
+        assert!(matches!(load(libc::EPERM), Error::Privileges { .. }));
+        assert!(matches!(
+            load(libc::E2BIG),
+            Error::Unsupported { .. } | Error::System { .. }
+        ));
     }
 }

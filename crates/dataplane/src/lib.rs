@@ -4,6 +4,7 @@
 mod abi;
 mod attach;
 mod births;
+mod clsact;
 mod dataplane;
 mod error;
 mod events;

@@ -41,6 +41,7 @@ pub(crate) struct Loaded {
 
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
+    let loading = |what: &'static str| move |e: libbpf_rs::Error| Error::from_load(what, &e);
     let mut object = MaybeUninit::uninit();
     let mut open = ForwardSkelBuilder::default()
         .open(&mut object)
@@ -63,7 +64,9 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     ] {
         adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
     }
-    let forward = open.load().map_err(bpf("cannot load the forwarding programs"))?;
+    let forward = open
+        .load()
+        .map_err(loading("cannot load the forwarding programs"))?;
 
     let mut object = MaybeUninit::uninit();
     let mut open = MoveSkelBuilder::default()
@@ -92,19 +95,19 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .map_err(&reuse)?;
     let moves = open
         .load()
-        .map_err(bpf("cannot load the programs that move flows"))?;
+        .map_err(loading("cannot load the programs that move flows"))?;
 
     let mut object = MaybeUninit::uninit();
     let open = InjectSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
-    let inject = open.load().map_err(bpf("cannot load the inject program"))?;
+    let inject = open.load().map_err(loading("cannot load the inject program"))?;
 
     let mut object = MaybeUninit::uninit();
     let open = SocketsSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
-    let sockets = open.load().map_err(bpf("cannot load the peek program"))?;
+    let sockets = open.load().map_err(loading("cannot load the peek program"))?;
 
     let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
     Ok(Loaded {

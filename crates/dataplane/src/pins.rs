@@ -9,6 +9,7 @@ use std::{
 use crate::error::Error;
 
 const BPFFS: &str = "/sys/fs/bpf";
+const PREFIX: &str = "longsplice-";
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// The folder of an instance's pins.
@@ -21,7 +22,7 @@ impl Pins {
     /// Makes sure that the BPF file system is mounted and the instance's folder is there.
     pub(crate) fn prepare(instance: &str) -> Result<Pins, Error> {
         mount_bpffs()?;
-        let root = Path::new(BPFFS).join(format!("longsplice-{instance}"));
+        let root = Path::new(BPFFS).join(format!("{PREFIX}{instance}"));
         for dir in [root.clone(), root.join("links")] {
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -31,6 +32,12 @@ impl Pins {
             }
         }
         Ok(Pins { root })
+    }
+
+    pub(crate) fn instance(&self) -> &str {
+        let name = self.root.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.strip_prefix(PREFIX))
+            .unwrap_or_default()
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -45,14 +52,18 @@ impl Pins {
         self.root.join("links").join(format!("{ifindex}-{hook}"))
     }
 
-    /// Interfaces that a predecessor left links on.
-    pub(crate) fn linked_interfaces(&self) -> Vec<u32> {
+    /// Interfaces that there are pins for, of the hook of this name.
+    pub(crate) fn interfaces(&self, hook: &str) -> Vec<u32> {
         let Ok(entries) = fs::read_dir(self.root.join("links")) else {
             return Vec::new();
         };
         let mut found: Vec<u32> = entries
             .flatten()
-            .filter_map(|e| e.file_name().to_str()?.split_once('-')?.0.parse().ok())
+            .filter_map(|e| {
+                let name = e.file_name();
+                let (ifindex, of) = name.to_str()?.split_once('-')?;
+                (of == hook).then(|| ifindex.parse().ok())?
+            })
             .collect();
         found.sort_unstable();
         found.dedup();

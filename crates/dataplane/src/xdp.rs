@@ -191,7 +191,7 @@ impl Xdp {
                 _ => XdpError::Refused(e),
             }
         })?;
-        pin_link(&link, &pin)
+        pin_link(link.as_fd(), &pin)
             .map_err(|e| Error::from_io(format!("cannot pin XDP of interface {ifindex}"), e).into())
     }
 

@@ -25,6 +25,7 @@ use crate::{
     attach::Attached,
     dataplane::Dataplane,
     error::Error,
+    pins::Pins,
     run::{self, Context, Ran},
     skel::{
         RulesSkelBuilder,
@@ -88,6 +89,7 @@ pub struct Rules {
     counts: MapHandle,
     verdicts: MapHandle,
     packets: MapHandle,
+    pins: Pins,
     state: Mutex<State>,
 }
 
@@ -130,7 +132,9 @@ impl Rules {
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }
-        let skel = open.load().map_err(bpf("cannot load the program of rules"))?;
+        let skel = open
+            .load()
+            .map_err(|e| Error::from_load("cannot load the program of rules", &e))?;
         let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
         let program = skel.progs.rules.as_fd().try_clone_to_owned();
         Ok(Rules {
@@ -139,6 +143,7 @@ impl Rules {
             counts: map(&skel.maps.rule_counts)?,
             verdicts: map(&skel.maps.rule_verdicts)?,
             packets: map(&skel.maps.rule_packets)?,
+            pins: plane.pins().clone(),
             state: Mutex::default(),
         })
     }
@@ -227,7 +232,7 @@ impl Rules {
         let mut failed = Vec::new();
         for ifindex in interfaces {
             if !state.attached.contains_key(ifindex) {
-                match Attached::last(self.program.as_fd(), *ifindex) {
+                match Attached::last(self.program.as_fd(), *ifindex, &self.pins) {
                     Ok(attached) => drop(state.attached.insert(*ifindex, attached)),
                     Err(error) => failed.push((*ifindex, error)),
                 }

@@ -140,6 +140,14 @@ fn a_good_machine_has_nothing_to_mend() {
             .contains("✔ kernel         Linux 6.1.0-18-amd64"),
         "{report}"
     );
+    // What an old kernel means is said, and of a new one nothing.
+    assert!(report.to_string().contains("as clsact filters"), "{report}");
+    let new = examine(&Fake::good().with("/proc/sys/kernel/osrelease", "6.18.44"));
+    assert!(
+        new.to_string()
+            .contains("✔ kernel         Linux 6.18.44 (6.1 or later is needed)\n"),
+        "{new}"
+    );
 }
 
 #[test]
