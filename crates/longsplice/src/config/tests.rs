@@ -105,6 +105,22 @@ fn messages_name_the_place_and_the_remedy() {
             "x.toml:1:16: invalid type: integer `5`, expected a duration in quotes, such as \"30s\" (us, ms, s, m, h or d)\n   1 | idle_timeout = 5\n     |                ^",
         ),
         (
+            format!("interfaces = [\"eth0\"]\nxdp = [\"eth0\", \"eth1\"]\n{listener}"),
+            "x.toml:2:16: `eth1` is not among `interfaces`, so nothing is spliced over it\n   2 | xdp = [\"eth0\", \"eth1\"]\n     |                ^^^^^^\n     = add it there, or leave it out here",
+        ),
+        (
+            format!("xdp = [\"lo\"]\n{listener}"),
+            "x.toml:1:8: `lo` has no driver that XDP could run in\n   1 | xdp = [\"lo\"]\n     |        ^^^^\n     = leave it out: what goes over the loopback is translated at tc",
+        ),
+        (
+            format!("xdp = [\"eth0\"]\nxdp_mode = \"fast\"\n{listener}"),
+            "x.toml:2:12: `fast` is no mode of XDP: use native or generic\n   2 | xdp_mode = \"fast\"\n     |            ^^^^^^\n     = native is in the driver",
+        ),
+        (
+            format!("xdp_mode = \"native\"\n{listener}"),
+            "x.toml:1:12: xdp_mode without xdp: no interface is named\n   1 | xdp_mode = \"native\"\n     |            ^^^^^^^^\n     = name them, such as xdp = [\"eth0\", \"eth1\"]",
+        ),
+        (
             format!("max_flows = -1\n{listener}"),
             "x.toml:1:13: max_flows is out of range: -1\n   1 | max_flows = -1\n     |             ^^\n     = use 1 to 67108864",
         ),
