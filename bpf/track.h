@@ -132,7 +132,7 @@ static __always_inline int judge_by(const struct ls_record *rec, const struct ls
 	if (before(s->end, acked))
 		return 0;
 	/* Without the echo it is not lost for good: repeated after what is missing, it is next in order. */
-	if (after(s->seq, rec->rx_end) && !is_echo(rec, back, s))
+	if (after(s->seq, end_of(rec)) && !is_echo(rec, back, s))
 		return s->end != s->seq ? LS_V_DROP_ECHO : 0;
 	s->in_place = 1;
 	return 0;

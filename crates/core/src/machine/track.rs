@@ -91,7 +91,7 @@ fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: b
     if s.end().before(acked) {
         return Ok(false);
     }
-    if s.seq.after(rec.rx_end) && !is_echo(rec, back, s) {
+    if s.seq.after(rec.end()) && !is_echo(rec, back, s) {
         return if s.occupies() {
             Err(Verdict::DropEcho)
         } else {
