@@ -6,6 +6,7 @@
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpListener, TcpStream},
+    thread,
 };
 
 use longsplice_engine::{
@@ -181,6 +182,40 @@ fn a_pair_comes_back_at_a_request() {
             next = at_once(returned, depth);
         }
     }
+}
+
+/// Handshakes that are under way at the same time do not mix.
+#[test]
+fn many_at_once() {
+    const CONNECTIONS: usize = 60;
+    let mut lab = Lab::new("hs-many", |_| false);
+    let (client, server) = (&lab.net.client, lab.listener.local_addr().unwrap());
+    let mut clients: Vec<TcpStream> = thread::scope(|scope| {
+        let one = || scope.spawn(|| connect_to(client, server));
+        let all: Vec<_> = (0..CONNECTIONS).map(|_| one()).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let mut calls = Vec::new();
+    let mut pairs = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let far = accept(&lab.listener);
+        let of = far.peer_addr().unwrap();
+        let at = clients.iter().position(|c| c.local_addr().unwrap() == of);
+        pairs.push(Pair::of(clients.swap_remove(at.unwrap()), far));
+        let near = eventually("a pair", SOON, || lab.made.try_recv().ok());
+        calls.push(
+            lab.library
+                .splice(at_once(near, Depth::Detached), Until::closed()),
+        );
+    }
+    for pair in &mut pairs {
+        pair.exchange(50_000);
+        flow_of(&lab, pair, Depth::Detached);
+        pair.exchange(50_000);
+        pair.close();
+    }
+    drop(calls);
+    lab.library.wait_reaped();
 }
 
 /// Nobody listens: the server's reset goes on to the client, as a router has it.

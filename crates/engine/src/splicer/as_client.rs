@@ -13,7 +13,7 @@ use crate::{identity, legs};
 
 impl Splicer {
     /// As [`Splicer::connect`], from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
-    /// on an interface where a rule has them follow their connection ([`rules::Action::Follow`]), by a route over this host.
+    /// on an interface where a rule has them follow their connection ([`Action::Follow`](crate::rules::Action::Follow)), by a route over this host.
     ///
     /// # Errors
     /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
