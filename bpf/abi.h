@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 3
+#define LS_ABI_VERSION 4
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -84,6 +84,9 @@ struct ls_record {
 	__u32 rx_edge;	  /* highest right edge of the window that x offers */
 	__u32 ts_high;	  /* highest TSval sent to o, by whomever: PAWS */
 	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: it brings control back */
+	__u64 paid_until; /* nanoseconds since boot: when what passed is worth its time, at `rate` */
+	__u32 rate;	  /* payload bytes of x in a second; 0: no limit */
+	__u32 burst;	  /* so many may pass at once */
 };
 
 /*
@@ -144,6 +147,7 @@ struct ls_leg {
 	__u32 owed; /* enum ls_owed */
 	__u32 read_to; /* DRAIN: if it equals `cut`, user space has passed on all that the local socket had;
 			  FINAL: where the local socket stands */
+	__u32 reserved;
 };
 
 struct ls_slot {
@@ -184,6 +188,7 @@ enum ls_verdict {
 	LS_V_DROP_WINDOW,     /* payload beyond what its receiver offers */
 	LS_V_DROP_HOLD,	      /* to be held, but user space does not keep up */
 	LS_V_DROP_ICMP,	      /* an ICMP error about no segment that is on its way */
+	LS_V_DROP_RATE,	      /* payload beyond the rate of its direction */
 	LS_V_COUNT,
 };
 
@@ -281,8 +286,8 @@ struct ls_types {
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
-_Static_assert(sizeof(struct ls_record) == 96, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 328, "no padding");
+_Static_assert(sizeof(struct ls_record) == 112, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 368, "no padding");
 _Static_assert(sizeof(struct ls_slot) % 8 == 0, "where the next one stands in the mapping");
 
 #endif

@@ -11,6 +11,7 @@
 #include "emit.h"
 #include "hold.h"
 #include "local.h"
+#include "rate.h"
 #include "route.h"
 #include "too_big.h"
 #include "undrain.h"
@@ -84,6 +85,9 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		return drop(LS_V_DROP_WINDOW);
 	if (s->in_place)
 		note_ack(rec, s);
+	/* Before it counts as forwarded. Its sender takes it for lost, and slows down. */
+	if (over_rate(rec, s))
+		return drop(LS_V_DROP_RATE);
 	note_end_of(rec, s);
 	if (!claimed(w, s))
 		return look_again(skb);

@@ -8,6 +8,7 @@
 #define LONGSPLICE_FRAGMENT_H
 
 #include "datagram.h"
+#include "rate.h"
 #include "route.h"
 #include "wake.h"
 #include "walk.h"
@@ -258,6 +259,8 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	judge(&w, s);
 	if (!s->in_place && after(s->seq + s->len, w.rec->rx_end))
 		return drop(LS_V_DROP_WINDOW);
+	if (over_rate(w.rec, s))
+		return drop(LS_V_DROP_RATE);
 	/* As in forward(): noted first, then a look whether it may still pass. Without the rest its receiver
 	 * takes nothing of it. */
 	note_end_of(w.rec, s);

@@ -23,6 +23,8 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 	raise(&to->rx_ack, from->rx_ack);
 	raise(&to->rx_edge, from->rx_edge);
 	raise(&to->ts_high, from->ts_high);
+	if (to->paid_until < from->paid_until)
+		to->paid_until = from->paid_until;
 }
 
 /* The record of a key, if it is of this flow. */
@@ -56,6 +58,9 @@ static __always_inline int release_side(struct ls_slot *slot, __u32 index, int s
 		rec->ts_high = from->ts_high;
 		rec->bytes_high = from->bytes_high;
 		rec->bytes_low = from->bytes_low;
+		rec->paid_until = from->paid_until;
+		rec->rate = from->rate;
+		rec->burst = from->burst;
 		rec->where = where;
 		__sync_lock_test_and_set(&slot->barrier, 0);
 		*(volatile __u8 *)&rec->placement = LS_DETACHED | (from->placement & LS_ARMED);

@@ -9,7 +9,7 @@ pub(crate) use types::{
 };
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ pod!(
 );
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 328 && size_of::<ls_peek>() == 92);
+    assert!(size_of::<ls_record>() == 112 && size_of::<ls_slot>() == 368 && size_of::<ls_peek>() == 92);
 
 pub use longsplice_core::family::Family;
 use longsplice_core::family::mapped;

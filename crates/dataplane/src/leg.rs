@@ -1,5 +1,7 @@
 //! A leg at the start of a splice, and as the kernel half sees it later.
 
+use longsplice_core::limit::Rate;
+
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
     peek::Peek,
@@ -100,6 +102,10 @@ pub struct LegState {
     pub fin: bool,
     /// The peer's RST was seen in place.
     pub reset: bool,
+    /// How fast the peer's payload may pass.
+    pub rate: Option<Rate>,
+    /// When what has passed is worth its time, by [`crate::monotonic`].
+    pub paid: u64,
 }
 
 impl LegState {
@@ -143,6 +149,8 @@ impl LegState {
             ecn: has(ls_trait::LS_ECN),
             fin: seen(ls_seen::LS_SEEN_FIN),
             reset: seen(ls_seen::LS_SEEN_RST),
+            rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
+            paid: l.rec.paid_until,
         }
     }
 }

@@ -57,3 +57,4 @@ pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
+pub use time::monotonic;

@@ -36,6 +36,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_WINDOW, "drop_window"),
     (V::LS_V_DROP_HOLD, "drop_hold"),
     (V::LS_V_DROP_ICMP, "drop_icmp"),
+    (V::LS_V_DROP_RATE, "drop_rate"),
 ];
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

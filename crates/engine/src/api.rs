@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use longsplice_core::{
+    limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
@@ -66,6 +67,10 @@ pub struct Pair {
     pub detach: DetachPolicy,
     /// What becomes of segments that are on their way when it comes back.
     pub outstanding: Outstanding,
+    /// How fast payload may pass, in each direction: the same relayed and spliced, and over returns. Of a relayed pair what is
+    /// too fast waits in the sockets; of a spliced one it is dropped (`drop_rate`), and its sender slows down. Acknowledgements
+    /// and all else without payload are never held back.
+    pub rate_limit: RateLimit,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
 }
@@ -93,6 +98,8 @@ pub(crate) struct Before {
     pub(crate) legs: [LegInfo; 2],
     /// Whether it was spliced.
     pub(crate) spliced: bool,
+    /// Of its rate limit: see [`longsplice_core::limit::Rate`].
+    pub(crate) paid: [u64; 2],
     /// `SO_COOKIE` of both sockets: the caller may have put another one in the place.
     pub(crate) cookies: [u64; 2],
 }
@@ -106,6 +113,7 @@ impl Pair {
             splice: SplicePolicy::default(),
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
+            rate_limit: RateLimit::default(),
             before: None,
         }
     }
@@ -114,6 +122,23 @@ impl Pair {
     #[must_use]
     pub fn with_outstanding(self, outstanding: Outstanding) -> Pair {
         Pair { outstanding, ..self }
+    }
+
+    /// The same pair, limited to these rates.
+    ///
+    /// ```
+    /// # use longsplice_engine::{Pair, limit::{ParseRateLimitError, Rate, RateLimit}};
+    /// # fn limit(pair: Pair) -> Result<(), ParseRateLimitError> {
+    /// // Downloads at 10 MB/s, as text or not; 256 KiB at once.
+    /// let pair = pair.with_rate_limit("server=10MB/s,burst=256KiB".parse()?);
+    /// let rate = Rate::new(10_000_000).map(|rate| rate.with_burst(256 << 10));
+    /// assert_eq!(pair.rate_limit, RateLimit { server: rate, ..RateLimit::default() });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_rate_limit(self, rate_limit: RateLimit) -> Pair {
+        Pair { rate_limit, ..self }
     }
 
     /// The same pair, spliced when this policy says so.
@@ -158,6 +183,7 @@ pub struct Returned {
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
+    pub(crate) rate_limit: RateLimit,
     pub(crate) before: Before,
 }
 
@@ -182,6 +208,7 @@ impl From<Returned> for Pair {
             splice: r.splice,
             detach: r.detach,
             outstanding: r.outstanding,
+            rate_limit: r.rate_limit,
             before: Some(r.before),
         }
     }

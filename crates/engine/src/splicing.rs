@@ -124,6 +124,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
                 flow.slot().set_keeping(!driver.traps.is_closed());
                 // Disarms what an earlier call had armed, too.
                 flow.arm(&driver.pump, driver.distances());
+                driver.throttle.hand_over(flow.slot());
                 return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
                     true => Ok(()),
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
@@ -169,7 +170,7 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
             let limit = driver.traps.pump_limit(side).map_or(to_cut, |n| n.min(to_cut));
             driver.pump.set_limit(side, Some(limit));
         }
-        driver.step()?;
+        driver.step_beside(Some(flow))?;
         let now = Instant::now();
         let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
         let at_trap = (!driver.traps.is_closed()).then_some(at_trap);

@@ -25,6 +25,7 @@ mod mapped;
 mod moves;
 mod options;
 mod parked;
+mod rate;
 mod release;
 mod routes;
 mod super_packets;
