@@ -24,7 +24,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	struct edits edits;
 
 	edge = kept_edge(w->slot, o, ack + (s->window << scale_in(&x->rec)));
-	translate(new, s, &x->rec, &edits);
+	translate(new, s, &x->rec, far_of(w), &edits);
 	if (!(s->flags & TCP_ACK)) {
 		apply_edits(new, s, &edits);
 		return find_route(skb, new, &x->rec, 0, route);

@@ -30,10 +30,8 @@ static __always_inline int is_done(const struct ls_record *rec, const struct ls_
  * listener gets it (RFC 9293 section 3.6.1, from TIME-WAIT). Otherwise the far end is asked: it challenges
  * (RFC 5961 section 4).
  */
-static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple *tuple,
-					   const struct segment *s)
+static __always_inline int replaced_by_syn(struct walk *w, const struct segment *s)
 {
-	struct ls_tuple back_key = reverse_of(w->rec);
 	struct ls_record *back = find_back(w);
 	struct ls_slot *slot = w->slot;
 
@@ -48,8 +46,9 @@ static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple
 	barrier_var(slot); /* or the compiler tests `placement` instead, and the verifier does not follow */
 	if (slot)
 		slot->mode = LS_REPLACED;
-	bpf_map_delete_elem(&flows, tuple);
-	bpf_map_delete_elem(&flows, &back_key);
+	/* User space collects what is left of it. */
+	*(volatile __u8 *)&w->flow->from[LS_CLIENT].rec.placement = LS_NONE;
+	*(volatile __u8 *)&w->flow->from[LS_SERVER].rec.placement = LS_NONE;
 	return 1;
 }
 
@@ -97,7 +96,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
 	copy_headers(new, h, s->opt_len);
-	translate(new, s, rec, &edits);
+	translate(new, s, rec, far_of(w), &edits);
 	if (w->slot)
 		keep_window(w, new, s);
 	apply_edits(new, s, &edits);
@@ -288,7 +287,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 	if (s->flags & TCP_SYN) {
 		if (w.slot && mode != LS_FINAL)
 			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, tuple, s))
+		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
 	trapped = meets_trap(w.rec, s);

@@ -10,6 +10,7 @@
 #include "datagram.h"
 #include "rate.h"
 #include "route.h"
+#include "translate.h"
 #include "wake.h"
 #include "walk.h"
 
@@ -203,10 +204,8 @@ static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct 
 
 	__builtin_memcpy(new, &b->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
-	set_addresses(new, rec->saddr, rec->daddr);
+	address_to(new, far_of(w));
 	count_hop(new);
-	new->tcp.sport = rec->sport;
-	new->tcp.dport = rec->dport;
 	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, route);
 	if (!verdict)
 		mend_ip_check(&b->in, new);

@@ -9,6 +9,7 @@
 #include <linux/pkt_cls.h>
 #include "maps.h"
 #include "seq.h"
+#include "table.h"
 #include "wake.h"
 
 /* Not read by anybody: it brings the types into BTF. */
@@ -30,9 +31,9 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 /* The record of a key, if it is of this flow. */
 static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
-	struct ls_record *rec = bpf_map_lookup_elem(&flows, key);
+	struct ls_direction *d = direction_of(look_up(key));
 
-	return rec && rec->serial == slot->serial ? rec : NULL;
+	return d && d->rec.serial == slot->serial ? &d->rec : NULL;
 }
 
 /* 0, or 1 if the record is gone. */
@@ -109,6 +110,7 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 	if (!rec || placement_of(rec) != LS_DETACHED)
 		return 1;
 	slot->leg[side].rec = *rec;
+	slot->leg[side].key = *key;
 	return 0;
 }
 

@@ -20,6 +20,8 @@ use socket2::SockRef;
 
 /// Bytes per second.
 const RATE: u64 = 4_000_000;
+/// What the usual burst is of a second's bytes.
+const BURST: f64 = 0.1;
 /// What is sent and received at a time, in bytes.
 const PIECE: u64 = 100_000;
 
@@ -59,20 +61,22 @@ impl Limited {
     }
 }
 
-/// Waits until so many seconds' worth of the rate has arrived; which part of the rate that was.
-fn measure(what: &str, client: &TcpStream, seconds: u64) -> f64 {
+/// Waits until so many seconds' worth of the rate has arrived. Right after a change CUBIC may still be down; what it may
+/// have more than the rate is a burst that it did not use before.
+#[track_caller]
+fn is_in_force(what: &str, client: &TcpStream, seconds: u64) {
     let arrived = || tcp_info(client).unwrap().bytes_received();
     let (start, before) = (Instant::now(), arrived());
     soon(what, || arrived() >= before + seconds * RATE);
     let part = (arrived() - before) as f64 / start.elapsed().as_secs_f64() / RATE as f64;
-    eprintln!("{what}: {:.1} % of the limit", part * 100.0);
-    part
+    is_within(what, part, 0.4, 1.05 + BURST / seconds as f64);
 }
 
 #[track_caller]
-fn is_near(what: &str, part: f64) {
+fn is_within(what: &str, part: f64, least: f64, most: f64) {
+    eprintln!("{what}: {:.1} % of the limit", part * 100.0);
     assert!(
-        (0.70..=1.05).contains(&part),
+        (least..=most).contains(&part),
         "{what}: {:.1} % of the limit",
         part * 100.0
     );
@@ -90,8 +94,7 @@ fn a_spliced_stream_comes_near_its_limit_and_not_beyond() {
     // What the client sends has no limit.
     limited.pair.exchange_unevenly(to_server, to_client);
     let part = 5.0 / start.elapsed().as_secs_f64();
-    eprintln!("spliced: {:.1} % of the limit", part * 100.0);
-    is_near("spliced", part);
+    is_within("spliced", part, 0.7, 1.05);
     let status = limited.daemon.status();
     assert!(status.segments("drop_rate") > 0, "{status:?}");
     assert!(
@@ -138,25 +141,25 @@ fn the_limit_is_the_same_before_during_and_after_a_splice_and_without_a_daemon()
             client.expect_end();
         });
         let _end = Raise(enough);
-        is_near("relayed", measure("relayed", &arriving, 2));
+        is_in_force("relayed", &arriving, 2);
         let flow = daemon.wait_state(port, &["relay"]);
         daemon.splice(flow.id).unwrap();
-        is_near("on the way", measure("on the way", &arriving, 1));
+        is_in_force("on the way", &arriving, 1);
         daemon.wait_state(port, &["dormant"]);
-        is_near("dormant", measure("dormant", &arriving, 2));
+        is_in_force("dormant", &arriving, 2);
         daemon.unsplice(flow.id).unwrap();
-        is_near("unspliced", measure("unspliced", &arriving, 2));
+        is_in_force("unspliced", &arriving, 2);
         let id = daemon.wait_state(port, &["relay"]).id;
         daemon.splice(id).unwrap();
         daemon.wait_state(port, &["dormant"]);
         daemon.kill();
-        is_near("without a daemon", measure("without a daemon", &arriving, 2));
+        is_in_force("without a daemon", &arriving, 2);
         daemon.start(&net.forwarder);
         daemon.wait_state(port, &["detached"]);
-        is_near("adopted", measure("adopted", &arriving, 1));
+        is_in_force("adopted", &arriving, 1);
         // Its successor has sockets built, and knows the limit from the record alone.
         daemon.unsplice(id).unwrap();
-        is_near("reclaimed", measure("reclaimed", &arriving, 2));
+        is_in_force("reclaimed", &arriving, 2);
     });
     let status = daemon.status();
     assert!(status.segments("drop_rate") > 0, "{status:?}");

@@ -164,7 +164,6 @@ pub(crate) fn start_leg(
     ts: bool,
     now: u32,
 ) -> ls_leg {
-    let far = o.leg.tuple();
     let mut traits = 0;
     for (on, flag) in [
         (side == Side::Server, ls_trait::LS_SIDE_SERVER),
@@ -179,10 +178,6 @@ pub(crate) fn start_leg(
     let p = &x.peek;
     ls_leg {
         rec: ls_record {
-            saddr: far.daddr,
-            daddr: far.saddr,
-            sport: far.dport,
-            dport: far.sport,
             seq_off: x.seq_off,
             ack_off: o.seq_off.wrapping_neg(),
             tsval_off: x.tsval_off,
@@ -201,6 +196,7 @@ pub(crate) fn start_leg(
             mss: x.mss,
             ..Default::default()
         },
+        key: x.leg.tuple(),
         cut: p.rcv_nxt,
         rx_ts: p.ts_recent,
         rx_echo: o.ts_high,

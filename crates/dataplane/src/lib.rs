@@ -38,13 +38,18 @@ mod skel {
     mod sockets {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
+    mod table {
+        include!(concat!(env!("OUT_DIR"), "/table.skel.rs"));
+    }
     pub(crate) use inject::InjectSkelBuilder;
     pub(crate) use r#move::{MoveSkelBuilder, types};
     pub(crate) use rules::{RulesSkelBuilder, types as rule_types};
     pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
+    pub(crate) use table::TableSkelBuilder;
 }
 mod slot;
 mod slots;
+mod table;
 mod time;
 mod verdicts;
 

@@ -8,7 +8,7 @@ use std::sync::{
 use longsplice_core::limit::Rate;
 
 use crate::{
-    abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
+    abi::{Leg, Mapping, Side, ls_leg, ls_slot},
     peek::Peek,
     skel::types::{ls_mode, ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
@@ -302,15 +302,9 @@ impl Slot {
         }
     }
 
-    /// The addresses of both legs, from the headers that their flow writes.
+    /// The addresses of both legs.
     pub(crate) fn legs(&self) -> [Leg; 2] {
-        Side::BOTH.map(|side| {
-            let rec = self.leg(side.other()).rec;
-            Leg {
-                peer: socket_addr(rec.daddr, rec.dport),
-                local: socket_addr(rec.saddr, rec.sport),
-            }
-        })
+        Side::BOTH.map(|side| Leg::from_tuple(&self.leg(side).key))
     }
 
     /// A copy of a leg, while packets pass: each field is whole, the fields may be of different moments.
