@@ -114,7 +114,7 @@ impl Dataplane {
             inject: loaded.inject,
             events: loaded.events,
             max_flows: meta.max_flows,
-            flows: Table::new(loaded.flows, loaded.table, loaded.adopted)
+            flows: Table::new([loaded.flows, loaded.heads], loaded.table, loaded.adopted)
                 .map_err(|e| Error::from_io("cannot read the flows", e))?,
             verdicts: loaded.verdicts,
             meta: loaded.meta,

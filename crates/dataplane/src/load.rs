@@ -42,6 +42,7 @@ pub(crate) struct Loaded {
     pub(crate) inject: OwnedFd,
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
+    pub(crate) heads: MapHandle,
     /// `link`, `unlink` and `seek`.
     pub(crate) table: [OwnedFd; 3],
     pub(crate) hash_keys: [u32; HASH_KEYS],
@@ -183,6 +184,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         inject: hold(&inject.progs.inject)?,
         events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
+        heads: map(&forward.maps.heads)?,
         table: [
             hold(&table.progs.link)?,
             hold(&table.progs.unlink)?,

@@ -68,6 +68,8 @@ impl Elements {
 #[derive(Debug)]
 pub(crate) struct Table {
     map: MapHandle,
+    /// The programs' alone; held, so that all of the table is counted as this process's.
+    _heads: MapHandle,
     link: OwnedFd,
     unlink: OwnedFd,
     seek: OwnedFd,
@@ -88,13 +90,14 @@ fn is_vacant(flow: &ls_flow) -> bool {
 impl Table {
     /// `adopted`: of a predecessor, whose elements are found.
     pub(crate) fn new(
-        map: MapHandle,
+        [map, heads]: [MapHandle; 2],
         [link, unlink, seek]: [OwnedFd; 3],
         adopted: bool,
     ) -> io::Result<Table> {
         let len = map.max_entries();
         let table = Table {
             map,
+            _heads: heads,
             link,
             unlink,
             seek,

@@ -29,6 +29,7 @@ mod rate;
 mod release;
 mod routes;
 mod super_packets;
+mod table;
 mod too_big;
 mod track;
 mod translation;
