@@ -105,6 +105,12 @@ struct ls_flow {
 	struct ls_direction from[2];
 };
 
+/* Where two chains of directions begin, as in ls_direction.next; 0: empty. (Elements of an array have eight
+ * bytes at least.) */
+struct ls_heads {
+	__u32 first[2];
+};
+
 /* How many keys the hash of the table takes. */
 #define LS_HASH_KEYS 10
 
@@ -304,6 +310,7 @@ struct ls_types {
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_flow flow;
+	struct ls_heads heads;
 	struct ls_link link;
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;

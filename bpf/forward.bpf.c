@@ -259,8 +259,9 @@ __noinline int first_fragment(struct __sk_buff *skb, const struct ls_tuple *tupl
 	return forward(skb, &w, b, &b->segment);
 }
 
-/* A packet with ports that is no fragment: SEGMENT, or what parse_tuple() says that it is instead. */
-__noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tuple, enum parsed kind)
+/* A packet of the direction with this number that is no fragment: SEGMENT, or what parse_tuple() says that it
+ * is instead. */
+__noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
@@ -268,7 +269,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, const struct ls_tuple *tup
 	struct segment *s;
 	struct walk w;
 
-	if (!b || !tuple || !find(tuple, &w))
+	if (!b || !find_by_number(number, &w))
 		return NEXT;
 	s = &b->segment;
 	mode = mode_of_walk(&w);
@@ -310,7 +311,7 @@ SEC("tc")
 int ingress(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
-	__u32 tag = skb->tc_index;
+	__u32 tag = skb->tc_index, number;
 	struct ls_tuple tuple;
 	enum parsed kind;
 
@@ -326,7 +327,10 @@ int ingress(struct __sk_buff *skb)
 	kind = parse_tuple(skb, &b->in, &tuple, AS_SENT);
 	if (kind == NOT_OURS)
 		return without_ports(skb);
-	return kind == FRAGMENT ? first_fragment(skb, &tuple) : segment_of_flow(skb, &tuple, kind);
+	if (kind == FRAGMENT)
+		return first_fragment(skb, &tuple);
+	number = look_up(&tuple);
+	return number ? segment_of_flow(skb, number, kind) : NEXT;
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,

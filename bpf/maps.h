@@ -14,12 +14,12 @@ struct {
 	__type(value, struct ls_flow);
 } flows SEC(".maps");
 
-/* Where the chains of directions begin, by the hash of the key: as ls_direction.next, or 0. */
+/* Where the chains of directions begin, by the hash of the key. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 131072);
+	__uint(max_entries, 65536);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct ls_heads);
 } heads SEC(".maps");
 
 /* Flows that have sockets. Mapped by user space: a change of mode is one store. */

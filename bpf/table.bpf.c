@@ -37,13 +37,12 @@ int link(struct ls_link *arg)
 	struct ls_direction *d = direction_of(arg->number);
 	struct ls_tuple key;
 	struct place at;
-	__u32 chain, *head;
+	__u32 *head;
 
 	if (!d)
 		return 2;
 	key = d->key;
-	chain = chain_of(&key);
-	head = bpf_map_lookup_elem(&heads, &chain);
+	head = head_of(&key);
 	if (!head)
 		return 2;
 	if (!arg->replace && look_up(&key))
@@ -62,7 +61,7 @@ int link(struct ls_link *arg)
 SEC("syscall")
 int unlink(struct ls_link *arg)
 {
-	__u32 chain, *head, number = arg->number;
+	__u32 *head, number = arg->number;
 	struct ls_flow *flow = flow_of(number);
 	struct ls_direction *d;
 	struct ls_tuple key;
@@ -73,8 +72,7 @@ int unlink(struct ls_link *arg)
 	d = &flow->from[(number - 1) & 1];
 	*(volatile __u8 *)&d->rec.placement = LS_NONE;
 	key = d->key;
-	chain = chain_of(&key);
-	head = bpf_map_lookup_elem(&heads, &chain);
+	head = head_of(&key);
 	if (!head)
 		return 0;
 	walk_to(&at, head, number);

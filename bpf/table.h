@@ -9,7 +9,7 @@
 
 #include "maps.h"
 
-/* Set when the programs are loaded: how many heads there are, less one, and the secret keys of the hash. */
+/* Set when the programs are loaded: how many chains there are, less one, and the secret keys of the hash. */
 const volatile __u32 table_mask;
 const volatile __u32 table_keys[LS_HASH_KEYS];
 
@@ -26,6 +26,15 @@ static __always_inline __u32 chain_of(const struct ls_tuple *t)
 	for (int i = 0; i < 8; i += 2)
 		sum += (__u64)(__u32)(word[i] + table_keys[i]) * (__u32)(word[i + 1] + table_keys[i + 1]);
 	return (__u32)(sum * 0x9e3779b97f4a7c15 >> 32) & table_mask;
+}
+
+/* Where a chain begins. */
+static __always_inline __u32 *head_of(const struct ls_tuple *t)
+{
+	__u32 chain = chain_of(t), index = chain >> 1;
+	struct ls_heads *two = bpf_map_lookup_elem(&heads, &index);
+
+	return two ? &two->first[chain & 1] : NULL;
 }
 
 static __always_inline int is_same(const struct ls_tuple *a, const struct ls_tuple *b)
@@ -54,6 +63,14 @@ static __always_inline struct ls_direction *direction_of(__u32 number)
 	return flow ? &flow->from[(number - 1) & 1] : NULL;
 }
 
+/* Has all lines of a flow loaded at the same time, where the walk would wait for one after the other: who met
+ * none of them lately waits for the memory longer than for all the rest. */
+static __always_inline void load_all(const struct ls_flow *flow)
+{
+	for (__u32 at = 0; at < sizeof(*flow); at += 60)
+		*(const volatile __u32 *)((const void *)flow + at);
+}
+
 static __always_inline int is_there(const struct ls_direction *d)
 {
 	return *(const volatile __u8 *)&d->rec.placement & ~LS_ARMED;
@@ -63,19 +80,21 @@ static __always_inline int is_there(const struct ls_direction *d)
 __noinline __u32 look_up(const struct ls_tuple *t)
 {
 	struct ls_direction *d;
-	__u32 chain, number, *head;
+	struct ls_flow *flow;
+	__u32 number, *head;
 
 	if (!t)
 		return 0;
-	chain = chain_of(t);
-	head = bpf_map_lookup_elem(&heads, &chain);
+	head = head_of(t);
 	if (!head)
 		return 0;
 	number = *(volatile __u32 *)head;
 	for (int i = 0; i < LONGEST_CHAIN; i++) {
-		d = direction_of(number);
-		if (!d)
+		flow = flow_of(number);
+		if (!flow)
 			return 0;
+		load_all(flow);
+		d = &flow->from[(number - 1) & 1];
 		/* One that has been replaced stays in its chain for a while. */
 		if (is_same(&d->key, t) && is_there(d))
 			return number;

@@ -43,13 +43,18 @@ static __always_inline struct ls_record *locate(struct ls_flow *flow, __u32 side
 	return rec;
 }
 
-/* The record of a tuple; NULL if it is none of ours. */
-static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
+/* The record of a direction by its number in the table; NULL if it has just been removed. */
+static __always_inline struct ls_record *find_by_number(__u32 number, struct walk *w)
 {
-	__u32 number = look_up(tuple);
 	struct ls_flow *flow = flow_of(number);
 
 	return flow ? locate(flow, (number - 1) & 1, w) : NULL;
+}
+
+/* The record of a tuple; NULL if it is none of ours. */
+static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
+{
+	return find_by_number(look_up(tuple), w);
 }
 
 /* The record of the direction back; NULL if the flow is incomplete, which only happens while it is being

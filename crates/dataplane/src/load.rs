@@ -61,7 +61,8 @@ macro_rules! set_hash {
             what: "a program has no constants".into(),
             source: io::ErrorKind::InvalidData.into(),
         })?;
-        (constants.table_mask, constants.table_keys) = ($heads - 1, $keys);
+        // Each has two chains.
+        (constants.table_mask, constants.table_keys) = (2 * $heads - 1, $keys);
     }};
 }
 
@@ -215,7 +216,7 @@ fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Er
     };
     let heads = match pinned("heads") {
         Some(map) => map?.max_entries(),
-        None => (2 * options.max_flows.max(options.max_slots)).next_power_of_two(),
+        None => options.max_flows.max(options.max_slots).next_power_of_two(),
     };
     if let Some(meta) = pinned("meta") {
         let meta = read_meta(&meta?)?;
