@@ -23,7 +23,7 @@ const CACHES: [&str; 12] = [
     "eventpoll",
     "ep_head",
     "skbuff_",
-    // Epoll's, pipes', tables of descriptors, and the records of BPF maps.
+    // Epoll's, pipes', tables of descriptors.
     "kmalloc-",
 ];
 /// Freed objects go back to the kernel's lists only after a while (RCU).

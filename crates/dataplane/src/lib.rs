@@ -53,7 +53,7 @@ mod table;
 mod time;
 mod verdicts;
 
-pub use abi::{ABI_VERSION, Family, Leg, Mapping, Side};
+pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Side};
 pub use dataplane::{Alone, Dataplane, Hook, Options};
 pub use error::Error;
 pub use events::{Event, EventKind, Events};
