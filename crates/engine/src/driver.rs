@@ -288,7 +288,7 @@ impl Driver<'_> {
         if self.rounds.is_multiple_of(ROUNDS) {
             tokio::task::yield_now().await;
         }
-        let throttled = self.throttle.wait().map(|time| Instant::now() + time);
+        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
         let until = [until, throttled].into_iter().flatten().min();
         let timer = async {
             match until {

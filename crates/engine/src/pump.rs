@@ -128,6 +128,11 @@ impl Pump {
         self.directions[side.index()].allowance = Some(bytes);
     }
 
+    /// What a side sends is not looked at before it is allowed more.
+    pub(crate) fn is_held_back(&self, side: Side) -> bool {
+        self.directions[side.index()].allowance == Some(0)
+    }
+
     /// There is payload beyond the limit of a side.
     pub(crate) fn stopped(&self, side: Side) -> bool {
         self.directions[side.index()].stopped

@@ -90,11 +90,11 @@ impl Throttle {
         }
     }
 
-    /// In what time the pump may read on where it may not now.
-    pub(crate) fn wait(&self) -> Option<Duration> {
+    /// In what time the pump may read on where it does not: at once, if what it waits for has become free since it was told.
+    pub(crate) fn wait(&self, pump: &Pump) -> Option<Duration> {
         let now = monotonic();
         self.of_sides()
-            .filter(|(_, account)| account.allowance(now) == 0)
+            .filter(|(side, _)| pump.is_held_back(*side))
             .map(|(_, account)| account.rate.wait(account.paid, now, account.worthwhile()))
             .min()
             .map(Duration::from_nanos)
@@ -121,5 +121,47 @@ impl Throttle {
         Side::BOTH
             .into_iter()
             .filter_map(|side| Some((side, self.accounts[side.index()].as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::AsyncWriteExt,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Both ends of a connection over the loopback.
+    async fn connection() -> [TcpStream; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        [near, listener.accept().await.unwrap().0]
+    }
+
+    #[tokio::test]
+    async fn a_pump_that_is_held_back_is_told_when_to_go_on() {
+        let ([mut client, near], [far, _server]) = (connection().await, connection().await);
+        client.write_all(&[7; 5_000]).await.unwrap();
+        near.readable().await.unwrap();
+        let mut pump = Pump::new(near, far);
+        let rate = Rate::new(1_000_000).unwrap().with_burst(1_000);
+        let mut throttle = Throttle::new(RateLimit::each(rate), [0; 2]);
+        throttle.allow(&mut pump);
+        assert_eq!(throttle.wait(&pump), None, "it may read");
+        pump.step().unwrap();
+        throttle.charge(&pump, None);
+        assert_eq!(pump.bytes(Side::Client), 1_000);
+        let wait = throttle.wait(&pump).expect("it may not");
+        assert!(wait <= Duration::from_millis(1), "{wait:?}");
+        // However late the question comes: nobody has told the pump that it may.
+        std::thread::sleep(2 * wait);
+        assert_eq!(throttle.wait(&pump), Some(Duration::ZERO));
+        throttle.allow(&mut pump);
+        assert!(!pump.is_held_back(Side::Client));
+        // What was paid for goes with a pair that comes back.
+        let again = Throttle::new(throttle.limit(), throttle.paid());
+        assert_eq!((again.limit(), again.paid()), (throttle.limit(), throttle.paid()));
     }
 }
