@@ -100,6 +100,20 @@ impl Throttle {
             .map(Duration::from_nanos)
     }
 
+    /// How long so many bytes of a side take, where it is limited; at most a minute.
+    pub(crate) fn time_for(&self, side: Side, bytes: Option<u32>) -> Duration {
+        let rate = self.accounts[side.index()].map(|account| account.rate);
+        let seconds = rate.map_or(0.0, |rate| {
+            f64::from(bytes.unwrap_or(0)) / f64::from(rate.per_second())
+        });
+        Duration::from_secs_f64(seconds.min(60.0))
+    }
+
+    /// Whether there is a rate for what a side sends, and which, in bytes per second.
+    pub(crate) fn rate_of(&self, side: Side) -> Option<u64> {
+        self.accounts[side.index()].map(|account| account.rate.per_second().into())
+    }
+
     /// From now on the kernel half keeps the accounts.
     pub(crate) fn hand_over(&self, slot: &Slot) {
         for side in Side::BOTH {
