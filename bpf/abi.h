@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 4
+#define LS_ABI_VERSION 5
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -47,9 +47,10 @@ enum ls_seen {
 
 /* ls_record.placement: where the truth about the direction is, with LS_ARMED. */
 enum ls_placement {
-	LS_DETACHED = 0, /* in this record; `where` is the interface toward the far end, a hint */
-	LS_SLOTTED = 1,	 /* in the slot numbered `where` */
-	LS_ALONE = 2,	 /* no flow: a leg in control mode whose socket counts otherwise than the wire. On
+	LS_NONE = 0,	 /* nowhere: there is no such direction, or not any more */
+	LS_DETACHED = 1, /* in this record; `where` is the interface toward the far end, a hint */
+	LS_SLOTTED = 2,	 /* in the slot numbered `where` */
+	LS_ALONE = 3,	 /* no flow: a leg in control mode whose socket counts otherwise than the wire. On
 			    ingress seq_off is added to sequence numbers and ack_off to acknowledgements, on
 			    egress they are taken off; ts_high is the highest TSval sent to x itself,
 			    tsval_off the highest one of x. */
@@ -58,13 +59,10 @@ enum ls_placement {
 
 /*
  * One direction of a flow, from the peer x to the far end o. The first half is constant while the flow is
- * spliced, and all that another node would need to take it over (papers' section III-B); the second half is
- * soft. Its length is chosen: with its key and what the kernel adds, an element is 192 bytes, which is what
- * it gets (docs/decisions/0008).
+ * spliced, and, with the tuples of both directions, all that another node would need to take it over (papers'
+ * section III-B); the second half is soft.
  */
 struct ls_record {
-	__be32 saddr[4], daddr[4]; /* the header toward o, as in ls_tuple */
-	__be16 sport, dport;
 	__u32 seq_off;	 /* sequence number of x + seq_off = of the same byte toward o */
 	__u32 ack_off;	 /* likewise for acknowledgements and SACK edges */
 	__u32 tsval_off; /* likewise for TSval */
@@ -85,7 +83,37 @@ struct ls_record {
 	__u32 rx_edge;	  /* highest right edge of the window that x offers */
 	__u32 ts_high;	  /* highest TSval sent to o, by whomever: PAWS */
 	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: it brings control back */
+	__u32 reserved;
+	__u64 paid_until; /* nanoseconds since boot: when what passed is worth its time, at `rate` */
+	__u32 rate;	  /* payload bytes of x in a second; 0: no limit */
+	__u32 burst;	  /* so many may pass at once */
 };
+
+/* A direction in the table. `key` and `next` are constant while it is linked, but for a neighbour's end. */
+struct ls_direction {
+	struct ls_tuple key;
+	__u32 next; /* in its chain: 2 * flow + side + 1, or LS_LAST */
+	struct ls_record rec;
+};
+
+#define LS_LAST (~0U)
+
+/*
+ * An element of the table: both directions, by the side that sends. What one writes toward its far end are
+ * the addresses of the other one, turned round. Two legs that stand alone need not belong together.
+ */
+struct ls_flow {
+	struct ls_direction from[2];
+};
+
+/* Where two chains of directions begin, as in ls_direction.next; 0: empty. (Elements of an array have eight
+ * bytes at least.) */
+struct ls_heads {
+	__u32 first[2];
+};
+
+/* How many keys the hash of the table takes. */
+#define LS_HASH_KEYS 10
 
 /*
  * Modes of a slot. Transitions are made by user space, but for REPLACED, ABORTED, and the way back: a packet
@@ -128,7 +156,8 @@ enum ls_owed {
  * (the stream toward x).
  */
 struct ls_leg {
-	struct ls_record rec; /* the direction from x; its placement is unused */
+	struct ls_record rec; /* the direction from x; its placement is unused, but for LS_ARMED */
+	struct ls_tuple key;  /* of x */
 	__u32 cut;	      /* end of what was shown to the local socket: below it, the sockets deliver */
 	__u32 rx_ts;	      /* highest TSval of x */
 	__u32 rx_echo;	      /* highest TSecr of x: the latest it has heard from us */
@@ -191,6 +220,7 @@ enum ls_verdict {
 	LS_V_DROP_ACK,	      /* it acknowledges nothing, or what its sender cannot mean */
 	LS_V_DROP_ECHO,	      /* payload behind a gap, that echoes no timestamp its sender was sent */
 	LS_V_DROP_SYN,	      /* a SYN on a live flow, of which too many come */
+	LS_V_DROP_RATE,	      /* payload beyond the rate of its direction */
 	LS_V_COUNT,
 };
 
@@ -201,7 +231,15 @@ struct ls_meta {
 	__u64 netns;	     /* inode of the network namespace */
 	__u32 lo_forwarding; /* what was on before, to restore it: 1 net.ipv4.conf.lo.forwarding, 2 the
 				same of net.ipv6 */
-	__u32 reserved;
+	__u32 max_flows;     /* the table has some elements more */
+	__u32 hash_keys[LS_HASH_KEYS];
+};
+
+/* Argument of `link`. */
+struct ls_link {
+	__u32 number;	 /* 2 * flow + side + 1 */
+	__u32 placement; /* enum ls_placement, with which it comes to be there */
+	__u32 replace;	 /* 1: in the place of another one with the same key, if there is one */
 };
 
 /* Argument of `release` and `attach`: moves a flow from its slot into its records, and back. */
@@ -279,6 +317,9 @@ struct ls_types {
 	enum ls_placement placement;
 	enum ls_verdict verdict;
 	struct ls_move move;
+	struct ls_flow flow;
+	struct ls_heads heads;
+	struct ls_link link;
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
@@ -289,8 +330,9 @@ struct ls_types {
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");
-_Static_assert(sizeof(struct ls_record) == 96, "no padding");
-_Static_assert(sizeof(struct ls_slot) == 328, "no padding");
+_Static_assert(sizeof(struct ls_record) == 80, "no padding");
+_Static_assert(sizeof(struct ls_flow) == 240, "no padding");
+_Static_assert(sizeof(struct ls_slot) == 368, "no padding");
 _Static_assert(sizeof(struct ls_slot) % 8 == 0, "where the next one stands in the mapping");
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "hold.h"
 #include "local.h"
+#include "rate.h"
 #include "route.h"
 #include "too_big.h"
 #include "wake.h"
@@ -23,7 +24,7 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	struct edits edits;
 
 	edge = kept_edge(w->slot, o, ack + (s->window << scale_in(&x->rec)));
-	translate(new, s, &x->rec, &edits);
+	translate(new, s, &x->rec, far_of(w), &edits);
 	if (!(s->flags & TCP_ACK)) {
 		apply_edits(new, s, &edits);
 		return find_route(skb, new, &x->rec, 0, route);
@@ -106,6 +107,9 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
+	/* What a socket waits for as well is not new to it. */
+	if (!old && over_rate(&x->rec, s))
+		return drop(LS_V_DROP_RATE);
 	/* Noted first, then the mode: see claimed(). */
 	if (s->end != s->seq && !(x->owed & LS_OWED_DRAIN))
 		__sync_fetch_and_or(&x->owed, LS_OWED_DRAIN);

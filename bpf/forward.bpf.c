@@ -12,6 +12,7 @@
 #include "hold.h"
 #include "identity.h"
 #include "local.h"
+#include "rate.h"
 #include "route.h"
 #include "too_big.h"
 #include "undrain.h"
@@ -30,10 +31,8 @@ static __always_inline int is_done(const struct ls_record *rec, const struct ls_
  * listener gets it (RFC 9293 section 3.6.1, from TIME-WAIT). Otherwise the far end is asked: it challenges
  * (RFC 5961 section 4).
  */
-static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple *tuple,
-					   const struct segment *s)
+static __always_inline int replaced_by_syn(struct walk *w, const struct segment *s)
 {
-	struct ls_tuple back_key = reverse_of(w->rec);
 	struct ls_record *back = find_back(w);
 	struct ls_slot *slot = w->slot;
 
@@ -48,8 +47,9 @@ static __always_inline int replaced_by_syn(struct walk *w, const struct ls_tuple
 	barrier_var(slot); /* or the compiler tests `placement` instead, and the verifier does not follow */
 	if (slot)
 		slot->mode = LS_REPLACED;
-	bpf_map_delete_elem(&flows, tuple);
-	bpf_map_delete_elem(&flows, &back_key);
+	/* User space collects what is left of it. */
+	*(volatile __u8 *)&w->flow->from[LS_CLIENT].rec.placement = LS_NONE;
+	*(volatile __u8 *)&w->flow->from[LS_SERVER].rec.placement = LS_NONE;
 	return 1;
 }
 
@@ -94,7 +94,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		new = h;
 	} else {
 		copy_headers(new, h, s->opt_len);
-		translate(new, s, rec, &edits);
+		translate(new, s, rec, far_of(w), &edits);
 		if (w->slot)
 			keep_window(w, new, s);
 		apply_edits(new, s, &edits);
@@ -258,8 +258,9 @@ __noinline int first_fragment(struct __sk_buff *skb)
 	return forward(skb, &w, b, &b->segment);
 }
 
-/* A packet with ports that is no fragment: SEGMENT, or what parse_tuple() says that it is instead. */
-__noinline int segment_of_flow(struct __sk_buff *skb, enum parsed kind)
+/* A packet of the direction with this number that is no fragment: SEGMENT, or what parse_tuple() says that it
+ * is instead. */
+__noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
@@ -267,7 +268,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, enum parsed kind)
 	struct segment *s;
 	struct walk w;
 
-	if (!b || !find(&b->tuple, &w))
+	if (!b || !find_by_number(number, &w))
 		return NEXT;
 	s = &b->segment;
 	mode = mode_of_walk(&w);
@@ -286,7 +287,7 @@ __noinline int segment_of_flow(struct __sk_buff *skb, enum parsed kind)
 	if (s->flags & TCP_SYN) {
 		if (w.slot && mode != LS_FINAL)
 			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, &b->tuple, s))
+		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
 	trapped = meets_trap(w.rec, s);
@@ -312,7 +313,7 @@ SEC("tc")
 int ingress(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
-	__u32 tag = skb->tc_index;
+	__u32 tag = skb->tc_index, number;
 	enum parsed kind;
 
 	if (!b || tag == TAG_DELIVER)
@@ -327,7 +328,10 @@ int ingress(struct __sk_buff *skb)
 	kind = parse_tuple(skb, &b->in, &b->tuple, AS_SENT);
 	if (kind == NOT_OURS)
 		return without_ports(skb);
-	return kind == FRAGMENT ? first_fragment(skb) : segment_of_flow(skb, kind);
+	if (kind == FRAGMENT)
+		return first_fragment(skb);
+	number = look_up(&b->tuple);
+	return number ? segment_of_flow(skb, number, kind) : NEXT;
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,

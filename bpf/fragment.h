@@ -8,7 +8,9 @@
 #define LONGSPLICE_FRAGMENT_H
 
 #include "datagram.h"
+#include "rate.h"
 #include "route.h"
+#include "translate.h"
 #include "wake.h"
 #include "walk.h"
 
@@ -218,10 +220,8 @@ static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct 
 
 	__builtin_memcpy(new, &b->in, offsetof(struct headers, tcp));
 	__builtin_memset(&new->tcp, 0, sizeof(new->tcp));
-	set_addresses(new, rec->saddr, rec->daddr);
+	address_to(new, far_of(w));
 	count_hop(new);
-	new->tcp.sport = rec->sport;
-	new->tcp.dport = rec->dport;
 	verdict = find_route(skb, new, rec, w->slot ? 0 : rec->where, route);
 	if (!verdict)
 		mend_ip_check(&b->in, new);
@@ -275,6 +275,8 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	verdict = judge(&w, s);
 	if (verdict)
 		return drop(verdict);
+	if (over_rate(w.rec, s))
+		return drop(LS_V_DROP_RATE);
 	/* As in forward(): noted first, then a look whether it may still pass. Without the rest its receiver
 	 * takes nothing of it. */
 	note_end_of(w.rec, s);

@@ -199,9 +199,9 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct w
 		return drop(LS_V_DROP_ICMP);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	set_addresses(&q->new, rec->daddr, rec->saddr);
-	q->new.tcp.sport = rec->dport;
-	q->new.tcp.dport = rec->sport;
+	set_addresses(&q->new, far_of(w)->saddr, far_of(w)->daddr);
+	q->new.tcp.sport = far_of(w)->sport;
+	q->new.tcp.dport = far_of(w)->dport;
 	quote_numbers(q, rec->ack_off, rec->seq_off);
 
 	verdict = head_for_far_end(skb, w, b, &route);

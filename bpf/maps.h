@@ -6,14 +6,21 @@
 #include "abi.h"
 #include <bpf/bpf_helpers.h>
 
-/* Both directions of every flow, by what is seen on ingress. Memory only for what is there. */
+/* Both directions of every flow; who looks for one by what is seen on ingress begins at `heads` (table.h). */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 131072);
-	__type(key, struct ls_tuple);
-	__type(value, struct ls_record);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct ls_flow);
 } flows SEC(".maps");
+
+/* Where the chains of directions begin, by the hash of the key. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct ls_heads);
+} heads SEC(".maps");
 
 /* Flows that have sockets. Mapped by user space: a change of mode is one store. */
 struct {

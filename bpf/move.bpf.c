@@ -9,6 +9,7 @@
 #include <linux/pkt_cls.h>
 #include "maps.h"
 #include "seq.h"
+#include "table.h"
 #include "wake.h"
 
 /* Not read by anybody: it brings the types into BTF. */
@@ -23,14 +24,16 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 	raise(&to->rx_ack, from->rx_ack);
 	raise(&to->rx_edge, from->rx_edge);
 	raise(&to->ts_high, from->ts_high);
+	if (to->paid_until < from->paid_until)
+		to->paid_until = from->paid_until;
 }
 
 /* The record of a key, if it is of this flow. */
 static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
-	struct ls_record *rec = bpf_map_lookup_elem(&flows, key);
+	struct ls_direction *d = direction_of(look_up(key));
 
-	return rec && rec->serial == slot->serial ? rec : NULL;
+	return d && d->rec.serial == slot->serial ? &d->rec : NULL;
 }
 
 /* 0, or 1 if the record is gone. */
@@ -57,6 +60,9 @@ static __always_inline int release_side(struct ls_slot *slot, const struct ls_mo
 		rec->ts_high = from->ts_high;
 		rec->bytes_high = from->bytes_high;
 		rec->bytes_low = from->bytes_low;
+		rec->paid_until = from->paid_until;
+		rec->rate = from->rate;
+		rec->burst = from->burst;
 		rec->where = where;
 		rec->traits = (rec->traits & ~LS_IDENTITY) | (identity ? LS_IDENTITY : 0);
 		__sync_lock_test_and_set(&slot->barrier, 0);
@@ -105,6 +111,7 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 	if (!rec || placement_of(rec) != LS_DETACHED)
 		return 1;
 	slot->leg[side].rec = *rec;
+	slot->leg[side].key = *key;
 	return 0;
 }
 

@@ -36,16 +36,4 @@ static __always_inline void add_bytes(struct ls_record *rec, __u32 bytes)
 	rec->bytes_low = sum;
 }
 
-/* The direction back: the tuple of the far end's segments, from the header that we write toward it. */
-static __always_inline struct ls_tuple reverse_of(const struct ls_record *rec)
-{
-	struct ls_tuple tuple;
-
-	__builtin_memcpy(tuple.saddr, rec->daddr, sizeof(tuple.saddr));
-	__builtin_memcpy(tuple.daddr, rec->saddr, sizeof(tuple.daddr));
-	tuple.sport = rec->dport;
-	tuple.dport = rec->sport;
-	return tuple;
-}
-
 #endif

@@ -63,14 +63,14 @@ static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_r
 }
 
 /* What translate() wants to know, from a rule's target: no side, no state, the same scale on both sides. */
-static __always_inline void record_of(struct ls_record *rec, const struct ls_target *t,
+static __always_inline void record_of(struct ls_record *rec, struct ls_tuple *far, const struct ls_target *t,
 				      const struct segment *s)
 {
 	__builtin_memset(rec, 0, sizeof(*rec));
-	__builtin_memcpy(rec->saddr, t->saddr, sizeof(rec->saddr));
-	__builtin_memcpy(rec->daddr, t->daddr, sizeof(rec->daddr));
-	rec->sport = t->sport;
-	rec->dport = t->dport;
+	__builtin_memcpy(far->daddr, t->saddr, sizeof(far->daddr));
+	__builtin_memcpy(far->saddr, t->daddr, sizeof(far->saddr));
+	far->dport = t->sport;
+	far->sport = t->dport;
 	rec->seq_off = t->seq_off;
 	rec->ack_off = t->ack_off;
 	rec->tsval_off = t->tsval_off;
@@ -87,6 +87,7 @@ static __always_inline int untranslatable(void)
 static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target *t, struct scratch *b)
 {
 	struct ls_record rec;
+	struct ls_tuple far;
 	struct edits edits;
 	struct segment s;
 	struct route route;
@@ -99,9 +100,9 @@ static __noinline int translate_by(struct __sk_buff *skb, const struct ls_target
 	note(LS_R_TRANSLATED);
 	if (hops_left(&b->in) <= 1)
 		return drop(LS_V_DROP_TTL);
-	record_of(&rec, t, &s);
+	record_of(&rec, &far, t, &s);
 	copy_headers(&b->out, &b->in, s.opt_len);
-	translate(&b->out, &s, &rec, &edits);
+	translate(&b->out, &s, &rec, &far, &edits);
 	apply_edits(&b->out, &s, &edits);
 	verdict = look_up_route(skb, &b->out, 1, 0, &route);
 	if (verdict)

@@ -112,17 +112,23 @@ static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct
 	return tsval - s->tsval;
 }
 
+/* Addresses and ports of what goes to the far end, whose own segments have `far`. */
+static __always_inline void address_to(struct headers *h, const struct ls_tuple *far)
+{
+	set_addresses(h, far->daddr, far->saddr);
+	h->tcp.sport = far->dport;
+	h->tcp.dport = far->sport;
+}
+
 /* Turns the headers of a segment of x into what the far end is to see. MAC addresses are the route's
  * business. */
 static __always_inline void translate(struct headers *h, const struct segment *s, struct ls_record *rec,
-				      struct edits *e)
+				      const struct ls_tuple *far, struct edits *e)
 {
 	__u32 window = (s->window << scale_in(rec)) >> scale_out(rec);
 
-	set_addresses(h, rec->saddr, rec->daddr);
+	address_to(h, far);
 	count_hop(h);
-	h->tcp.sport = rec->sport;
-	h->tcp.dport = rec->dport;
 	h->tcp.seq = bpf_htonl(s->seq + rec->seq_off);
 	h->tcp.ack = bpf_htonl(s->ack + rec->ack_off);
 	h->tcp.window = bpf_htons(window > 65535 ? 65535 : window);

@@ -28,13 +28,13 @@ static __always_inline int settled(const struct ls_leg *x, const struct ls_leg *
  * complete, the local socket's own acknowledgement takes over, and one that fell behind it would be refused
  * as too old.
  */
-static __always_inline void undrain_far_headers(struct ls_leg *x, struct ls_leg *o, struct headers *new,
-						const struct segment *s)
+static __always_inline void undrain_far_headers(const struct walk *w, struct ls_leg *x, struct ls_leg *o,
+						struct headers *new, const struct segment *s)
 {
 	__u32 ack = s->ack + x->rec.ack_off;
 	struct edits edits;
 
-	translate(new, s, &x->rec, &edits);
+	translate(new, s, &x->rec, far_of(w), &edits);
 	if (!(s->flags & TCP_ACK)) {
 		apply_edits(new, s, &edits);
 		return;
@@ -65,7 +65,7 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 	if (hops_left(&b->in) <= 1)
 		return drop(LS_V_DROP_TTL);
 	copy_headers(new, &b->in, s->opt_len);
-	undrain_far_headers(x, o, new, s);
+	undrain_far_headers(w, x, o, new, s);
 	verdict = find_route(skb, new, &x->rec, 0, &route);
 	if (verdict)
 		return no_way(skb, &b->in, s, verdict, &route);

@@ -5,30 +5,32 @@
 
 #include "count.h"
 #include "maps.h"
+#include "rate.h"
+#include "table.h"
 #include "tags.h"
 #include "track.h"
 
 struct walk {
+	struct ls_flow *flow;
 	struct ls_record *rec; /* of the direction, wherever the truth is */
 	struct ls_slot *slot;  /* NULL: detached, or alone */
 	__u32 side;
 	__u32 placement; /* enum ls_placement */
 };
 
-/* The record of a tuple; NULL if it is none of ours. */
-static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
+/* Where the truth about a direction of a flow is; NULL if there is none. */
+static __always_inline struct ls_record *locate(struct ls_flow *flow, __u32 side, struct walk *w)
 {
-	struct ls_record *rec = bpf_map_lookup_elem(&flows, tuple);
+	struct ls_record *rec = &flow->from[side & 1].rec;
 	__u32 index;
 
+	w->flow = flow;
+	w->side = side & 1;
 	w->slot = NULL;
 	w->rec = rec;
-	if (!rec)
-		return NULL;
-	w->side = rec->traits & LS_SIDE_SERVER ? LS_SERVER : LS_CLIENT;
 	w->placement = placement_of(rec);
 	if (w->placement != LS_SLOTTED)
-		return rec;
+		return w->placement == LS_NONE ? NULL : rec;
 	index = rec->where;
 	w->slot = bpf_map_lookup_elem(&slots, &index);
 	if (!w->slot)
@@ -39,18 +41,37 @@ static __always_inline struct ls_record *find(const struct ls_tuple *tuple, stru
 		w->placement = placement_of(rec);
 		return w->placement == LS_DETACHED ? rec : NULL;
 	}
-	w->rec = &w->slot->leg[w->side & 1].rec;
+	w->rec = &w->slot->leg[side & 1].rec;
 	return rec;
+}
+
+/* The record of a direction by its number in the table; NULL if it has just been removed. */
+static __always_inline struct ls_record *find_by_number(__u32 number, struct walk *w)
+{
+	struct ls_flow *flow = flow_of(number);
+
+	return flow ? locate(flow, (number - 1) & 1, w) : NULL;
+}
+
+/* The record of a tuple; NULL if it is none of ours. */
+static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
+{
+	return find_by_number(look_up(tuple), w);
 }
 
 /* The record of the direction back; NULL if the flow is incomplete, which only happens while it is being
  * removed. */
 static __always_inline struct ls_record *find_back(const struct walk *w)
 {
-	struct ls_tuple tuple = reverse_of(w->rec);
 	struct walk back;
 
-	return find(&tuple, &back) ? back.rec : NULL;
+	return locate(w->flow, !(w->side & 1), &back) ? back.rec : NULL;
+}
+
+/* How the far end's segments are addressed: those toward it are the other way round. */
+static __always_inline const struct ls_tuple *far_of(const struct walk *w)
+{
+	return &w->flow->from[!(w->side & 1)].key;
 }
 
 static __always_inline void note_fin_or_rst(const struct walk *w, const struct segment *s)
@@ -128,7 +149,8 @@ static __always_inline int claimed(const struct walk *w, const struct segment *s
 #define ELSEWHERE (-1)
 
 /* Judges a segment of a spliced flow and notes what it says, at tc and in XDP alike; to ask again changes
- * nothing more. 0 if it may be translated; the verdict of the drop; ELSEWHERE. */
+ * nothing more, but for a direction with a rate. 0 if it may be translated; the verdict of the drop;
+ * ELSEWHERE. */
 static __always_inline int admit(const struct walk *w, struct segment *s)
 {
 	struct ls_record *rec = w->rec;
@@ -138,6 +160,9 @@ static __always_inline int admit(const struct walk *w, struct segment *s)
 		return verdict;
 	if (s->in_place)
 		note_ack(rec, s);
+	/* Before it counts as forwarded. Its sender takes it for lost, and slows down. */
+	if (over_rate(rec, s))
+		return LS_V_DROP_RATE;
 	note_end_of(rec, s);
 	return claimed(w, s) ? 0 : ELSEWHERE;
 }

@@ -118,7 +118,7 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *s)
 {
 	return (s->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
-	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !meets_trap(rec, s);
+	       hops_left(h) > 1 && !(rec->traits & LS_FAR_LOCAL) && !rec->rate && !meets_trap(rec, s);
 }
 
 /*
@@ -173,7 +173,7 @@ int fast(struct xdp_md *ctx)
 	if (admit(&w, s) || !s->in_place)
 		return leave(LS_V_PASSED_XDP);
 	copy_headers(&b->out, &b->in, s->opt_len);
-	translate(&b->out, s, w.rec, &edits);
+	translate(&b->out, s, w.rec, far_of(&w), &edits);
 	apply_edits(&b->out, s, &edits);
 	action = way_out(ctx, &b->out, w.rec);
 	if (action == XDP_PASS)

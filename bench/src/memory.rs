@@ -23,7 +23,7 @@ const CACHES: [&str; 12] = [
     "eventpoll",
     "ep_head",
     "skbuff_",
-    // Epoll's, pipes', tables of descriptors, and the records of BPF maps.
+    // Epoll's, pipes', tables of descriptors.
     "kmalloc-",
 ];
 /// Freed objects go back to the kernel's lists only after a while (RCU).
@@ -123,17 +123,27 @@ fn objects(line: &str) -> Option<(String, u64)> {
     Some((name, active * size))
 }
 
-/// The arrays of all hash tables of BPF, in bytes: what their elements hang on is mapped, and not from a cache.
-pub(crate) fn hash_tables() -> Result<u64> {
-    let text = fs::read_to_string("/proc/vmallocinfo").context("read /proc/vmallocinfo")?;
-    Ok(text.lines().filter_map(hash_table).sum())
+/// What the BPF maps that this process holds take of the kernel's memory, in bytes, as the kernel counts it.
+pub(crate) fn maps() -> Result<u64> {
+    let mut sizes = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/fdinfo")
+        .context("list /proc/self/fdinfo")?
+        .flatten()
+    {
+        // One that has been closed meanwhile is not held.
+        let info = fs::read_to_string(entry.path()).unwrap_or_default();
+        sizes.extend(map_size(&info));
+    }
+    Ok(sizes.values().sum())
 }
 
-/// The size of a mapping, if that is what it was made for.
-fn hash_table(line: &str) -> Option<u64> {
-    let mut fields = line.split_whitespace().skip(1);
-    let size = fields.next()?.parse().ok()?;
-    fields.next()?.starts_with("htab_map_alloc+").then_some(size)
+/// The number and size of a map, if a descriptor is one.
+fn map_size(info: &str) -> Option<(u64, u64)> {
+    let field = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    Some((field("map_id:")?, field("memlock:")?))
 }
 
 /// The pages that all TCP sockets of the machine hold.
@@ -198,12 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn mappings_of_hash_tables_are_counted_and_no_others() {
-        let line = |caller: &str| {
-            format!("0xffffc90000000000-0xffffc90000005000   20480 {caller} pages=4 vmalloc N0=4")
-        };
-        assert_eq!(hash_table(&line("htab_map_alloc+0xf6/0x5a0")), Some(20480));
-        assert_eq!(hash_table(&line("ringbuf_map_alloc+0x151/0x260")), None);
+    fn maps_are_known_by_their_numbers() {
+        let map = "pos:\t0\nflags:\t02000002\nmap_type:\t2\nmemlock:\t528704\nmap_id:\t5\nfrozen:\t0\n";
+        assert_eq!(map_size(map), Some((5, 528_704)));
+        assert_eq!(
+            map_size("pos:\t0\nflags:\t02000002\nprog_id:\t5\nmemlock:\t4096\n"),
+            None
+        );
     }
 
     #[test]

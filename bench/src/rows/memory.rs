@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
+use longsplice_dataplane::FLOW_BYTES;
 use longsplice_lab::{Three, ThreeOptions};
 use serde::Serialize;
 
@@ -106,7 +107,11 @@ fn judge(all: &[Sample]) -> Result<Finding> {
     let mut detail = Vec::new();
     let mut totals = Vec::new();
     for &contender in &CONTENDERS[1..] {
-        let kernel = kernel(all, contender)? - direct;
+        let mut kernel = kernel(all, contender)? - direct;
+        if contender == Contender::Spliced {
+            // Was there before the first connection.
+            kernel += FLOW_BYTES as f64;
+        }
         let process = median(all, contender, |growth| growth.process)?;
         let unavailable = unavailable(contender)? - direct_unavailable;
         totals.push(kernel + process);

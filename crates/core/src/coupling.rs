@@ -10,7 +10,10 @@
 
 use std::time::Duration;
 
-use crate::seq::{Offset, Seq};
+use crate::{
+    limit::Rate,
+    seq::{Offset, Seq},
+};
 
 /// The largest window that a TCP header can announce (RFC 7323 section 2.3), in bytes.
 pub const MAX_WINDOW: u32 = 65_535 << 14;
@@ -40,6 +43,20 @@ pub fn room(cwnd_o: u32, mss_o: u32, rtt_x: Duration, rtt_o: Duration) -> u32 {
     u32::try_from(bytes)
         .unwrap_or(MAX_WINDOW)
         .clamp(MIN_ROOM, MAX_WINDOW)
+}
+
+/// The least room of a direction that is limited: some segments.
+const LEAST_LIMITED_ROOM: u32 = 8 << 10;
+
+/// How many bytes x may have under way where a rate limits its direction: what passes in a round trip of both legs, and a
+/// little that waits for its turn. More would only lie between the ends, and keep the drain waiting.
+#[must_use]
+pub fn limited_room(rate: Rate, rtt_x: Duration, rtt_o: Duration) -> u32 {
+    let time = rtt_x.saturating_add(rtt_o).saturating_add(SHORT_BACKLOG);
+    let bytes = bytes_in(rate.per_second().into(), time);
+    u32::try_from(bytes)
+        .unwrap_or(MAX_WINDOW)
+        .clamp(LEAST_LIMITED_ROOM, MAX_WINDOW)
 }
 
 /// How long a coupling may take before it is given up: 20 round trips of the whole path, and at least a second.

@@ -178,6 +178,7 @@ macro_rules! serde_by_string {
         }
     )*};
 }
+pub(crate) use serde_by_string;
 serde_by_string!(SplicePolicy, DetachPolicy);
 
 #[cfg(test)]

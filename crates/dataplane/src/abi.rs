@@ -5,11 +5,12 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::skel::types;
 
 pub(crate) use types::{
-    ls_event, ls_leg, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_slot, ls_tuple, ls_wake,
+    ls_event, ls_flow, ls_heads, ls_leg, ls_link, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_slot,
+    ls_tuple, ls_wake,
 };
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,11 +65,15 @@ macro_rules! pod {
 }
 pub(crate) use pod;
 pod!(
-    ls_event, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
+    ls_event, ls_flow, ls_link, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
 );
+/// What each flow takes in the kernel's table, in bytes, whether it is there or not; where their number is no power of two,
+/// up to eight more.
+pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_heads>();
+
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_record>() == 96 && size_of::<ls_slot>() == 328 && size_of::<ls_peek>() == 92);
+    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 368 && size_of::<ls_peek>() == 92);
 
 pub use longsplice_core::family::Family;
 use longsplice_core::family::mapped;

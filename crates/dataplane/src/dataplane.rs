@@ -18,7 +18,7 @@ use crate::{
     births::Births,
     error::Error,
     events::Events,
-    flows::{Direction, Flows, is_identity, placement},
+    flows::{Direction, is_alone, is_identity},
     forwarding,
     leg::{LegStart, LegState, start_leg},
     load::{META_KEY, init_meta, load, read_meta, refuse_foreign},
@@ -28,6 +28,7 @@ use crate::{
     skel::types::{ls_placement, ls_trait, ls_wake_how},
     slot::{Mode, Slot},
     slots::SlotTable,
+    table::{Entry, Table},
     time, verdicts,
     xdp::{Xdp, XdpError, XdpMode},
 };
@@ -79,7 +80,7 @@ pub struct Dataplane {
     wake: OwnedFd,
     inject: OwnedFd,
     events: MapHandle,
-    flows: Flows,
+    flows: Table,
     verdicts: MapHandle,
     meta: MapHandle,
     slots: Arc<SlotTable>,
@@ -105,7 +106,7 @@ impl Dataplane {
         let loaded = load(&pins, options).inspect_err(|_| pins.remove_if_empty())?;
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
-        let meta = init_meta(&loaded.meta)?;
+        let meta = init_meta(&loaded.meta, options, loaded.hash_keys)?;
         let orphans = slots.take_over();
         let plane = Dataplane {
             pins,
@@ -116,8 +117,9 @@ impl Dataplane {
             wake: loaded.wake,
             inject: loaded.inject,
             events: loaded.events,
-            max_flows: loaded.flows.max_entries() / 2,
-            flows: Flows { map: loaded.flows },
+            max_flows: meta.max_flows,
+            flows: Table::new([loaded.flows, loaded.heads], loaded.table, loaded.adopted)
+                .map_err(|e| Error::from_io("cannot read the flows", e))?,
             verdicts: loaded.verdicts,
             meta: loaded.meta,
             slots,
@@ -234,7 +236,7 @@ impl Dataplane {
 
     /// Whether a tuple carries a flow: its port must not be used for another connection.
     pub fn in_use(&self, leg: Leg) -> bool {
-        self.flows.get(leg).is_some()
+        self.flows.find(leg).is_some()
     }
 
     /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the two
@@ -258,25 +260,14 @@ impl Dataplane {
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
         slot.fill(serial, legs, Mode::Track);
-        let put = |side: Side| {
-            let (start, rec) = (&start[side.index()], &legs[side.index()].rec);
-            match start.alone {
-                false => self.flows.insert(start.leg, rec),
-                true => self.flows.replace(start.leg, rec),
+        self.flows.add(Side::BOTH.map(|side| {
+            let start = &start[side.index()];
+            Entry {
+                leg: start.leg,
+                rec: legs[side.index()].rec,
+                replace: start.alone,
             }
-        };
-        put(Side::Client)?;
-        put(Side::Server).inspect_err(|_| match start[0].alone {
-            true => self.leave_alone(
-                &start[0].leg,
-                Alone {
-                    mapping: start[0].mapping,
-                    sent: start[1].ts_high,
-                    heard: start[0].peek.ts_recent,
-                },
-            ),
-            false => self.flows.remove(start[0].leg),
-        })?;
+        }))?;
         self.records.fetch_add(2, Ordering::Relaxed);
         Ok(())
     }
@@ -285,49 +276,46 @@ impl Dataplane {
     /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled). A socket that
     /// counts as the wire does may still be behind the TSval that its peer was sent.
     pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
-        for side in Side::BOTH {
+        let records = Side::BOTH.map(|side| {
             let back = slot.leg(side.other()).rec;
             let timestamps = u32::from(back.traits) & ls_trait::LS_TIMESTAMPS.0 != 0;
-            match slot.mapping(side).is_none() && !timestamps {
-                true => self.flows.remove(legs[side.index()]),
-                false => self.leave_alone(
-                    &legs[side.index()],
-                    Alone {
-                        mapping: slot.mapping(side),
-                        sent: back.ts_high,
-                        heard: slot.leg(side).rx_ts,
-                    },
-                ),
+            let mapping = slot.mapping(side);
+            (!mapping.is_none() || timestamps).then(|| ls_record {
+                placement: ls_placement::LS_ALONE.0 as u8,
+                seq_off: mapping.seq,
+                ack_off: mapping.ack,
+                ts_high: back.ts_high,
+                tsval_off: slot.leg(side).rx_ts,
+                ..Default::default()
+            })
+        });
+        match self.flows.part(legs, records) {
+            Ok(true) => {}
+            // A new connection has taken its place.
+            Ok(false) => legs.into_iter().for_each(|leg| self.flows.remove(leg)),
+            Err(error) => {
+                tracing::error!(%error, ?legs, "cannot keep the sequence numbers of two legs: they will stall");
             }
         }
         self.records.fetch_sub(2, Ordering::Relaxed);
     }
 
-    fn leave_alone(&self, leg: &Leg, alone: Alone) {
-        let Alone { mapping, sent, heard } = alone;
-        let rec = ls_record {
-            placement: ls_placement::LS_ALONE.0 as u8,
-            seq_off: mapping.seq,
-            ack_off: mapping.ack,
-            ts_high: sent,
-            tsval_off: heard,
-            ..Default::default()
-        };
-        if let Err(error) = self.flows.replace(*leg, &rec) {
-            tracing::error!(%error, ?leg, "cannot keep the sequence numbers of a leg: it will stall");
-        }
-    }
-
     /// The legs that belong to no flow but count otherwise than the wire.
     pub fn legs_alone(&self) -> io::Result<Vec<Leg>> {
-        self.flows.alone()
+        let mut legs = Vec::new();
+        self.flows.scan(|flow| {
+            let alone = flow.from.iter().filter(|d| is_alone(&d.rec));
+            legs.extend(alone.map(|d| Leg::from_tuple(&d.key)));
+        })?;
+        Ok(legs)
     }
 
     /// What the socket of a leg that belongs to no flow counts otherwise than the wire, and the highest TSval that was sent
     /// to its peer.
     pub fn alone(&self, leg: Leg) -> Option<Alone> {
-        let rec = self.flows.get(leg)?;
-        (placement(&rec) == ls_placement::LS_ALONE).then_some(Alone {
+        let (flow, side) = self.flows.find(leg)?;
+        let rec = flow.from[side.index()].rec;
+        is_alone(&rec).then_some(Alone {
             mapping: Mapping {
                 seq: rec.seq_off,
                 ack: rec.ack_off,
@@ -377,8 +365,8 @@ impl Dataplane {
         toward: [u32; 2],
     ) -> io::Result<()> {
         let identity = Side::BOTH.map(|side| {
-            let key = legs[side.index()].tuple();
-            u32::from(is_identity(&key, &slot.leg(side).rec))
+            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+            u32::from(is_identity(leg, far, &slot.leg(side).rec))
         });
         let argument = ls_move {
             key: legs.map(Leg::tuple),
@@ -454,7 +442,10 @@ impl Dataplane {
     /// Both directions of the flow in a slot, as they are now.
     pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
         let (births, now) = (self.births(), time::now());
-        Side::BOTH.map(|side| Direction::of_slot(legs[side.index()], &slot.leg(side), &births, now))
+        Side::BOTH.map(|side| {
+            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+            Direction::new(side, leg, far, &slot.leg(side).rec, &births, now)
+        })
     }
 
     /// What the kernel half has noted of a leg.
@@ -490,13 +481,17 @@ impl Dataplane {
 
     /// The direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
-        self.flows.direction(leg, &self.births(), time::now())
+        let (flow, side) = self.flows.find(leg)?;
+        Direction::of_flow(&flow, &self.births(), time::now())[side.index()]
     }
 
     /// Every direction of every flow, in no order.
-    pub fn scan(&self, each: impl FnMut(Direction)) -> io::Result<()> {
-        let births = self.births().clone();
-        self.flows.scan(&births, time::now(), each)
+    pub fn scan(&self, mut each: impl FnMut(Direction)) -> io::Result<()> {
+        let (births, now) = (self.births().clone(), time::now());
+        self.flows.scan(|flow| {
+            let directions = Direction::of_flow(flow, &births, now);
+            directions.into_iter().flatten().for_each(&mut each);
+        })
     }
 
     /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.

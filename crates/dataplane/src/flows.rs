@@ -1,18 +1,13 @@
-//! The records of spliced flows: both directions of each, by what is seen on ingress.
+//! The directions of spliced flows, as their records tell.
 
 use std::io;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
-
 use crate::{
-    abi::{Leg, Pod, Side, ls_leg, ls_record, ls_tuple, socket_addr},
+    abi::{Leg, Side, ls_flow, ls_record},
     births::Births,
     skel::types::{ls_placement, ls_seen, ls_trait},
     time::TICK,
 };
-
-/// How many records a system call brings during a scan.
-const BATCH: u32 = 1024;
 
 /// One direction as its record tells.
 #[derive(Debug, Clone, Copy)]
@@ -50,19 +45,13 @@ pub struct Direction {
 }
 
 impl Direction {
-    fn new(key: &ls_tuple, r: &ls_record, births: &Births, now: u32) -> Direction {
+    /// From a side whose peer, and the other one, these legs are to.
+    pub(crate) fn new(side: Side, leg: Leg, far: Leg, r: &ls_record, births: &Births, now: u32) -> Direction {
         let since = |tick: u32| TICK * now.saturating_sub(tick);
         Direction {
-            leg: Leg::from_tuple(key),
-            far: Leg {
-                peer: socket_addr(r.daddr, r.dport),
-                local: socket_addr(r.saddr, r.sport),
-            },
-            side: if has(r.traits, ls_trait::LS_SIDE_SERVER.0) {
-                Side::Server
-            } else {
-                Side::Client
-            },
+            leg,
+            far,
+            side,
             serial: r.serial,
             slot: (placement(r) == ls_placement::LS_SLOTTED).then_some(r.r#where),
             fin: has(r.seen, ls_seen::LS_SEEN_FIN.0),
@@ -74,20 +63,27 @@ impl Direction {
             ack: r.rx_ack,
             bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
             seq_off: r.seq_off,
-            identity: is_identity(key, r),
+            identity: is_identity(leg, far, r),
             age: since(births.of(r.serial)),
             idle: since(r.last_seen),
         }
     }
 
-    pub(crate) fn of_slot(leg: Leg, l: &ls_leg, births: &Births, now: u32) -> Direction {
-        Direction::new(&leg.tuple(), &l.rec, births, now)
+    /// The directions of an element of the table; none of legs that stand alone.
+    pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> [Option<Direction>; 2] {
+        let legs = [0, 1].map(|i| Leg::from_tuple(&flow.from[i].key));
+        Side::BOTH.map(|side| {
+            let rec = &flow.from[side.index()].rec;
+            let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
+            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+            is_one.then(|| Direction::new(side, leg, far, rec, births, now))
+        })
     }
 }
 
-/// Whether what goes out is what came in. An offset of timestamps means nothing where there are none.
-pub(crate) fn is_identity(key: &ls_tuple, r: &ls_record) -> bool {
-    let addresses = (r.saddr, r.sport, r.daddr, r.dport) == (key.saddr, key.sport, key.daddr, key.dport);
+/// Whether what goes out on the leg `far` is what came in on `leg`. An offset of timestamps means nothing where there are none.
+pub(crate) fn is_identity(leg: Leg, far: Leg, r: &ls_record) -> bool {
+    let addresses = (leg.peer, leg.local) == (far.local, far.peer);
     let clocks = !has(r.traits, ls_trait::LS_TIMESTAMPS.0) || r.tsval_off | r.tsecr_off == 0;
     let windows = r.scales & 15 == r.scales >> 4;
     let sack = !has(r.traits, ls_trait::LS_BLANK_SACK.0);
@@ -99,91 +95,12 @@ pub(crate) fn placement(rec: &ls_record) -> ls_placement {
     ls_placement(u32::from(rec.placement) & !ls_placement::LS_ARMED.0)
 }
 
-fn is_alone(rec: &ls_record) -> bool {
+pub(crate) fn is_alone(rec: &ls_record) -> bool {
     placement(rec) == ls_placement::LS_ALONE
 }
 
 fn has(flags: u8, flag: u32) -> bool {
     u32::from(flags) & flag != 0
-}
-
-/// The map of records.
-#[derive(Debug)]
-pub(crate) struct Flows {
-    pub(crate) map: MapHandle,
-}
-
-impl Flows {
-    /// Adds a record; `AlreadyExists` if the tuple has one, `OutOfMemory`-like errors if the table is full.
-    pub(crate) fn insert(&self, leg: Leg, rec: &ls_record) -> io::Result<()> {
-        self.map
-            .update(leg.tuple().bytes(), rec.bytes(), MapFlags::NO_EXIST)
-            .map_err(to_io)
-    }
-
-    /// Puts a record in the place of another one, or adds it.
-    pub(crate) fn replace(&self, leg: Leg, rec: &ls_record) -> io::Result<()> {
-        self.map
-            .update(leg.tuple().bytes(), rec.bytes(), MapFlags::ANY)
-            .map_err(to_io)
-    }
-
-    /// Removes a record; that it is gone already is no error.
-    pub(crate) fn remove(&self, leg: Leg) {
-        if let Err(e) = self.map.delete(leg.tuple().bytes())
-            && e.kind() != libbpf_rs::ErrorKind::NotFound
-        {
-            tracing::warn!(?leg, error = %e, "cannot remove a record");
-        }
-    }
-
-    /// The record of a tuple.
-    pub(crate) fn get(&self, leg: Leg) -> Option<ls_record> {
-        let mut value = [0; size_of::<ls_record>()];
-        match self
-            .map
-            .lookup_into(leg.tuple().bytes(), &mut value, MapFlags::ANY)
-        {
-            Ok(true) => ls_record::from_bytes(&value),
-            _ => None,
-        }
-    }
-
-    /// The record of a tuple, as a direction.
-    pub(crate) fn direction(&self, leg: Leg, births: &Births, now: u32) -> Option<Direction> {
-        self.get(leg)
-            .filter(|rec| !is_alone(rec))
-            .map(|rec| Direction::new(&leg.tuple(), &rec, births, now))
-    }
-
-    /// Every record of a flow, in no order; one that is added or removed meanwhile may be missed or seen twice.
-    pub(crate) fn scan(&self, births: &Births, now: u32, mut each: impl FnMut(Direction)) -> io::Result<()> {
-        let batches = self
-            .map
-            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(to_io)?;
-        for (key, value) in batches {
-            if let (Some(key), Some(rec)) = (ls_tuple::from_bytes(&key), ls_record::from_bytes(&value))
-                && !is_alone(&rec)
-            {
-                each(Direction::new(&key, &rec, births, now));
-            }
-        }
-        Ok(())
-    }
-
-    /// Every leg that belongs to no flow but has a mapping.
-    pub(crate) fn alone(&self) -> io::Result<Vec<Leg>> {
-        let batches = self
-            .map
-            .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-            .map_err(to_io)?;
-        Ok(batches
-            .filter(|(_, value)| ls_record::from_bytes(value).is_some_and(|rec| is_alone(&rec)))
-            .filter_map(|(key, _)| ls_tuple::from_bytes(&key))
-            .map(|key| Leg::from_tuple(&key))
-            .collect())
-    }
 }
 
 /// libbpf-rs keeps the cause inside; what callers match on is the kind.

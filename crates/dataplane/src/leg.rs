@@ -1,5 +1,7 @@
 //! A leg at the start of a splice, and as the kernel half sees it later.
 
+use longsplice_core::limit::Rate;
+
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
     peek::Peek,
@@ -100,6 +102,10 @@ pub struct LegState {
     pub fin: bool,
     /// The peer's RST was seen in place.
     pub reset: bool,
+    /// How fast the peer's payload may pass.
+    pub rate: Option<Rate>,
+    /// When what has passed is worth its time, by [`crate::monotonic`].
+    pub paid: u64,
 }
 
 impl LegState {
@@ -143,6 +149,8 @@ impl LegState {
             ecn: has(ls_trait::LS_ECN),
             fin: seen(ls_seen::LS_SEEN_FIN),
             reset: seen(ls_seen::LS_SEEN_RST),
+            rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
+            paid: l.rec.paid_until,
         }
     }
 }
@@ -156,7 +164,6 @@ pub(crate) fn start_leg(
     ts: bool,
     now: u32,
 ) -> ls_leg {
-    let far = o.leg.tuple();
     let mut traits = 0;
     for (on, flag) in [
         (side == Side::Server, ls_trait::LS_SIDE_SERVER),
@@ -171,10 +178,6 @@ pub(crate) fn start_leg(
     let p = &x.peek;
     ls_leg {
         rec: ls_record {
-            saddr: far.daddr,
-            daddr: far.saddr,
-            sport: far.dport,
-            dport: far.sport,
             seq_off: x.seq_off,
             ack_off: o.seq_off.wrapping_neg(),
             tsval_off: x.tsval_off,
@@ -193,6 +196,7 @@ pub(crate) fn start_leg(
             mss: x.mss,
             ..Default::default()
         },
+        key: x.leg.tuple(),
         cut: p.rcv_nxt,
         rx_ts: p.ts_recent,
         rx_echo: o.ts_high,

@@ -39,6 +39,9 @@ mod skel {
     mod sockets {
         include!(concat!(env!("OUT_DIR"), "/sockets.skel.rs"));
     }
+    mod table {
+        include!(concat!(env!("OUT_DIR"), "/table.skel.rs"));
+    }
     mod xdp {
         include!(concat!(env!("OUT_DIR"), "/xdp.skel.rs"));
     }
@@ -46,15 +49,17 @@ mod skel {
     pub(crate) use r#move::{MoveSkelBuilder, types};
     pub(crate) use rules::{RulesSkelBuilder, types as rule_types};
     pub(crate) use sockets::{SocketsSkelBuilder, types::__sk_buff};
+    pub(crate) use table::TableSkelBuilder;
     pub(crate) use xdp::{XdpSkelBuilder, types::xdp_md};
 }
 mod slot;
 mod slots;
+mod table;
 mod time;
 mod verdicts;
 mod xdp;
 
-pub use abi::{ABI_VERSION, Family, Leg, Mapping, Side};
+pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Side};
 pub use dataplane::{Alone, Dataplane, Hook, Options};
 pub use error::Error;
 pub use events::{Event, EventKind, Events};
@@ -63,4 +68,5 @@ pub use leg::{LegStart, LegState};
 pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
+pub use time::monotonic;
 pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

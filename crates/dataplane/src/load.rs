@@ -1,6 +1,8 @@
 //! Loading the programs with their maps, or taking over a predecessor's maps.
 
 use std::{
+    fs::File,
+    io::{self, Read},
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -18,8 +20,14 @@ use crate::{
     error::Error,
     forwarding,
     pins::{self, Pins},
-    skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder},
+    skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder, TableSkelBuilder},
 };
+
+/// LS_HASH_KEYS of bpf/abi.h.
+const HASH_KEYS: usize = 10;
+
+/// How many heads a system call brings.
+const HEADS_BATCH: u32 = 16_384;
 
 /// Of the only element of the map `meta`.
 pub(crate) const META_KEY: [u8; 4] = [0; 4];
@@ -34,21 +42,46 @@ pub(crate) struct Loaded {
     pub(crate) inject: OwnedFd,
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
+    pub(crate) heads: MapHandle,
+    /// `link`, `unlink` and `seek`.
+    pub(crate) table: [OwnedFd; 3],
+    pub(crate) hash_keys: [u32; HASH_KEYS],
+    /// The maps are a predecessor's.
+    pub(crate) adopted: bool,
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
 }
 
+/// Tells a program how the table is hashed: how many heads there are, and the keys.
+macro_rules! set_hash {
+    ($open:expr, $heads:expr, $keys:expr) => {{
+        let constants = $open.maps.rodata_data.as_mut();
+        let constants = constants.ok_or_else(|| Error::System {
+            what: "a program has no constants".into(),
+            source: io::ErrorKind::InvalidData.into(),
+        })?;
+        // Each has two chains.
+        (constants.table_mask, constants.table_keys) = (2 * $heads - 1, $keys);
+    }};
+}
+
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let loading = |what: &'static str| move |e: libbpf_rs::Error| Error::from_load(what, &e);
+    let adopted = pins.map("flows").exists();
+    let (heads, hash_keys) = hashing(pins, options)?;
     let mut object = MaybeUninit::uninit();
     let mut open = ForwardSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
     open.maps
         .flows
-        .set_max_entries(options.max_flows * 2)
+        .set_max_entries(elements(options))
+        .map_err(bpf("cannot size the flows"))?;
+    open.maps
+        .heads
+        .set_max_entries(heads)
         .map_err(bpf("cannot size the flows"))?;
     open.maps
         .slots
@@ -57,6 +90,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let maps = &mut open.maps;
     for (name, map) in [
         ("flows", &mut maps.flows),
+        ("heads", &mut maps.heads),
         ("slots", &mut maps.slots),
         ("verdicts", &mut maps.verdicts),
         ("meta", &mut maps.meta),
@@ -64,6 +98,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     ] {
         adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
     }
+    set_hash!(open, heads, hash_keys);
     let forward = open
         .load()
         .map_err(loading("cannot load the forwarding programs"))?;
@@ -73,9 +108,14 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
     let reuse = bpf("cannot share the maps");
+    set_hash!(open, heads, hash_keys);
     open.maps
         .flows
         .reuse_fd(forward.maps.flows.as_fd())
+        .map_err(&reuse)?;
+    open.maps
+        .heads
+        .reuse_fd(forward.maps.heads.as_fd())
         .map_err(&reuse)?;
     open.maps
         .slots
@@ -96,6 +136,32 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let moves = open
         .load()
         .map_err(loading("cannot load the programs that move flows"))?;
+
+    let mut object = MaybeUninit::uninit();
+    let mut open = TableSkelBuilder::default()
+        .open(&mut object)
+        .map_err(bpf("cannot open the programs"))?;
+    set_hash!(open, heads, hash_keys);
+    open.maps
+        .flows
+        .reuse_fd(forward.maps.flows.as_fd())
+        .map_err(&reuse)?;
+    open.maps
+        .heads
+        .reuse_fd(forward.maps.heads.as_fd())
+        .map_err(&reuse)?;
+    // A header that we include names them; the programs do not use them.
+    for unused in [
+        &mut open.maps.slots,
+        &mut open.maps.verdicts,
+        &mut open.maps.meta,
+        &mut open.maps.events,
+    ] {
+        unused.set_autocreate(false).map_err(&reuse)?;
+    }
+    let table = open
+        .load()
+        .map_err(bpf("cannot load the programs of the table"))?;
 
     let mut object = MaybeUninit::uninit();
     let open = InjectSkelBuilder::default()
@@ -122,10 +188,54 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         inject: hold(&inject.progs.inject)?,
         events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
+        heads: map(&forward.maps.heads)?,
+        table: [
+            hold(&table.progs.link)?,
+            hold(&table.progs.unlink)?,
+            hold(&table.progs.seek)?,
+        ],
+        hash_keys,
+        adopted,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
     })
+}
+
+/// How many elements the table has: those that were left rest for a moment, as slots do, and legs that have come back may
+/// stand alone in some.
+fn elements(options: &Options) -> u32 {
+    options.max_flows + options.max_slots
+}
+
+/// How many heads the table has, and the keys of its hash: a predecessor's, or new ones.
+fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
+    let pinned = |name: &str| {
+        let path = pins.map(name);
+        path.exists().then(|| {
+            MapHandle::from_pinned_path(&path)
+                .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
+        })
+    };
+    let heads = match pinned("heads") {
+        Some(map) => map?.max_entries(),
+        None => options.max_flows.max(options.max_slots).next_power_of_two(),
+    };
+    if let Some(meta) = pinned("meta") {
+        let meta = read_meta(&meta?)?;
+        if meta.version != 0 {
+            return Ok((heads, meta.hash_keys));
+        }
+    }
+    let mut bytes = [0; 4 * HASH_KEYS];
+    File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .map_err(|e| Error::from_io("cannot read /dev/urandom", e))?;
+    let mut keys = [0; HASH_KEYS];
+    for (key, bytes) in keys.iter_mut().zip(bytes.chunks_exact(4)) {
+        *key = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    Ok((heads, keys))
 }
 
 /// A descriptor of a loaded program that outlives its skeleton.
@@ -188,13 +298,21 @@ pub(crate) fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error
     Ok(())
 }
 
-/// Whether a predecessor's table has any flow, of whatever layout.
+/// Whether a predecessor's table has any flow, of whatever layout. Up to ABI version 4 it had no heads.
 fn has_flows(pins: &Pins) -> bool {
-    let map = MapHandle::from_pinned_path(pins.map("flows"));
-    map.is_ok_and(|m| m.keys().next().is_some())
+    let open = |name| MapHandle::from_pinned_path(pins.map(name));
+    let Ok(heads) = open("heads") else {
+        return open("flows").is_ok_and(|m| m.keys().next().is_some());
+    };
+    let all = heads.lookup_batch(HEADS_BATCH, MapFlags::ANY, MapFlags::ANY);
+    all.is_ok_and(|mut all| all.any(|(_, head)| head.iter().any(|&byte| byte != 0)))
 }
 
-pub(crate) fn init_meta(map: &MapHandle) -> Result<ls_meta, Error> {
+pub(crate) fn init_meta(
+    map: &MapHandle,
+    options: &Options,
+    hash_keys: [u32; HASH_KEYS],
+) -> Result<ls_meta, Error> {
     let mut meta = read_meta(map)?;
     if meta.version == 0 {
         meta = ls_meta {
@@ -202,7 +320,8 @@ pub(crate) fn init_meta(map: &MapHandle) -> Result<ls_meta, Error> {
             next_serial: 1,
             netns: pins::network_namespace()?,
             lo_forwarding: forwarding::found(),
-            ..Default::default()
+            max_flows: options.max_flows,
+            hash_keys,
         };
         map.update(&META_KEY, meta.bytes(), MapFlags::ANY)
             .map_err(|e| Error::from_bpf("cannot write the version", &e))?;

@@ -2,11 +2,13 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering, fence},
+    atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
 };
 
+use longsplice_core::limit::Rate;
+
 use crate::{
-    abi::{Leg, Mapping, Side, ls_leg, ls_slot, socket_addr},
+    abi::{Leg, Mapping, Side, ls_leg, ls_slot},
     peek::Peek,
     skel::types::{ls_mode, ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
@@ -74,6 +76,16 @@ macro_rules! field {
         // SAFETY: an aligned u32 within the mapping, which the table keeps alive; no reference is made, and every access
         // by this process is atomic.
         unsafe { AtomicU32::from_ptr(&raw mut (*element).$($path)+) }
+    }};
+}
+
+/// Likewise of eight bytes.
+macro_rules! wide_field {
+    ($slot:expr, $($path:tt)+) => {{
+        let element = $slot.table.at($slot.index).as_ptr();
+        // SAFETY: an aligned u64 within the mapping, which the table keeps alive; no reference is made, and every access
+        // by this process is atomic.
+        unsafe { AtomicU64::from_ptr(&raw mut (*element).$($path)+) }
     }};
 }
 
@@ -181,6 +193,29 @@ impl Slot {
         };
     }
 
+    /// Limits what a side's peer sends from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: when what has passed
+    /// is worth its time. `None`: no limit.
+    pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
+        let i = side.index();
+        wide_field!(self, leg[i].rec.paid_until).store(paid, Ordering::SeqCst);
+        field!(self, leg[i].rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
+        field!(self, leg[i].rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
+    }
+
+    /// When what has passed of a side is worth its time.
+    pub fn paid(&self, side: Side) -> u64 {
+        wide_field!(self, leg[side.index()].rec.paid_until).load(Ordering::SeqCst)
+    }
+
+    /// Charges bytes of a side that this process has passed on, beside what the kernel half passes.
+    pub fn charge(&self, side: Side, rate: Rate, now: u64, bytes: u64) {
+        let paid = wide_field!(self, leg[side.index()].rec.paid_until);
+        // It never declines: the closure always gives a value.
+        let _ = paid.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |paid| {
+            Some(rate.charge(paid, now, bytes))
+        });
+    }
+
     /// Mode Drain: promises that all that the local socket of a side had received up to `cut` was read and passed on, and
     /// that nothing of it waits to be sent. (A number other than the cut promises nothing.)
     pub fn set_read_to(&self, side: Side, cut: u32) {
@@ -267,15 +302,9 @@ impl Slot {
         }
     }
 
-    /// The addresses of both legs, from the headers that their flow writes.
+    /// The addresses of both legs.
     pub(crate) fn legs(&self) -> [Leg; 2] {
-        Side::BOTH.map(|side| {
-            let rec = self.leg(side.other()).rec;
-            Leg {
-                peer: socket_addr(rec.daddr, rec.dport),
-                local: socket_addr(rec.saddr, rec.sport),
-            }
-        })
+        Side::BOTH.map(|side| Leg::from_tuple(&self.leg(side).key))
     }
 
     /// A copy of a leg, while packets pass: each field is whole, the fields may be of different moments.

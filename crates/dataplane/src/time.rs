@@ -10,12 +10,20 @@ pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
 /// The present tick.
 pub(crate) fn now() -> u32 {
+    (read(libc::CLOCK_MONOTONIC_COARSE) >> TICK_SHIFT) as u32
+}
+
+/// CLOCK_MONOTONIC, in nanoseconds: the kernel half's `bpf_ktime_get_ns`.
+pub fn monotonic() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+fn read(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a valid timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
-    let ns = t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64;
-    (ns >> TICK_SHIFT) as u32
+    // SAFETY: the pointer is to a valid timespec; the clocks named above always exist.
+    unsafe { libc::clock_gettime(clock, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

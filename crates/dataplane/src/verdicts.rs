@@ -42,6 +42,7 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_ACK, "drop_ack"),
     (V::LS_V_DROP_ECHO, "drop_echo"),
     (V::LS_V_DROP_SYN, "drop_syn"),
+    (V::LS_V_DROP_RATE, "drop_rate"),
 ];
 // A verdict without a name would be a drop that nobody sees.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use longsplice_core::{
+    limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
@@ -26,10 +27,11 @@ pub struct SplicerConfig {
     pub xdp: Vec<String>,
     /// Where in the kernel XDP runs on them: it is never another mode than this.
     pub xdp_mode: XdpMode,
-    /// How many flows may be spliced at once (1 to 2^26). Fixed while pins of the instance live.
+    /// How many flows may be spliced at once (1 to 2^26). Fixed while pins of the instance live; about 250 bytes each,
+    /// allocated at once.
     pub max_flows: u32,
     /// How many of them may have sockets at once: in transition, dormant, or just come back (1 to 2^20). The rest must be
-    /// detached, and comes back only when there is room. Fixed likewise; about 300 bytes each, allocated at once.
+    /// detached, and comes back only when there is room. Fixed likewise; about 600 bytes each, likewise.
     pub max_dormant: u32,
     /// Source ports of the legs to the targets, 1 to 65535; `None`: a range that the kernel does not hand out itself
     /// (outside `net.ipv4.ip_local_port_range`).
@@ -74,6 +76,10 @@ pub struct Pair {
     pub detach: DetachPolicy,
     /// What becomes of segments that are on their way when it comes back.
     pub outstanding: Outstanding,
+    /// How fast payload may pass, in each direction: the same relayed and spliced, and over returns. Of a relayed pair what is
+    /// too fast waits in the sockets; of a spliced one it is dropped (`drop_rate`), and its sender slows down. Acknowledgements
+    /// and all else without payload are never held back.
+    pub rate_limit: RateLimit,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
     /// The timestamp clock of each socket is the far end's.
@@ -103,6 +109,8 @@ pub(crate) struct Before {
     pub(crate) legs: [LegInfo; 2],
     /// Whether it was spliced.
     pub(crate) spliced: bool,
+    /// Of its rate limit: see [`longsplice_core::limit::Rate`].
+    pub(crate) paid: [u64; 2],
     /// `SO_COOKIE` of both sockets: the caller may have put another one in the place.
     pub(crate) cookies: [u64; 2],
 }
@@ -116,6 +124,7 @@ impl Pair {
             splice: SplicePolicy::default(),
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
+            rate_limit: RateLimit::default(),
             before: None,
             one_clock: false,
         }
@@ -133,6 +142,23 @@ impl Pair {
     #[must_use]
     pub fn with_outstanding(self, outstanding: Outstanding) -> Pair {
         Pair { outstanding, ..self }
+    }
+
+    /// The same pair, limited to these rates.
+    ///
+    /// ```
+    /// # use longsplice_engine::{Pair, limit::{ParseRateLimitError, Rate, RateLimit}};
+    /// # fn limit(pair: Pair) -> Result<(), ParseRateLimitError> {
+    /// // Downloads at 10 MB/s, as text or not; 256 KiB at once.
+    /// let pair = pair.with_rate_limit("server=10MB/s,burst=256KiB".parse()?);
+    /// let rate = Rate::new(10_000_000).map(|rate| rate.with_burst(256 << 10));
+    /// assert_eq!(pair.rate_limit, RateLimit { server: rate, ..RateLimit::default() });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_rate_limit(self, rate_limit: RateLimit) -> Pair {
+        Pair { rate_limit, ..self }
     }
 
     /// The same pair, spliced when this policy says so.
@@ -177,6 +203,7 @@ pub struct Returned {
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
+    pub(crate) rate_limit: RateLimit,
     pub(crate) before: Before,
 }
 
@@ -201,6 +228,7 @@ impl From<Returned> for Pair {
             splice: r.splice,
             detach: r.detach,
             outstanding: r.outstanding,
+            rate_limit: r.rate_limit,
             before: Some(r.before),
             one_clock: false,
         }

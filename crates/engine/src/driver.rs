@@ -21,6 +21,7 @@ use crate::{
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
     splicing::Spliced,
+    throttle::Throttle,
     traps::Traps,
     until::{Trap, Until},
 };
@@ -43,6 +44,7 @@ pub(crate) struct Driver<'a> {
     pub(crate) entry: Registered<'a>,
     pub(crate) pump: Pump,
     pub(crate) traps: Traps,
+    pub(crate) throttle: Throttle,
     pub(crate) meter: Meter,
     /// The flow in the kernel half, of a pair that was spliced before.
     pub(crate) flow: Option<Flow>,
@@ -131,6 +133,7 @@ impl<'a> Driver<'a> {
             cookies: before.map(|b| b.cookies),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, now),
+            throttle: Throttle::new(pair.rate_limit, before.map_or([0; 2], |b| b.paid)),
             meter: Meter::new(now),
             flow,
             splice: pair.splice,
@@ -239,6 +242,7 @@ impl Driver<'_> {
         self.splicer.stats.unspliced.add(1);
         self.entry.set_state(FlowState::Undraining);
         flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
+        self.throttle.take_back(flow.slot());
         self.flow = Some(flow);
         for side in Side::BOTH {
             self.pump.set_limit(side, self.traps.pump_limit(side));
@@ -262,7 +266,18 @@ impl Driver<'_> {
 
     /// Moves bytes until nothing moves.
     pub(crate) fn step(&mut self) -> Result<bool, Over> {
+        self.step_beside(None)
+    }
+
+    /// The same while the kernel half forwards for the same flow, at the rate of both together.
+    pub(crate) fn step_beside(&mut self, flow: Option<&Flow>) -> Result<bool, Over> {
+        let slot = flow.map(Flow::slot);
+        if let Some(slot) = slot {
+            self.throttle.take_back(slot);
+        }
+        self.throttle.allow(&mut self.pump);
         let moved = self.pump.step()?;
+        self.throttle.charge(&self.pump, slot);
         if moved {
             self.entry.note_relayed(&self.pump);
             self.traps.note_activity(Instant::now());
@@ -276,6 +291,8 @@ impl Driver<'_> {
         if self.rounds.is_multiple_of(ROUNDS) {
             tokio::task::yield_now().await;
         }
+        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
+        let until = [until, throttled].into_iter().flatten().min();
         let timer = async {
             match until {
                 Some(at) => sleep_until(at).await,

@@ -43,6 +43,7 @@ impl Driver<'_> {
             id: self.id(),
             legs: self.legs,
             spliced: self.spliced,
+            paid: self.throttle.paid(),
             cookies: match self.cookies {
                 Some(known) => known,
                 None => cookies(&client, &server)?,
@@ -58,6 +59,7 @@ impl Driver<'_> {
             splice: self.splice,
             detach: self.detach,
             outstanding: self.outstanding,
+            rate_limit: self.throttle.limit(),
             before,
         }))
     }

@@ -6,6 +6,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use longsplice_core::{
     drain::{self, DirectionSnapshot},
+    limit::Rate,
     reason::RelayReason,
     seq::{Offset, Seq},
 };
@@ -38,6 +39,8 @@ pub(crate) struct Flow {
     drained: bool,
     /// What the coupling takes back that was offered, by the side whose peer must hear of it.
     notices: [Option<coupling::Notice>; 2],
+    /// How fast each side's payload may pass.
+    limits: [Option<Rate>; 2],
     /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
     released: bool,
 }
@@ -73,6 +76,7 @@ impl Flow {
             keeping: Keeping::new(splicer, serial),
             drained: false,
             notices: [None; 2],
+            limits: [None; 2],
             released: false,
         };
         for leg in flow.legs {
@@ -97,6 +101,7 @@ impl Flow {
             keeping: Keeping::new(splicer, serial),
             drained: true,
             notices: [None; 2],
+            limits: [None; 2],
             released: false,
         }
     }

@@ -97,12 +97,13 @@ pub mod rules;
 mod splicer;
 mod splicing;
 mod stats;
+mod throttle;
 mod traps;
 mod until;
 mod wake;
 
 pub use api::*;
-pub use longsplice_core::{policy, reason};
+pub use longsplice_core::{limit, policy, reason};
 pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode};
 pub use splicer::{OpenError, Splicer};
 pub use until::{ParseUntilError, Trap, Until};

@@ -26,6 +26,8 @@ struct Direction {
     limit: Option<u64>,
     /// There is payload beyond the limit.
     stopped: bool,
+    /// How many bytes may be read before the next look at the rate; `None`: there is none.
+    allowance: Option<u64>,
     /// The runtime has not yet said whether the socket is readable, nor been asked by us.
     fresh: bool,
     eof: bool,
@@ -121,6 +123,16 @@ impl Pump {
         }
     }
 
+    /// Lets no more than so many payload bytes of a side be read from now on. What waits then is not looked at.
+    pub(crate) fn set_allowance(&mut self, side: Side, bytes: u64) {
+        self.directions[side.index()].allowance = Some(bytes);
+    }
+
+    /// What a side sends is not looked at before it is allowed more.
+    pub(crate) fn is_held_back(&self, side: Side) -> bool {
+        self.directions[side.index()].allowance == Some(0)
+    }
+
     /// There is payload beyond the limit of a side.
     pub(crate) fn stopped(&self, side: Side) -> bool {
         self.directions[side.index()].stopped
@@ -196,7 +208,7 @@ fn check_alive(socket: &TcpStream) -> io::Result<()> {
 
 impl Direction {
     fn wants_input(&self) -> bool {
-        !self.eof && self.held.is_empty() && !self.stopped
+        !self.eof && self.held.is_empty() && !self.stopped && self.allowance != Some(0)
     }
 
     /// How many bytes may be read now.
@@ -260,8 +272,12 @@ impl Direction {
             *moved |= self.eof;
             return Ok(false);
         }
+        let allowed = usize::try_from(self.allowance.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+        if allowed == 0 {
+            return Ok(false);
+        }
         SCRATCH.with_borrow_mut(|buffer| {
-            let buffer = &mut buffer[..room.min(BUFFER)];
+            let buffer = &mut buffer[..room.min(allowed).min(BUFFER)];
             let n = match self.receive(from, |socket| (&*socket).read(buffer)) {
                 Ok(0) => {
                     self.eof = true;
@@ -273,6 +289,7 @@ impl Direction {
                 Err(e) => return Err(e),
             };
             self.bytes += n as u64;
+            self.allowance = self.allowance.map(|left| left - n as u64);
             *moved = true;
             let written = match to.try_write(&buffer[..n]) {
                 Ok(w) => w,

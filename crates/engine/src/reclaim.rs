@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_dataplane::{Event, Leg};
+use longsplice_core::{
+    limit::RateLimit,
+    policy::{DetachPolicy, SplicePolicy},
+};
+use longsplice_dataplane::{Event, Leg, Side};
 
 use crate::{
     api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
@@ -46,6 +49,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
     splicer.stats.unspliced.add(1);
     splicer.stats.returned(why);
     let [client, server] = sockets;
+    let limits = Side::BOTH.map(|side| flow.leg(side));
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
@@ -53,6 +57,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
             local: l.local,
         }),
         spliced: true,
+        paid: limits.map(|leg| leg.paid),
         cookies: pair::cookies(&client, &server).map_err(fail)?,
     };
     flow.welcome([false; 2]);
@@ -70,6 +75,10 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         splice: SplicePolicy::Never,
         detach: DetachPolicy::Now,
         outstanding: Outstanding::Await,
+        rate_limit: RateLimit {
+            client: limits[0].rate,
+            server: limits[1].rate,
+        },
         before,
     })
 }

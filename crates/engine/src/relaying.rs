@@ -95,9 +95,13 @@ impl Driver<'_> {
             let mut sample = legs::sample(self.pump.socket(side), &infos[side.index()]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
-            sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
-            sample.received_rate = self.pace.rates()[side.index()];
-            sample.received_peak = self.pace.peaks()[side.index()];
+            // What waits for the limit does not wait for its receiver's leg.
+            if self.throttle.rate_of(other).is_none() {
+                sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
+            }
+            let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
+            sample.received_rate = self.pace.rates()[side.index()].min(most);
+            sample.received_peak = self.pace.peaks()[side.index()].min(most);
             samples.push(sample);
         }
         Ok(

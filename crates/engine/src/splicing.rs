@@ -7,7 +7,7 @@ use longsplice_core::{
     reason::RelayReason,
 };
 use longsplice_dataplane::{Dataplane, Mode, Side};
-use longsplice_repair::{TcpInfo, tcp_info};
+use longsplice_repair::{TcpInfo, tcp_info, unread};
 use tokio::time::Instant;
 
 use crate::{
@@ -100,14 +100,20 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
     let mut infos = ask(driver).map_err(over)?;
     let rtts = infos.each_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
-    let give_up = started + coupling::give_up_after(rtts[0], rtts[1]);
+    // What waits for its turn already has to pass first.
+    let waiting = Side::BOTH.map(|side| {
+        driver
+            .throttle
+            .time_for(side, unread(driver.pump.socket(side)).ok())
+    });
+    let give_up = started + coupling::give_up_after(rtts[0], rtts[1]) + 2 * waiting[0].max(waiting[1]);
     let splicer = driver.splicer.clone();
     let announcer = splicer
         .announcer
         .as_ref()
         .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
-    flow.start_coupling(&infos, announcer);
+    flow.start_coupling(&infos, driver.throttle.limit(), announcer);
     loop {
         driver.step().map_err(|o| Spliced::Over(o, None))?;
         if driver.pump.finished() {
@@ -126,6 +132,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced>
                 flow.slot().set_keeping(!driver.traps.is_closed());
                 // Disarms what an earlier call had armed, too.
                 flow.arm(&driver.pump, driver.distances());
+                driver.throttle.hand_over(flow.slot());
                 return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
                     true => Ok(()),
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
@@ -171,7 +178,7 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
             let limit = driver.traps.pump_limit(side).map_or(to_cut, |n| n.min(to_cut));
             driver.pump.set_limit(side, Some(limit));
         }
-        driver.step()?;
+        driver.step_beside(Some(flow))?;
         let now = Instant::now();
         let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
         let at_trap = (!driver.traps.is_closed()).then_some(at_trap);

@@ -4,7 +4,6 @@
 mod ring;
 mod support;
 
-use std::collections::BTreeMap;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -18,9 +17,6 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// How the names of the caches begin that BPF takes the elements of maps from.
-const ELEMENTS: &str = "kmalloc-";
-
 /// One round: nanoseconds, and bytes.
 #[derive(Debug, Serialize)]
 struct Round {
@@ -30,8 +26,6 @@ struct Round {
     bytes_per_flow: f64,
     /// The same, by what the kernel says is not available any more.
     unavailable_per_flow: f64,
-    /// What the large table took, by cache.
-    taken: BTreeMap<String, f64>,
 }
 
 /// What was measured with one table.
@@ -44,31 +38,6 @@ struct Table {
     in_xdp: [f64; 3],
     /// The same for a segment of no flow.
     passed: [f64; 3],
-}
-
-/// What a table has taken of memory, in bytes.
-struct Taken {
-    caches: BTreeMap<String, f64>,
-    arrays: f64,
-    unavailable: f64,
-}
-
-impl Taken {
-    /// Between two looks, by so many flows. What grew by less than a byte for each of them is somebody else's.
-    fn between(before: &(Usage, u64), after: &(Usage, u64), flows: u32) -> Taken {
-        let growth = after.0.since(&before.0);
-        let mut caches = growth.kernel;
-        caches.retain(|name, bytes| name.starts_with(ELEMENTS) && *bytes >= f64::from(flows));
-        Taken {
-            caches,
-            arrays: after.1 as f64 - before.1 as f64,
-            unavailable: growth.unavailable,
-        }
-    }
-
-    fn counted(&self) -> f64 {
-        self.arrays + self.caches.values().sum::<f64>()
-    }
 }
 
 /// Rows 4.1 to 4.3 and 4.7.
@@ -108,21 +77,24 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     let net = ring::network();
     // Shortened, what the rest of the machine does meanwhile is counted, too.
     let usage: fn(_) -> _ = if scope.quick { Usage::now } else { Usage::settled };
-    let look = || anyhow::Ok((usage(None)?, memory::hash_tables()?));
+    let look = || anyhow::Ok((usage(None)?, memory::maps()?));
     let nothing = look()?;
     // The packet of one flow would be another one's: so the smallest ring is two, each of which has the other's.
     let small = Ring::new(&net, &scope.room.instance(), 2, "a1")?;
     let one = look()?;
     let large = Ring::new(&net, &scope.room.instance(), flows, "b1")?;
-    let (fixed, taken) = (
-        Taken::between(&nothing, &one, flows),
-        Taken::between(&one, &look()?, flows),
-    );
+    let many = look()?;
+    // What the tables take, and what is not available any more.
+    let taken = |before: &(Usage, u64), after: &(Usage, u64)| {
+        let unavailable = after.0.since(&before.0).unavailable;
+        [after.1 as f64 - before.1 as f64, unavailable]
+    };
+    let (fixed, taken) = (taken(&nothing, &one), taken(&one, &many));
     ensure!(
-        taken.arrays != 0.0,
-        "/proc/vmallocinfo does not tell the arrays of BPF's hash tables (htab_map_alloc): the table cannot be measured"
+        taken[0] > 0.0,
+        "/proc/self/fdinfo does not tell the memory of BPF maps (Linux 6.4): the table cannot be measured"
     );
-    let each = |of: fn(&Taken) -> f64| (of(&taken) - of(&fixed)) / f64::from(flows - 2);
+    let each = |i: usize| (taken[i] - fixed[i]) / f64::from(flows - 2);
     let walks = scope.count(2000, 100);
     let table = |ring: &Ring, flows| -> Result<Table> {
         let spread = |times| {
@@ -138,9 +110,8 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     };
     Ok(Round {
         sizes: [table(&small, 2)?, table(&large, flows)?],
-        bytes_per_flow: each(Taken::counted),
-        unavailable_per_flow: each(|taken| taken.unavailable),
-        taken: taken.caches,
+        bytes_per_flow: each(0),
+        unavailable_per_flow: each(1),
     })
 }
 
@@ -219,7 +190,7 @@ fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
             least(400.0, 250.0),
             bytes.median,
             format!(
-                "{}: elements in use and the array of buckets (slabinfo, vmallocinfo), less what a table of one flow takes; {} by MemAvailable",
+                "{}: its maps (fdinfo), less what a table of one flow takes, all of it from the start; {} by MemAvailable",
                 bytes.show(),
                 unavailable.show()
             ),

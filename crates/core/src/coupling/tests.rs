@@ -180,3 +180,29 @@ proptest! {
         prop_assert!(room(cwnd, mss, us(x), us(o + more)) <= bytes);
     }
 }
+
+#[test]
+fn a_limited_end_has_room_for_a_round_trip_and_what_a_drain_may_find() {
+    let (near, far) = (Duration::ZERO, Duration::from_millis(20));
+    for (rate, room) in [
+        (4_000_000, 120_000),
+        (100_000, LEAST_LIMITED_ROOM),
+        (1_000, LEAST_LIMITED_ROOM),
+        (u64::from(u32::MAX), 128_849_018),
+    ] {
+        let rate = Rate::new(rate).unwrap();
+        assert_eq!(limited_room(rate, near, far), room, "{rate:?}");
+        // What is not on its way then is no obstacle.
+        let under_way = bytes_in(rate.per_second().into(), far);
+        let backlog = u64::from(room).saturating_sub(under_way);
+        assert!(backlog <= bytes_in(rate.per_second().into(), SHORT_BACKLOG).max(MIN_ROOM.into()) + 1);
+    }
+    assert_eq!(
+        limited_room(
+            Rate::new(u64::from(u32::MAX)).unwrap(),
+            far,
+            Duration::from_secs(3600)
+        ),
+        MAX_WINDOW
+    );
+}

@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Options, Side};
+use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options};
 
 use crate::{
     Mirror, REPEAT, measure, spread,
     support::{
         flow::{Plane, options, unique_instance},
         packet::Packet,
-        raw::{Maps, tuple},
     },
 };
 
@@ -40,22 +39,19 @@ fn legs(mirror: &Mirror, n: u32) -> [Leg; 2] {
     ]
 }
 
-/// As many flows as there can be, made of the one that is there.
-fn fill(maps: &Maps, mirror: &Mirror) {
-    let models = mirror.legs[0].map(|leg| maps.record(leg).expect("a record"));
-    let mut all = Vec::new();
+/// As many flows as there can be, like the one that is there, detached.
+fn fill(plane: &Plane, mirror: &Mirror) {
+    let slot = plane.take_slot().expect("a free slot");
     for n in 0..FLOWS {
+        let mut starts = mirror.plans[0].starts();
         let legs = legs(mirror, n);
-        for side in Side::BOTH {
-            let (i, far) = (side.index(), tuple(legs[side.other().index()]));
-            let mut record = models[i];
-            (record.saddr, record.daddr, record.sport, record.dport) =
-                (far.daddr, far.saddr, far.dport, far.sport);
-            record.serial = 1000 + n;
-            all.push((legs[i], record));
-        }
+        (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+        plane
+            .register(&slot, plane.next_serial(), true, &starts)
+            .expect("the flow is new");
+        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+        plane.release(&slot, legs, [0, 0]).expect("released");
     }
-    maps.add_all(&all);
 }
 
 pub(crate) fn rows(context: Context) {
@@ -68,7 +64,7 @@ pub(crate) fn rows(context: Context) {
     let plane = Plane::adopted(plane, &instance);
     let mirror = Mirror::new(Family::V4);
     mirror.splice(&plane, false);
-    fill(&Maps::open(&instance), &mirror);
+    fill(&plane, &mirror);
     println!("{:28}{:>12}", "", "a million");
     let same = measure(&plane, &mirror.timed().bytes(), context, "forwarded");
     println!("{:28}{same:>12}", format!("timestamps, {REPEAT} times"));

@@ -125,6 +125,7 @@ impl Rules {
         // Headers that we include name them; the program does not use them.
         for unused in [
             &mut open.maps.flows,
+            &mut open.maps.heads,
             &mut open.maps.slots,
             &mut open.maps.meta,
             &mut open.maps.events,

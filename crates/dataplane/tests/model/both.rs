@@ -75,9 +75,8 @@ impl Both {
         write_slot(&mut slot, &self.machine.slot);
         for side in Side::BOTH {
             let i = side.index();
-            let far = crate::support::raw::tuple(leg(side.other()));
+            slot.leg[i].key = crate::support::raw::tuple(leg(side));
             let rec = &mut slot.leg[i].rec;
-            (rec.saddr, rec.daddr, rec.sport, rec.dport) = (far.daddr, far.saddr, far.dport, far.sport);
             rec.traits = (rec.traits & !1) | u8::from(side == Side::Server);
             (rec.serial, rec.mss) = (SERIAL, 1460);
             let mut record = *rec;

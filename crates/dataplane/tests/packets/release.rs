@@ -10,7 +10,7 @@ use crate::support::{
 };
 
 /// Offset of `leg[0].rec.seen` in a slot.
-const SEEN: usize = 16 + 55;
+const SEEN: usize = 16 + 19;
 
 fn records(flow: &Flow) -> Vec<Direction> {
     let mut all = Vec::new();

@@ -21,12 +21,12 @@ mod skel {
 }
 
 pub use skel::types;
-use types::{ls_leg, ls_record, ls_slot, ls_tuple};
+use types::{ls_direction, ls_flow, ls_leg, ls_record, ls_slot, ls_tuple};
 
 /// A type of bpf/abi.h: bytes, without padding.
 trait Plain: Copy + Default {}
 impl Plain for ls_slot {}
-impl Plain for ls_record {}
+impl Plain for ls_flow {}
 impl Plain for ls_tuple {}
 
 fn bytes<T: Plain>(value: &T) -> &[u8] {
@@ -87,34 +87,31 @@ impl Maps {
             .expect("written");
     }
 
-    pub fn record(&self, leg: Leg) -> Option<ls_record> {
-        let found = self.flows.lookup(bytes(&tuple(leg)), MapFlags::ANY);
-        found.expect("the map").map(|b| value(&b))
-    }
-
-    /// Adds many records with few calls.
-    pub fn add_all(&self, all: &[(Leg, ls_record)]) {
-        for some in all.chunks(4096) {
-            let keys: Vec<u8> = some
-                .iter()
-                .flat_map(|(leg, _)| bytes(&tuple(*leg)).to_vec())
-                .collect();
-            let values: Vec<u8> = some.iter().flat_map(|(_, r)| bytes(r).to_vec()).collect();
-            self.flows
-                .update_batch(&keys, &values, some.len() as u32, MapFlags::ANY, MapFlags::ANY)
-                .expect("written");
-        }
-    }
-
-    pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
+    /// The element that has a leg, and on which side; `gone`: though it is there no longer.
+    fn find(&self, leg: Leg, gone: bool) -> Option<(u32, ls_flow, usize)> {
         let key = tuple(leg);
-        match record {
-            Some(record) => self
-                .flows
-                .update(bytes(&key), bytes(record), MapFlags::ANY)
-                .expect("written"),
-            None => drop(self.flows.delete(bytes(&key))),
-        }
+        (0..self.flows.max_entries()).find_map(|index| {
+            let flow: ls_flow = value(&self.flows.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??);
+            let is_it = |d: &ls_direction| (d.rec.placement == 0) == gone && bytes(&d.key) == bytes(&key);
+            Some((index, flow, flow.from.iter().position(is_it)?))
+        })
+    }
+
+    pub fn record(&self, leg: Leg) -> Option<ls_record> {
+        self.find(leg, false).map(|(_, flow, side)| flow.from[side].rec)
+    }
+
+    /// Changes a record; `None`: it is there no longer.
+    pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
+        let found = self.find(leg, false).or_else(|| self.find(leg, true));
+        let Some((index, mut flow, side)) = found else {
+            assert!(record.is_none(), "there is no such record");
+            return;
+        };
+        flow.from[side].rec = record.copied().unwrap_or_default();
+        self.flows
+            .update(&index.to_ne_bytes(), bytes(&flow), MapFlags::ANY)
+            .expect("written");
     }
 }
 

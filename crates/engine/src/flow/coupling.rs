@@ -5,6 +5,7 @@ use std::io;
 
 use longsplice_core::{
     coupling::{self, Coupling, DirectionProgress, LegProgress},
+    limit::RateLimit,
     seq::{Offset, Seq},
 };
 use longsplice_dataplane::{LegState, Side};
@@ -28,7 +29,8 @@ pub(super) struct Notice {
 
 impl Flow {
     /// Begins to couple the windows (papers' section III-E).
-    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], announcer: &Announcer) {
+    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], limit: RateLimit, announcer: &Announcer) {
+        self.limits = [limit.client, limit.server];
         self.set_rooms(infos);
         let states = Side::BOTH.map(|side| self.leg(side));
         self.slot().set_coupling(true);
@@ -56,8 +58,11 @@ impl Flow {
         for side in Side::BOTH {
             let (x, o) = (&infos[side.index()], &infos[side.other().index()]);
             let rtt_x = micros(x.min_rtt_us().unwrap_or_else(|| x.rtt_us()));
-            let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, micros(o.rtt_us()));
-            self.slot().set_room(side, room);
+            let rtt_o = micros(o.rtt_us());
+            let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, rtt_o);
+            let limit = self.limits[side.index()].map(|rate| coupling::limited_room(rate, rtt_x, rtt_o));
+            self.slot()
+                .set_room(side, limit.map_or(room, |limit| limit.min(room)));
         }
     }
 

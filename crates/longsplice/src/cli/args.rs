@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_core::{
+    limit::RateLimit,
+    policy::{DetachPolicy, SplicePolicy},
+};
 use longsplice_engine::{FlowId, Until, XdpMode};
 
 use crate::{
@@ -141,6 +144,10 @@ pub struct Forward {
     /// joined by commas; SIDE is client or server [default: when it is asked for]
     #[arg(long, value_name = "CONDITIONS")]
     pub unsplice: Option<Until>,
+    /// How fast each connection's payload may pass, relayed or spliced: RATE for each direction, or client=RATE and
+    /// server=RATE for what they send; burst=BYTES; joined by commas. A RATE is such as 10MB/s [default: no limit]
+    #[arg(long, value_name = "LIMIT")]
+    pub rate_limit: Option<RateLimit>,
     /// Splice only over this interface; can be given again [default: all that routes use]
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub interface: Vec<String>,

@@ -98,6 +98,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             splice: args.splice,
             detach: args.detach,
             unsplice,
+            rate_limit: args.rate_limit.unwrap_or_default(),
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),
@@ -173,7 +174,7 @@ mod tests {
     fn every_option_arrives() {
         let c = config(
             "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
-             --unsplice data=client,after=1m \
+             --unsplice data=client,after=1m --rate-limit server=1MB/s,burst=64KiB \
              --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
              --instance x --admin /tmp/x --on-shutdown end --grace 1s -v --log-format json",
         )
@@ -192,6 +193,7 @@ mod tests {
         let l = &c.listeners[0];
         assert_eq!((l.listen.len(), l.to.len()), (2, 2));
         assert_eq!(l.unsplice.to_string(), "data=client,after=60s");
+        assert_eq!(l.rate_limit.to_string(), "server=1000000B/s,burst=65536");
     }
 
     #[test]
@@ -211,6 +213,7 @@ mod tests {
             ("--listen :80 --to a:1 --interface a/b", "ip -br link"),
             ("--listen :80 --to a:1 --max-flows 0", "1..=67108864"),
             ("--listen :80 --to a:1 --unsplice closed", "bytes=server:1MiB"),
+            ("--listen :80 --to a:1 --rate-limit 10MB", "such as 10MB/s"),
             ("--listen :80 --to a:1 --unsplice after=0s", "use 1ms or more"),
             (
                 "--listen :80 --to a:1 --splice never --unsplice data",

@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_core::{
+    limit::RateLimit,
+    policy::{DetachPolicy, SplicePolicy},
+};
 use longsplice_engine::{Shutdown, SplicerConfig, Until, rules::Rule};
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +72,8 @@ pub struct ListenerConfig {
     pub detach: DetachPolicy,
     /// When it comes back to the relay, to be spliced again when its policy says so.
     pub unsplice: Until,
+    /// How fast the payload of each connection may pass, relayed or spliced.
+    pub rate_limit: RateLimit,
     /// How long each address of a target may take to answer.
     pub connect_timeout: Duration,
     /// How many connections this process may hold at once; a detached flow is not one of them.

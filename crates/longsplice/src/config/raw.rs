@@ -2,7 +2,10 @@
 
 use std::{fmt, path::PathBuf};
 
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_core::{
+    limit::RateLimit,
+    policy::{DetachPolicy, SplicePolicy},
+};
 use longsplice_engine::Until;
 use serde::{
     Deserialize, Deserializer,
@@ -55,6 +58,7 @@ pub(super) struct Listener {
     pub(super) splice: Option<SplicePolicy>,
     pub(super) detach: Option<DetachPolicy>,
     pub(super) unsplice: Option<Spanned<Until>>,
+    pub(super) rate_limit: Option<RateLimit>,
     pub(super) connect_timeout: Option<Spanned<Period>>,
     pub(super) max_connections: Option<Spanned<i64>>,
     pub(super) on_full: Option<OnFull>,

@@ -261,6 +261,7 @@ impl Settler<'_> {
             splice,
             detach: given.detach.unwrap_or_default(),
             unsplice,
+            rate_limit: given.rate_limit.unwrap_or_default(),
             connect_timeout: self.period(
                 "connect_timeout",
                 given.connect_timeout,

@@ -30,6 +30,7 @@ to = ["192.0.2.1:80", "web.example:80"]
 splice = "after=1MiB"
 detach = "never"
 unsplice = "bytes=client:0, idle=1m"
+rate_limit = "10MB/s, burst=256KiB"
 connect_timeout = "500ms"
 max_connections = 1000
 on_full = "refuse"
@@ -73,7 +74,8 @@ fn a_full_file_is_understood() {
     );
     assert_eq!(web.splice, SplicePolicy::AfterBytes(1 << 20));
     assert_eq!(web.unsplice.to_string(), "data=client,idle=60s");
-    assert!(c.listeners[1].unsplice.is_closed());
+    assert_eq!(web.rate_limit.to_string(), "10000000B/s,burst=262144");
+    assert!(c.listeners[1].unsplice.is_closed() && c.listeners[1].rate_limit.is_none());
     assert_eq!((web.max_connections, web.on_full), (Some(1000), OnFull::Refuse));
     assert_eq!(c.listeners[1].name, "0.0.0.0:9000");
     assert_eq!(c.listeners[1].connect_timeout, DEFAULT_CONNECT_TIMEOUT);
@@ -147,6 +149,10 @@ fn messages_name_the_place_and_the_remedy() {
         (
             format!("{listener}unsplice = \"data=me\"\n"),
             "x.toml:4:12: `data=me` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as bytes=server:1MiB), after=DURATION or idle=DURATION (such as idle=10s), joined by commas\n   4 | unsplice = \"data=me\"\n     |            ^^^^^^^^^",
+        ),
+        (
+            format!("{listener}rate_limit = \"up=1MB/s\"\n"),
+            "x.toml:4:14: `up=1MB/s` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B\n   4 | rate_limit = \"up=1MB/s\"\n     |              ^^^^^^^^^^",
         ),
         (
             format!("{listener}splice = \"never\"\nunsplice = \"data=client\"\n"),

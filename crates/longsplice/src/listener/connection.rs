@@ -66,7 +66,8 @@ async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
     };
     let pair = Pair::new(client, server)
         .with_splice(config.splice)
-        .with_detach(config.detach);
+        .with_detach(config.detach)
+        .with_rate_limit(config.rate_limit);
     carry(pair, config.unsplice, &service.splicer, name, peer).await;
 }
 

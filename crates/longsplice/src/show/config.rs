@@ -107,6 +107,9 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         "",
         format!("splice {}, detach {}{unsplice}", l.splice, l.detach),
     );
+    if !l.rate_limit.is_none() {
+        line(out, "", format!("at most {} of each connection", l.rate_limit));
+    }
     let then = match l.on_full {
         OnFull::Wait => "others wait",
         OnFull::Refuse => "others are refused",

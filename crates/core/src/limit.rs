@@ -1,0 +1,280 @@
+//! How fast the payload of a flow may pass: a token bucket for each direction, the same in the relay and in the kernel
+//! half (bpf/rate.h).
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::policy::{parse_bytes, serde_by_string};
+
+/// The burst where none is asked for: what passes in so many parts of a second, …
+const BURST_PARTS: u32 = 10;
+/// … but never less than this many bytes: a GRO super-packet.
+const LEAST_BURST: u32 = 64 << 10;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// The rate of one direction.
+///
+/// It is kept with one time, `paid`: when all that has passed is worth its time (the virtual scheduling form of GCRA,
+/// ITU-T I.371). Times are nanoseconds of one clock that does not go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    per_second: u32,
+    burst: u32,
+}
+
+impl Rate {
+    /// The lowest and the highest one, in bytes per second.
+    pub const RANGE: std::ops::RangeInclusive<u64> = 1_000..=u32::MAX as u64;
+
+    /// So many payload bytes per second, in [`Rate::RANGE`]; a tenth of a second's at once, and 64 KiB at least. `None`
+    /// out of range.
+    pub fn new(per_second: u64) -> Option<Rate> {
+        let per_second = Rate::RANGE
+            .contains(&per_second)
+            .then(|| u32::try_from(per_second).ok())??;
+        let burst = (per_second / BURST_PARTS).max(LEAST_BURST);
+        Some(Rate { per_second, burst })
+    }
+
+    /// The same with another burst, 1 to 2^32 − 1 bytes. What begins while so much is not used up passes whole.
+    #[must_use]
+    pub fn with_burst(self, burst: u32) -> Rate {
+        let burst = burst.max(1);
+        Rate { burst, ..self }
+    }
+
+    /// Payload bytes per second.
+    pub fn per_second(self) -> u32 {
+        self.per_second
+    }
+
+    /// How many bytes may pass at once.
+    pub fn burst(self) -> u32 {
+        self.burst
+    }
+
+    /// How many bytes may pass now.
+    pub fn allowance(self, paid: u64, now: u64) -> u64 {
+        let owed =
+            u128::from(paid.saturating_sub(now)) * u128::from(self.per_second) / u128::from(NANOSECONDS);
+        u64::from(self.burst).saturating_sub(u64::try_from(owed).unwrap_or(u64::MAX))
+    }
+
+    /// `paid` after so many bytes have passed.
+    pub fn charge(self, paid: u64, now: u64, bytes: u64) -> u64 {
+        let time = u128::from(bytes) * u128::from(NANOSECONDS) / u128::from(self.per_second);
+        paid.max(now)
+            .saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
+    /// In how many nanoseconds so many bytes may pass; more than the burst never may at once.
+    pub fn wait(self, paid: u64, now: u64, bytes: u32) -> u64 {
+        let free = u64::from(self.burst.saturating_sub(bytes)) * NANOSECONDS / u64::from(self.per_second);
+        paid.saturating_sub(now).saturating_sub(free)
+    }
+}
+
+/// The rates of a flow's two directions.
+///
+/// As text: a rate for each direction, `10MB/s`, or for what a side sends, `client=1MB/s,server=10MB/s`; `burst=256KiB` goes
+/// for all that are given.
+///
+/// ```
+/// use longsplice_core::limit::{Rate, RateLimit};
+///
+/// let limit: RateLimit = "server=10MB/s,burst=256KiB".parse()?;
+/// assert_eq!(limit.server, Rate::new(10_000_000).map(|rate| rate.with_burst(256 << 10)));
+/// assert_eq!(limit.client, None);
+/// # Ok::<(), longsplice_core::limit::ParseRateLimitError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RateLimit {
+    /// Of what the client sends; `None`: no limit.
+    pub client: Option<Rate>,
+    /// Of what the server sends.
+    pub server: Option<Rate>,
+}
+
+impl RateLimit {
+    /// The same for each direction.
+    pub fn each(rate: Rate) -> RateLimit {
+        RateLimit {
+            client: Some(rate),
+            server: Some(rate),
+        }
+    }
+
+    /// Whether it limits nothing.
+    pub fn is_none(&self) -> bool {
+        *self == RateLimit::default()
+    }
+}
+
+/// A rate limit that could not be read; says what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and \
+     burst=BYTES, joined by commas; a RATE is 1kB/s to 4294967295B/s (such as 10MB/s), a burst 1B to 4294967295B"
+)]
+pub struct ParseRateLimitError(String);
+
+impl FromStr for RateLimit {
+    type Err = ParseRateLimitError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let mut limit = RateLimit::default();
+        let mut burst = None;
+        for part in s.split(',').map(str::trim) {
+            let fail = || ParseRateLimitError(part.to_owned());
+            match part.split_once('=') {
+                Some(("burst", bytes)) if burst.is_none() => {
+                    let bytes = parse_bytes(bytes).and_then(|n| u32::try_from(n).ok());
+                    burst = Some(bytes.filter(|&n| n > 0).ok_or_else(fail)?);
+                }
+                Some(("client", rate)) if limit.client.is_none() => {
+                    limit.client = Some(parse_rate(rate).ok_or_else(fail)?);
+                }
+                Some(("server", rate)) if limit.server.is_none() => {
+                    limit.server = Some(parse_rate(rate).ok_or_else(fail)?);
+                }
+                None if limit.is_none() => limit = RateLimit::each(parse_rate(part).ok_or_else(fail)?),
+                _ => return Err(fail()),
+            }
+        }
+        if limit.is_none() {
+            return Err(ParseRateLimitError(s.to_owned()));
+        }
+        if let Some(burst) = burst {
+            let with = |rate: Option<Rate>| rate.map(|rate| rate.with_burst(burst));
+            limit = RateLimit {
+                client: with(limit.client),
+                server: with(limit.server),
+            };
+        }
+        Ok(limit)
+    }
+}
+
+fn parse_rate(s: &str) -> Option<Rate> {
+    Rate::new(parse_bytes(s.strip_suffix("/s")?)?)
+}
+
+impl fmt::Display for RateLimit {
+    /// Bursts that the text cannot tell, since they differ, are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<String> = Vec::new();
+        match (self.client, self.server) {
+            (Some(a), Some(b)) if a == b => parts.push(format!("{}B/s", a.per_second)),
+            (client, server) => {
+                for (name, rate) in [("client", client), ("server", server)] {
+                    parts.extend(rate.map(|rate| format!("{name}={}B/s", rate.per_second)));
+                }
+            }
+        }
+        let mut bursts = [self.client, self.server].into_iter().flatten().map(|r| r.burst);
+        let first = bursts.next();
+        let is_usual = |rate: Rate| Rate::new(rate.per_second.into()) == Some(rate);
+        let usual = [self.client, self.server].into_iter().flatten().all(is_usual);
+        if let Some(burst) = first.filter(|_| !usual)
+            && bursts.all(|other| other == burst)
+        {
+            parts.push(format!("burst={burst}"));
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+serde_by_string!(RateLimit);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = NANOSECONDS;
+
+    #[test]
+    fn a_bucket_lets_its_rate_pass_whatever_the_pieces() {
+        let rate = Rate::new(1_000_000).unwrap().with_burst(50_000);
+        for piece in [1, 1_460, 65_536] {
+            let (mut paid, mut passed) = (0, 0);
+            for now in (0..10 * SECOND).step_by(100_000) {
+                while rate.allowance(paid, now) > 0 {
+                    paid = rate.charge(paid, now, piece);
+                    passed += piece;
+                }
+            }
+            // Ten seconds' worth and the burst; the last piece of all may go over it.
+            assert!(
+                (10_049_000..=10_050_000 + piece).contains(&passed),
+                "{piece}: {passed}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wait_is_as_long_as_it_must_be() {
+        let rate = Rate::new(1_000).unwrap().with_burst(500);
+        let paid = rate.charge(0, 7, 1_500);
+        assert_eq!(
+            (rate.allowance(paid, 7), rate.wait(paid, 7, 1)),
+            (0, 1_001_000_000)
+        );
+        let later = 7 + rate.wait(paid, 7, 100);
+        assert_eq!(rate.allowance(paid, later), 100);
+        assert_eq!(rate.allowance(paid, later - 1_000_000), 99);
+        assert_eq!(
+            (
+                rate.allowance(paid, 7 + 9 * SECOND),
+                rate.wait(paid, 7 + 9 * SECOND, 500)
+            ),
+            (500, 0)
+        );
+        // Beyond all that a connection can do.
+        let most = Rate::new(u64::from(u32::MAX)).unwrap().with_burst(u32::MAX);
+        assert_eq!(most.allowance(u64::MAX, 0), 0);
+        assert_eq!(most.charge(u64::MAX, 0, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn limits_read_back_what_they_write() {
+        for s in [
+            "10000000B/s",
+            "client=1000B/s",
+            "client=1000B/s,server=4294967295B/s",
+            "5000B/s,burst=1",
+        ] {
+            assert_eq!(s.parse::<RateLimit>().unwrap().to_string(), s);
+        }
+        let two: RateLimit = "burst=1KiB, server=2MB/s, client=1MiB/s".parse().unwrap();
+        assert_eq!(two.to_string(), "client=1048576B/s,server=2000000B/s,burst=1024");
+        let usual = Rate::new(10_000_000).unwrap();
+        assert_eq!(
+            (usual.burst(), Rate::new(1_000).unwrap().burst()),
+            (1_000_000, 65_536)
+        );
+    }
+
+    #[test]
+    fn what_is_no_limit_is_named_with_the_remedy() {
+        for s in [
+            "",
+            "10MB",
+            "10MB/s,",
+            "999B/s",
+            "5GB/s",
+            "burst=1KiB",
+            "1MB/s,burst=0",
+            "1MB/s,2MB/s",
+            "me=1MB/s",
+            "client=1MB/s,client=1MB/s",
+            "client=",
+            "1MB/s,client=1MB/s",
+            "-1MB/s",
+        ] {
+            let e = s.parse::<RateLimit>().unwrap_err().to_string();
+            assert!(e.contains("such as 10MB/s"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The table of flows, as user space changes it while programs walk it (bpf/table.h, docs/decisions/0016).
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
+    flows::{placement, to_io},
+    run,
+    skel::types::ls_placement,
+};
+
+/// How many elements a system call brings during a scan.
+const BATCH: u32 = 1024;
+
+/// How long an element rests before it is used again: a packet that found it just before it was unlinked is done by then
+/// (softirqs end within milliseconds), and cannot write into another flow.
+const REST: Duration = Duration::from_millis(500);
+
+/// A direction that is to be added.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) leg: Leg,
+    pub(crate) rec: ls_record,
+    /// In the place of what stands there; else that is an error.
+    pub(crate) replace: bool,
+}
+
+/// Which elements are in use.
+#[derive(Debug)]
+struct Elements {
+    taken: Vec<bool>,
+    /// From here on none ever was.
+    fresh: u32,
+    resting: VecDeque<(u32, Instant)>,
+}
+
+impl Elements {
+    fn take(&mut self) -> Option<u32> {
+        let rested = self.resting.pop_front_if(|(_, at)| at.elapsed() >= REST);
+        let index = match rested {
+            Some((index, _)) => index,
+            None if self.fresh as usize >= self.taken.len() => return None,
+            None => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+        };
+        self.taken[index as usize] = true;
+        Some(index)
+    }
+
+    fn give_back(&mut self, index: u32) {
+        if std::mem::take(&mut self.taken[index as usize]) {
+            self.resting.push_back((index, Instant::now()));
+        }
+    }
+}
+
+/// The table. What changes its chains has the lock.
+#[derive(Debug)]
+pub(crate) struct Table {
+    map: MapHandle,
+    /// The programs' alone; held, so that all of the table is counted as this process's.
+    _heads: MapHandle,
+    link: OwnedFd,
+    unlink: OwnedFd,
+    seek: OwnedFd,
+    elements: Mutex<Elements>,
+}
+
+/// The number of a direction, by which chains name it.
+fn number(index: u32, side: Side) -> u32 {
+    2 * index + side.index() as u32 + 1
+}
+
+fn is_vacant(flow: &ls_flow) -> bool {
+    flow.from
+        .iter()
+        .all(|d| placement(&d.rec) == ls_placement::LS_NONE)
+}
+
+impl Table {
+    /// `adopted`: of a predecessor, whose elements are found.
+    pub(crate) fn new(
+        [map, heads]: [MapHandle; 2],
+        [link, unlink, seek]: [OwnedFd; 3],
+        adopted: bool,
+    ) -> io::Result<Table> {
+        let len = map.max_entries();
+        let table = Table {
+            map,
+            _heads: heads,
+            link,
+            unlink,
+            seek,
+            elements: Mutex::new(Elements {
+                taken: vec![false; len as usize],
+                fresh: if adopted { len } else { 0 },
+                resting: VecDeque::new(),
+            }),
+        };
+        if adopted {
+            table.find_elements()?;
+        }
+        Ok(table)
+    }
+
+    fn find_elements(&self) -> io::Result<()> {
+        let mut elements = self.elements();
+        let mut left = Vec::new();
+        elements.fresh = 0;
+        for (index, flow) in self.all(u32::MAX)? {
+            if flow.bytes().iter().any(|&byte| byte != 0) {
+                elements.fresh = index + 1;
+            }
+            elements.taken[index as usize] = !is_vacant(&flow);
+            left.extend(is_vacant(&flow).then_some(index));
+        }
+        let fresh = elements.fresh;
+        for index in left.into_iter().filter(|&index| index < fresh) {
+            // It may still be in a chain, if its process died on the way.
+            elements.taken[index as usize] = true;
+            self.take_away(number(index, Side::Client), &mut elements);
+            self.take_away(number(index, Side::Server), &mut elements);
+        }
+        Ok(())
+    }
+
+    fn elements(&self) -> MutexGuard<'_, Elements> {
+        self.elements.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds both directions, or none: `AlreadyExists` if a tuple has one, `Other` if there is no room.
+    pub(crate) fn add(&self, entries: [Entry; 2]) -> io::Result<()> {
+        let mut elements = self.elements();
+        let index = elements
+            .take()
+            .ok_or_else(|| io::Error::other("the table is full"))?;
+        let added = self.fill(index, &entries);
+        match &added {
+            Ok(replaced) => replaced
+                .iter()
+                .flatten()
+                .for_each(|&old| self.take_away(old, &mut elements)),
+            Err(_) => Side::BOTH
+                .iter()
+                .for_each(|&side| self.take_away(number(index, side), &mut elements)),
+        }
+        added.map(drop)
+    }
+
+    /// What stood there before.
+    fn fill(&self, index: u32, entries: &[Entry; 2]) -> io::Result<[Option<u32>; 2]> {
+        let mut flow = ls_flow::default();
+        for (direction, entry) in flow.from.iter_mut().zip(entries) {
+            direction.key = entry.leg.tuple();
+            direction.rec = entry.rec;
+            direction.rec.placement = ls_placement::LS_NONE.0 as u8;
+        }
+        self.write(index, &flow)?;
+        let mut replaced = [None; 2];
+        for side in Side::BOTH {
+            let entry = &entries[side.index()];
+            replaced[side.index()] = if entry.replace { self.seek(entry.leg) } else { None };
+            let argument = ls_link {
+                number: number(index, side),
+                placement: entry.rec.placement.into(),
+                replace: entry.replace.into(),
+            };
+            match run::with_argument(self.link.as_fd(), argument.bytes())? {
+                0 => {}
+                1 => return Err(io::ErrorKind::AlreadyExists.into()),
+                _ => return Err(io::Error::other("too many flows fall on one place of the table")),
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// Removes a direction; that it is gone already is no error.
+    pub(crate) fn remove(&self, leg: Leg) {
+        let mut elements = self.elements();
+        if let Some(number) = self.seek(leg) {
+            self.take_away(number, &mut elements);
+        }
+    }
+
+    fn take_away(&self, number: u32, elements: &mut Elements) {
+        let argument = ls_link {
+            number,
+            ..Default::default()
+        };
+        match run::with_argument(self.unlink.as_fd(), argument.bytes()) {
+            Ok(0) => {}
+            Ok(_) => elements.give_back((number - 1) / 2),
+            Err(error) => tracing::error!(%error, number, "cannot unlink a direction"),
+        }
+    }
+
+    /// Gives the directions of a flow that has a slot records of their own, or removes them. Whether it was there.
+    pub(crate) fn part(&self, legs: [Leg; 2], records: [Option<ls_record>; 2]) -> io::Result<bool> {
+        let mut elements = self.elements();
+        let numbers = legs.map(|leg| self.seek(leg));
+        let [Some(client), Some(server)] = numbers else {
+            return Ok(false);
+        };
+        let index = (client - 1) / 2;
+        let mut flow = self.read(index)?;
+        if server != client + 1 {
+            return Ok(false);
+        }
+        for (direction, rec) in flow.from.iter_mut().zip(&records) {
+            let old = direction.rec;
+            if let Some(rec) = rec {
+                direction.rec = ls_record {
+                    placement: old.placement,
+                    r#where: old.r#where,
+                    serial: old.serial,
+                    ..*rec
+                };
+            }
+        }
+        // All else first: a packet must not find half of it.
+        self.write(index, &flow)?;
+        for (direction, rec) in flow.from.iter_mut().zip(&records) {
+            if let Some(rec) = rec {
+                direction.rec.placement = rec.placement;
+            }
+        }
+        self.write(index, &flow)?;
+        for (number, rec) in [client, server].into_iter().zip(&records) {
+            if rec.is_none() {
+                self.take_away(number, &mut elements);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The number of a leg's direction.
+    fn seek(&self, leg: Leg) -> Option<u32> {
+        run::with_argument(self.seek.as_fd(), leg.tuple().bytes())
+            .ok()
+            .filter(|&number| number != 0)
+    }
+
+    /// The flow that has a direction with this leg, and whose it is.
+    pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
+        let number = self.seek(leg)?;
+        let side = Side::BOTH[((number - 1) % 2) as usize];
+        let flow = self.read((number - 1) / 2).ok()?;
+        (placement(&flow.from[side.index()].rec) != ls_placement::LS_NONE).then_some((flow, side))
+    }
+
+    /// Every flow, in no order; one that is added or removed meanwhile may be missed. What the kernel half has left of those
+    /// that were replaced is collected.
+    pub(crate) fn scan(&self, mut each: impl FnMut(&ls_flow)) -> io::Result<()> {
+        let mut left = Vec::new();
+        let used = self.elements().fresh;
+        for (index, flow) in self.all(used)? {
+            match is_vacant(&flow) {
+                true => left.push(index),
+                false => each(&flow),
+            }
+        }
+        let mut elements = self.elements();
+        for index in left {
+            if elements.taken[index as usize] && is_vacant(&self.read(index)?) {
+                self.take_away(number(index, Side::Client), &mut elements);
+                self.take_away(number(index, Side::Server), &mut elements);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every element below `end`.
+    fn all(&self, end: u32) -> io::Result<impl Iterator<Item = (u32, ls_flow)>> {
+        let batches = self.map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
+        Ok(batches
+            .map_err(to_io)?
+            .map_while(|(key, value)| {
+                let index = u32::from_ne_bytes(*key.first_chunk()?);
+                Some((index, ls_flow::from_bytes(&value)?))
+            })
+            .take_while(move |&(index, _)| index < end))
+    }
+
+    fn read(&self, index: u32) -> io::Result<ls_flow> {
+        let mut value = [0; size_of::<ls_flow>()];
+        self.map
+            .lookup_into(&index.to_ne_bytes(), &mut value, MapFlags::ANY)
+            .map_err(to_io)?;
+        Ok(ls_flow::from_bytes(&value).unwrap_or_default())
+    }
+
+    fn write(&self, index: u32, flow: &ls_flow) -> io::Result<()> {
+        let key = index.to_ne_bytes();
+        self.map.update(&key, flow.bytes(), MapFlags::ANY).map_err(to_io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_rests_before_it_is_used_again() {
+        let mut elements = Elements {
+            taken: vec![false; 3],
+            fresh: 0,
+            resting: VecDeque::new(),
+        };
+        assert_eq!((elements.take(), elements.take()), (Some(0), Some(1)));
+        elements.give_back(1);
+        elements.give_back(0);
+        elements.give_back(0);
+        assert_eq!((elements.take(), elements.take()), (Some(2), None));
+        for (_, at) in &mut elements.resting {
+            *at -= REST;
+        }
+        assert_eq!(
+            (elements.take(), elements.take(), elements.take()),
+            (Some(1), Some(0), None)
+        );
+    }
+}

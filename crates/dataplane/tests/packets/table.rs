@@ -1,0 +1,159 @@
+//! The table of flows: whatever comes and goes, each tuple leads to its own flow, and no other one does.
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use longsplice_dataplane::{Dataplane, Leg, Mode, Options, Side, Slot};
+
+use crate::support::{
+    flow::{Flow, Plan, Plane, legs, options, unique_instance},
+    net::Net,
+    packet::*,
+};
+
+/// How many flows are there at one time or another.
+const FLOWS: u16 = 160;
+
+/// So few chains that some have many.
+fn crowded(instance: &str) -> Options {
+    Options {
+        max_flows: 30,
+        max_slots: 2,
+        ..options(instance)
+    }
+}
+
+/// The legs of the n-th flow, of which four share each address.
+fn nth(n: u16) -> [Leg; 2] {
+    legs().map(|mut leg| {
+        leg.peer.set_port(1000 + n / 4);
+        leg.local.set_port(2000 + n % 4);
+        leg
+    })
+}
+
+/// Registers the n-th flow in a slot that others have had, and detaches it.
+fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
+    let mut starts = Plan::default().starts();
+    for side in Side::BOTH {
+        starts[side.index()].leg = nth(n)[side.index()];
+    }
+    let serial = plane.next_serial();
+    plane.register(slot, serial, true, &starts)?;
+    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+    plane.release(slot, nth(n), [0, 0])?;
+    Ok(serial)
+}
+
+/// The same, once there is room: nothing tells when that is.
+fn add_rested(plane: &Dataplane, slot: &Slot, n: u16) -> u32 {
+    loop {
+        match add(plane, slot, n) {
+            Ok(serial) => return serial,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::Other, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Each flow is found by both its legs, and nothing else is.
+#[track_caller]
+fn holds(plane: &Dataplane, flows: &BTreeMap<u16, u32>) {
+    for n in 0..FLOWS {
+        let found = nth(n).map(|leg| plane.direction(leg).map(|d| (d.serial, d.side, d.leg, d.far)));
+        let [client, server] = nth(n);
+        let expected = flows.get(&n).map(|&serial| {
+            [
+                (serial, Side::Client, client, server),
+                (serial, Side::Server, server, client),
+            ]
+        });
+        assert_eq!(
+            found,
+            expected.map_or([None; 2], |both| both.map(Some)),
+            "flow {n}"
+        );
+    }
+    let mut seen = 0;
+    plane.scan(|_| seen += 1).expect("a scan");
+    assert_eq!(seen, 2 * flows.len());
+}
+
+#[test]
+fn whatever_comes_and_goes_each_tuple_leads_to_its_flow() {
+    let _net = Net::new();
+    let instance = unique_instance();
+    let (plane, _) = Dataplane::open(&crowded(&instance)).expect("opened");
+    let plane = Plane::adopted(plane, &instance);
+    let slot = plane.take_slot().expect("a slot");
+    let mut flows = BTreeMap::new();
+    for n in 0..32 {
+        flows.insert(n, add(&plane, &slot, n).expect("there is room"));
+    }
+    holds(&plane, &flows);
+    let full = add(&plane, &slot, FLOWS).expect_err("it is full");
+    assert_eq!(full.kind(), std::io::ErrorKind::Other, "{full}");
+    let taken = add(&plane, &slot, 7).expect_err("it is there, and the table is full");
+    assert_eq!(taken.kind(), std::io::ErrorKind::Other, "{taken}");
+    // From the fronts, the middles and the ends of their chains.
+    for n in (0..32).filter(|n| n % 3 != 1) {
+        plane.unregister(nth(n));
+        flows.remove(&n);
+        holds(&plane, &flows);
+    }
+    // What was left is used again once it has rested, in other chains.
+    for n in 32..FLOWS {
+        while flows.len() > 31 || (flows.len() > 16 && n % 16 == 0) {
+            // Whichever: an old one, a young one, one in between.
+            let (&gone, _) = flows
+                .iter()
+                .nth(usize::from(n) * 7 % flows.len())
+                .expect("one of them");
+            plane.unregister(nth(gone));
+            flows.remove(&gone);
+        }
+        flows.insert(n, add_rested(&plane, &slot, n));
+        holds(&plane, &flows);
+    }
+    // A successor finds the same, and room at once but for what has just been left.
+    let (next, _) = Dataplane::open(&crowded(&instance)).expect("adopted");
+    holds(&next, &flows);
+    assert_eq!(next.max_flows(), 30);
+}
+
+#[test]
+fn a_flow_that_a_syn_has_replaced_is_collected() {
+    let flow = Flow::detached(Plan::default());
+    flow.plane.spoil();
+    let fin = |side| Packet {
+        flags: ACK | FIN,
+        ..flow.later(side, 0, 0, 1)
+    };
+    for side in Side::BOTH {
+        flow.ingress(side, &fin(side).bytes());
+    }
+    let syn = Packet {
+        flags: SYN,
+        ..flow.later(Side::Client, 5_000_000, 0, 0)
+    };
+    for side in Side::BOTH {
+        let acked = Packet {
+            flags: ACK,
+            ..flow.later(side, 1, 0, 1)
+        };
+        flow.ingress(side, &acked.bytes());
+    }
+    let (_, counted) = flow.counted(|| flow.ingress(Side::Client, &syn.bytes()));
+    assert_eq!(counted.get("syn_replaced"), Some(&1), "{counted:?}");
+    assert!(legs().iter().all(|&leg| !flow.plane.in_use(leg)));
+    // The same tuples have a flow again, whether or not the old one has been collected.
+    let slot = flow.plane.take_slot().expect("a slot");
+    let mut starts = Plan::default().starts();
+    starts[0].seq_off = 77;
+    flow.plane
+        .register(&slot, 4711, true, &starts)
+        .expect("nobody is there");
+    let mut found = Vec::new();
+    flow.plane.scan(|d| found.push(d.serial)).expect("a scan");
+    assert_eq!(found, [4711, 4711]);
+    assert_eq!(flow.plane.direction(legs()[0]).map(|d| d.serial), Some(4711));
+}

@@ -1,0 +1,166 @@
+//! A rate limit is in force whatever carries the connection: the relay, the kernel half with a daemon or without one.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_lab::{Emulated, LinkSpec};
+use longsplice_repair::tcp_info;
+use longsplice_tests::{Config, Daemon, Pair, emulated, soon};
+use socket2::SockRef;
+
+/// Bytes per second.
+const RATE: u64 = 4_000_000;
+/// What the usual burst is of a second's bytes.
+const BURST: f64 = 0.1;
+/// What is sent and received at a time, in bytes.
+const PIECE: u64 = 100_000;
+
+/// Each test has the processors to itself: the emulator must be in time.
+fn one_at_a_time() -> impl Drop {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends at 20 ms from each other, with a limit on what the server sends.
+struct Limited {
+    daemon: Daemon,
+    pair: Pair,
+    net: Emulated,
+}
+
+impl Limited {
+    fn new(name: &str, splice: &str, detach: &str) -> Limited {
+        let net = emulated(
+            name,
+            LinkSpec::delay(Duration::from_millis(10)),
+            LinkSpec::default(),
+        );
+        let (front, target) = (
+            SocketAddr::from((net.forwarder_client_addr, 8080)),
+            SocketAddr::from((net.server_addr, 7000)),
+        );
+        let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let config = Config::new().listener(front, target, splice, detach);
+        let mut daemon = Daemon::of(&config.with(&format!("rate_limit = \"server={RATE}B/s\"")));
+        daemon.start(&net.forwarder);
+        let pair = Pair::connect(&net.client, front, &listener);
+        SockRef::from(&pair.server.stream)
+            .set_tcp_congestion(b"cubic")
+            .unwrap();
+        Limited { daemon, pair, net }
+    }
+}
+
+/// Waits until so many seconds' worth of the rate has arrived. Right after a change CUBIC may still be down; what it may
+/// have more than the rate is a burst that it did not use before.
+#[track_caller]
+fn is_in_force(what: &str, client: &TcpStream, seconds: u64) {
+    let arrived = || tcp_info(client).unwrap().bytes_received();
+    let (start, before) = (Instant::now(), arrived());
+    soon(what, || arrived() >= before + seconds * RATE);
+    let part = (arrived() - before) as f64 / start.elapsed().as_secs_f64() / RATE as f64;
+    is_within(what, part, 0.4, 1.05 + BURST / seconds as f64);
+}
+
+#[track_caller]
+fn is_within(what: &str, part: f64, least: f64, most: f64) {
+    eprintln!("{what}: {:.1} % of the limit", part * 100.0);
+    assert!(
+        (least..=most).contains(&part),
+        "{what}: {:.1} % of the limit",
+        part * 100.0
+    );
+}
+
+/// CUBIC, from its slow start on, against a bucket that drops.
+#[test]
+fn a_spliced_stream_comes_near_its_limit_and_not_beyond() {
+    let _turn = one_at_a_time();
+    let mut limited = Limited::new("rate-spliced", "now", "now");
+    let port = limited.pair.client_port();
+    limited.daemon.wait_state(port, &["detached"]);
+    let start = Instant::now();
+    let (to_server, to_client) = (2 * RATE, 5 * RATE);
+    // What the client sends has no limit.
+    limited.pair.exchange_unevenly(to_server, to_client);
+    let part = 5.0 / start.elapsed().as_secs_f64();
+    is_within("spliced", part, 0.7, 1.05);
+    let status = limited.daemon.status();
+    assert!(status.segments("drop_rate") > 0, "{status:?}");
+    assert!(
+        limited.pair.client.sent_again() < 100,
+        "nothing of the client's was dropped"
+    );
+    limited.pair.close();
+}
+
+/// Raises the flag when it is dropped.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// One stream through all of a connection's life.
+#[test]
+fn the_limit_is_the_same_before_during_and_after_a_splice_and_without_a_daemon() {
+    let _turn = one_at_a_time();
+    let Limited {
+        mut daemon,
+        mut pair,
+        net,
+    } = Limited::new("rate-life", "never", "after=1h");
+    let port = pair.client_port();
+    let arriving = pair.client.stream.try_clone().unwrap();
+    let enough = AtomicBool::new(false);
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let [server, client] = [&mut pair.server, &mut pair.client];
+        let enough = &enough;
+        scope.spawn(move || {
+            while !enough.load(Ordering::Relaxed) {
+                tell.send(PIECE).unwrap();
+                server.send(PIECE);
+            }
+            server.finish();
+        });
+        scope.spawn(move || {
+            told.into_iter().for_each(|piece| client.receive(piece));
+            client.expect_end();
+        });
+        let _end = Raise(enough);
+        is_in_force("relayed", &arriving, 2);
+        let flow = daemon.wait_state(port, &["relay"]);
+        daemon.splice(flow.id).unwrap();
+        is_in_force("on the way", &arriving, 1);
+        daemon.wait_state(port, &["dormant"]);
+        is_in_force("dormant", &arriving, 2);
+        daemon.unsplice(flow.id).unwrap();
+        is_in_force("unspliced", &arriving, 2);
+        let id = daemon.wait_state(port, &["relay"]).id;
+        daemon.splice(id).unwrap();
+        daemon.wait_state(port, &["dormant"]);
+        daemon.kill();
+        is_in_force("without a daemon", &arriving, 2);
+        daemon.start(&net.forwarder);
+        daemon.wait_state(port, &["detached"]);
+        is_in_force("adopted", &arriving, 1);
+        // Its successor has sockets built, and knows the limit from the record alone.
+        daemon.unsplice(id).unwrap();
+        is_in_force("reclaimed", &arriving, 2);
+    });
+    let status = daemon.status();
+    assert!(status.segments("drop_rate") > 0, "{status:?}");
+}
