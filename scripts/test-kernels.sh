@@ -17,7 +17,7 @@ family='^linux-image-6\.1\.0-[0-9]+-cloud-amd64$'
 # What the tests need of it that is not built in.
 modules=(veth sch_ingress cls_bpf tun 8021q)
 # Programs that the tests run, and a shell for what is done before.
-tools=(/bin/busybox ip tc ethtool env)
+tools=(/bin/busybox ip tc ethtool env setpriv)
 
 fail() {
     echo "test-kernels: $*" >&2

@@ -1,21 +1,26 @@
 //! What the kernel tells of a TCP socket.
 
 use std::fs;
+use std::mem::offset_of;
 use std::net::TcpStream;
 use std::sync::LazyLock;
 
 use nix::sys::socket::{getsockopt, sockopt::GetStruct};
 
-/// `TCP_INFO`, which nix does not have. Its macro holds the system call: no `unsafe` of ours is in it.
+/// `TCP_INFO`, which nix does not have, up to `tcpi_total_retrans`, as bytes: libc's struct is longer than what a kernel before 6.7
+/// answers, at which nix panics. Its macro holds the system call: no `unsafe` of ours is in it.
 #[derive(Debug, Clone, Copy)]
 struct TcpInfo;
+
+const TOTAL_RETRANS: usize = offset_of!(libc::tcp_info, tcpi_total_retrans);
+const TOTAL_RETRANS_END: usize = TOTAL_RETRANS + size_of::<u32>();
 
 nix::getsockopt_impl!(
     TcpInfo,
     libc::IPPROTO_TCP,
     libc::TCP_INFO,
-    libc::tcp_info,
-    GetStruct<libc::tcp_info>
+    [u8; TOTAL_RETRANS_END],
+    GetStruct<[u8; TOTAL_RETRANS_END]>
 );
 
 /// The same up to `tcpi_total_rto_time`, as bytes: more than libc knows of.
@@ -37,7 +42,10 @@ nix::getsockopt_impl!(
 
 /// How many segments the socket has sent again so far; 0 when the kernel does not say.
 pub(super) fn total_retrans(stream: &TcpStream) -> u32 {
-    getsockopt(stream, TcpInfo).map_or(0, |info| info.tcpi_total_retrans)
+    getsockopt(stream, TcpInfo).map_or(0, |info| {
+        let bytes = info[TOTAL_RETRANS..].first_chunk();
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    })
 }
 
 /// How often the socket's retransmission timer has expired so far; `None` before Linux 6.7, which does not say.
@@ -58,7 +66,7 @@ pub(super) fn timeouts(stream: &TcpStream) -> Option<u32> {
 /// Whether the connection is over for both sides, or was reset; false when the kernel does not say.
 pub(super) fn is_closed(stream: &TcpStream) -> bool {
     const TCP_CLOSE: u8 = 7;
-    getsockopt(stream, TcpInfo).is_ok_and(|info| info.tcpi_state == TCP_CLOSE)
+    getsockopt(stream, TcpInfo).is_ok_and(|info| info[offset_of!(libc::tcp_info, tcpi_state)] == TCP_CLOSE)
 }
 
 /// The first two numbers of a release of the kernel.
