@@ -57,14 +57,15 @@ pub(crate) struct Loaded {
 macro_rules! set_hash {
     ($open:expr, $heads:expr, $keys:expr) => {{
         let constants = $open.maps.rodata_data.as_mut();
-        let constants = constants.ok_or_else(|| Error::System {
+        let constants = constants.ok_or_else(|| $crate::error::Error::System {
             what: "a program has no constants".into(),
-            source: io::ErrorKind::InvalidData.into(),
+            source: std::io::ErrorKind::InvalidData.into(),
         })?;
         // Each has two chains.
         (constants.table_mask, constants.table_keys) = (2 * $heads - 1, $keys);
     }};
 }
+pub(crate) use set_hash;
 
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
@@ -208,24 +209,28 @@ fn elements(options: &Options) -> u32 {
     options.max_flows + options.max_slots
 }
 
-/// How many heads the table has, and the keys of its hash: a predecessor's, or new ones.
-fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
+/// How many heads the pinned table has, and the keys of its hash, as far as a process has come with them.
+pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; HASH_KEYS]>), Error> {
     let pinned = |name: &str| {
         let path = pins.map(name);
-        path.exists().then(|| {
-            MapHandle::from_pinned_path(&path)
-                .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
-        })
+        path.exists()
+            .then(|| {
+                MapHandle::from_pinned_path(&path)
+                    .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
+            })
+            .transpose()
     };
-    let heads = match pinned("heads") {
-        Some(map) => map?.max_entries(),
-        None => options.max_flows.max(options.max_slots).next_power_of_two(),
-    };
-    if let Some(meta) = pinned("meta") {
-        let meta = read_meta(&meta?)?;
-        if meta.version != 0 {
-            return Ok((heads, meta.hash_keys));
-        }
+    let heads = pinned("heads")?.map(|map| map.max_entries());
+    let meta = pinned("meta")?.map(|map| read_meta(&map)).transpose()?;
+    Ok((heads, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
+}
+
+/// The same for a process that starts: a predecessor's, or new ones.
+fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
+    let (heads, keys) = pinned_hashing(pins)?;
+    let heads = heads.unwrap_or_else(|| options.max_flows.max(options.max_slots).next_power_of_two());
+    if let Some(keys) = keys {
+        return Ok((heads, keys));
     }
     let mut bytes = [0; 4 * HASH_KEYS];
     File::open("/dev/urandom")

@@ -16,7 +16,7 @@ use libbpf_rs::{
 use crate::{
     attach::{create_link, detach_link, pin_link, update_link},
     error::Error,
-    load::hold,
+    load::{hold, pinned_hashing, set_hash},
     pins::Pins,
     skel::XdpSkelBuilder,
 };
@@ -235,12 +235,20 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
         XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,
         XdpMode::Generic => 0,
     });
+    let (Some(heads), Some(keys)) = pinned_hashing(pins)? else {
+        return Err(Error::System {
+            what: "the pins have no table of flows".into(),
+            source: io::ErrorKind::NotFound.into(),
+        });
+    };
+    set_hash!(open, heads, keys);
     let maps = &mut open.maps;
     let share = |map: &mut OpenMapMut<'_>, name| {
         map.reuse_pinned_map(pins.map(name))
             .map_err(bpf("cannot use the pinned maps"))
     };
     share(&mut maps.flows, "flows")?;
+    share(&mut maps.heads, "heads")?;
     share(&mut maps.slots, "slots")?;
     share(&mut maps.verdicts, "verdicts")?;
     share(&mut maps.meta, "meta")?;
