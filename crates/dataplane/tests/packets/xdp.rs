@@ -1,7 +1,6 @@
 //! IP/FWD: what XDP makes of a segment is what tc makes of it, byte by byte, and so is what it notes; all that is unusual it
 //! leaves to tc as it was.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{Hook, Side};
 use nix::time::{ClockId, clock_gettime};
 
@@ -29,17 +28,9 @@ fn detached(plan: Plan) -> Flow {
     flow
 }
 
-/// Both records, every byte.
-fn records(flow: &Flow) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let path = format!("/sys/fs/bpf/longsplice-{}/flows", flow.plane.instance);
-    let map = MapHandle::from_pinned_path(path).expect("a pinned map");
-    let value = |key: &Vec<u8>| map.lookup(key, MapFlags::ANY).expect("the map");
-    let mut all: Vec<_> = map
-        .keys()
-        .filter_map(|key| Some((key.clone(), value(&key)?)))
-        .collect();
-    all.sort();
-    all
+/// Both records, every field.
+fn records(flow: &Flow) -> [String; 2] {
+    Side::BOTH.map(|side| format!("{:?}", flow.raw_record(side).expect("it is there")))
 }
 
 /// The time of records, in ticks: 2^30 nanoseconds each.
@@ -49,7 +40,7 @@ fn tick() -> i64 {
 }
 
 type Frames = Vec<(Side, Vec<u8>)>;
-type Outcome = (u32, Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
+type Outcome = (u32, Vec<u8>, [String; 2]);
 
 /// What a hook makes of frames, one after the other, on a fresh flow: its value, the frame, the records.
 fn outcomes(flow: &mut Flow, hook: Hook, frames: &Frames) -> Vec<Outcome> {
