@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The table of flows: from a tuple to its direction (docs/decisions/0016). A hash table of the kernel's own
+ * The table of flows: from a tuple to its direction (docs/decisions/0017). A hash table of the kernel's own
  * would take 50 bytes more for each direction, and all of their addresses twice. User space alone links and
  * unlinks (table.bpf.c); programs read, at any time.
  */

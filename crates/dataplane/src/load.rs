@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io::Read,
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     path::Path,

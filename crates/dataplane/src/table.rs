@@ -1,4 +1,4 @@
-//! The table of flows, as user space changes it while programs walk it (bpf/table.h, docs/decisions/0016).
+//! The table of flows, as user space changes it while programs walk it (bpf/table.h, docs/decisions/0017).
 
 use std::{
     collections::VecDeque,
