@@ -485,13 +485,24 @@ impl Dataplane {
         Direction::of_flow(&flow, &self.births(), time::now())[side.index()]
     }
 
+    /// Both directions of the flow that has a leg, at one moment.
+    pub fn both_directions(&self, leg: Leg) -> [Option<Direction>; 2] {
+        let found = self.flows.find(leg);
+        found.map_or([None; 2], |(flow, _)| {
+            Direction::of_flow(&flow, &self.births(), time::now())
+        })
+    }
+
     /// Every direction of every flow, in no order.
     pub fn scan(&self, mut each: impl FnMut(Direction)) -> io::Result<()> {
+        self.scan_flows(|directions| directions.into_iter().flatten().for_each(&mut each))
+    }
+
+    /// The same, both directions of a flow at one moment.
+    pub fn scan_flows(&self, mut each: impl FnMut([Option<Direction>; 2])) -> io::Result<()> {
         let (births, now) = (self.births().clone(), time::now());
-        self.flows.scan(|flow| {
-            let directions = Direction::of_flow(flow, &births, now);
-            directions.into_iter().flatten().for_each(&mut each);
-        })
+        self.flows
+            .scan(|flow| each(Direction::of_flow(flow, &births, now)))
     }
 
     /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.

@@ -103,32 +103,45 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         idle_timeout: splicer.config.idle_timeout,
     };
     let mut records = 0_u32;
-    // Most flows live: only those that may have ended are kept in memory.
-    let mut suspects = Vec::new();
-    plane.scan(|d| {
-        records += 1;
-        if d.slot.is_none() && (d.fin || d.reset || d.idle >= limits.idle_timeout) {
-            suspects.push(d);
+    // Most flows live, and of those that have closed most linger: only what is to go is looked at once more.
+    let mut due = Vec::new();
+    plane.scan_flows(|directions| {
+        records += directions.iter().flatten().count() as u32;
+        let [Some(a), Some(b)] = directions else { return };
+        let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
+        if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
+            let end = flow_end(&a, &b);
+            splicer.holding.ended(a.serial, &end);
+            if let Verdict::Reap(_) = verdict(&end, &limits) {
+                due.push(a);
+            }
         }
     })?;
-    for x in suspects {
-        // The other direction is looked up now; without it the flow has been removed meanwhile.
-        let Some(o) = plane.direction(x.far).filter(|o| o.serial == x.serial) else {
+    for flow in due {
+        // Something may have passed since, or another flow have taken its place.
+        let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
             continue;
         };
-        splicer.holding.ended(x.serial, &flow_end(&x, &o));
-        let Verdict::Reap(how) = verdict(&flow_end(&x, &o), &limits) else {
+        let Verdict::Reap(how) = verdict(&flow_end(&a, &b), &limits) else {
             continue;
         };
-        plane.unregister([x.leg, o.leg]);
-        // The walk may have missed one of the two.
+        if a.serial != flow.serial || a.slot.is_some() {
+            continue;
+        }
+        plane.unregister([a.leg, b.leg]);
         records = records.saturating_sub(2);
         splicer.stats.ended(match how {
             Reaped::Closed => End::Closed,
             Reaped::Reset => End::Reset,
             Reaped::Idle => End::Idle,
         });
-        tracing::debug!(flow = x.serial, ?how, side = ?x.side, bytes = x.bytes, bytes_back = o.bytes, "flow ended");
+        tracing::debug!(
+            flow = a.serial,
+            ?how,
+            bytes = a.bytes,
+            bytes_back = b.bytes,
+            "flow ended"
+        );
     }
     plane.set_record_count(records);
     Ok(())
