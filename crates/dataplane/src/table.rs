@@ -129,7 +129,6 @@ impl Table {
             // It may still be in a chain, if its process died on the way.
             elements.taken[index as usize] = true;
             self.take_away(number(index, Side::Client), &mut elements);
-            self.take_away(number(index, Side::Server), &mut elements);
         }
         Ok(())
     }
@@ -193,15 +192,23 @@ impl Table {
     }
 
     fn take_away(&self, number: u32, elements: &mut Elements) {
+        if self.unlink(number) {
+            // A SYN may have taken both directions this moment: the other one must not be left in its chain.
+            let other = ((number - 1) ^ 1) + 1;
+            self.unlink(other);
+            elements.give_back((number - 1) / 2);
+        }
+    }
+
+    /// Unlinks a direction, if it is in its chain; whether nothing is left of its flow.
+    fn unlink(&self, number: u32) -> bool {
         let argument = ls_link {
             number,
             ..Default::default()
         };
-        match run::with_argument(self.unlink.as_fd(), argument.bytes()) {
-            Ok(0) => {}
-            Ok(_) => elements.give_back((number - 1) / 2),
-            Err(error) => tracing::error!(%error, number, "cannot unlink a direction"),
-        }
+        run::with_argument(self.unlink.as_fd(), argument.bytes())
+            .inspect_err(|error| tracing::error!(%error, number, "cannot unlink a direction"))
+            .is_ok_and(|left| left != 0)
     }
 
     /// Gives the directions of a flow that has a slot records of their own, or removes them. Whether it was there.
@@ -273,7 +280,6 @@ impl Table {
         for index in left {
             if elements.taken[index as usize] && is_vacant(&self.read(index)?) {
                 self.take_away(number(index, Side::Client), &mut elements);
-                self.take_away(number(index, Side::Server), &mut elements);
             }
         }
         Ok(())
