@@ -105,6 +105,14 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	raise(&x->loc_end, s->end);
 	never_back(&o->rec.ts_high, s, edits);
 	if (s->flags & TCP_ACK) {
+		/* It has what was between the program and the socket when the flow was registered, and says
+		 * so: that is its part of the stream. Parked this moment, it must not say it: nobody would
+		 * pass it on. */
+		if (mode != LS_UNDRAIN && after(s->ack, x->cut)) {
+			raise(&x->cut, s->ack);
+			if (mode_of(w->slot) != mode)
+				return drop(LS_V_DROP_PARKED);
+		}
 		raise(&x->loc_ack, s->ack);
 		raise(&x->loc_edge, s->ack + (s->window << scale));
 		a = answer_of(w, s, mode);

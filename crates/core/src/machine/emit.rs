@@ -138,6 +138,10 @@ impl Flow {
         if !s.has(flag::ACK) {
             return Outcome::wire(Verdict::Clamped, s);
         }
+        // It has what came before the flow was registered.
+        if mode != Mode::Undrain {
+            raise(&mut x.cut, s.ack);
+        }
         raise(&mut x.loc_ack, s.ack);
         raise(&mut x.loc_edge, s.edge(scale));
         let a = self.answer_of(side, &s, mode);

@@ -32,6 +32,26 @@ fn clamped(flow: &Flow, side: Side, packet: &Packet, expected: &Packet) {
     flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
 }
 
+/// It came before the flow was registered, and reaches the socket afterwards: no drain may end without it.
+#[test]
+fn what_a_socket_acknowledges_is_its_own_whoever_saw_it_come() {
+    for mode in [Mode::Track, Mode::Drain] {
+        for side in Side::BOTH {
+            let flow = Flow::track(Plan::default());
+            if mode == Mode::Drain {
+                flow.switch(Mode::Track, Mode::Drain);
+            }
+            let packet = flow.local_segment(side);
+            let packet = Packet {
+                ack: packet.ack.wrapping_add(1024),
+                ..packet
+            };
+            assert_eq!(flow.egress(side, &packet.bytes()).verdict, OK);
+            assert_eq!(state(&flow, side).cut, packet.ack, "{mode:?} {side:?}");
+        }
+    }
+}
+
 #[test]
 fn what_a_peer_says_is_noted() {
     for plan in [
