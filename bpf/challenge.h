@@ -11,22 +11,6 @@
 #include "record.h"
 #include "scratch.h"
 
-/* The time of records. Asked for once in a tick of the kernel's timer: the helper costs as much as a look-up.
- */
-static __always_inline __u32 ticks(void)
-{
-	struct scratch *b = get_scratch();
-	__u64 now = bpf_jiffies64();
-
-	if (!b)
-		return 0;
-	if (b->jiffies != now) {
-		b->jiffies = now;
-		b->ticks = bpf_ktime_get_coarse_ns() >> LS_TICK_SHIFT;
-	}
-	return b->ticks;
-}
-
 #define CHALLENGES 256
 
 /* When the last SYN passed, in ticks. Directions whose numbers share a place share its allowance. */

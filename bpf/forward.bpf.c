@@ -321,7 +321,7 @@ int ingress(struct __sk_buff *skb)
 	if (tag == TAG_SEND)
 		return send_translated(skb);
 	if (tag == TAG_INJECT && let_in(skb))
-		return bpf_redirect_neigh(LOOPBACK, NULL, 0, 0);
+		return come_in(skb);
 	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;

@@ -104,65 +104,8 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .load()
         .map_err(loading("cannot load the forwarding programs"))?;
 
-    let mut object = MaybeUninit::uninit();
-    let mut open = MoveSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the programs"))?;
-    let reuse = bpf("cannot share the maps");
-    set_hash!(open, heads, hash_keys);
-    open.maps
-        .flows
-        .reuse_fd(forward.maps.flows.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .heads
-        .reuse_fd(forward.maps.heads.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .slots
-        .reuse_fd(forward.maps.slots.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .verdicts
-        .reuse_fd(forward.maps.verdicts.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .meta
-        .reuse_fd(forward.maps.meta.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .events
-        .reuse_fd(forward.maps.events.as_fd())
-        .map_err(&reuse)?;
-    let moves = open
-        .load()
-        .map_err(loading("cannot load the programs that move flows"))?;
-
-    let mut object = MaybeUninit::uninit();
-    let mut open = TableSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the programs"))?;
-    set_hash!(open, heads, hash_keys);
-    open.maps
-        .flows
-        .reuse_fd(forward.maps.flows.as_fd())
-        .map_err(&reuse)?;
-    open.maps
-        .heads
-        .reuse_fd(forward.maps.heads.as_fd())
-        .map_err(&reuse)?;
-    // A header that we include names them; the programs do not use them.
-    for unused in [
-        &mut open.maps.slots,
-        &mut open.maps.verdicts,
-        &mut open.maps.meta,
-        &mut open.maps.events,
-    ] {
-        unused.set_autocreate(false).map_err(&reuse)?;
-    }
-    let table = open
-        .load()
-        .map_err(bpf("cannot load the programs of the table"))?;
+    let [release, attach, wake] = load_moves(pins, heads, hash_keys)?;
+    let table = load_table(pins, heads, hash_keys)?;
 
     let mut object = MaybeUninit::uninit();
     let open = InjectSkelBuilder::default()
@@ -183,24 +126,91 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
             egress: hold(&forward.progs.egress)?,
         },
         peek: hold(&sockets.progs.peek)?,
-        release: hold(&moves.progs.release)?,
-        attach: hold(&moves.progs.attach)?,
-        wake: hold(&moves.progs.wake)?,
+        release,
+        attach,
+        wake,
         inject: hold(&inject.progs.inject)?,
         events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
         heads: map(&forward.maps.heads)?,
-        table: [
-            hold(&table.progs.link)?,
-            hold(&table.progs.unlink)?,
-            hold(&table.progs.seek)?,
-        ],
+        table,
         hash_keys,
         adopted,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
     })
+}
+
+/// `release`, `attach` and `wake`.
+fn load_moves(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
+    let mut object = MaybeUninit::uninit();
+    let mut open = MoveSkelBuilder::default()
+        .open(&mut object)
+        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    set_hash!(open, heads, hash_keys);
+    let maps = &mut open.maps;
+    share(
+        pins,
+        [
+            ("flows", &mut maps.flows),
+            ("heads", &mut maps.heads),
+            ("slots", &mut maps.slots),
+            ("verdicts", &mut maps.verdicts),
+            ("meta", &mut maps.meta),
+            ("events", &mut maps.events),
+        ],
+    )?;
+    let moves = open
+        .load()
+        .map_err(|e| Error::from_load("cannot load the programs that move flows", &e))?;
+    Ok([
+        hold(&moves.progs.release)?,
+        hold(&moves.progs.attach)?,
+        hold(&moves.progs.wake)?,
+    ])
+}
+
+/// `link`, `unlink` and `seek`.
+fn load_table(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
+    let mut object = MaybeUninit::uninit();
+    let mut open = TableSkelBuilder::default()
+        .open(&mut object)
+        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    set_hash!(open, heads, hash_keys);
+    let maps = &mut open.maps;
+    share(pins, [("flows", &mut maps.flows), ("heads", &mut maps.heads)])?;
+    // A header that we include names them; the programs do not use them.
+    for unused in [
+        &mut maps.slots,
+        &mut maps.verdicts,
+        &mut maps.meta,
+        &mut maps.events,
+    ] {
+        unused
+            .set_autocreate(false)
+            .map_err(|e| Error::from_bpf("cannot share the maps", &e))?;
+    }
+    let table = open
+        .load()
+        .map_err(|e| Error::from_load("cannot load the programs of the table", &e))?;
+    Ok([
+        hold(&table.progs.link)?,
+        hold(&table.progs.unlink)?,
+        hold(&table.progs.seek)?,
+    ])
+}
+
+/// Has a program use maps that are pinned, by name.
+pub(crate) fn share<const N: usize>(
+    pins: &Pins,
+    maps: [(&str, &mut OpenMapMut<'_>); N],
+) -> Result<(), Error> {
+    for (name, map) in maps {
+        map.reuse_pinned_map(pins.map(name))
+            .map_err(|e| Error::from_bpf("cannot use the pinned maps", &e))?;
+    }
+    Ok(())
 }
 
 /// How many elements the table has: those that were left rest for a moment, as slots do, and legs that have come back may

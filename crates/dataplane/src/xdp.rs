@@ -9,14 +9,14 @@ use std::{
 };
 
 use libbpf_rs::{
-    MapCore, MapFlags, MapHandle, OpenMapMut, libbpf_sys,
+    MapCore, MapFlags, MapHandle, libbpf_sys,
     skel::{OpenSkel, SkelBuilder},
 };
 
 use crate::{
     attach::{create_link, detach_link, pin_link, update_link},
     error::Error,
-    load::{hold, pinned_hashing, set_hash},
+    load::{hold, pinned_hashing, set_hash, share},
     pins::Pins,
     skel::XdpSkelBuilder,
 };
@@ -243,16 +243,17 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     };
     set_hash!(open, heads, keys);
     let maps = &mut open.maps;
-    let share = |map: &mut OpenMapMut<'_>, name| {
-        map.reuse_pinned_map(pins.map(name))
-            .map_err(bpf("cannot use the pinned maps"))
-    };
-    share(&mut maps.flows, "flows")?;
-    share(&mut maps.heads, "heads")?;
-    share(&mut maps.slots, "slots")?;
-    share(&mut maps.verdicts, "verdicts")?;
-    share(&mut maps.meta, "meta")?;
-    share(&mut maps.events, "events")?;
+    share(
+        pins,
+        [
+            ("flows", &mut maps.flows),
+            ("heads", &mut maps.heads),
+            ("slots", &mut maps.slots),
+            ("verdicts", &mut maps.verdicts),
+            ("meta", &mut maps.meta),
+            ("events", &mut maps.events),
+        ],
+    )?;
     let skel = open.load().map_err(bpf("cannot load the XDP program"))?;
     Ok(Loaded {
         program: hold(&skel.progs.fast)?,

@@ -23,14 +23,15 @@ pub(crate) async fn connect(
     target: SocketAddr,
     max_segment: Option<u32>,
 ) -> Option<io::Result<TcpStream>> {
-    let local = legs::addresses(client).ok()?.peer;
+    let addresses = legs::addresses(client).ok()?;
+    let local = addresses.peer;
     if plane.in_use(Leg::new(target, local)) {
         return None;
     }
     let origin = Origin {
         local,
         foreign: true,
-        initial_sequence: initial_sequence(plane, client),
+        initial_sequence: initial_sequence(plane, client, Leg::new(addresses.peer, addresses.local)),
     };
     match connect_from(origin, target, max_segment).await {
         Err(e) if is_taken(&e) => None,
@@ -38,10 +39,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// The sequence number of the client's SYN; `None` where it cannot be told.
-fn initial_sequence(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
-    let addresses = legs::addresses(client).ok()?;
-    let leg = Leg::new(addresses.peer, addresses.local);
+/// The sequence number of the client's SYN; `None` where it cannot be told. `leg` is the client's.
+fn initial_sequence(plane: &Dataplane, client: &TcpStream, leg: Leg) -> Option<u32> {
     let received = || tcp_info(client).ok().map(|info| info.bytes_received());
     (0..ATTEMPTS).find_map(|_| {
         let before = received()?;

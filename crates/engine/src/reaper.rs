@@ -88,10 +88,11 @@ pub(crate) fn settle_all(splicer: &Inner, plane: &Dataplane) {
 
 /// Detached flows by serial number.
 pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Direction>; 2]>> {
-    let mut flows: HashMap<u32, [Option<Direction>; 2]> = HashMap::new();
-    plane.scan(|d| {
-        if d.slot.is_none() {
-            flows.entry(d.serial).or_default()[d.side.index()] = Some(d);
+    let mut flows = HashMap::new();
+    plane.scan_flows(|directions| {
+        let detached = directions.map(|d| d.filter(|d| d.slot.is_none()));
+        if let Some(one) = detached.iter().flatten().next() {
+            flows.insert(one.serial, detached);
         }
     })?;
     Ok(flows)

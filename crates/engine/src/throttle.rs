@@ -92,10 +92,9 @@ impl Throttle {
 
     /// In what time the pump may read on where it does not: at once, if what it waits for has become free since it was told.
     pub(crate) fn wait(&self, pump: &Pump) -> Option<Duration> {
-        let now = monotonic();
         self.of_sides()
             .filter(|(side, _)| pump.is_held_back(*side))
-            .map(|(_, account)| account.rate.wait(account.paid, now, account.worthwhile()))
+            .map(|(_, account)| account.rate.wait(account.paid, monotonic(), account.worthwhile()))
             .min()
             .map(Duration::from_nanos)
     }
