@@ -13,5 +13,6 @@ pub mod policy;
 pub mod ports;
 pub mod reap;
 pub mod reason;
+pub mod route;
 pub mod rules;
 pub mod seq;
