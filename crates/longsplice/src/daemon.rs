@@ -15,9 +15,10 @@ use tokio::{
 use crate::{
     admin::{Admin, ClaimError, Places, claim, server},
     config::Config,
-    listener::{BindError, Bound, Resources, Service},
+    listener::{BindError, Bound, Resources, Service, Settings},
     notify::notify,
     rulebook::{SetupError, set_up},
+    upstream::Upstreams,
 };
 
 /// Why a daemon could not start.
@@ -147,8 +148,13 @@ async fn serve_all(
     stopped: &watch::Receiver<bool>,
 ) -> Result<Served, BindError> {
     let (mut services, mut accepting) = (Vec::new(), Vec::new());
+    let upstreams = Arc::new(Upstreams::new(config, splicer));
     for (listener, bound) in config.listeners.iter().zip(bound) {
-        let service = Service::new(listener.clone(), splicer.clone(), Arc::clone(resources));
+        let settings = Settings {
+            listener: listener.clone(),
+            upstreams: Arc::clone(&upstreams),
+        };
+        let service = Service::new(settings, splicer.clone(), Arc::clone(resources));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));
         for socket in bound {
             accepting.push(socket.serve(Arc::clone(&service), stopped.clone()).await?);

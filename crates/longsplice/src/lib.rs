@@ -6,13 +6,16 @@
 pub mod address;
 pub mod admin;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod daemon;
 pub mod doctor;
+pub mod http;
 pub mod instance;
 pub mod listener;
 mod logging;
 mod notify;
 pub mod rulebook;
 pub mod show;
+pub mod tls;
 pub mod upstream;

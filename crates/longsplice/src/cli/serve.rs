@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     config::{
-        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, ListenerConfig, LogConfig, LogLevel, OnFull,
-        Period, rules,
+        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, HttpConfig, ListenerConfig, LogConfig,
+        LogLevel, OnChange, OnFull, OperationsConfig, Period, Protocol, rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -90,6 +90,8 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
         grace: args.grace.map_or(DEFAULT_GRACE, |p| p.0),
         log: LogConfig::default(),
         rules: Vec::new(),
+        operations: OperationsConfig::default(),
+        upstreams: Vec::new(),
         listeners: vec![ListenerConfig {
             name,
             listen,
@@ -102,6 +104,14 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),
+            protocol: Protocol::default(),
+            upstream: None,
+            accept_proxy: Vec::new(),
+            splice_from: None,
+            on_change: OnChange::default(),
+            tls: None,
+            http: HttpConfig::default(),
+            routes: Vec::new(),
         }],
     })
 }

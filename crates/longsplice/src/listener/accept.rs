@@ -32,7 +32,8 @@ async fn accept_forever(listener: TcpListener, service: Arc<Service>) {
         match listener.accept().await {
             Ok((client, peer)) => admission.admit(client, peer).await,
             Err(error) if concerns_one_connection(&error) => {
-                let listener = admission.service.config.name.as_str();
+                let settings = admission.service.settings();
+                let listener = settings.listener.name.as_str();
                 tracing::debug!(listener, %error, "a connection ended before it was accepted");
             }
             Err(error) => admission.wait(&error).await,
@@ -63,7 +64,7 @@ impl Admission {
                 }
                 Err(_) => {
                     self.say_full();
-                    if self.service.config.on_full == OnFull::Refuse {
+                    if self.service.settings().listener.on_full == OnFull::Refuse {
                         return connection::refuse(client, peer, &self.service, "max_connections");
                     }
                     // It is never closed; were it, the connection would be served without the limit.
@@ -96,7 +97,8 @@ impl Admission {
     // One line for each time that a limit is reached, not for each connection beyond it.
 
     fn say_full(&mut self) {
-        let config = &self.service.config;
+        let settings = self.service.settings();
+        let config = &settings.listener;
         if !mem::replace(&mut self.full, true) {
             let max_connections = config.max_connections;
             tracing::warn!(listener = config.name, max_connections, "the listener is full");
@@ -106,7 +108,7 @@ impl Admission {
     fn say_short(&mut self, reason: &str) {
         if !mem::replace(&mut self.short, true) {
             tracing::warn!(
-                listener = self.service.config.name,
+                listener = self.service.settings().listener.name,
                 reason,
                 "cannot accept: new connections wait until others end (raise LimitNOFILE= or `ulimit -n` if it lasts)"
             );
@@ -115,7 +117,10 @@ impl Admission {
 
     fn say_plenty(&mut self) {
         if mem::take(&mut self.short) {
-            tracing::info!(listener = self.service.config.name, "accepting again");
+            tracing::info!(
+                listener = self.service.settings().listener.name,
+                "accepting again"
+            );
         }
     }
 }

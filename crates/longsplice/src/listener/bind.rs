@@ -87,7 +87,7 @@ impl Bound {
             .listen(BACKLOG)
             .map_err(|source| BindError { address, source })?;
         prepare(&listener, address, &service).await;
-        tracing::info!(listener = service.config.name, %address, "listening on {address}");
+        tracing::info!(listener = service.settings().listener.name, %address, "listening on {address}");
         Ok(tokio::spawn(accept::accept(listener, service, stop)))
     }
 }
@@ -99,7 +99,7 @@ async fn prepare(listener: &TcpListener, address: SocketAddr, service: &Service)
     };
     if let Err(error) = service.splicer.prepare_listener(listener, target) {
         tracing::warn!(
-            listener = service.config.name, %address, %target, %error,
+            listener = service.settings().listener.name, %address, %target, %error,
             "the listening socket could not be prepared for splicing"
         );
     }

@@ -7,10 +7,14 @@ use std::{
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy};
 use longsplice_repair::unread;
-use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
+use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::Service;
-use crate::{config::SourceAddress, upstream::Upstream};
+use super::{Service, Settings};
+use crate::{
+    client::{Client, Stream},
+    config::Protocol,
+    http, tls,
+};
 
 /// Counts the connection as open for as long as this process holds it, or waits for its return.
 struct Held {
@@ -49,49 +53,53 @@ pub(super) fn spawn(
 /// Resets the connection: its client learns at once that nobody serves it.
 pub(super) fn refuse(client: TcpStream, peer: SocketAddr, service: &Service, reason: &str) {
     service.refused.fetch_add(1, Ordering::Relaxed);
-    tracing::info!(listener = service.config.name, %peer, reason, "connection refused");
+    tracing::info!(listener = service.settings().listener.name, %peer, reason, "connection refused");
     // If this fails, the client sees an orderly end instead, which still is one.
     let _ = client.set_zero_linger();
 }
 
-async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
-    let config = &service.config;
-    let name = config.name.as_str();
-    if let Err(error) = service.splicer.prepare_client(&client) {
+async fn serve(stream: TcpStream, peer: SocketAddr, service: &Service) {
+    let settings = service.settings();
+    let name = settings.listener.name.as_str();
+    if let Err(error) = service.splicer.prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
-    let server = match connect(&client, service).await {
-        Ok(server) => server,
-        Err(refused) => return refuse(client, peer, service, &refused),
+    let client = match Client::new(stream, peer) {
+        Ok(client) => client,
+        Err(error) => return tracing::debug!(listener = name, %peer, %error, "it ended before it was served"),
     };
-    let pair = Pair::new(client, server)
+    match settings.listener.protocol {
+        Protocol::Tcp => forward(client, &settings, service).await,
+        Protocol::Tls => match tls::peek(client).await {
+            Ok(client) => forward(client, &settings, service).await,
+            Err(error) => tracing::info!(listener = name, %peer, %error, "no ClientHello"),
+        },
+        Protocol::Http => http::serve(client, &settings, service).await,
+    }
+}
+
+/// Forwards a connection of which nothing more has to be read.
+async fn forward(client: Client, settings: &Settings, service: &Service) {
+    let config = &settings.listener;
+    let (name, peer) = (config.name.as_str(), client.peer);
+    let upstream = settings.upstreams.of_listener(config);
+    let lease = match settings.lease(upstream, &client, &service.splicer).await {
+        Ok(lease) => lease,
+        Err(error) => {
+            let Stream::Plain(socket) = client.stream;
+            return refuse(socket, peer, service, &error.to_string());
+        }
+    };
+    let Stream::Plain(socket) = client.stream;
+    let mut server = lease.stream;
+    if let Err(error) = server.write_all(&client.early).await {
+        return tracing::debug!(listener = name, %peer, %error, "the server is gone");
+    }
+    let pair = Pair::new(socket, server)
         .with_splice(config.splice)
         .with_detach(config.detach)
         .with_rate_limit(config.rate_limit);
     carry(pair, config.unsplice, &service.splicer, name, peer).await;
-}
-
-/// Leg B: to the listener's target, or to where the connection was going when it was intercepted.
-async fn connect(client: &TcpStream, service: &Service) -> Result<TcpStream, String> {
-    let config = &service.config;
-    let source = config
-        .intercept
-        .as_ref()
-        .map_or(SourceAddress::Forwarder, |i| i.source);
-    let upstream = Upstream {
-        splicer: &service.splicer,
-        client,
-        source,
-        timeout: config.connect_timeout,
-    };
-    if !config.to.is_empty() {
-        return upstream.connect(&config.to).await.map_err(|e| e.to_string());
-    }
-    let target = service.original_destination(client).map_err(|e| e.to_string())?;
-    upstream
-        .connect_to(target)
-        .await
-        .map_err(|e| format!("{target}: {e}"))
 }
 
 /// Forwards a pair to its end, however often it comes back.
@@ -156,7 +164,8 @@ pub(crate) fn spawn_reclaimed(
         Held::new(Arc::clone(service), [slot, service.resources.try_pair()])
     });
     tokio::spawn(async move {
-        let name = held.as_ref().map_or("none", |h| h.service.config.name.as_str());
+        let settings = held.as_ref().map(|h| h.service.settings());
+        let name = settings.as_ref().map_or("none", |s| s.listener.name.as_str());
         tracing::debug!(listener = name, %peer, flow = %returned.id, "taken back from the kernel");
         carry(returned.into(), Until::closed(), &splicer, name, peer).await;
     });

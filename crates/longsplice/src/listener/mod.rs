@@ -9,33 +9,44 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use longsplice_engine::{Splicer, intercept::is_local};
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::sync::Semaphore;
 
 pub use bind::{BindError, Bound};
 pub use resources::Resources;
 
 use crate::{
-    config::{ListenerConfig, Period},
-    upstream::same_family_first,
+    client::Client,
+    config::{ListenerConfig, Period, SourceAddress},
+    upstream::{Ask, Lease, Unavailable, Upstream, Upstreams, lease_original, same_family_first},
 };
 
 /// One listener at work: its configuration and what it counts. Its addresses share it.
 #[derive(Debug)]
 pub struct Service {
-    config: ListenerConfig,
+    /// Those of new connections.
+    settings: RwLock<Arc<Settings>>,
     splicer: Splicer,
     /// One permit for each connection that this process may hold, where that is limited.
     slots: Option<Arc<Semaphore>>,
     resources: Arc<Resources>,
     open: AtomicU64,
     refused: AtomicU64,
+}
+
+/// What a configuration says of a listener. A connection keeps the settings under which it was accepted.
+#[derive(Debug)]
+pub struct Settings {
+    /// The listener.
+    pub listener: ListenerConfig,
+    /// All upstreams.
+    pub upstreams: Arc<Upstreams>,
 }
 
 /// A listener as `status` shows it.
@@ -66,12 +77,13 @@ pub struct ListenerStatus {
 
 impl Service {
     /// A listener that is ready to serve; all listeners of the process share `resources`.
-    pub fn new(config: ListenerConfig, splicer: Splicer, resources: Arc<Resources>) -> Arc<Self> {
-        let slots = config
+    pub fn new(settings: Settings, splicer: Splicer, resources: Arc<Resources>) -> Arc<Self> {
+        let slots = settings
+            .listener
             .max_connections
             .map(|n| Arc::new(Semaphore::new((n as usize).min(Semaphore::MAX_PERMITS))));
         Arc::new(Service {
-            config,
+            settings: RwLock::new(Arc::new(settings)),
             splicer,
             slots,
             resources,
@@ -80,15 +92,27 @@ impl Service {
         })
     }
 
+    /// The settings of new connections.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The engine.
+    pub fn splicer(&self) -> &Splicer {
+        &self.splicer
+    }
+
     /// What `status` shows, given the addresses it is bound to.
     pub fn status(&self, listen: &[SocketAddr]) -> ListenerStatus {
-        let c = &self.config;
+        let settings = self.settings();
+        let c = &settings.listener;
         ListenerStatus {
             name: c.name.clone(),
             listen: listen.to_vec(),
-            to: match c.to.is_empty() {
-                true => vec!["original destination".to_owned()],
-                false => c.to.iter().map(ToString::to_string).collect(),
+            to: match (&c.upstream, c.to.is_empty()) {
+                (Some(name), _) => vec![name.clone()],
+                (None, true) => vec!["original destination".to_owned()],
+                (None, false) => c.to.iter().map(ToString::to_string).collect(),
             },
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
@@ -100,34 +124,56 @@ impl Service {
         }
     }
 
-    /// Where an intercepted connection was going: the local address of its socket.
-    fn original_destination(&self, client: &TcpStream) -> io::Result<SocketAddr> {
-        let local = client.local_addr()?;
-        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-        // Connected to, it would connect to itself, and that again.
-        let itself = self.config.listen.iter().any(|l| l.port() == local.port()) && is_local(local.ip());
-        match itself {
-            true => Err(io::Error::other(
-                "the connection is addressed to the listener itself, which is only there to intercept others",
-            )),
-            false => Ok(local),
-        }
-    }
-
     /// The address that connections accepted at `local` will most likely go to: what the engine prepares for.
     /// A name that cannot be resolved now is tried again at each connection, and reported here.
     async fn likely_target(&self, local: SocketAddr) -> Option<SocketAddr> {
-        for target in &self.config.to {
+        let settings = self.settings();
+        for target in &settings.listener.to {
             match target.resolve().await {
                 Ok(addresses) => return same_family_first(addresses, local.is_ipv4()).first().copied(),
                 Err(error) => {
                     tracing::warn!(
-                        listener = self.config.name, %target, %error,
+                        listener = settings.listener.name, %target, %error,
                         "the target has no address now; each connection will look again"
                     );
                 }
             }
         }
         None
+    }
+}
+
+impl Settings {
+    /// A connection of the client to a server: of this upstream, or, without one, to where the client was going.
+    ///
+    /// # Errors
+    /// What was tried.
+    pub async fn lease(
+        &self,
+        upstream: Option<&Arc<Upstream>>,
+        client: &Client,
+        splicer: &Splicer,
+    ) -> Result<Lease, Unavailable> {
+        let listener = &self.listener;
+        let ask = Ask {
+            client: client.stream.socket(),
+            peer: client.peer,
+            local: client.local,
+            source: listener
+                .intercept
+                .as_ref()
+                .map_or(SourceAddress::Forwarder, |i| i.source),
+        };
+        if let Some(upstream) = upstream {
+            return upstream.lease(&ask).await;
+        }
+        let to = client.local;
+        // Connected to, it would connect to itself, and that again.
+        if listener.listen.iter().any(|l| l.port() == to.port()) && is_local(to.ip()) {
+            let itself =
+                "the connection is addressed to the listener itself, which is only there to intercept others";
+            return Err(Unavailable::Original(to, io::Error::other(itself)));
+        }
+        lease_original(splicer, &ask, to, listener.connect_timeout).await
     }
 }

@@ -25,7 +25,7 @@ impl fmt::Display for Refused {
 
 /// How leg B of a connection is made.
 #[derive(Debug, Clone, Copy)]
-pub struct Upstream<'a> {
+pub struct Connector<'a> {
     /// The engine.
     pub splicer: &'a Splicer,
     /// Leg A.
@@ -36,7 +36,7 @@ pub struct Upstream<'a> {
     pub timeout: Duration,
 }
 
-impl Upstream<'_> {
+impl Connector<'_> {
     /// Connects to the first address that answers in time; names are looked up anew.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Upstream<'_> {
     /// # Errors
     /// Those of the system.
     pub async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
-        let Upstream {
+        let Connector {
             splicer,
             client,
             timeout,
@@ -133,13 +133,13 @@ mod tests {
             longsplice_engine::OpenError::Unsupported("a test".into()),
         );
         let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
-        let upstream = Upstream {
+        let connector = Connector {
             splicer: &splicer,
             client: &client,
             source: SourceAddress::Forwarder,
             timeout: Duration::from_secs(2),
         };
-        let e = upstream.connect(&targets).await.unwrap_err().to_string();
+        let e = connector.connect(&targets).await.unwrap_err().to_string();
         assert!(e.contains(&format!("{closed}: Connection refused")), "{e}");
         assert!(e.contains("no-such-host.invalid:80: "), "{e}");
     }
