@@ -57,7 +57,9 @@ struct Left {
 
 impl fmt::Debug for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ends").field("left", &self.left).finish_non_exhaustive()
+        f.debug_struct("Ends")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }
 

@@ -98,7 +98,10 @@ mod tests {
         let kept = KeptFacts::keep(&facts("/x", &alpn), [("x-tenant", &b"a"[..])].into_iter()).unwrap();
         let again = kept.facts();
         assert_eq!((again.method, again.host), (Some("GET"), Some("a.example")));
-        assert_eq!((again.path, again.query, again.sni), (Some("/x"), None, Some("b.example")));
+        assert_eq!(
+            (again.path, again.query, again.sni),
+            (Some("/x"), None, Some("b.example"))
+        );
         assert_eq!(again.alpn, alpn);
         assert!(again.headers.any("X-Tenant", &mut |value| value == b"a"));
     }
