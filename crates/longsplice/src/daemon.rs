@@ -164,6 +164,7 @@ async fn serve_all(
             listener: Arc::new(listener.clone()),
             routes: Table::default(),
             upstreams: Arc::clone(&upstreams),
+            terminator: None,
         };
         let service = Service::new(settings, Arc::clone(&shared));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));

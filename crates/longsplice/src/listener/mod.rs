@@ -30,6 +30,7 @@ use crate::{
     access_log::{AccessLog, AccessRecord},
     client::Client,
     config::{ListenerConfig, Period, SourceAddress},
+    tls::Terminator,
     upstream::{Ask, Lease, Unavailable, Upstream, Upstreams, lease_original, same_family_first},
 };
 
@@ -72,6 +73,8 @@ pub struct Settings {
     pub routes: Table,
     /// All upstreams.
     pub upstreams: Arc<Upstreams>,
+    /// Its certificates and what belongs to them, where it terminates TLS.
+    pub terminator: Option<Arc<Terminator>>,
 }
 
 /// A listener as `status` shows it.
@@ -194,15 +197,8 @@ impl Settings {
         splicer: &Splicer,
     ) -> Result<Lease, Unavailable> {
         let listener = &self.listener;
-        let ask = Ask {
-            client: client.stream.socket(),
-            peer: client.peer,
-            local: client.local,
-            source: listener
-                .intercept
-                .as_ref()
-                .map_or(SourceAddress::Forwarder, |i| i.source),
-        };
+        let source = listener.intercept.as_ref();
+        let ask = Ask::of(client, source.map_or(SourceAddress::Forwarder, |i| i.source));
         if let Some(upstream) = upstream {
             return upstream.lease(&ask).await;
         }
