@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{
+    Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
+};
 use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
@@ -13,7 +15,7 @@ use super::{Service, Settings};
 use crate::{
     client::{Client, Stream, Unfit},
     config::Protocol,
-    http,
+    http, tls,
 };
 
 /// Counts the connection as open for as long as this process holds it, or waits for its return.
@@ -93,7 +95,11 @@ async fn forward(client: Client, settings: &Settings, service: &Service) {
     };
     let socket = match client.stream {
         Stream::Plain(socket) => socket,
-        Stream::Tls(_) => return,
+        Stream::Tls(stream) => {
+            let passed = tls::relay(stream, lease.stream, &client.early).await;
+            service.splicer.count_relayed(RelayReason::Tls, passed.bytes());
+            return log_relayed(name, peer, &passed);
+        }
     };
     let mut server = lease.stream;
     if let Err(error) = server.write_all(&client.early).await {
@@ -184,6 +190,18 @@ fn log_end(listener: &str, peer: SocketAddr, summary: &Summary) {
         spliced = summary.spliced,
         relay_reason = summary.relay_reason.map(|r| r.as_str()),
         reset = summary.reset,
+        "connection ended"
+    );
+}
+
+fn log_relayed(listener: &str, peer: SocketAddr, passed: &tls::Passed) {
+    tracing::debug!(
+        listener, %peer,
+        to_server = passed.to_server,
+        to_client = passed.to_client,
+        relay_reason = RelayReason::Tls.as_str(),
+        reset = passed.end.is_err(),
+        error = passed.end.as_ref().err().map(tracing::field::display),
         "connection ended"
     );
 }
