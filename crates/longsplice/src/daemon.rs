@@ -20,6 +20,7 @@ use crate::{
     listener::{BindError, Bound, Resources, Service, Settings, Shared, Tracker},
     notify::notify,
     rulebook::{SetupError, set_up},
+    tls::{Terminator, TerminatorError},
     upstream::Upstreams,
 };
 
@@ -32,6 +33,9 @@ pub enum StartError {
     /// An address is taken.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A listener cannot terminate TLS.
+    #[error("listener {0}: {1}")]
+    Tls(String, TerminatorError),
     /// What a predecessor left in the kernel does not fit.
     #[error("cannot take over what is in the kernel: {0}")]
     Incompatible(String),
@@ -79,7 +83,7 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
             Ok(rules) => Ok((served, rules)),
             Err(error) => Err(error.into()),
         },
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     };
     let ((listeners, accepting), (rules, routing)) = match served {
         Ok(served) => served,
@@ -148,7 +152,7 @@ async fn serve_all(
     splicer: &Splicer,
     resources: &Arc<Resources>,
     stopped: &watch::Receiver<bool>,
-) -> Result<Served, BindError> {
+) -> Result<Served, StartError> {
     let (mut services, mut accepting) = (Vec::new(), Vec::new());
     let upstreams = Arc::new(Upstreams::new(config, splicer));
     let shared = Arc::new(Shared {
@@ -164,7 +168,7 @@ async fn serve_all(
             listener: Arc::new(listener.clone()),
             routes: Table::default(),
             upstreams: Arc::clone(&upstreams),
-            terminator: None,
+            terminator: Terminator::of(listener).map_err(|e| StartError::Tls(listener.name.clone(), e))?,
         };
         let service = Service::new(settings, Arc::clone(&shared));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));
