@@ -31,7 +31,12 @@ pub(super) fn spawn(
 /// Resets a connection that there is no place for.
 pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service) {
     let record = AccessRecord::new(&service.settings().listener.name, peer);
-    refuse(client, service, record.ended(Instant::now(), End::Refused), "max_connections");
+    refuse(
+        client,
+        service,
+        record.ended(Instant::now(), End::Refused),
+        "max_connections",
+    );
 }
 
 /// Resets the connection: its client learns at once that nobody serves it.

@@ -1,17 +1,21 @@
 //! A connection of which nothing more has to be read: a server is chosen, and the pair is the engine's.
 
-use std::{io, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
 use longsplice_core::route::Facts;
-use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{
+    Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
+};
 use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
+use tokio_rustls::server::TlsStream;
 
 use super::{Decided, Destination, KeptFacts, Open, Settings, connection::refuse};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream},
-    upstream::{Lease, Tenure},
+    tls,
+    upstream::{Lease, Tenure, Upstream},
 };
 
 /// Forwards a connection that began at `began`, to its end or until it runs on in the kernel.
@@ -27,28 +31,33 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
         Ok(lease) => lease,
         Err((end, reason)) => {
             let record = carried.record.ended(began, end);
-            return refuse(client.stream.into_socket(), carried.open.service(), record, &reason);
+            return refuse(
+                client.stream.into_socket(),
+                carried.open.service(),
+                record,
+                &reason,
+            );
         }
     };
     carried.tenure = Some(lease.tenure);
     let config = &settings.listener;
-    let mut server = lease.stream;
-    // A ClientHello fits a socket's buffer; a server that takes no byte of it is none.
-    let early = timeout(config.connect_timeout, server.write_all(&client.early)).await;
-    if let Err(error) = early.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-        tracing::debug!(listener = config.name, peer = %client.peer, %error, "the server is gone");
-        return carried.finish(End::ServerClosed);
-    }
-    carried.record.bytes_to_server += client.early.len() as u64;
     match client.stream {
+        Stream::Tls(stream) => carried.relay(stream, lease.stream, &client.early).await,
         Stream::Plain(socket) => {
+            let mut server = lease.stream;
+            // A ClientHello fits a socket's buffer; a server that takes no byte of it is none.
+            let early = timeout(config.connect_timeout, server.write_all(&client.early)).await;
+            if let Err(error) = early.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                tracing::debug!(listener = config.name, peer = %client.peer, %error, "the server is gone");
+                return carried.finish(End::ServerClosed);
+            }
+            carried.record.bytes_to_server += client.early.len() as u64;
             let pair = Pair::new(socket, server)
                 .with_splice(config.splice)
                 .with_detach(config.detach)
                 .with_rate_limit(config.rate_limit);
             carried.carry(pair, config.unsplice).await;
         }
-        tls @ Stream::Tls(_) => carried.relay(tls, server).await,
     }
 }
 
@@ -64,6 +73,27 @@ pub(super) struct Carried {
 impl Carried {
     /// Decides where it goes, and connects. What is refused has a reason.
     async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, (End, String)> {
+        let (upstream, decided) = self.decide(client, settings)?;
+        let splicer = self.open.service().splicer();
+        let leased = tokio::select! {
+            leased = settings.lease(upstream.as_ref(), client, splicer) => leased,
+            why = self.open.told_to_end() => return Err((why, "it was to end while it connected".into())),
+        };
+        let lease = leased.map_err(|error| (End::Unavailable, error.to_string()))?;
+        let server = lease.tenure.server();
+        self.record.server = Some(server.name().to_owned());
+        self.open.decide(Some(Decided {
+            server: Some(server.clone()),
+            ..decided
+        }));
+        Ok(lease)
+    }
+
+    fn decide(
+        &mut self,
+        client: &Client,
+        settings: &Settings,
+    ) -> Result<(Option<Arc<Upstream>>, Decided), (End, String)> {
         let none = Hello::default();
         let hello = client.hello.as_ref().unwrap_or(&none);
         let facts = Facts {
@@ -74,33 +104,25 @@ impl Carried {
         let (route, destination) = settings.decide(&facts);
         self.record.route = route.map(|route| route.name.clone());
         let upstream = match destination {
-            Destination::Upstream(upstream) => Some(upstream),
+            Destination::Upstream(upstream) => Some(Arc::clone(upstream)),
             Destination::Original => None,
             Destination::Status(_) | Destination::Redirect(_) => {
                 return Err((End::Refused, "a route says so".into()));
             }
         };
-        self.record.upstream = upstream.map(|upstream| upstream.name().to_owned());
-        let splicer = self.open.service().splicer().clone();
-        let leased = tokio::select! {
-            leased = settings.lease(upstream, client, &splicer) => leased,
-            why = self.open.told_to_end() => return Err((why, "it was to end while it connected".into())),
-        };
-        let lease = leased.map_err(|error| (End::Unavailable, error.to_string()))?;
-        let server = lease.tenure.server();
-        self.record.server = Some(server.name().to_owned());
-        self.open.decide(Some(Decided {
+        self.record.upstream = upstream.as_ref().map(|upstream| upstream.name().to_owned());
+        let decided = Decided {
             generation: settings.generation,
-            listener: settings.listener.clone(),
+            listener: Arc::clone(&settings.listener),
             route: route.cloned(),
             upstream: self.record.upstream.clone(),
-            server: Some(server.clone()),
+            server: None,
             facts: match Decided::wants_facts(settings) {
                 true => KeptFacts::keep(&facts, std::iter::empty()),
                 false => None,
             },
-        }));
-        Ok(lease)
+        };
+        Ok((upstream, decided))
     }
 
     /// Forwards a pair to its end, however often it comes back.
@@ -137,22 +159,26 @@ impl Carried {
         }
     }
 
-    /// Passes what was encrypted on, and encrypts what comes back: no segment of such a connection can be translated.
-    async fn relay(mut self, mut client: Stream, mut server: TcpStream) {
+    /// Passes on what is decrypted here: no segment of such a connection can be translated.
+    async fn relay(mut self, client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) {
+        // Told to end, both are dropped.
+        let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {
-            copied = tokio::io::copy_bidirectional(&mut client, &mut server) => match copied {
-                Ok((to_server, to_client)) => {
-                    self.record.bytes_to_server += to_server;
-                    self.record.bytes_to_client += to_client;
-                    End::Complete
+            passed = tls::relay(client, server, early) => {
+                self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
+                self.record.bytes_to_server += passed.to_server;
+                self.record.bytes_to_client += passed.to_client;
+                match &passed.end {
+                    Ok(()) => End::Complete,
+                    Err(error) => {
+                        tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
+                        End::Reset
+                    }
                 }
-                Err(error) => {
-                    tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
-                    End::Reset
-                }
-            },
+            }
             why = self.open.told_to_end() => why,
         };
+        self.record.relay_reason = Some(RelayReason::Tls);
         self.finish(end);
     }
 

@@ -48,7 +48,6 @@ pub struct Shared {
     turn: RwLock<()>,
 }
 
-
 impl Shared {
     /// Of a process with this engine; `stopping` turns true when it shuts down.
     pub fn new(splicer: Splicer, access_log: AccessLog, stopping: watch::Receiver<bool>) -> Arc<Shared> {

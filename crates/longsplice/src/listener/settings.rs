@@ -44,18 +44,23 @@ impl Settings {
     pub fn decide(&self, facts: &Facts<'_>) -> (Option<&Route>, Destination<'_>) {
         let taken = self.listener.routes.decide(facts);
         let route = taken.map(|(_, route)| route);
-        let destination = match route.map(|route| &route.action) {
-            None => self.upstreams.of_listener(&self.listener).map(Destination::Upstream),
+        (route, self.destination(route))
+    }
+
+    /// Where what this route takes goes; `None`: what no route takes.
+    pub fn destination<'a>(&'a self, route: Option<&'a Route>) -> Destination<'a> {
+        let upstream = match route.map(|route| &route.action) {
+            None => self.upstreams.of_listener(&self.listener),
             Some(Action::Upstream(name)) => match self.upstreams.get(name) {
-                Some(upstream) => Some(Destination::Upstream(upstream)),
                 // No configuration is like that.
-                None => Some(Destination::Status(503)),
+                None => return Destination::Status(503),
+                upstream => upstream,
             },
             Some(Action::Original) => None,
-            Some(Action::Status(status)) => Some(Destination::Status(*status)),
-            Some(Action::Redirect(to)) => Some(Destination::Redirect(to)),
+            Some(Action::Status(status)) => return Destination::Status(*status),
+            Some(Action::Redirect(to)) => return Destination::Redirect(to),
         };
-        (route, destination.unwrap_or(Destination::Original))
+        upstream.map_or(Destination::Original, Destination::Upstream)
     }
 
     /// A connection of the client to a server: of this upstream, or, without one, to where the client was going.

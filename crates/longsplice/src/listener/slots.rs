@@ -119,7 +119,10 @@ mod tests {
                 true => drop(held),
                 false => slots.set_limit(Some(2)),
             }
-            timeout(Duration::from_secs(5), task).await.expect("in time").unwrap();
+            timeout(Duration::from_secs(5), task)
+                .await
+                .expect("in time")
+                .unwrap();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use longsplice_engine::{FlowEnd, FlowEnded, FlowId};
+use tokio::sync::Notify;
 
 use super::{Decided, Service, open::Shown};
 use crate::{
@@ -25,6 +26,7 @@ const EARLY: usize = 64;
 pub struct Tracker {
     open: Mutex<HashMap<u64, Arc<Shown>>>,
     next: AtomicU64,
+    removed: Notify,
     left: Mutex<Left>,
 }
 
@@ -62,11 +64,26 @@ impl Tracker {
 
     pub(super) fn remove(&self, number: u64) {
         self.open().remove(&number);
+        self.removed.notify_waiters();
     }
 
     /// How many connections this process holds, or waits for.
     pub fn count(&self) -> usize {
         self.open().len()
+    }
+
+    /// Returns when there are none, or at this time.
+    pub(crate) async fn wait_empty(&self, until: Instant) {
+        let gone = async {
+            loop {
+                let removed = self.removed.notified();
+                if self.count() == 0 {
+                    return;
+                }
+                removed.await;
+            }
+        };
+        let _ = tokio::time::timeout_at(until.into(), gone).await;
     }
 
     /// Remembers a flow that its handler has left to the kernel.
@@ -107,7 +124,11 @@ impl Tracker {
     }
 
     /// Has those end of which `condition` holds, open or left; the flows among those left, which the caller is to end.
-    pub(crate) fn end_where(&self, why: End, mut condition: impl FnMut(&Decided) -> bool) -> (usize, Vec<FlowId>) {
+    pub(crate) fn end_where(
+        &self,
+        why: End,
+        mut condition: impl FnMut(&Decided) -> bool,
+    ) -> (usize, Vec<FlowId>) {
         // No handler waits for what is asked here.
         let open: Vec<_> = self.open().values().cloned().collect();
         let mut ending = 0;
@@ -130,7 +151,11 @@ impl Tracker {
 
     /// Has the connection end whose flow this is, if a handler has it; says why it ends, if none has. Whether one has.
     pub(crate) fn end(&self, id: FlowId, why: End) -> bool {
-        let of_it = self.open().values().find(|shown| shown.flow() == Some(id)).cloned();
+        let of_it = self
+            .open()
+            .values()
+            .find(|shown| shown.flow() == Some(id))
+            .cloned();
         if let Some(shown) = of_it {
             shown.end(why);
             return true;

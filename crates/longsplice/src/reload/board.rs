@@ -68,7 +68,13 @@ impl Board {
 
     /// The listeners in force.
     pub fn listeners(&self) -> Arc<Listeners> {
-        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).listeners)
+        Arc::clone(
+            &self
+                .state
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .listeners,
+        )
     }
 
     /// Which configuration it is.
@@ -91,7 +97,9 @@ impl Board {
     pub(super) fn show_failure(&self, error: &str) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.generation.failed_total += 1;
-        let error = error.get(..error.floor_char_boundary(LONGEST)).unwrap_or_default();
+        let error = error
+            .get(..error.floor_char_boundary(LONGEST))
+            .unwrap_or_default();
         state.generation.failed = Some(FailedReload {
             at: now(),
             error: error.to_owned(),

@@ -17,7 +17,9 @@ pub(super) struct Next {
 impl Next {
     pub(super) fn new<'a>(settings: impl Iterator<Item = &'a Arc<Settings>>) -> Next {
         Next {
-            listeners: settings.map(|s| (s.listener.name.clone(), Arc::clone(s))).collect(),
+            listeners: settings
+                .map(|s| (s.listener.name.clone(), Arc::clone(s)))
+                .collect(),
         }
     }
 

@@ -66,7 +66,12 @@ mod tests {
         ] {
             assert_eq!(differing(&now, &parse(head)), [key], "{head}");
         }
-        for head in ["grace = \"1s\"", "shutdown = \"end\"", "[log]\nlevel = \"debug\"", "on_change = \"reset\""] {
+        for head in [
+            "grace = \"1s\"",
+            "shutdown = \"end\"",
+            "[log]\nlevel = \"debug\"",
+            "on_change = \"reset\"",
+        ] {
             assert_eq!(differing(&now, &parse(head)), [""; 0], "{head}");
         }
     }
