@@ -151,3 +151,6 @@ impl Settler<'_> {
         all
     }
 }
+
+#[cfg(test)]
+mod tests;

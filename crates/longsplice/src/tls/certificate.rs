@@ -234,3 +234,6 @@ impl Stamp {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,3 +49,6 @@ impl Choice {
         found.or(self.first.as_ref()).map(Arc::clone)
     }
 }
+
+#[cfg(test)]
+mod tests;

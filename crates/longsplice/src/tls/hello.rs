@@ -19,6 +19,9 @@ pub const LONGEST: usize = 64 << 10;
 /// What one read may bring: what the acceptor takes at once.
 const CHUNK: usize = 4096;
 
+/// A fatal alert of this kind, as a record (RFC 8446 section 6.2).
+const UNEXPECTED_MESSAGE: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 10];
+
 /// Why a connection has no ClientHello that can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
@@ -64,40 +67,29 @@ pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
 }
 
 /// Reads on until the hello is complete; `bytes` have come already.
-pub(super) async fn read(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Result<Read, Unfit> {
-    let mut acceptor = Acceptor::default();
-    let mut seen = 0;
+pub(super) async fn read(socket: &mut TcpStream, bytes: Vec<u8>) -> Result<Read, Unfit> {
+    let mut reader = Reader::new(bytes);
     loop {
-        while let Some(rest) = bytes.get(seen..).filter(|rest| !rest.is_empty()) {
-            // It takes no more than its own buffer may hold, which is less than `LONGEST`.
-            match acceptor.read_tls(&mut &*rest) {
-                Ok(n) if n > 0 => seen += n,
-                _ => return Err(HelloError::TooLong.into()),
+        match reader.step() {
+            Step::NeedMore => {}
+            Step::Yes(accepted) => {
+                return Ok(Read {
+                    accepted: *accepted,
+                    bytes: reader.bytes,
+                    seen: reader.seen,
+                });
             }
-            match acceptor.accept() {
-                Ok(Some(accepted)) => {
-                    return Ok(Read {
-                        accepted,
-                        bytes,
-                        seen,
-                    });
-                }
-                Ok(None) => {}
-                Err((error, mut alert)) => {
-                    let mut record = Vec::new();
-                    if alert.write_all(&mut record).is_ok() {
-                        tell(socket, &record).await;
-                    }
-                    return Err(HelloError::No(error).into());
-                }
+            Step::No { error, alert } => {
+                tell(socket, &alert).await;
+                return Err(HelloError::No(error).into());
             }
+            Step::TooLong => return Err(HelloError::TooLong.into()),
         }
-        if bytes.len() >= LONGEST {
-            return Err(HelloError::TooLong.into());
-        }
-        bytes.reserve(CHUNK);
-        match socket.read_buf(&mut bytes).await {
-            Ok(0) if bytes.is_empty() => return Err(Unfit::Gone(io::ErrorKind::UnexpectedEof.into())),
+        reader.bytes.reserve(CHUNK);
+        match socket.read_buf(&mut reader.bytes).await {
+            Ok(0) if reader.bytes.is_empty() => {
+                return Err(Unfit::Gone(io::ErrorKind::UnexpectedEof.into()));
+            }
             Ok(0) => return Err(HelloError::Cut.into()),
             Ok(_) => {}
             Err(error) => return Err(Unfit::Gone(error)),
@@ -105,8 +97,69 @@ pub(super) async fn read(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Result<R
     }
 }
 
+/// Looks for a ClientHello in what has come so far.
+struct Reader {
+    acceptor: Acceptor,
+    bytes: Vec<u8>,
+    /// How many of them the acceptor has taken.
+    seen: usize,
+}
+
+/// What is known after some of the bytes.
+enum Step {
+    /// It may become one.
+    NeedMore,
+    /// It is complete.
+    Yes(Box<Accepted>),
+    /// It will never be one.
+    No { error: rustls::Error, alert: Vec<u8> },
+    /// It is not complete after [`LONGEST`] bytes.
+    TooLong,
+}
+
+impl Reader {
+    fn new(bytes: Vec<u8>) -> Reader {
+        Reader {
+            acceptor: Acceptor::default(),
+            bytes,
+            seen: 0,
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        while let Some(rest) = self.bytes.get(self.seen..).filter(|rest| !rest.is_empty()) {
+            // It takes no more than its own buffer may hold, which is less than `LONGEST`.
+            match self.acceptor.read_tls(&mut &*rest) {
+                Ok(n) if n > 0 => self.seen += n,
+                _ => return Step::TooLong,
+            }
+            match self.acceptor.accept() {
+                Ok(Some(accepted)) => return Step::Yes(Box::new(accepted)),
+                Ok(None) => {}
+                Err((error, mut told)) => {
+                    let mut alert = Vec::new();
+                    // Into memory: this cannot fail.
+                    let _ = told.write_all(&mut alert);
+                    // The acceptor has none for what is no handshake; an alert has no answer.
+                    if alert.is_empty() && !matches!(error, rustls::Error::AlertReceived(_)) {
+                        alert.extend(UNEXPECTED_MESSAGE);
+                    }
+                    return Step::No { error, alert };
+                }
+            }
+        }
+        match self.bytes.len() < LONGEST {
+            true => Step::NeedMore,
+            false => Step::TooLong,
+        }
+    }
+}
+
 /// Sends an alert, and has it arrive before the end. If it cannot be told, the close will have to do.
 async fn tell(socket: &mut TcpStream, alert: &[u8]) {
+    if alert.is_empty() {
+        return;
+    }
     let _ = options::set_reset_on_close(&*socket, false);
     let _ = socket.write_all(alert).await;
 }
@@ -125,3 +178,6 @@ impl Read {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use rustls::{
+    SignatureScheme,
     crypto::CryptoProvider,
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
@@ -30,7 +31,7 @@ pub(super) struct Keyring {
 }
 
 /// The state of all files.
-type Stamps = Vec<[Option<Stamp>; 2]>;
+pub(super) type Stamps = Vec<[Option<Stamp>; 2]>;
 
 impl Keyring {
     /// Reads them, and again whenever a file has changed; ends when it is dropped. Needs a tokio runtime.
@@ -71,13 +72,22 @@ impl Keyring {
         Ok(())
     }
 
-    fn stamps(&self) -> Stamps {
+    /// The certificate for a client that names this server and can use these schemes.
+    pub(super) fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .find(name, schemes)
+    }
+
+    /// How the files are now.
+    pub(super) fn stamps(&self) -> Stamps {
         let stamps = |f: &CertificateFiles| [Stamp::of(&f.certificate), Stamp::of(&f.key)];
         self.files.iter().map(stamps).collect()
     }
 
     /// Reads the files if they are not as they were at `before`; answers how they are now.
-    fn look(&self, before: Stamps) -> Stamps {
+    pub(super) fn look(&self, before: Stamps) -> Stamps {
         let now = self.stamps();
         if now != before {
             let listener = &self.listener;
@@ -111,9 +121,6 @@ async fn watch(keyring: Weak<Keyring>, mut stamps: Stamps) {
 
 impl ResolvesServerCert for Keyring {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(hello.server_name(), hello.signature_schemes())
+        self.find(hello.server_name(), hello.signature_schemes())
     }
 }

@@ -6,6 +6,8 @@ mod hello;
 mod keyring;
 mod relay;
 mod terminator;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::time::Duration;
 

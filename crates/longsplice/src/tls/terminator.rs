@@ -2,16 +2,17 @@
 
 use std::{io, sync::Arc};
 
+use longsplice_repair::options;
 use rustls::{
     ServerConfig,
     crypto::{CryptoProvider, ring},
 };
-use tokio::time::timeout;
-use tokio_rustls::server::StartHandshake;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_rustls::server::{StartHandshake, TlsStream};
 
 use super::{CertificateError, TIMEOUT, hello, keyring::Keyring};
 use crate::{
-    client::{Client, Stream, Unfit},
+    client::{Client, Hello, Stream, Unfit},
     config::{ListenerConfig, TlsConfig},
 };
 
@@ -82,37 +83,53 @@ impl Terminator {
     /// # Errors
     /// It failed, or took longer than [`TIMEOUT`]. Its reason was told to the client by an alert.
     pub async fn accept(&self, mut client: Client) -> Result<Client, Unfit> {
-        timeout(TIMEOUT, async {
-            let Stream::Plain(mut socket) = client.stream else {
-                return Ok(client);
-            };
-            let early = std::mem::take(&mut client.early);
-            let read = hello::read(&mut socket, early).await?;
-            client.hello = Some(read.hello());
-            let hello::Read {
-                accepted,
-                bytes,
-                seen,
-            } = read;
-            let mut rest = bytes.get(seen..).unwrap_or_default();
-            let mut fed = Ok(());
-            let handshake = StartHandshake::from_parts(accepted, socket).into_stream_with(
-                Arc::clone(&self.config),
-                |connection| {
-                    while fed.is_ok() && !rest.is_empty() {
-                        fed = connection.read_tls(&mut rest).and_then(|n| match n {
-                            0 => Err(io::ErrorKind::InvalidData.into()),
-                            _ => Ok(()),
-                        });
-                    }
-                },
-            );
-            fed.map_err(Unfit::Handshake)?;
-            let stream = handshake.await.map_err(Unfit::Handshake)?;
-            client.stream = Stream::Tls(Box::new(stream));
-            Ok(client)
-        })
-        .await
-        .unwrap_or(Err(Unfit::HandshakeLate(TIMEOUT)))
+        let Stream::Plain(socket) = client.stream else {
+            return Ok(client);
+        };
+        let early = std::mem::take(&mut client.early);
+        let (stream, hello) = timeout(TIMEOUT, self.handshake(socket, early))
+            .await
+            .unwrap_or(Err(Unfit::HandshakeLate(TIMEOUT)))?;
+        client.stream = Stream::Tls(Box::new(stream));
+        client.hello = Some(hello);
+        Ok(client)
+    }
+
+    async fn handshake(
+        &self,
+        mut socket: TcpStream,
+        early: Vec<u8>,
+    ) -> Result<(TlsStream<TcpStream>, Hello), Unfit> {
+        // Before the handshake is done an end in order hides no loss, and lets an alert arrive.
+        set_resets(&socket, false)?;
+        let read = hello::read(&mut socket, early).await?;
+        let hello = read.hello();
+        let hello::Read {
+            accepted,
+            bytes,
+            seen,
+        } = read;
+        let mut rest = bytes.get(seen..).unwrap_or_default();
+        let mut fed = Ok(());
+        let handshake =
+            StartHandshake::from_parts(accepted, socket).into_stream_with(Arc::clone(&self.config), |tls| {
+                while fed.is_ok() && !rest.is_empty() {
+                    fed = match tls.read_tls(&mut rest) {
+                        Ok(0) => Err(io::ErrorKind::InvalidData.into()),
+                        other => other.map(drop),
+                    };
+                }
+            });
+        fed.map_err(Unfit::Handshake)?;
+        let stream = handshake.await.map_err(Unfit::Handshake)?;
+        set_resets(stream.get_ref().0, true)?;
+        Ok((stream, hello))
     }
 }
+
+fn set_resets(socket: &TcpStream, on: bool) -> Result<(), Unfit> {
+    options::set_reset_on_close(socket, on).map_err(|error| Unfit::Gone(error.into()))
+}
+
+#[cfg(test)]
+mod tests;
