@@ -1,0 +1,77 @@
+//! The one timer of a connection. Most waits end long before it, so it is moved as seldom as possible.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// It was too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Late;
+
+/// Limits of time, one after the other.
+#[derive(Debug)]
+pub(super) struct Clock {
+    /// Made at the first wait. It may ring before the limit, and is moved then.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Clock {
+    pub(super) fn new() -> Clock {
+        Clock { sleep: None }
+    }
+
+    /// What the future gives, if it does so within `limit`.
+    pub(super) async fn within<F: Future>(&mut self, limit: Duration, future: F) -> Result<F::Output, Late> {
+        let mut future = pin!(future);
+        let mut deadline = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Ok(output));
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+            self.poll_until(deadline, cx).map(|()| Err(Late))
+        })
+        .await
+    }
+
+    fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() >= deadline || Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_of_all_lengths_hold_one_after_the_other() {
+        let mut clock = Clock::new();
+        for ms in [50, 1_000, 10, 10, 5_000, 0, 200] {
+            let limit = Duration::from_millis(ms);
+            let before = Instant::now();
+            assert_eq!(clock.within(limit, pending::<()>()).await, Err(Late));
+            let took = before.elapsed();
+            assert!(took >= limit && took <= limit + Duration::from_millis(2), "{ms}: {took:?}");
+            assert_eq!(clock.within(limit, async { 7 }).await, Ok(7));
+        }
+    }
+}
