@@ -43,7 +43,7 @@ impl Buffer {
 
     /// The first `n` are used.
     pub(super) fn consume(&mut self, n: usize) {
-        self.start = (self.start + n).min(self.end);
+        self.start = self.start.saturating_add(n).min(self.end);
         if self.start == self.end {
             self.start = 0;
             self.end = 0;

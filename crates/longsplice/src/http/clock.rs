@@ -27,14 +27,26 @@ impl Clock {
 
     /// What the future gives, if it does so within `limit`.
     pub(super) async fn within<F: Future>(&mut self, limit: Duration, future: F) -> Result<F::Output, Late> {
-        let mut future = pin!(future);
         let mut deadline = None;
-        poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Ok(output));
-            }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
-            self.poll_until(deadline, cx).map(|()| Err(Late))
+        self.race(future, || *deadline.get_or_insert_with(|| Instant::now() + limit))
+            .await
+    }
+
+    /// What the future gives, if it does so before `deadline`.
+    pub(super) async fn by<F: Future>(&mut self, deadline: Instant, future: F) -> Result<F::Output, Late> {
+        self.race(future, || deadline).await
+    }
+
+    /// The deadline is not asked for where the future is ready at once.
+    async fn race<F: Future>(
+        &mut self,
+        future: F,
+        mut deadline: impl FnMut() -> Instant,
+    ) -> Result<F::Output, Late> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => self.poll_until(deadline(), cx).map(|()| Err(Late)),
         })
         .await
     }
