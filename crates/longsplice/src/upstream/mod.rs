@@ -1,17 +1,23 @@
 //! Upstreams: sets of servers, of which each connection or request gets one.
 
 mod connect;
+mod lease;
+mod place;
+mod server;
 
-use std::{collections::HashMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use longsplice_engine::Splicer;
-use tokio::net::TcpStream;
 
-pub use connect::{Connector, Refused, same_family_first};
+use connect::Connector;
+pub use connect::same_family_first;
+pub use lease::{Ask, Failure, KeyKind, Lease, Tenure, Unavailable, lease_original};
+use place::Place;
+pub use server::{Server, ServerId};
 
 use crate::{
     address::Target,
-    config::{Config, ListenerConfig, SourceAddress},
+    config::{Config, ListenerConfig},
 };
 
 /// All upstreams of a configuration.
@@ -31,58 +37,8 @@ pub struct Upstream {
     splicer: Splicer,
 }
 
-/// Who asks for a server.
-#[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
-    /// Leg A.
-    pub client: &'a TcpStream,
-    /// The client's address, by the PROXY header where one was read.
-    pub peer: SocketAddr,
-    /// Where the client connected to.
-    pub local: SocketAddr,
-    /// Whose address the server sees.
-    pub source: SourceAddress,
-}
-
-/// A connection to a server.
-#[derive(Debug)]
-pub struct Lease {
-    /// Leg B.
-    pub stream: TcpStream,
-    /// Whether it has served a request before.
-    pub reused: bool,
-    /// Counts as one of its server's connections until it is dropped.
-    pub tenure: Tenure,
-}
-
-/// A connection's place at its server.
-#[derive(Debug)]
-pub struct Tenure {
-    server: String,
-}
-
-/// No server.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// None answered.
-    #[error("{0}")]
-    Refused(#[from] Refused),
-    /// The original destination did not.
-    #[error("{0}: {1}")]
-    Original(SocketAddr, std::io::Error),
-}
-
-impl Unavailable {
-    /// The status code for a client that speaks HTTP (RFC 9110 section 15.6).
-    pub fn status(&self) -> u16 {
-        match self {
-            Unavailable::Refused(_) | Unavailable::Original(..) => 502,
-        }
-    }
-}
-
 impl Upstreams {
-    /// Those of a configuration.
+    /// Those of a configuration; within a runtime, where what watches them runs.
     pub fn new(config: &Config, splicer: &Splicer) -> Upstreams {
         let upstream = |name: &str, servers: &[Target], connect_timeout| {
             Arc::new(Upstream {
@@ -110,6 +66,13 @@ impl Upstreams {
         }
     }
 
+    /// Those of the next configuration: servers that stay keep their state. Takes effect at once, for connections of the old
+    /// configuration too: call it when nothing can fail any more.
+    #[must_use]
+    pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
+        Upstreams::new(config, splicer)
+    }
+
     /// The upstream of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.by_name.get(name)
@@ -130,58 +93,34 @@ impl Upstream {
         &self.name
     }
 
-    /// A connection to one of its servers.
+    /// What of a request its choice depends on.
+    pub fn key(&self) -> KeyKind {
+        KeyKind::None
+    }
+
+    /// The name of the cookie that keeps a client at its server.
+    pub fn sticky(&self) -> Option<&str> {
+        None
+    }
+
+    /// A connection to one of its servers: chooses one, waits for a place in the queue where all are full, and takes an idle
+    /// connection or makes one; where that fails, at other servers, as `retries` says.
+    ///
+    /// Cancel-safe: dropped, it gives up its place, in the queue too.
     ///
     /// # Errors
-    /// What was tried.
+    /// What was tried, or why nothing was.
     pub async fn lease(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
-        let connector = Connector {
-            splicer: &self.splicer,
-            client: ask.client,
-            source: ask.source,
-            timeout: self.connect_timeout,
-        };
-        let stream = connector.connect(&self.servers).await?;
-        let server = stream.peer_addr().map(|a| a.to_string()).unwrap_or_default();
+        let connector = Connector::new(&self.splicer, ask, self.connect_timeout);
+        let stream = connector
+            .connect(&self.servers)
+            .await
+            .map_err(Unavailable::Refused)?;
+        let address = stream.peer_addr().unwrap_or(ask.local);
         Ok(Lease {
             stream,
             reused: false,
-            tenure: Tenure { server },
+            tenure: Tenure::new(Place::outside(address)),
         })
-    }
-}
-
-/// A connection to where the client was going.
-///
-/// # Errors
-/// What it answered.
-pub async fn lease_original(
-    splicer: &Splicer,
-    ask: &Ask<'_>,
-    to: SocketAddr,
-    timeout: Duration,
-) -> Result<Lease, Unavailable> {
-    let connector = Connector {
-        splicer,
-        client: ask.client,
-        source: ask.source,
-        timeout,
-    };
-    let stream = connector
-        .connect_to(to)
-        .await
-        .map_err(|error| Unavailable::Original(to, error))?;
-    Ok(Lease {
-        stream,
-        reused: false,
-        tenure: Tenure {
-            server: to.to_string(),
-        },
-    })
-}
-
-impl fmt::Display for Tenure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.server)
     }
 }
