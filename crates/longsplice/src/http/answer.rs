@@ -102,21 +102,25 @@ impl Session<'_> {
         request: &Request,
         answer: &OwnAnswer,
     ) -> Option<Wire<Stream>> {
-        let goes_on = request.body.is_empty()
-            && request.persistence == Persistence::KeepAlive
-            && self.persistence() == Persistence::KeepAlive;
-        let persistence = if goes_on { Persistence::KeepAlive } else { Persistence::Close };
+        let whole = request.whole.filter(|_| {
+            request.persistence == Persistence::KeepAlive
+                && self.persistence() == Persistence::KeepAlive
+        });
+        let persistence = match whole {
+            Some(_) => Persistence::KeepAlive,
+            None => Persistence::Close,
+        };
         let bytes = answer.bytes(request.kind, persistence);
         let limit = self.settings.listener.http.body_timeout;
         let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
         if !matches!(written, Ok(Ok(()))) {
             return None;
         }
-        if !goes_on {
+        let Some(whole) = whole else {
             self.say_goodbye(client).await;
             return None;
-        }
-        client.buffer.consume(request.length);
+        };
+        client.buffer.consume(whole);
         Some(client)
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Request {
     pub(super) is_idempotent: bool,
     /// How many bytes of the client's buffer are its head.
     pub(super) length: usize,
+    /// The same with its body, if all of that is there, too.
+    pub(super) whole: Option<usize>,
     /// The head as it is sent on.
     pub(super) head: Head,
 }
@@ -145,7 +147,7 @@ impl Session<'_> {
             Some(Action::Status(status)) => Err(OwnAnswer::new(*status, "this is what the switch is configured to say")),
             Some(Action::Redirect(to)) => Err(OwnAnswer::redirect(to.location(&origin_form(&head)))),
         };
-        let request = self.request(&head, length);
+        let request = self.request(&head, length, client.buffer.len());
         match to {
             Ok(destination) => Decision::Forward(request, destination),
             Err(answer) => Decision::Answer(request, answer),
@@ -164,7 +166,7 @@ impl Session<'_> {
         })
     }
 
-    fn request(&self, head: &RequestHead<'_>, length: usize) -> Request {
+    fn request(&self, head: &RequestHead<'_>, length: usize, buffered: usize) -> Request {
         let to = ToServer {
             persistence: Persistence::KeepAlive,
             forwarded: self.forwarded(),
@@ -179,6 +181,11 @@ impl Session<'_> {
             persistence: head.persistence(),
             is_idempotent: is_idempotent(head.method()),
             length,
+            whole: match head.body() {
+                Body::None => Some(length),
+                Body::Length(n) => usize::try_from(n).ok().map(|n| length.saturating_add(n)).filter(|n| *n <= buffered),
+                Body::Chunked | Body::UntilClose => None,
+            },
             head: outgoing,
         }
     }

@@ -35,6 +35,14 @@ impl Readable for Stream {
     }
 }
 
+/// A write that failed.
+#[derive(Debug)]
+pub(super) struct NotWritten {
+    /// So many bytes went before.
+    pub(super) written: usize,
+    pub(super) error: io::Error,
+}
+
 /// A stream with what was read of it and not yet used.
 #[derive(Debug)]
 pub(super) struct Wire<S> {
@@ -72,15 +80,19 @@ impl<S: Readable> Wire<S> {
     }
 
     /// Writes both, one after the other, in one call where the system takes it.
-    pub(super) async fn write_both(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let (mut first, mut second) = (first, second);
-        while !(first.is_empty() && second.is_empty()) {
-            let n = poll_fn(|cx| self.poll_write_both(cx, first, second)).await?;
-            let of_first = n.min(first.len());
-            first = &first[of_first..];
-            second = &second[n - of_first..];
+    pub(super) async fn write_both(&mut self, first: &[u8], second: &[u8]) -> Result<(), NotWritten> {
+        let mut written = 0;
+        let all = first.len() + second.len();
+        while written < all {
+            let of_second = second.get(written.saturating_sub(first.len())..).unwrap_or_default();
+            let of_first = first.get(written..).unwrap_or_default();
+            match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
+                Ok(n) => written += n,
+                Err(error) => return Err(NotWritten { written, error }),
+            }
         }
-        self.flush().await
+        let flushed = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await;
+        flushed.map_err(|error| NotWritten { written, error })
     }
 
     fn poll_write_both(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> Poll<io::Result<usize>> {
@@ -96,10 +108,5 @@ impl<S: Readable> Wire<S> {
             0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
             n => Poll::Ready(Ok(n)),
         }
-    }
-
-    /// TLS holds records back until it is told.
-    async fn flush(&mut self) -> io::Result<()> {
-        poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await
     }
 }

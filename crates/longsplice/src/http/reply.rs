@@ -1,0 +1,199 @@
+//! A reply: its head understood, and passed on with its body.
+
+use std::{borrow::Cow, future::poll_fn, task::Poll};
+
+use longsplice_core::http::{
+    Body, HeadError, Persistence, ReplyHead,
+    rewrite::{self, SetCookie, ToClient},
+};
+
+use super::{
+    body::{Broken, Passage},
+    clock::Late,
+    exchange::Failed,
+    request::{Destination, Head, Request},
+    server::AtServer,
+    session::Session,
+    splice::Carried,
+    wire::Wire,
+};
+use crate::{client::Stream, upstream::Failure};
+
+/// What has to be known of a reply once its head is read.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Body,
+    pub(super) is_interim: bool,
+    /// The connections are no longer HTTP after its head.
+    pub(super) switches: bool,
+    /// Whether the server's connection serves another request.
+    pub(super) server: Persistence,
+    /// Whether the client's does.
+    pub(super) client: Persistence,
+    /// How many bytes of the server's buffer are its head.
+    pub(super) length: usize,
+    head: Head,
+}
+
+impl Reply {
+    /// The head as it is sent on; `buffer` is the server's, which still begins with it.
+    pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
+        self.head.bytes(buffer)
+    }
+}
+
+impl Session<'_> {
+    /// Reads the head that the first `length` bytes of the server's buffer are.
+    pub(super) fn understand(
+        &self,
+        length: usize,
+        request: &Request,
+        to: &Destination,
+        at: &AtServer,
+    ) -> Result<Reply, HeadError> {
+        let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
+        let head = ReplyHead::parse(bytes, request.kind, &self.limits)?;
+        at.tenure.answered(head.status(), at.sent_at.elapsed());
+        let is_whole = at.upload.is_done();
+        let goes_on = is_whole
+            && request.persistence == Persistence::KeepAlive
+            && self.persistence() == Persistence::KeepAlive
+            && head.body() != Body::UntilClose;
+        let client = if goes_on { Persistence::KeepAlive } else { Persistence::Close };
+        let to_client = ToClient {
+            persistence: client,
+            version: request.kind.version,
+            set_cookie: self.cookie(to, at),
+        };
+        let outgoing = match rewrite::reply(&head, &to_client) {
+            Cow::Borrowed(same) => Head::Same(length - same.len()..length),
+            Cow::Owned(new) => Head::New(new),
+        };
+        Ok(Reply {
+            status: head.status(),
+            body: head.body(),
+            is_interim: head.is_interim(),
+            switches: head.switches(),
+            server: if is_whole { head.persistence() } else { Persistence::Close },
+            client,
+            length,
+            head: outgoing,
+        })
+    }
+
+    /// The cookie that brings the client back to this server, if it does not have it.
+    fn cookie<'a>(&self, to: &'a Destination, at: &'a AtServer) -> Option<SetCookie<'a>> {
+        let Destination::Upstream { upstream, sticky, .. } = to else {
+            return None;
+        };
+        let value = at.tenure.cookie().filter(|value| sticky.as_deref() != Some(value))?;
+        Some(SetCookie {
+            name: upstream.sticky()?,
+            value,
+            secure: self.https,
+        })
+    }
+
+    /// Passes a reply on; the client's connection, if another request may follow.
+    pub(super) async fn reply(
+        &mut self,
+        mut client: Wire<Stream>,
+        request: &Request,
+        mut at: AtServer,
+        reply: Reply,
+    ) -> Option<Wire<Stream>> {
+        if reply.switches {
+            client.buffer.consume(at.kept);
+            self.tunnel(client, at, &reply).await;
+            return None;
+        }
+        let mut download = Passage::new(reply.body);
+        let behind = at.wire.buffer.data().get(reply.length..).unwrap_or_default();
+        let ready = match download.look(behind) {
+            Ok(ready) => ready,
+            Err(error) => {
+                let failed = Failed::Server(Failure::Malformed, error.to_string());
+                return self.failed(client, request, at, failed).await;
+            }
+        };
+        client.buffer.consume(at.kept);
+        if reply.body == Body::UntilClose {
+            // Only a reset tells its end from ours.
+            let _ = client.stream.socket().set_zero_linger();
+        }
+        let head = reply.bytes(at.wire.buffer.data());
+        let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
+        let limit = self.settings.listener.http.body_timeout;
+        if !matches!(self.clock.within(limit, begin).await, Ok(Ok(()))) {
+            return None;
+        }
+        at.wire.buffer.consume(reply.length + ready);
+        download.wrote_ready();
+        let carried = match at.is_sent() {
+            true => self.carry(client, at, download).await,
+            false => self.carry_both(client, at, download).await,
+        };
+        self.conclude(carried, request, &reply).await
+    }
+
+    /// Passes the rest of a reply while the body of its request is still coming.
+    async fn carry_both(&mut self, mut client: Wire<Stream>, mut at: AtServer, mut download: Passage) -> Carried {
+        let limit = self.settings.listener.http.body_timeout;
+        while !download.is_done() {
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
+                    return Poll::Ready(passed);
+                }
+                if at.is_sent() {
+                    return Poll::Pending;
+                }
+                match at.upload.poll_pass(cx, &mut client, &mut at.wire) {
+                    Poll::Ready(Err(Broken::To(_))) => {
+                        at.refuses = true;
+                        Poll::Ready(Ok(()))
+                    }
+                    // What comes of the request is of no use any more; the reply is.
+                    Poll::Ready(Err(Broken::Malformed(_) | Broken::CutShort)) => {
+                        at.refuses = true;
+                        Poll::Ready(Ok(()))
+                    }
+                    polled => polled,
+                }
+            });
+            match self.clock.within(limit, step).await {
+                Ok(Ok(())) => {}
+                Ok(Err(broken)) => return Carried::Cut(client, broken.to_string()),
+                Err(Late) => return Carried::Cut(client, "nothing came for too long".to_owned()),
+            }
+        }
+        Carried::Whole(client, at, download)
+    }
+
+    /// What becomes of both connections after a reply.
+    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
+        let (client, at) = match carried {
+            Carried::Whole(client, at, _) => (client, at),
+            Carried::Cut(client, why) => {
+                tracing::debug!(listener = self.settings.listener.name, peer = %self.peer, why, "the reply was cut short");
+                // An end in order would make it look whole.
+                let _ = client.stream.socket().set_zero_linger();
+                return None;
+            }
+            Carried::Over => return None,
+        };
+        // What stands behind a reply is none of it: nobody knows what it is.
+        if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() {
+            at.tenure.give_back(at.wire.stream);
+        }
+        match (reply.client, request.persistence) {
+            (Persistence::KeepAlive, _) => Some(client),
+            (Persistence::Close, Persistence::Close) if client.stream.is_plain() && reply.body != Body::UntilClose => None,
+            (Persistence::Close, _) => {
+                let _ = longsplice_repair::options::set_reset_on_close(client.stream.socket(), false);
+                self.say_goodbye(client).await;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A request's connection to its server.
+
+use longsplice_core::http::Body;
+use tokio::{net::TcpStream, time::Instant};
+
+use super::{
+    body::Passage,
+    request::{Destination, Request},
+    session::Session,
+    wire::Wire,
+};
+use crate::{
+    client::Stream,
+    config::SourceAddress,
+    listener::is_itself,
+    upstream::{Ask, Lease, Tenure, Unavailable, lease_original},
+};
+
+/// A leased connection and what has passed over it.
+#[derive(Debug)]
+pub(super) struct AtServer {
+    pub(super) wire: Wire<TcpStream>,
+    pub(super) tenure: Tenure,
+    /// It has served a request before, and may be dead without our knowing.
+    pub(super) reused: bool,
+    /// The body of the request.
+    pub(super) upload: Passage,
+    /// The server takes no more of it.
+    pub(super) refuses: bool,
+    /// So many bytes at the front of the client's buffer are the request, while it may be sent again.
+    pub(super) kept: usize,
+    pub(super) sent_at: Instant,
+}
+
+impl AtServer {
+    pub(super) fn new(lease: Lease, body: Body) -> AtServer {
+        AtServer {
+            wire: Wire::new(lease.stream, Vec::new()),
+            tenure: lease.tenure,
+            reused: lease.reused,
+            upload: Passage::new(body),
+            refuses: false,
+            kept: 0,
+            sent_at: Instant::now(),
+        }
+    }
+
+    /// Nothing more of the request will be sent.
+    pub(super) fn is_sent(&self) -> bool {
+        self.upload.is_done() || self.refuses
+    }
+}
+
+impl Session<'_> {
+    /// A connection for a request, a new one if it must not be dead.
+    pub(super) async fn lease(
+        &self,
+        client: &Wire<Stream>,
+        to: &Destination,
+        fresh: bool,
+    ) -> Result<Lease, Unavailable> {
+        let listener = &self.settings.listener;
+        let source = listener.intercept.as_ref();
+        let ask = Ask {
+            client: client.stream.socket(),
+            peer: self.peer,
+            local: self.local,
+            source: source.map_or(SourceAddress::Forwarder, |i| i.source),
+            key: None,
+            sticky: None,
+            fresh,
+            not: &[],
+        };
+        match to {
+            Destination::Upstream { upstream, key, sticky } => {
+                let ask = Ask {
+                    key: key.as_deref(),
+                    sticky: sticky.as_deref(),
+                    ..ask
+                };
+                upstream.lease(&ask).await
+            }
+            Destination::Original => {
+                if let Some(itself) = is_itself(listener, self.local) {
+                    return Err(itself);
+                }
+                lease_original(self.service.splicer(), &ask, self.local, listener.connect_timeout).await
+            }
+        }
+    }
+}
