@@ -153,6 +153,7 @@ async fn serve_all(
         let settings = Settings {
             listener: listener.clone(),
             upstreams: Arc::clone(&upstreams),
+            terminator: None,
         };
         let service = Service::new(settings, splicer.clone(), Arc::clone(resources));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));

@@ -11,9 +11,9 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::{Service, Settings};
 use crate::{
-    client::{Client, Stream},
+    client::{Client, Stream, Unfit},
     config::Protocol,
-    http, tls,
+    http,
 };
 
 /// Counts the connection as open for as long as this process holds it, or waits for its return.
@@ -64,16 +64,18 @@ async fn serve(stream: TcpStream, peer: SocketAddr, service: &Service) {
     if let Err(error) = service.splicer.prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
-    let client = match Client::new(stream, peer) {
+    let client = match Client::accept(stream, peer, &settings).await {
         Ok(client) => client,
-        Err(error) => return tracing::debug!(listener = name, %peer, %error, "it ended before it was served"),
+        Err(Unfit::Gone(error)) => {
+            return tracing::debug!(listener = name, %peer, %error, "it ended before it was served");
+        }
+        Err(reason) => {
+            service.refused.fetch_add(1, Ordering::Relaxed);
+            return tracing::info!(listener = name, %peer, %reason, "connection refused");
+        }
     };
     match settings.listener.protocol {
-        Protocol::Tcp => forward(client, &settings, service).await,
-        Protocol::Tls => match tls::peek(client).await {
-            Ok(client) => forward(client, &settings, service).await,
-            Err(error) => tracing::info!(listener = name, %peer, %error, "no ClientHello"),
-        },
+        Protocol::Tcp | Protocol::Tls => forward(client, &settings, service).await,
         Protocol::Http => http::serve(client, &settings, service).await,
     }
 }
@@ -86,11 +88,13 @@ async fn forward(client: Client, settings: &Settings, service: &Service) {
     let lease = match settings.lease(upstream, &client, &service.splicer).await {
         Ok(lease) => lease,
         Err(error) => {
-            let Stream::Plain(socket) = client.stream;
-            return refuse(socket, peer, service, &error.to_string());
+            return refuse(client.stream.into_socket(), peer, service, &error.to_string());
         }
     };
-    let Stream::Plain(socket) = client.stream;
+    let socket = match client.stream {
+        Stream::Plain(socket) => socket,
+        Stream::Tls(_) => return,
+    };
     let mut server = lease.stream;
     if let Err(error) = server.write_all(&client.early).await {
         return tracing::debug!(listener = name, %peer, %error, "the server is gone");

@@ -1,11 +1,12 @@
 //! TLS: ClientHellos that are read and passed on, and connections that are terminated here.
 
-use crate::client::Client;
+mod hello;
+mod terminator;
 
-/// Reads a ClientHello, and leaves it in `early`.
-///
-/// # Errors
-/// It is none, or does not come.
-pub async fn peek(client: Client) -> std::io::Result<Client> {
-    Ok(client)
-}
+use std::time::Duration;
+
+pub use hello::{HelloError, LONGEST, peek};
+pub use terminator::Terminator;
+
+/// How long a ClientHello may take to come; where TLS is terminated, the whole handshake.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
