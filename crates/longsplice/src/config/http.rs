@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use longsplice_core::policy::parse_bytes;
+use longsplice_core::{http::rewrite::ForwardedFields, policy::parse_bytes};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -22,22 +22,18 @@ pub struct HttpConfig {
     /// How long a server may take to begin its reply: 504 after that.
     pub reply_timeout: Duration,
     /// Which fields tell the server of the client.
-    pub forwarded: Vec<Forwarded>,
+    pub forwarded: ForwardedFields,
     /// How many requests of one client connection are served.
     pub max_requests: u64,
 }
 
 /// A field that tells the server of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Forwarded {
-    /// `X-Forwarded-For`: its address, behind what is there already.
+enum Field {
     XForwardedFor,
-    /// `X-Forwarded-Proto`: `http` or `https`.
     XForwardedProto,
-    /// `X-Forwarded-Host`: the host that it asked for.
     XForwardedHost,
-    /// `Forwarded` (RFC 7239): all of it.
     Forwarded,
 }
 
@@ -49,7 +45,7 @@ impl Default for HttpConfig {
             idle_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(60),
             reply_timeout: Duration::from_secs(60),
-            forwarded: Vec::new(),
+            forwarded: ForwardedFields::default(),
             max_requests: 10_000,
         }
     }
@@ -65,7 +61,7 @@ pub(super) struct Raw {
     body_timeout: Option<Spanned<Period>>,
     reply_timeout: Option<Spanned<Period>>,
     #[serde(default)]
-    forwarded: Vec<Spanned<Forwarded>>,
+    forwarded: Vec<Spanned<Field>>,
     max_requests: Option<Spanned<i64>>,
 }
 
@@ -111,14 +107,18 @@ impl Settler<'_> {
         }
     }
 
-    fn forwarded(&mut self, given: Vec<Spanned<Forwarded>>) -> Vec<Forwarded> {
-        let mut all = Vec::new();
+    fn forwarded(&mut self, given: Vec<Spanned<Field>>) -> ForwardedFields {
+        let mut all = ForwardedFields::default();
         for field in given {
-            if all.contains(field.get_ref()) {
-                let help = "each is sent once; name each once";
-                self.complain(field.span(), "this field is named twice", help);
+            let named = match field.get_ref() {
+                Field::XForwardedFor => &mut all.x_for,
+                Field::XForwardedProto => &mut all.x_proto,
+                Field::XForwardedHost => &mut all.x_host,
+                Field::Forwarded => &mut all.standard,
+            };
+            if std::mem::replace(named, true) {
+                self.complain(field.span(), "this field is named twice", "name each once");
             }
-            all.push(field.into_inner());
         }
         all
     }
@@ -126,6 +126,8 @@ impl Settler<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::config::parse;
 
@@ -137,7 +139,7 @@ mod tests {
     fn every_key_is_taken_and_what_is_left_out_has_its_default() {
         let all = "head_timeout = \"1s\"\nmax_head = \"64KiB\"\nidle_timeout = \"2s\"\nbody_timeout = \"3s\"\n\
                    reply_timeout = \"4s\"\nforwarded = [\"x-forwarded-for\", \"forwarded\"]\nmax_requests = 5";
-        let http = |text: &str| parse(&listener(text), "t").unwrap().listeners[0].http.clone();
+        let http = |text: &str| parse(Path::new("t"), &listener(text)).unwrap().listeners[0].http.clone();
         let s = Duration::from_secs;
         let expected = HttpConfig {
             head_timeout: s(1),
@@ -145,7 +147,11 @@ mod tests {
             idle_timeout: s(2),
             body_timeout: s(3),
             reply_timeout: s(4),
-            forwarded: vec![Forwarded::XForwardedFor, Forwarded::Forwarded],
+            forwarded: ForwardedFields {
+                x_for: true,
+                standard: true,
+                ..ForwardedFields::default()
+            },
             max_requests: 5,
         };
         assert_eq!(http(all), expected);
@@ -163,7 +169,8 @@ mod tests {
             ("forwarded = [\"via\"]", "x-forwarded-for"),
             ("head_timout = \"1s\"", "head_timeout"),
         ] {
-            let error = parse(&listener(text), "t").unwrap_err().to_string();
+            let wrong = parse(Path::new("t"), &listener(text)).unwrap_err();
+            let error: String = wrong.iter().map(ToString::to_string).collect();
             assert!(error.contains(remedy), "{text}: {error}");
         }
     }

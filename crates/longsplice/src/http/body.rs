@@ -7,7 +7,6 @@ use std::{
 };
 
 use longsplice_core::http::{Body, ChunkError, Chunks};
-use tokio::io::AsyncWrite;
 
 use super::wire::{Readable, Wire};
 

@@ -10,7 +10,8 @@ use std::{
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// It was too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nothing came or went for too long")]
 pub(super) struct Late;
 
 /// Limits of time, one after the other.

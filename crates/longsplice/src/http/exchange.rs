@@ -79,7 +79,7 @@ impl Session<'_> {
     }
 
     /// Tells the client what has become of its request.
-    async fn failed(
+    pub(super) async fn failed(
         &mut self,
         client: Wire<Stream>,
         request: &Request,
@@ -157,7 +157,7 @@ impl Session<'_> {
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
         let write = at
             .wire
-            .write_both(request.bytes(bytes), body.get(..ready).unwrap_or_default());
+            .write_both(request.head.bytes(bytes), body.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
             Ok(Ok(())) => at.upload.wrote_ready(),

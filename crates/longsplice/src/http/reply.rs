@@ -105,7 +105,8 @@ impl Session<'_> {
     ) -> Option<Wire<Stream>> {
         if reply.switches {
             client.buffer.consume(at.kept);
-            self.tunnel(client, at, &reply).await;
+            let head = reply.bytes(at.wire.buffer.data()).to_vec();
+            self.tunnel(client, at, &head, reply.length).await;
             return None;
         }
         let mut download = Passage::new(reply.body);
@@ -164,16 +165,16 @@ impl Session<'_> {
             match self.clock.within(limit, step).await {
                 Ok(Ok(())) => {}
                 Ok(Err(broken)) => return Carried::Cut(client, broken.to_string()),
-                Err(Late) => return Carried::Cut(client, "nothing came for too long".to_owned()),
+                Err(Late) => return Carried::Cut(client, Late.to_string()),
             }
         }
-        Carried::Whole(client, at, download)
+        Carried::Whole(client, at)
     }
 
     /// What becomes of both connections after a reply.
     async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
         let (client, at) = match carried {
-            Carried::Whole(client, at, _) => (client, at),
+            Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, why) => {
                 tracing::debug!(listener = self.settings.listener.name, peer = %self.peer, why, "the reply was cut short");
                 // An end in order would make it look whole.

@@ -15,7 +15,7 @@ use super::{
     answer::{OwnAnswer, Refusal},
     clock::Late,
     facts::{FieldsOf, facts, key},
-    session::Session,
+    session::{Session, stopping},
     wire::Wire,
 };
 use crate::{client::Stream, upstream::Upstream};
@@ -112,7 +112,7 @@ impl Session<'_> {
     /// Between two requests: a shutdown ends the wait.
     async fn wait_for_request(&mut self, client: &mut Wire<Stream>) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
-        let stopping = self.service.stopping();
+        let stopping = stopping(self.service);
         let read = async {
             tokio::select! {
                 biased;
@@ -166,6 +166,15 @@ impl Session<'_> {
         })
     }
 
+    fn forwarded(&self) -> Option<rewrite::Forwarded> {
+        let fields = self.settings.listener.http.forwarded;
+        (!fields.is_empty()).then_some(rewrite::Forwarded {
+            fields,
+            client: self.peer.ip(),
+            https: self.https,
+        })
+    }
+
     fn request(&self, head: &RequestHead<'_>, length: usize, buffered: usize) -> Request {
         let to = ToServer {
             persistence: Persistence::KeepAlive,
@@ -191,10 +200,10 @@ impl Session<'_> {
     }
 }
 
-impl Request {
-    /// The head as it is sent on; `buffer` is the client's, which still begins with it.
+impl Head {
+    /// Its bytes; `buffer` still begins with the head that was read.
     pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
-        match &self.head {
+        match self {
             Head::Same(range) => buffer.get(range.clone()).unwrap_or_default(),
             Head::New(bytes) => bytes,
         }

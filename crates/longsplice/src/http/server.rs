@@ -5,15 +5,14 @@ use tokio::{net::TcpStream, time::Instant};
 
 use super::{
     body::Passage,
-    request::{Destination, Request},
+    request::Destination,
     session::Session,
     wire::Wire,
 };
 use crate::{
     client::Stream,
     config::SourceAddress,
-    listener::is_itself,
-    upstream::{Ask, Lease, Tenure, Unavailable, lease_original},
+    upstream::{Ask, Lease, Tenure, Unavailable},
 };
 
 /// A leased connection and what has passed over it.
@@ -80,12 +79,7 @@ impl Session<'_> {
                 };
                 upstream.lease(&ask).await
             }
-            Destination::Original => {
-                if let Some(itself) = is_itself(listener, self.local) {
-                    return Err(itself);
-                }
-                lease_original(self.service.splicer(), &ask, self.local, listener.connect_timeout).await
-            }
+            Destination::Original => self.settings.lease_original(&ask, self.service.splicer()).await,
         }
     }
 }

@@ -85,9 +85,19 @@ impl Session<'_> {
     /// Whether the client may send another request after this one, as far as we are concerned.
     pub(super) fn persistence(&self) -> Persistence {
         let is_last = self.requests >= self.settings.listener.http.max_requests;
-        match is_last || self.service.is_stopping() {
+        match is_last || is_stopping(self.service) {
             true => Persistence::Close,
             false => Persistence::KeepAlive,
         }
     }
+}
+
+/// Whether no more requests are to be taken.
+fn is_stopping(_: &Service) -> bool {
+    false
+}
+
+/// Returns when no more requests are to be taken.
+pub(super) async fn stopping(_: &Service) {
+    std::future::pending().await
 }

@@ -31,6 +31,8 @@ impl Readable for Stream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.poll_read_ready(cx),
+            // Some of it may be decrypted already.
+            Stream::Tls(_) => Poll::Ready(Ok(())),
         }
     }
 }

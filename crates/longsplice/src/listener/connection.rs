@@ -107,7 +107,7 @@ async fn forward(client: Client, settings: &Settings, service: &Service) {
 }
 
 /// Forwards a pair to its end, however often it comes back.
-async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
+pub(crate) async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
     let mut until = conditions;
     loop {
         let returned = match splicer.splice(pair, until).await {
