@@ -1,8 +1,13 @@
 //! Routes that can never win, because an earlier one takes all that they would.
 
-use super::{Condition, Route, Table, host::Hosts, path::PathText};
+use super::{Condition, Route, Table, Want, host::Hosts, path::PathText};
 
 impl Table {
+    /// Whether nothing gets past it: a route has no conditions.
+    pub fn takes_all(&self) -> bool {
+        self.routes.iter().any(|route| route.conditions.is_empty())
+    }
+
     /// Each route that an earlier one hides, with that one: (later, earlier), from 0. Not everything is seen: two routes that
     /// together take all, or expressions that take the same.
     pub fn hidden(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
@@ -21,6 +26,17 @@ impl Route {
     fn takes_all_of(&self, other: &Route) -> bool {
         let implied = |mine: &Condition| other.conditions.iter().any(|theirs| mine.takes_all_of(theirs));
         self.conditions.iter().all(implied)
+    }
+}
+
+impl Route {
+    /// Two of its conditions that are never both true. Not every such pair is seen.
+    pub fn contradiction(&self) -> Option<(&Condition, &Condition)> {
+        let others = |a| self.conditions.iter().map(move |b| (a, b));
+        self.conditions
+            .iter()
+            .flat_map(others)
+            .find(|(a, b)| a.excludes(b))
     }
 }
 
@@ -50,9 +66,31 @@ impl Condition {
             (Header(a, mine), Header(b, theirs)) => {
                 a.as_str().eq_ignore_ascii_case(b.as_str()) && mine.takes_all_of(theirs)
             }
+            (Cookie(Some(_), Want::Absent), Cookie(None, Want::Absent)) => true,
             (Cookie(None, mine), Cookie(Some(_), theirs)) => any_cookie_takes(mine, theirs),
             (Cookie(a, mine), Cookie(b, theirs)) => a == b && mine.takes_all_of(theirs),
             (a, b) => a == b,
+        }
+    }
+}
+
+impl Condition {
+    /// Never true where the other one is.
+    fn excludes(&self, other: &Condition) -> bool {
+        use Condition::*;
+        let none =
+            |paths: &[PathText], takes: &dyn Fn(&str) -> bool| !paths.iter().any(|p| takes(p.as_str()));
+        match (self, other) {
+            (Path(paths), PathPrefix(b)) => none(paths, &|p| b.iter().any(|b| p.starts_with(b.as_str()))),
+            (Path(paths), Extension(b)) => none(paths, &|p| b.iter().any(|b| b.ends(p))),
+            (Path(paths), PathRegex(b)) => none(paths, &|p| b.iter().any(|b| b.is_match(p.as_bytes()))),
+            (Query(true), Cgi(false)) => true,
+            (Method(b), Cgi(false)) => b.iter().all(|m| !matches!(m.as_str(), "GET" | "HEAD")),
+            (Header(a, Want::Absent), Header(b, want)) => {
+                a.as_str().eq_ignore_ascii_case(b.as_str()) && *want != Want::Absent
+            }
+            (Cookie(a, Want::Absent), Cookie(b, want)) => (a.is_none() || a == b) && *want != Want::Absent,
+            _ => false,
         }
     }
 }
@@ -62,7 +100,6 @@ fn hosts_within(mine: &Hosts, theirs: &Hosts) -> bool {
 }
 
 /// A cookie that must be there is one; that one of them must be absent says nothing of the others.
-fn any_cookie_takes(mine: &super::Want, theirs: &super::Want) -> bool {
-    use super::Want::Absent;
-    *mine != Absent && *theirs != Absent && mine.takes_all_of(theirs)
+fn any_cookie_takes(mine: &Want, theirs: &Want) -> bool {
+    *mine != Want::Absent && *theirs != Want::Absent && mine.takes_all_of(theirs)
 }

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
+use longsplice_core::route::Table;
 use longsplice_engine::SplicerConfig;
 
 use super::{
@@ -111,7 +112,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             on_change: OnChange::default(),
             tls: None,
             http: HttpConfig::default(),
-            routes: Vec::new(),
+            routes: Table::default(),
         }],
     })
 }

@@ -24,6 +24,7 @@ use std::{
 use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
+    route::Table,
 };
 use longsplice_engine::{
     Shutdown, SplicerConfig, Until,
@@ -36,7 +37,6 @@ pub use http::HttpConfig;
 pub use intercept::{InterceptConfig, SourceAddress};
 pub use operations::{OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
-pub use route::RouteConfig;
 pub use tls::TlsConfig;
 pub use upstream::UpstreamConfig;
 
@@ -112,7 +112,7 @@ pub struct ListenerConfig {
     /// Limits of HTTP.
     pub http: HttpConfig,
     /// Which upstream a connection or request gets; the first that matches.
-    pub routes: Vec<RouteConfig>,
+    pub routes: Table,
 }
 
 /// What a listener reads of a connection before it chooses a server.
