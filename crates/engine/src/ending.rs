@@ -28,6 +28,9 @@ impl Driver<'_> {
             if !self.pump.is_empty() && self.wait(None).await == Woken::Stop {
                 return Ok(self.conclude(Over::stopped(), None));
             }
+            if self.entry.is_to_end() {
+                return Ok(self.conclude(Over::asked(), None));
+            }
         }
         // Counts what was relayed.
         let _ = self.summary(self.spliced, false);
@@ -60,6 +63,7 @@ impl Driver<'_> {
             detach: self.detach,
             outstanding: self.outstanding,
             rate_limit: self.throttle.limit(),
+            handle: self.handle,
             before,
         }))
     }

@@ -6,6 +6,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use longsplice_core::route::Table;
 use longsplice_engine::{OpenError, Splicer};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -13,9 +14,10 @@ use tokio::{
 };
 
 use crate::{
+    access_log::AccessLog,
     admin::{Admin, ClaimError, Places, claim, server},
     config::Config,
-    listener::{BindError, Bound, Resources, Service, Settings},
+    listener::{BindError, Bound, Resources, Service, Settings, Shared, Tracker},
     notify::notify,
     rulebook::{SetupError, set_up},
     upstream::Upstreams,
@@ -149,13 +151,22 @@ async fn serve_all(
 ) -> Result<Served, BindError> {
     let (mut services, mut accepting) = (Vec::new(), Vec::new());
     let upstreams = Arc::new(Upstreams::new(config, splicer));
+    let shared = Arc::new(Shared {
+        splicer: splicer.clone(),
+        resources: Arc::clone(resources),
+        tracker: Tracker::default(),
+        access_log: AccessLog::default(),
+        stopping: stopped.clone(),
+    });
     for (listener, bound) in config.listeners.iter().zip(bound) {
         let settings = Settings {
-            listener: listener.clone(),
+            generation: 1,
+            listener: Arc::new(listener.clone()),
+            routes: Table::default(),
             upstreams: Arc::clone(&upstreams),
             terminator: None,
         };
-        let service = Service::new(settings, splicer.clone(), Arc::clone(resources));
+        let service = Service::new(settings, Arc::clone(&shared));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));
         for socket in bound {
             accepting.push(socket.serve(Arc::clone(&service), stopped.clone()).await?);

@@ -15,7 +15,7 @@ use super::{
     answer::{OwnAnswer, Refusal},
     clock::Late,
     facts::{FieldsOf, facts, key},
-    session::{Session, stopping},
+    session::Session,
     wire::Wire,
 };
 use crate::{client::Stream, upstream::Upstream};
@@ -112,7 +112,7 @@ impl Session<'_> {
     /// Between two requests: a shutdown ends the wait.
     async fn wait_for_request(&mut self, client: &mut Wire<Stream>) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
-        let stopping = stopping(self.service);
+        let stopping = self.service.stopping();
         let read = async {
             tokio::select! {
                 biased;

@@ -11,13 +11,14 @@ use super::{
 };
 use crate::{
     client::{Client, Hello, Stream},
-    listener::{Service, Settings},
+    listener::{Open, Service, Settings},
 };
 
 /// What the requests of a connection share.
 pub(super) struct Session<'a> {
     pub(super) settings: &'a Settings,
     pub(super) service: &'a Service,
+    pub(super) open: &'a Open,
     pub(super) clock: Clock,
     pub(super) limits: Limits,
     pub(super) peer: SocketAddr,
@@ -29,10 +30,11 @@ pub(super) struct Session<'a> {
 }
 
 /// Serves a client's requests until its connection ends.
-pub async fn serve(client: Client, settings: &Settings, service: &Service) {
+pub async fn serve(client: Client, settings: &Settings, open: &Open) {
     let mut session = Session {
         settings,
-        service,
+        service: open.service(),
+        open,
         clock: Clock::new(),
         limits: limits(settings.listener.http.max_head),
         peer: client.peer,
@@ -85,19 +87,9 @@ impl Session<'_> {
     /// Whether the client may send another request after this one, as far as we are concerned.
     pub(super) fn persistence(&self) -> Persistence {
         let is_last = self.requests >= self.settings.listener.http.max_requests;
-        match is_last || is_stopping(self.service) {
+        match is_last || self.service.is_stopping() {
             true => Persistence::Close,
             false => Persistence::KeepAlive,
         }
     }
-}
-
-/// Whether no more requests are to be taken.
-fn is_stopping(_: &Service) -> bool {
-    false
-}
-
-/// Returns when no more requests are to be taken.
-pub(super) async fn stopping(_: &Service) {
-    std::future::pending().await
 }

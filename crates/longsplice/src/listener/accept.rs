@@ -72,14 +72,14 @@ impl Admission {
                 }
             },
         };
-        let descriptors = match self.service.resources.try_pair() {
+        let descriptors = match self.service.shared.resources.try_pair() {
             Some(pair) => {
                 self.say_plenty();
                 Some(pair)
             }
             None => {
                 self.say_short("the limit of descriptors is reached");
-                self.service.resources.pair().await
+                self.service.shared.resources.pair().await
             }
         };
         connection::spawn(client, peer, Arc::clone(&self.service), [slot, descriptors]);
@@ -89,7 +89,7 @@ impl Admission {
     async fn wait(&mut self, error: &io::Error) {
         self.say_short(&error.to_string());
         tokio::select! {
-            () = self.service.resources.freed.notified() => {}
+            () = self.service.shared.resources.freed.notified() => {}
             () = time::sleep(RETRY) => {}
         }
     }

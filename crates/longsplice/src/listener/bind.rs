@@ -97,7 +97,7 @@ async fn prepare(listener: &TcpListener, address: SocketAddr, service: &Service)
     let Some(target) = service.likely_target(address).await else {
         return;
     };
-    if let Err(error) = service.splicer.prepare_listener(listener, target) {
+    if let Err(error) = service.splicer().prepare_listener(listener, target) {
         tracing::warn!(
             listener = service.settings().listener.name, %address, %target, %error,
             "the listening socket could not be prepared for splicing"

@@ -9,35 +9,12 @@ use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Unt
 use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::{Service, Settings};
+use super::{Open, Service, Settings};
 use crate::{
     client::{Client, Stream, Unfit},
     config::Protocol,
     http,
 };
-
-/// Counts the connection as open for as long as this process holds it, or waits for its return.
-struct Held {
-    service: Arc<Service>,
-    _permits: [Option<OwnedSemaphorePermit>; 2],
-}
-
-impl Held {
-    fn new(service: Arc<Service>, permits: [Option<OwnedSemaphorePermit>; 2]) -> Held {
-        service.open.fetch_add(1, Ordering::Relaxed);
-        Held {
-            service,
-            _permits: permits,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.service.open.fetch_sub(1, Ordering::Relaxed);
-        self.service.resources.freed.notify_one();
-    }
-}
 
 /// Serves the connection in a task of its own, which gives the permits back at its end.
 pub(super) fn spawn(
@@ -46,8 +23,8 @@ pub(super) fn spawn(
     service: Arc<Service>,
     permits: [Option<OwnedSemaphorePermit>; 2],
 ) {
-    let held = Held::new(service, permits);
-    tokio::spawn(async move { serve(client, peer, &held.service).await });
+    let open = Open::new(service, permits);
+    tokio::spawn(async move { serve(client, peer, &open).await });
 }
 
 /// Resets the connection: its client learns at once that nobody serves it.
@@ -58,10 +35,14 @@ pub(super) fn refuse(client: TcpStream, peer: SocketAddr, service: &Service, rea
     let _ = client.set_zero_linger();
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, service: &Service) {
+async fn serve(stream: TcpStream, peer: SocketAddr, open: &Open) {
+    let service = open.service();
     let settings = service.settings();
     let name = settings.listener.name.as_str();
-    if let Err(error) = service.splicer.prepare_client(&stream) {
+    if settings.listener.protocol == Protocol::Http {
+        // Its messages say where they end: a socket that closes in order makes none look whole.
+        service.splicer().note_accepted();
+    } else if let Err(error) = service.splicer().prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
     let client = match Client::accept(stream, peer, &settings).await {
@@ -75,17 +56,18 @@ async fn serve(stream: TcpStream, peer: SocketAddr, service: &Service) {
         }
     };
     match settings.listener.protocol {
-        Protocol::Tcp | Protocol::Tls => forward(client, &settings, service).await,
-        Protocol::Http => http::serve(client, &settings, service).await,
+        Protocol::Tcp | Protocol::Tls => forward(client, &settings, open).await,
+        Protocol::Http => http::serve(client, &settings, open).await,
     }
 }
 
 /// Forwards a connection of which nothing more has to be read.
-async fn forward(client: Client, settings: &Settings, service: &Service) {
+async fn forward(client: Client, settings: &Settings, open: &Open) {
+    let service = open.service();
     let config = &settings.listener;
     let (name, peer) = (config.name.as_str(), client.peer);
     let upstream = settings.upstreams.of_listener(config);
-    let lease = match settings.lease(upstream, &client, &service.splicer).await {
+    let lease = match settings.lease(upstream, &client, service.splicer()).await {
         Ok(lease) => lease,
         Err(error) => {
             return refuse(client.stream.into_socket(), peer, service, &error.to_string());
@@ -103,7 +85,7 @@ async fn forward(client: Client, settings: &Settings, service: &Service) {
         .with_splice(config.splice)
         .with_detach(config.detach)
         .with_rate_limit(config.rate_limit);
-    carry(pair, config.unsplice, &service.splicer, name, peer).await;
+    carry(pair, config.unsplice, service.splicer(), name, peer).await;
 }
 
 /// Forwards a pair to its end, however often it comes back.
@@ -165,10 +147,10 @@ pub(crate) fn spawn_reclaimed(
             .slots
             .clone()
             .and_then(|slots| slots.try_acquire_owned().ok());
-        Held::new(Arc::clone(service), [slot, service.resources.try_pair()])
+        Open::new(Arc::clone(service), [slot, service.shared.resources.try_pair()])
     });
     tokio::spawn(async move {
-        let settings = held.as_ref().map(|h| h.service.settings());
+        let settings = held.as_ref().map(|h| h.service().settings());
         let name = settings.as_ref().map_or("none", |s| s.listener.name.as_str());
         tracing::debug!(listener = name, %peer, flow = %returned.id, "taken back from the kernel");
         carry(returned.into(), Until::closed(), &splicer, name, peer).await;

@@ -3,6 +3,8 @@
 mod accept;
 mod bind;
 pub(crate) mod connection;
+mod facts;
+mod open;
 mod resources;
 
 use std::{
@@ -14,15 +16,19 @@ use std::{
     },
 };
 
+use longsplice_core::route::Table;
 use longsplice_engine::{Splicer, intercept::is_local};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 pub use bind::{BindError, Bound};
 pub(crate) use connection::carry;
+pub use facts::{KeptFacts, MAX_KEPT};
+pub use open::{Decided, Open, Tracker};
 pub use resources::Resources;
 
 use crate::{
+    access_log::{AccessLog, AccessRecord},
     client::Client,
     config::{ListenerConfig, Period, SourceAddress},
     tls::Terminator,
@@ -34,19 +40,38 @@ use crate::{
 pub struct Service {
     /// Those of new connections.
     settings: RwLock<Arc<Settings>>,
-    splicer: Splicer,
+    shared: Arc<Shared>,
     /// One permit for each connection that this process may hold, where that is limited.
     slots: Option<Arc<Semaphore>>,
-    resources: Arc<Resources>,
     open: AtomicU64,
     refused: AtomicU64,
 }
 
-/// What a configuration says of a listener. A connection keeps the settings under which it was accepted.
+/// What all listeners of a process share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The engine.
+    pub splicer: Splicer,
+    /// Descriptors.
+    pub resources: Arc<Resources>,
+    /// Open connections.
+    pub tracker: Tracker,
+    /// Where requests and connections are told of, when they are over.
+    pub access_log: AccessLog,
+    /// Turns true when the daemon shuts down: what is between two requests ends.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// What a configuration says of a listener. A connection keeps the settings under which it was accepted; a session of HTTP asks
+/// for those of each request.
 #[derive(Debug)]
 pub struct Settings {
+    /// Which configuration of this process it is, from 1.
+    pub generation: u64,
     /// The listener.
-    pub listener: ListenerConfig,
+    pub listener: Arc<ListenerConfig>,
+    /// Its routes.
+    pub routes: Table,
     /// All upstreams.
     pub upstreams: Arc<Upstreams>,
     /// Its certificates and what belongs to them, where it terminates TLS.
@@ -81,16 +106,15 @@ pub struct ListenerStatus {
 
 impl Service {
     /// A listener that is ready to serve; all listeners of the process share `resources`.
-    pub fn new(settings: Settings, splicer: Splicer, resources: Arc<Resources>) -> Arc<Self> {
+    pub fn new(settings: Settings, shared: Arc<Shared>) -> Arc<Self> {
         let slots = settings
             .listener
             .max_connections
             .map(|n| Arc::new(Semaphore::new((n as usize).min(Semaphore::MAX_PERMITS))));
         Arc::new(Service {
             settings: RwLock::new(Arc::new(settings)),
-            splicer,
+            shared,
             slots,
-            resources,
             open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         })
@@ -103,7 +127,28 @@ impl Service {
 
     /// The engine.
     pub fn splicer(&self) -> &Splicer {
-        &self.splicer
+        &self.shared.splicer
+    }
+
+    /// Descriptors, logs and what else all listeners share.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Whether the daemon shuts down.
+    pub fn is_stopping(&self) -> bool {
+        *self.shared.stopping.borrow()
+    }
+
+    /// Returns when the daemon shuts down. Cancel-safe.
+    pub async fn stopping(&self) {
+        // Its sender is gone only when all is over.
+        let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
+    }
+
+    /// A request, or a connection of which no requests are read, is over: it is counted and logged.
+    pub fn finished(&self, record: AccessRecord) {
+        self.shared.access_log.write(record);
     }
 
     /// What `status` shows, given the addresses it is bound to.
