@@ -10,7 +10,7 @@ use super::{
     session::Session,
     wire::Wire,
 };
-use crate::{client::Stream, upstream::Unavailable};
+use crate::{access_log::End, client::Stream, upstream::Unavailable};
 
 /// How long a client is listened to that does not stop talking, and how much of it is thrown away: a reset would take the
 /// answer out of its hands (RFC 9112 section 9.6).
@@ -23,7 +23,9 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// A reply that no server gave.
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
-    pub(super) status: u16,
+    status: u16,
+    /// How the request ends with it.
+    end: End,
     why: Cow<'static, str>,
     location: Option<String>,
     retry_after: Option<u32>,
@@ -31,12 +33,13 @@ pub(super) struct OwnAnswer {
 
 /// The answer to what was not understood. Where the next request would begin nobody knows.
 #[derive(Debug)]
-pub(super) struct Refusal(pub(super) OwnAnswer);
+pub(super) struct Refusal(OwnAnswer);
 
 impl OwnAnswer {
-    pub(super) fn new(status: u16, why: impl Into<Cow<'static, str>>) -> OwnAnswer {
+    pub(super) fn new(status: u16, end: End, why: impl Into<Cow<'static, str>>) -> OwnAnswer {
         OwnAnswer {
             status,
+            end,
             why: why.into(),
             location: None,
             retry_after: None,
@@ -46,8 +49,18 @@ impl OwnAnswer {
     pub(super) fn redirect(location: String) -> OwnAnswer {
         OwnAnswer {
             location: Some(location),
-            ..OwnAnswer::new(308, "what you asked for is at the address in Location")
+            ..OwnAnswer::new(308, End::Refused, "what you asked for is at the address in Location")
         }
+    }
+
+    /// A reload took it away between two looks.
+    pub(super) fn no_upstream() -> OwnAnswer {
+        OwnAnswer::new(503, End::Unavailable, "there is no server for this request: try again later")
+    }
+
+    /// A route says so.
+    pub(super) fn configured(status: u16) -> OwnAnswer {
+        OwnAnswer::new(status, End::Refused, "the switch is configured to answer this request so")
     }
 
     /// What was tried is for our log, and not for a stranger.
@@ -55,9 +68,9 @@ impl OwnAnswer {
         match error.status() {
             503 => OwnAnswer {
                 retry_after: Some(RETRY_AFTER_SECONDS),
-                ..OwnAnswer::new(503, "no server can take the request now: try again later")
+                ..OwnAnswer::new(503, End::Unavailable, "no server can take the request now: try again later")
             },
-            status => OwnAnswer::new(status, "no server could be reached: try again later"),
+            status => OwnAnswer::new(status, End::Unavailable, "no server could be reached: try again later"),
         }
     }
 
@@ -78,19 +91,19 @@ impl OwnAnswer {
 
 impl Refusal {
     pub(super) fn slow_head() -> Refusal {
-        Refusal(OwnAnswer::new(408, "the head of the request did not come in time"))
+        Refusal(OwnAnswer::new(408, End::ClientTimeout, "the head of the request did not come in time"))
     }
 
     /// RFC 9113 section 3.3.
     pub(super) fn http2() -> Refusal {
         let why = "HTTP/2 without TLS and ALPN is not spoken here: use HTTP/1.1";
-        Refusal(OwnAnswer::new(505, why))
+        Refusal(OwnAnswer::new(505, End::BadRequest, why))
     }
 }
 
 impl From<HeadError> for Refusal {
     fn from(error: HeadError) -> Refusal {
-        Refusal(OwnAnswer::new(error.status(), error.to_string()))
+        Refusal(OwnAnswer::new(error.status(), End::BadRequest, error.to_string()))
     }
 }
 
@@ -113,6 +126,8 @@ impl Session<'_> {
         let bytes = answer.bytes(request.kind, persistence);
         let limit = self.settings.listener.http.body_timeout;
         let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        self.note(|told| told.answered(answer.status, bytes.len()));
+        self.over(answer.end);
         if !matches!(written, Ok(Ok(()))) {
             return None;
         }
@@ -128,7 +143,10 @@ impl Session<'_> {
     pub(super) async fn refuse(&mut self, mut client: Wire<Stream>, refusal: &Refusal) {
         let bytes = refusal.0.bytes(RequestKind::USUAL, Persistence::Close);
         let limit = self.settings.listener.http.body_timeout;
-        if let Ok(Ok(())) = self.clock.within(limit, client.write_both(&bytes, &[])).await {
+        let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        self.note(|told| told.answered(refusal.0.status, bytes.len()));
+        self.over(refusal.0.end);
+        if let Ok(Ok(())) = written {
             self.say_goodbye(client).await;
         }
     }

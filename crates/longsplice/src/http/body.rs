@@ -9,6 +9,7 @@ use std::{
 use longsplice_core::http::{Body, ChunkError, Chunks};
 
 use super::wire::{Readable, Wire};
+use crate::access_log::End;
 
 /// How much of a body has passed. Its framing passes with it, unchanged.
 #[derive(Debug)]
@@ -44,6 +45,17 @@ pub(super) enum Broken {
     /// The recipient's connection failed.
     #[error("{0}")]
     To(io::Error),
+}
+
+impl Broken {
+    /// How a reply ends whose body breaks so.
+    pub(super) fn end(&self) -> End {
+        match self {
+            Broken::From(_) | Broken::CutShort => End::ServerClosed,
+            Broken::Malformed(_) => End::BadReply,
+            Broken::To(_) => End::ClientClosed,
+        }
+    }
 }
 
 impl Passage {
@@ -102,6 +114,14 @@ impl Passage {
     /// Bytes that were written, with the sizes of chunks.
     pub(super) fn passed(&self) -> u64 {
         self.passed
+    }
+
+    /// Whom a reply has waited for that takes too long.
+    pub(super) fn late(&self) -> End {
+        match self.ready {
+            0 => End::ServerTimeout,
+            _ => End::ClientTimeout,
+        }
     }
 
     /// How many bytes may pass unseen now.

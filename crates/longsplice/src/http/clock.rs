@@ -3,27 +3,35 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// It was too long.
+/// It took too long, or the connection is to end before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing came or went for too long")]
 pub(super) struct Late;
 
 /// Limits of time, one after the other.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct Clock<'a> {
+    /// Whether the connection is to end now: then nothing is waited for.
+    is_told: &'a AtomicBool,
     /// Made at the first wait. It may ring before the limit, and is moved then.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Clock {
-    pub(super) fn new() -> Clock {
-        Clock { sleep: None }
+impl<'a> Clock<'a> {
+    pub(super) fn new(is_told: &'a AtomicBool) -> Clock<'a> {
+        Clock { is_told, sleep: None }
+    }
+
+    /// Whether the connection is to end now.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
     }
 
     /// What the future gives, if it does so within `limit`.
@@ -38,6 +46,17 @@ impl Clock {
         self.race(future, || deadline).await
     }
 
+    /// What the future gives, which has limits of its own.
+    pub(super) async fn told<F: Future>(&mut self, future: F) -> Result<F::Output, Late> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
     /// The deadline is not asked for where the future is ready at once.
     async fn race<F: Future>(
         &mut self,
@@ -47,6 +66,7 @@ impl Clock {
         let mut future = pin!(future);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
             Poll::Pending => self.poll_until(deadline(), cx).map(|()| Err(Late)),
         })
         .await
@@ -77,7 +97,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn limits_of_all_lengths_hold_one_after_the_other() {
-        let mut clock = Clock::new();
+        let is_told = AtomicBool::new(false);
+        let mut clock = Clock::new(&is_told);
         for ms in [50, 1_000, 10, 10, 5_000, 0, 200] {
             let limit = Duration::from_millis(ms);
             let before = Instant::now();
@@ -86,5 +107,11 @@ mod tests {
             assert!(took >= limit && took <= limit + Duration::from_millis(2), "{ms}: {took:?}");
             assert_eq!(clock.within(limit, async { 7 }).await, Ok(7));
         }
+        is_told.store(true, Ordering::Relaxed);
+        let before = Instant::now();
+        assert_eq!(clock.within(Duration::MAX / 4, pending::<()>()).await, Err(Late));
+        assert_eq!(clock.told(pending::<()>()).await, Err(Late));
+        assert_eq!(clock.told(async { 7 }).await, Ok(7));
+        assert_eq!(before.elapsed(), Duration::ZERO);
     }
 }

@@ -16,10 +16,10 @@ use super::{
     reply::Reply,
     request::{Destination, Request},
     server::AtServer,
-    session::Session,
+    session::{Session, reset},
     wire::Wire,
 };
-use crate::{client::Stream, upstream::Failure};
+use crate::{access_log::End, client::Stream, upstream::Failure};
 
 /// Why there is no reply.
 #[derive(Debug)]
@@ -58,13 +58,19 @@ impl Session<'_> {
         let mut fresh = request.whole.is_none();
         loop {
             let lease = match self.lease(&client, &to, fresh).await {
-                Ok(lease) => lease,
-                Err(error) => {
+                Ok(Ok(lease)) => lease,
+                Err(Late) => {
+                    self.over(End::Reset);
+                    reset(client);
+                    return None;
+                }
+                Ok(Err(error)) => {
                     tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
                     return self.answer(client, &request, &OwnAnswer::unavailable(&error)).await;
                 }
             };
             let mut at = AtServer::new(lease, request.body);
+            self.tell_server(&at);
             at.reused &= !fresh;
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
@@ -86,20 +92,34 @@ impl Session<'_> {
         at: AtServer,
         failed: Failed,
     ) -> Option<Wire<Stream>> {
+        self.note(|told| told.to_server(at.upload.passed()));
         let answer = match failed {
-            Failed::Client | Failed::Stale => {
-                let _ = client.stream.socket().set_zero_linger();
+            _ if self.clock.is_told() => {
+                self.over(End::Reset);
+                reset(client);
                 return None;
             }
-            Failed::BadBody(why) => OwnAnswer::new(400, why),
-            Failed::SlowBody => OwnAnswer::new(408, "the body of the request did not come in time"),
+            Failed::Client | Failed::Stale => {
+                self.over(End::ClientClosed);
+                reset(client);
+                return None;
+            }
+            Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),
+            Failed::SlowBody => {
+                OwnAnswer::new(408, End::ClientTimeout, "the body of the request did not come in time")
+            }
             Failed::Server(how, why) => {
                 at.tenure.failed(how);
                 let server = at.tenure.to_string();
                 tracing::info!(listener = self.settings.listener.name, peer = %self.peer, server, why, "no reply");
                 match how {
-                    Failure::Timeout => OwnAnswer::new(504, "the server did not reply in time"),
-                    _ => OwnAnswer::new(502, "the server did not give a valid reply"),
+                    Failure::Timeout => {
+                        OwnAnswer::new(504, End::ServerTimeout, "the server did not reply in time")
+                    }
+                    Failure::Malformed => {
+                        OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
+                    }
+                    _ => OwnAnswer::new(502, End::ServerClosed, "the server closed the connection without a reply"),
                 }
             }
         };
@@ -155,9 +175,9 @@ impl Session<'_> {
         let bytes = client.buffer.data();
         let body = bytes.get(request.length..).unwrap_or_default();
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
-        let write = at
-            .wire
-            .write_both(request.head.bytes(bytes), body.get(..ready).unwrap_or_default());
+        let head = request.head.bytes(bytes);
+        self.note(|told| told.to_server(head.len() as u64));
+        let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
             Ok(Ok(())) => at.upload.wrote_ready(),
@@ -189,6 +209,7 @@ impl Session<'_> {
             let head = reply.bytes(at.wire.buffer.data());
             let limit = self.settings.listener.http.body_timeout;
             let written = self.clock.within(limit, client.write_both(head, &[])).await;
+            self.note(|told| told.to_client(head.len() as u64));
             if !matches!(written, Ok(Ok(()))) {
                 return Err(Failed::Client);
             }

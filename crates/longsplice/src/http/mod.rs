@@ -10,6 +10,7 @@ mod buffer;
 mod clock;
 mod exchange;
 mod facts;
+mod record;
 mod reply;
 mod request;
 mod server;

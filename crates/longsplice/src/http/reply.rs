@@ -6,6 +6,7 @@ use longsplice_core::http::{
     Body, HeadError, Persistence, ReplyHead,
     rewrite::{self, SetCookie, ToClient},
 };
+use longsplice_repair::options;
 
 use super::{
     body::{Broken, Passage},
@@ -13,11 +14,11 @@ use super::{
     exchange::Failed,
     request::{Destination, Head, Request},
     server::AtServer,
-    session::Session,
+    session::{Session, reset},
     splice::Carried,
     wire::Wire,
 };
-use crate::{client::Stream, upstream::Failure};
+use crate::{access_log::End, client::Stream, upstream::Failure};
 
 /// What has to be known of a reply once its head is read.
 #[derive(Debug)]
@@ -103,8 +104,9 @@ impl Session<'_> {
         mut at: AtServer,
         reply: Reply,
     ) -> Option<Wire<Stream>> {
+        self.note(|told| told.reply_began(reply.status));
+        client.buffer.consume(std::mem::take(&mut at.kept));
         if reply.switches {
-            client.buffer.consume(at.kept);
             let head = reply.bytes(at.wire.buffer.data()).to_vec();
             self.tunnel(client, at, &head, reply.length).await;
             return None;
@@ -118,7 +120,6 @@ impl Session<'_> {
                 return self.failed(client, request, at, failed).await;
             }
         };
-        client.buffer.consume(at.kept);
         if reply.body == Body::UntilClose {
             // Only a reset tells its end from ours.
             let _ = client.stream.socket().set_zero_linger();
@@ -126,22 +127,39 @@ impl Session<'_> {
         let head = reply.bytes(at.wire.buffer.data());
         let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
-        if !matches!(self.clock.within(limit, begin).await, Ok(Ok(()))) {
-            return None;
-        }
-        at.wire.buffer.consume(reply.length + ready);
-        download.wrote_ready();
-        let carried = match at.is_sent() {
-            true => self.carry(client, at, download).await,
-            false => self.carry_both(client, at, download).await,
+        let begun = self.clock.within(limit, begin).await;
+        self.note(|told| {
+            told.to_client(head.len() as u64);
+            told.to_server(at.upload.passed());
+        });
+        let carried = match begun {
+            Ok(Ok(())) => {
+                at.wire.buffer.consume(reply.length + ready);
+                download.wrote_ready();
+                match at.is_sent() {
+                    true => self.carry(client, at, download).await,
+                    false => self.carry_both(client, at, download).await,
+                }
+            }
+            Ok(Err(_)) => Carried::Cut(client, End::ClientClosed),
+            Err(Late) => Carried::Cut(client, End::ClientTimeout),
         };
         self.conclude(carried, request, &reply).await
     }
 
     /// Passes the rest of a reply while the body of its request is still coming.
-    async fn carry_both(&mut self, mut client: Wire<Stream>, mut at: AtServer, mut download: Passage) -> Carried {
+    async fn carry_both(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut at: AtServer,
+        mut download: Passage,
+    ) -> Carried {
         let limit = self.settings.listener.http.body_timeout;
-        while !download.is_done() {
+        let before = at.upload.passed();
+        let end = loop {
+            if download.is_done() {
+                break None;
+            }
             let step = poll_fn(|cx| {
                 if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
                     return Poll::Ready(passed);
@@ -150,12 +168,8 @@ impl Session<'_> {
                     return Poll::Pending;
                 }
                 match at.upload.poll_pass(cx, &mut client, &mut at.wire) {
-                    Poll::Ready(Err(Broken::To(_))) => {
-                        at.refuses = true;
-                        Poll::Ready(Ok(()))
-                    }
-                    // What comes of the request is of no use any more; the reply is.
-                    Poll::Ready(Err(Broken::Malformed(_) | Broken::CutShort)) => {
+                    // The reply is of use without the rest of the request.
+                    Poll::Ready(Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort)) => {
                         at.refuses = true;
                         Poll::Ready(Ok(()))
                     }
@@ -164,37 +178,53 @@ impl Session<'_> {
             });
             match self.clock.within(limit, step).await {
                 Ok(Ok(())) => {}
-                Ok(Err(broken)) => return Carried::Cut(client, broken.to_string()),
-                Err(Late) => return Carried::Cut(client, Late.to_string()),
+                Ok(Err(broken)) => break Some(broken.end()),
+                Err(Late) => break Some(download.late()),
             }
+        };
+        self.note(|told| {
+            told.to_client(download.passed());
+            told.to_server(at.upload.passed() - before);
+        });
+        match end {
+            None => Carried::Whole(client, at),
+            Some(end) => Carried::Cut(client, end),
         }
-        Carried::Whole(client, at)
     }
 
     /// What becomes of both connections after a reply.
-    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
+    async fn conclude(
+        &mut self,
+        carried: Carried,
+        request: &Request,
+        reply: &Reply,
+    ) -> Option<Wire<Stream>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
-            Carried::Cut(client, why) => {
-                tracing::debug!(listener = self.settings.listener.name, peer = %self.peer, why, "the reply was cut short");
-                // An end in order would make it look whole.
-                let _ = client.stream.socket().set_zero_linger();
+            Carried::Cut(client, end) => {
+                self.over(end);
+                reset(client);
                 return None;
             }
-            Carried::Over => return None,
+            Carried::Over(end) => {
+                self.over(end);
+                return None;
+            }
         };
+        self.over(End::Complete);
         // What stands behind a reply is none of it: nobody knows what it is.
         if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() {
             at.tenure.give_back(at.wire.stream);
         }
-        match (reply.client, request.persistence) {
-            (Persistence::KeepAlive, _) => Some(client),
-            (Persistence::Close, Persistence::Close) if client.stream.is_plain() && reply.body != Body::UntilClose => None,
-            (Persistence::Close, _) => {
-                let _ = longsplice_repair::options::set_reset_on_close(client.stream.socket(), false);
-                self.say_goodbye(client).await;
-                None
-            }
+        if reply.client == Persistence::KeepAlive {
+            return Some(client);
         }
+        let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
+        if !(says_no_more && client.stream.is_plain()) {
+            // If it fails, the connection is gone already.
+            let _ = options::set_reset_on_close(client.stream.socket(), false);
+            self.say_goodbye(client).await;
+        }
+        None
     }
 }

@@ -18,7 +18,12 @@ use super::{
     session::Session,
     wire::Wire,
 };
-use crate::{client::Stream, upstream::Upstream};
+use crate::{
+    client::Stream,
+    config::OnChange,
+    listener::{Decided, KeptFacts},
+    upstream::Upstream,
+};
 
 /// What has to be known of a request once its head is read.
 #[derive(Debug)]
@@ -112,12 +117,12 @@ impl Session<'_> {
     /// Between two requests: a shutdown ends the wait.
     async fn wait_for_request(&mut self, client: &mut Wire<Stream>) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
-        let stopping = self.service.stopping();
+        let service = self.service;
         let read = async {
             tokio::select! {
                 biased;
                 read = client.read() => Some(read),
-                () = stopping => None,
+                () = service.stopping() => None,
             }
         };
         match self.clock.within(limit, read).await {
@@ -128,42 +133,50 @@ impl Session<'_> {
     }
 
     /// Decides what becomes of the request whose head is the first `length` bytes.
-    pub(super) fn decide(&self, client: &Wire<Stream>, length: usize) -> Decision {
+    pub(super) fn decide(&mut self, client: &Wire<Stream>, length: usize) -> Decision {
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
         let head = match RequestHead::parse(bytes, &self.limits) {
             Ok(head) => head,
-            Err(error) => return Decision::Refuse(error.into()),
+            Err(error) => {
+                self.tell(None);
+                return Decision::Refuse(error.into());
+            }
         };
+        self.tell(Some(&head));
+        let settings = Arc::clone(&self.settings);
         let headers = FieldsOf(head.fields());
         let facts = facts(&head, &headers, self.peer.ip(), self.hello.as_ref());
-        let settings = self.settings;
-        let to = match settings.listener.routes.decide(&facts).map(|(_, route)| &route.action) {
-            None => self.upstream(&head, settings.upstreams.of_listener(&settings.listener)),
+        let route = settings.listener.routes.decide(&facts).map(|(_, route)| route);
+        let to = match route.map(|route| &route.action) {
+            None => Ok(destination(&head, settings.upstreams.of_listener(&settings.listener))),
             Some(Action::Original) => Ok(Destination::Original),
             Some(Action::Upstream(name)) => match settings.upstreams.get(name) {
-                None => Err(OwnAnswer::new(503, "the upstream of this route is not configured")),
-                upstream => self.upstream(&head, upstream),
+                None => Err(OwnAnswer::no_upstream()),
+                upstream => Ok(destination(&head, upstream)),
             },
-            Some(Action::Status(status)) => Err(OwnAnswer::new(*status, "this is what the switch is configured to say")),
+            Some(Action::Status(status)) => Err(OwnAnswer::configured(*status)),
             Some(Action::Redirect(to)) => Err(OwnAnswer::redirect(to.location(&origin_form(&head)))),
         };
+        let upstream = to.as_ref().ok().and_then(Destination::upstream);
+        self.note(|told| told.routed(route, upstream.map(|u| u.name())));
+        if Decided::wants_facts(&settings) || settings.listener.on_change == OnChange::Reset {
+            let fields = head.fields().iter().map(|f| (f.name, f.value));
+            self.decided = Some(Decided {
+                generation: settings.generation,
+                listener: Arc::clone(&settings.listener),
+                route: route.cloned(),
+                upstream: upstream.map(|u| u.name().to_owned()),
+                server: None,
+                facts: Decided::wants_facts(&settings)
+                    .then(|| KeptFacts::keep(&facts, fields))
+                    .flatten(),
+            });
+        }
         let request = self.request(&head, length, client.buffer.len());
         match to {
             Ok(destination) => Decision::Forward(request, destination),
             Err(answer) => Decision::Answer(request, answer),
         }
-    }
-
-    fn upstream(&self, head: &RequestHead<'_>, upstream: Option<&Arc<Upstream>>) -> Result<Destination, OwnAnswer> {
-        let Some(upstream) = upstream else {
-            return Ok(Destination::Original);
-        };
-        let sticky = upstream.sticky().and_then(|name| head.cookie(name));
-        Ok(Destination::Upstream {
-            upstream: Arc::clone(upstream),
-            key: key(head, &upstream.key()),
-            sticky: sticky.and_then(|v| std::str::from_utf8(v).ok()).map(str::to_owned),
-        })
     }
 
     fn forwarded(&self) -> Option<rewrite::Forwarded> {
@@ -200,6 +213,15 @@ impl Session<'_> {
     }
 }
 
+impl Destination {
+    fn upstream(&self) -> Option<&Arc<Upstream>> {
+        match self {
+            Destination::Upstream { upstream, .. } => Some(upstream),
+            Destination::Original => None,
+        }
+    }
+}
+
 impl Head {
     /// Its bytes; `buffer` still begins with the head that was read.
     pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
@@ -207,6 +229,19 @@ impl Head {
             Head::Same(range) => buffer.get(range.clone()).unwrap_or_default(),
             Head::New(bytes) => bytes,
         }
+    }
+}
+
+/// Where a request goes that is for this upstream; without one, where the client was going.
+fn destination(head: &RequestHead<'_>, upstream: Option<&Arc<Upstream>>) -> Destination {
+    let Some(upstream) = upstream else {
+        return Destination::Original;
+    };
+    let sticky = upstream.sticky().and_then(|name| head.cookie(name));
+    Destination::Upstream {
+        upstream: Arc::clone(upstream),
+        key: key(head, &upstream.key()),
+        sticky: sticky.and_then(|v| std::str::from_utf8(v).ok()).map(str::to_owned),
     }
 }
 

@@ -1,10 +1,13 @@
 //! A request's connection to its server.
 
+use std::sync::Arc;
+
 use longsplice_core::http::Body;
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{
     body::Passage,
+    clock::Late,
     request::Destination,
     session::Session,
     wire::Wire,
@@ -53,12 +56,13 @@ impl AtServer {
 impl Session<'_> {
     /// A connection for a request, a new one if it must not be dead.
     pub(super) async fn lease(
-        &self,
+        &mut self,
         client: &Wire<Stream>,
         to: &Destination,
         fresh: bool,
-    ) -> Result<Lease, Unavailable> {
-        let listener = &self.settings.listener;
+    ) -> Result<Result<Lease, Unavailable>, Late> {
+        let settings = Arc::clone(&self.settings);
+        let listener = &settings.listener;
         let source = listener.intercept.as_ref();
         let ask = Ask {
             client: client.stream.socket(),
@@ -77,9 +81,21 @@ impl Session<'_> {
                     sticky: sticky.as_deref(),
                     ..ask
                 };
-                upstream.lease(&ask).await
+                self.clock.told(upstream.lease(&ask)).await
             }
-            Destination::Original => self.settings.lease_original(&ask, self.service.splicer()).await,
+            Destination::Original => {
+                let splicer = self.service.splicer();
+                self.clock.told(settings.lease_original(&ask, splicer)).await
+            }
         }
+    }
+    /// For the log, and for `on_change`.
+    pub(super) fn tell_server(&mut self, at: &AtServer) {
+        let server = at.tenure.server().name().to_owned();
+        if let Some(decided) = &mut self.decided {
+            decided.server = Some(server.clone());
+            self.open.decide(Some(decided.clone()));
+        }
+        self.note(|told| told.at_server(server));
     }
 }

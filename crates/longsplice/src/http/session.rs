@@ -1,25 +1,37 @@
 //! One client's connection, request after request.
 
-use std::net::SocketAddr;
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
 
 use longsplice_core::http::{Limits, Persistence};
+use longsplice_engine::FlowId;
 
 use super::{
     clock::Clock,
+    record::Told,
     request::{Decision, Unread},
     wire::Wire,
 };
 use crate::{
     client::{Client, Hello, Stream},
-    listener::{Open, Service, Settings},
+    listener::{Decided, Open, Service, Settings},
 };
 
 /// What the requests of a connection share.
 pub(super) struct Session<'a> {
-    pub(super) settings: &'a Settings,
+    /// Those of the request that is served.
+    pub(super) settings: Arc<Settings>,
     pub(super) service: &'a Service,
     pub(super) open: &'a Open,
-    pub(super) clock: Clock,
+    pub(super) clock: Clock<'a>,
     pub(super) limits: Limits,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
@@ -27,25 +39,52 @@ pub(super) struct Session<'a> {
     pub(super) https: bool,
     /// Requests so far, with the one that is served.
     pub(super) requests: u64,
+    pub(super) told: Option<Told>,
+    /// For `on_change`, where that wants to know.
+    pub(super) decided: Option<Decided>,
+    /// The connection goes on in the kernel without us.
+    pub(super) detached: Option<FlowId>,
 }
 
-/// Serves a client's requests until its connection ends.
-pub async fn serve(client: Client, settings: &Settings, open: &Open) {
+/// Serves a client's requests until its connection ends; `settings` are those of its first request, later ones have those of
+/// their time.
+pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
+    let is_told = AtomicBool::new(false);
     let mut session = Session {
-        settings,
+        settings: Arc::clone(settings),
         service: open.service(),
-        open,
-        clock: Clock::new(),
+        open: &open,
+        clock: Clock::new(&is_told),
         limits: limits(settings.listener.http.max_head),
         peer: client.peer,
         local: client.local,
         https: !client.stream.is_plain(),
         hello: client.hello,
         requests: 0,
+        told: None,
+        decided: None,
+        detached: None,
     };
-    let mut wire = Wire::new(client.stream, client.early);
-    while let Some(next) = session.serve_one(wire).await {
-        wire = next;
+    let wire = Wire::new(client.stream, client.early);
+    {
+        let mut all = pin!(session.serve_all(wire));
+        let mut told = pin!(open.told_to_end());
+        poll_fn(|cx| {
+            if all.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // From then on no wait is longer than this one.
+            if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
+                is_told.store(true, Ordering::Relaxed);
+                return all.as_mut().poll(cx);
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+    let (flow, record) = (session.detached.take(), session.told.take());
+    if let (Some(flow), Some(told)) = (flow, record) {
+        open.detached(flow, told.into_record());
     }
 }
 
@@ -59,21 +98,32 @@ fn limits(max_head: usize) -> Limits {
 }
 
 impl Session<'_> {
+    async fn serve_all(&mut self, mut client: Wire<Stream>) {
+        while let Some(next) = self.serve_one(client).await {
+            client = next;
+        }
+    }
+
     /// Serves the next request; the connection, if another one may follow.
     async fn serve_one(&mut self, mut client: Wire<Stream>) -> Option<Wire<Stream>> {
-        let length = match self.read_head(&mut client).await {
+        let read = self.read_head(&mut client).await;
+        self.requests += 1;
+        let length = match read {
             Ok(length) => length,
             Err(Unread::Ended(why)) => {
                 tracing::trace!(peer = %self.peer, why, "no further request");
+                if self.clock.is_told() {
+                    reset(client);
+                }
                 return None;
             }
             Err(Unread::Refused(refusal)) => {
-                self.requests += 1;
+                self.tell(None);
                 self.refuse(client, &refusal).await;
                 return None;
             }
         };
-        self.requests += 1;
+        self.settings = self.service.settings();
         match self.decide(&client, length) {
             Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
             Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
@@ -92,4 +142,10 @@ impl Session<'_> {
             false => Persistence::KeepAlive,
         }
     }
+}
+
+/// Closes so that nobody takes what was sent for whole.
+pub(super) fn reset(client: Wire<Stream>) {
+    // Where that fails the connection is gone.
+    let _ = client.stream.socket().set_zero_linger();
 }

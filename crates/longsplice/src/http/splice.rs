@@ -1,66 +1,60 @@
 //! The rest of a reply: relayed here, or carried by the engine.
 
-use std::future::poll_fn;
+use std::{future::poll_fn, sync::Arc};
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
 
 use super::{
     body::{Passage, Unseen},
     clock::Late,
     server::AtServer,
-    session::Session,
+    session::{Session, reset},
     wire::Wire,
 };
-use crate::client::Stream;
+use crate::{access_log::End, client::Stream};
 
 /// What became of a reply.
 pub(super) enum Carried {
     /// It has passed.
     Whole(Wire<Stream>, AtServer),
-    /// It broke off, for this reason.
-    Cut(Wire<Stream>, String),
+    /// It broke off, in this way.
+    Cut(Wire<Stream>, End),
     /// Both connections are gone.
-    Over,
-}
-
-/// What the engine made of a part of a reply.
-enum Spliced {
-    /// Control mode again.
-    Back(Wire<Stream>, AtServer, Trap),
-    /// Nothing is to be sent on these any more.
-    Cut(Wire<Stream>, String),
-    /// Both connections are gone.
-    Over,
+    Over(End),
 }
 
 impl Session<'_> {
     /// Passes the rest of a reply, long parts by the engine.
-    pub(super) async fn carry(
+    pub(super) async fn carry(&mut self, client: Wire<Stream>, at: AtServer, mut download: Passage) -> Carried {
+        let carried = self.carry_on(client, at, &mut download).await;
+        self.note(|told| told.to_client(download.passed()));
+        carried
+    }
+
+    async fn carry_on(
         &mut self,
         mut client: Wire<Stream>,
         mut at: AtServer,
-        mut download: Passage,
+        download: &mut Passage,
     ) -> Carried {
         let limit = self.settings.listener.http.body_timeout;
         let mut may_splice = client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never;
         while !download.is_done() {
             if may_splice && self.is_worthwhile(download.unseen()) {
-                match self.splice(client, at, &mut download).await {
-                    Spliced::Back(c, a, why) => {
-                        (client, at) = (c, a);
-                        // Else the same condition would bring it back at once.
-                        may_splice = why == Trap::Server;
-                    }
-                    Spliced::Cut(client, why) => return Carried::Cut(client, why),
-                    Spliced::Over => return Carried::Over,
-                }
+                let (c, a, why) = match self.splice(client, at, download).await {
+                    Ok(back) => back,
+                    Err(carried) => return carried,
+                };
+                (client, at) = (c, a);
+                // Else the same condition would bring it back at once.
+                may_splice = why == Trap::Server;
                 continue;
             }
             let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
             match self.clock.within(limit, step).await {
                 Ok(Ok(())) => {}
-                Ok(Err(broken)) => return Carried::Cut(client, broken.to_string()),
-                Err(Late) => return Carried::Cut(client, Late.to_string()),
+                Ok(Err(broken)) => return Carried::Cut(client, broken.end()),
+                Err(Late) => return Carried::Cut(client, download.late()),
             }
         }
         Carried::Whole(client, at)
@@ -74,45 +68,61 @@ impl Session<'_> {
         }
     }
 
-    /// Lets the engine carry what need not be seen.
-    async fn splice(&mut self, client: Wire<Stream>, mut at: AtServer, download: &mut Passage) -> Spliced {
-        let listener = &self.settings.listener;
-        let early = client.buffer;
+    /// Lets the engine carry what need not be seen; both connections, and why they came back.
+    async fn splice(
+        &mut self,
+        client: Wire<Stream>,
+        mut at: AtServer,
+        download: &mut Passage,
+    ) -> Result<(Wire<Stream>, AtServer, Trap), Carried> {
+        let listener = Arc::clone(&self.settings.listener);
+        let buffer = client.buffer;
         let stream = match client.stream.into_plain() {
             Ok(stream) => stream,
-            Err(stream) => return Spliced::Back(Wire { stream, buffer: early }, at, Trap::Client),
+            Err(stream) => return Ok((Wire { stream, buffer }, at, Trap::Asked)),
         };
         // What the client sends meanwhile is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
-        let until = match download.unseen() {
-            Unseen::Bytes(n) => conditions.or(Until::bytes_from(Side::Server, n)),
-            Unseen::All => conditions,
-        };
         let pair = Pair::new(stream, at.wire.stream)
             .with_splice(listener.splice)
             .with_detach(listener.detach);
-        let returned = match self.service.splicer().splice(pair, until).await {
+        let (pair, until, unseen) = match download.unseen() {
+            Unseen::Bytes(n) => (pair.with_length(n), conditions.or(Until::bytes_from(Side::Server, n)), Some(n)),
+            Unseen::All => (pair, conditions, None),
+        };
+        let returned = match self.open.splice(pair, until).await {
             Ok(Ended::Returned(returned)) => returned,
-            Ok(Ended::Closed(_) | Ended::Detached(_)) | Err(_) => return Spliced::Over,
+            Ok(Ended::Closed(summary)) => return Err(Carried::Over(self.closed(&summary, unseen))),
+            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Stopped)),
+            Err(_) => return Err(Carried::Over(End::Reset)),
         };
-        let (why, passed) = (returned.why, returned.passed);
-        let _ = returned.set_reset_on_close(false);
-        let Returned { client, server, .. } = returned;
-        let client = Wire {
-            stream: Stream::Plain(client),
-            buffer: early,
-        };
+        let passed = returned.passed[Side::Server.index()];
+        self.note(|told| told.passed(returned.id, returned.spliced, passed));
+        let _ = returned.set_reset_on_close(unseen.is_none());
+        let Returned { client, server, why, .. } = returned;
+        let stream = Stream::Plain(client);
+        let client = Wire { stream, buffer };
         at.wire.stream = server;
-        match (download.went_by(passed[Side::Server.index()]), why) {
-            (Err(error), _) => Spliced::Cut(client, error.to_string()),
-            (Ok(()), Trap::Idle) => Spliced::Cut(client, Late.to_string()),
-            (Ok(()), why) => Spliced::Back(client, at, why),
+        match (download.went_by(passed), why) {
+            (Err(_), _) => Err(Carried::Cut(client, End::BadReply)),
+            (Ok(()), Trap::Idle) => Err(Carried::Cut(client, End::ServerTimeout)),
+            (Ok(()), why) => Ok((client, at, why)),
+        }
+    }
+
+    /// How a reply ended whose connections the engine closed; `unseen`: how much of it was to come.
+    fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
+        self.note(|told| told.closed(summary));
+        match unseen {
+            _ if summary.reset => End::Reset,
+            Some(n) if summary.bytes_to_client < n => End::ServerClosed,
+            _ => End::Complete,
         }
     }
 
     /// Passes both streams on to their ends, after a 101.
     pub(super) async fn tunnel(&mut self, mut client: Wire<Stream>, mut at: AtServer, head: &[u8], length: usize) {
-        let listener = &self.settings.listener;
+        let listener = Arc::clone(&self.settings.listener);
         let limit = listener.http.body_timeout;
         let mut behind = std::mem::take(&mut at.wire.buffer);
         behind.consume(length);
@@ -120,23 +130,52 @@ impl Session<'_> {
             client.write_both(head, behind.data()).await?;
             at.wire.write_both(client.buffer.data(), &[]).await
         };
-        if !matches!(self.clock.within(limit, early).await, Ok(Ok(()))) {
-            return;
+        let begun = self.clock.within(limit, early).await;
+        self.note(|told| {
+            told.to_client((head.len() + behind.len()) as u64);
+            told.to_server(client.buffer.len() as u64);
+        });
+        if !matches!(begun, Ok(Ok(()))) {
+            self.over(End::ClientClosed);
+            return reset(client);
         }
         let mut server = at.wire.stream;
         let stream = match client.stream.into_plain() {
             Ok(stream) => stream,
             Err(mut stream) => {
-                // How it ends is for the two ends to know.
-                let _ = tokio::io::copy_bidirectional(&mut stream, &mut server).await;
-                return;
+                let both = tokio::io::copy_bidirectional(&mut stream, &mut server);
+                let ended = self.clock.told(both).await;
+                if let Ok(Ok((to_server, to_client))) = ended {
+                    self.note(|told| {
+                        told.to_server(to_server);
+                        told.to_client(to_client);
+                    });
+                }
+                return self.over(if matches!(ended, Ok(Ok(_))) { End::Complete } else { End::Reset });
             }
         };
         let pair = Pair::new(stream, server)
             .with_splice(listener.splice)
             .with_detach(listener.detach)
             .with_rate_limit(listener.rate_limit);
-        crate::listener::carry(pair, listener.unsplice, self.service.splicer(), &listener.name, self.peer).await;
+        match self.open.splice(pair, Until::closed()).await {
+            Ok(Ended::Detached(id)) => self.detached = Some(id),
+            Ok(Ended::Closed(summary)) => {
+                let end = self.closed(&summary, None);
+                self.over(end);
+            }
+            // There is no condition but a command, after which it stays relayed.
+            Ok(Ended::Returned(returned)) => {
+                let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+                let ended = self.open.splice(pair, Until::closed()).await;
+                let end = match ended {
+                    Ok(Ended::Closed(summary)) => self.closed(&summary, None),
+                    _ => End::Reset,
+                };
+                self.over(end);
+            }
+            Err(_) => self.over(End::Reset),
+        }
         drop(at.tenure);
     }
 }
