@@ -230,6 +230,8 @@ pub struct Returned {
     /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
     /// that many, on its side.
     pub passed: [u64; 2],
+    /// Payload bytes of both among them that went past the sockets.
+    pub bytes_spliced: u64,
     /// Whether it was spliced during this call; else the condition was met in the relay.
     pub spliced: bool,
     /// Its identity, kept if the same pair is spliced again.
@@ -298,6 +300,9 @@ pub struct Summary {
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
     pub bytes_to_client: u64,
+    /// Of both, those that went past the sockets.
+    #[serde(default)]
+    pub bytes_spliced: u64,
     /// Whether it was spliced at any time, in this call or before.
     pub spliced: bool,
     /// Why it was not spliced, where it was not.

@@ -21,6 +21,8 @@ pub struct FlowEnded {
     /// Payload bytes since the call of [`crate::Splicer::splice`] that it was detached in began: from client to server, and from
     /// server to client. What was sent again counts again. `None`: its records are gone.
     pub bytes: Option<[u64; 2]>,
+    /// Of both, those that went past the sockets.
+    pub bytes_spliced: Option<u64>,
 }
 
 /// How a flow ended that nobody waited for.
@@ -32,6 +34,8 @@ pub enum FlowEnd {
     Reset,
     /// Nothing passed for longer than [`crate::SplicerConfig::idle_timeout`].
     Idle,
+    /// Somebody asked for it ([`crate::Splicer::request_end`]).
+    Asked,
     /// Its records went before they were looked at: a new connection took their place (RFC 9293 section 3.10.7.4), as it may
     /// after an end.
     Replaced,
@@ -51,6 +55,8 @@ pub(crate) struct Ends {
 struct Left {
     /// What its records had counted before.
     counted: [u64; 2],
+    /// What its sockets had moved.
+    relayed: u64,
     /// The last walk did not see it.
     missed: bool,
 }
@@ -73,11 +79,15 @@ impl Ends {
         let _ = self.tell.set(tell);
     }
 
-    /// Its task is gone; its records had counted this much before its last call.
-    pub(crate) fn left(&self, serial: u32, counted: [u64; 2]) {
+    /// Its task is gone. Its records had counted this much before its last call, in which the sockets moved `relayed`.
+    pub(crate) fn left(&self, serial: u32, counted: [u64; 2], relayed: u64) {
         if self.tell.get().is_some() {
-            let missed = false;
-            self.all().insert(serial, Left { counted, missed });
+            let left = Left {
+                counted,
+                relayed,
+                missed: false,
+            };
+            self.all().insert(serial, left);
         }
     }
 
@@ -98,15 +108,20 @@ impl Ends {
     pub(crate) fn ended(&self, how: FlowEnd, records: [&Direction; 2]) {
         let serial = records[0].serial;
         if let Some(left) = self.all().remove(&serial) {
-            let counted = [0, 1].map(|i| records[i].bytes.saturating_sub(left.counted[i]));
-            self.say(serial, how, Some(counted));
+            let bytes = [0, 1].map(|i| records[i].bytes.saturating_sub(left.counted[i]));
+            let spliced = bytes.iter().sum::<u64>().saturating_sub(left.relayed);
+            self.say(FlowEnded {
+                id: FlowId(serial),
+                how,
+                bytes: Some(bytes),
+                bytes_spliced: Some(spliced),
+            });
         }
     }
 
-    fn say(&self, serial: u32, how: FlowEnd, bytes: Option<[u64; 2]>) {
-        let id = FlowId(serial);
+    fn say(&self, ended: FlowEnded) {
         if let Some(tell) = self.tell.get() {
-            tell(FlowEnded { id, how, bytes });
+            tell(ended);
         }
     }
 }
@@ -153,7 +168,12 @@ impl Walk<'_> {
         }
         drop(all);
         for serial in gone {
-            self.ends.say(serial, FlowEnd::Replaced, None);
+            self.ends.say(FlowEnded {
+                id: FlowId(serial),
+                how: FlowEnd::Replaced,
+                bytes: None,
+                bytes_spliced: None,
+            });
         }
     }
 }
@@ -168,16 +188,16 @@ mod tests {
     fn what_two_walks_miss_was_replaced() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let ends = Ends::default();
-        ends.left(1, [0; 2]);
+        ends.left(1, [0; 2], 0);
         let tell = Arc::clone(&told);
         ends.tell(Box::new(move |ended| tell.lock().unwrap().push(ended)));
         for serial in [2, 3, 4] {
-            ends.left(serial, [0; 2]);
+            ends.left(serial, [0; 2], 0);
         }
         for _ in 0..2 {
             let mut walk = ends.walk();
             walk.see(2);
-            ends.left(5, [0; 2]);
+            ends.left(5, [0; 2], 0);
             ends.not_left(4);
             walk.end();
         }
@@ -185,6 +205,7 @@ mod tests {
             id: FlowId(3),
             how: FlowEnd::Replaced,
             bytes: None,
+            bytes_spliced: None,
         };
         assert_eq!(*told.lock().unwrap(), [expected]);
         let mut left: Vec<u32> = ends.all().keys().copied().collect();

@@ -88,6 +88,7 @@ fn stillborn(splicer: &Inner) -> Summary {
         id: splicer.next_id(),
         bytes_to_server: 0,
         bytes_to_client: 0,
+        bytes_spliced: 0,
         spliced: false,
         relay_reason: Some(RelayReason::NotEstablished),
         reset: true,

@@ -177,10 +177,9 @@ async fn detached(
     if driver.traps.is_closed() || driver.splicer.is_closing() {
         // Counts what was relayed.
         let _ = driver.summary(true, false);
-        driver
-            .splicer
-            .ends
-            .left(serial, driver.base_bytes.unwrap_or_default());
+        let relayed = Side::BOTH.map(|side| driver.pump.bytes(side)).iter().sum();
+        let before = driver.base_bytes.unwrap_or_default();
+        driver.splicer.ends.left(serial, before, relayed);
         return Ok(Left::Ended(Ended::Detached(id)));
     }
     let detached = Detached {

@@ -10,6 +10,7 @@ use longsplice_dataplane::{Event, Leg, Side};
 
 use crate::{
     api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
+    ends::FlowEnd,
     flow::close_in_silence,
     held::Keeping,
     pair, reaper,
@@ -44,6 +45,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
 /// ends are reset by their next segment.
 pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> {
     let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+    let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
     match awake(splicer, id, legs, Trap::Asked) {
         Ok(returned) => drop(returned),
         Err(RequestError::CannotReturn(_, error)) => {
@@ -55,7 +57,10 @@ pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> 
         Err(error) => return Err(error),
     }
     splicer.stats.ended(End::Asked);
-    splicer.ends.not_left(id.0);
+    match records {
+        Some([Some(a), Some(b)]) => splicer.ends.ended(FlowEnd::Asked, [&a, &b]),
+        _ => splicer.ends.not_left(id.0),
+    }
     Ok(())
 }
 
@@ -97,6 +102,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         server,
         why,
         passed: [0; 2],
+        bytes_spliced: 0,
         spliced: true,
         id,
         splice: SplicePolicy::Never,

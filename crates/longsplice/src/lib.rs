@@ -17,6 +17,7 @@ pub mod listener;
 mod logging;
 mod notify;
 pub mod proxy_header;
+pub mod reload;
 pub mod rulebook;
 pub mod show;
 pub mod tls;

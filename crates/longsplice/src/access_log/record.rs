@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use longsplice_engine::{FlowId, Summary, reason::RelayReason};
+use longsplice_engine::{FlowId, Returned, Summary, reason::RelayReason};
 use serde::Serialize;
 
 /// How long a name, a target or a header field may be in a log line, in bytes; what is longer is cut.
@@ -187,8 +187,18 @@ impl AccessRecord {
         self.flow = Some(summary.id);
         self.bytes_to_server += summary.bytes_to_server;
         self.bytes_to_client += summary.bytes_to_client;
+        self.bytes_spliced += summary.bytes_spliced;
         self.spliced |= summary.spliced;
         self.relay_reason = summary.relay_reason;
+    }
+
+    /// The same of a call after which the pair came back.
+    pub fn add_returned(&mut self, returned: &Returned) {
+        self.flow = Some(returned.id);
+        self.bytes_to_server += returned.passed[0];
+        self.bytes_to_client += returned.passed[1];
+        self.bytes_spliced += returned.bytes_spliced;
+        self.spliced |= returned.spliced;
     }
 }
 

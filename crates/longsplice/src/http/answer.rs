@@ -53,11 +53,6 @@ impl OwnAnswer {
         }
     }
 
-    /// A reload took it away between two looks.
-    pub(super) fn no_upstream() -> OwnAnswer {
-        OwnAnswer::new(503, End::Unavailable, "there is no server for this request: try again later")
-    }
-
     /// A route says so.
     pub(super) fn configured(status: u16) -> OwnAnswer {
         OwnAnswer::new(status, End::Refused, "the switch is configured to answer this request so")

@@ -14,7 +14,7 @@ use super::{
     body::Broken,
     clock::Late,
     reply::Reply,
-    request::{Destination, Request},
+    request::{Goal, Request},
     server::AtServer,
     session::{Session, reset},
     wire::Wire,
@@ -52,7 +52,7 @@ impl Session<'_> {
         &mut self,
         mut client: Wire<Stream>,
         mut request: Request,
-        to: Destination,
+        to: Goal,
     ) -> Option<Wire<Stream>> {
         // What cannot be sent twice must not meet a dead connection.
         let mut fresh = request.whole.is_none();
@@ -133,7 +133,7 @@ impl Session<'_> {
         &mut self,
         client: &mut Wire<Stream>,
         request: &mut Request,
-        to: &Destination,
+        to: &Goal,
         at: &mut AtServer,
     ) -> Result<Reply, Failed> {
         self.send(client, request, at).await?;

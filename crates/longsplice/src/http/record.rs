@@ -63,9 +63,9 @@ impl Told {
         }
     }
 
-    /// The record as it stands.
-    pub(super) fn into_record(self) -> AccessRecord {
-        self.record
+    /// The record as it stands, and its beginning.
+    pub(super) fn into_parts(self) -> (AccessRecord, Instant) {
+        (self.record, self.began)
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     body::{Broken, Passage},
     clock::Late,
     exchange::Failed,
-    request::{Destination, Head, Request},
+    request::{Goal, Head, Request},
     server::AtServer,
     session::{Session, reset},
     splice::Carried,
@@ -50,7 +50,7 @@ impl Session<'_> {
         &self,
         length: usize,
         request: &Request,
-        to: &Destination,
+        to: &Goal,
         at: &AtServer,
     ) -> Result<Reply, HeadError> {
         let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
@@ -84,8 +84,8 @@ impl Session<'_> {
     }
 
     /// The cookie that brings the client back to this server, if it does not have it.
-    fn cookie<'a>(&self, to: &'a Destination, at: &'a AtServer) -> Option<SetCookie<'a>> {
-        let Destination::Upstream { upstream, sticky, .. } = to else {
+    fn cookie<'a>(&self, to: &'a Goal, at: &'a AtServer) -> Option<SetCookie<'a>> {
+        let Goal::Upstream { upstream, sticky, .. } = to else {
             return None;
         };
         let value = at.tenure.cookie().filter(|value| sticky.as_deref() != Some(value))?;

@@ -2,12 +2,9 @@
 
 use std::{borrow::Cow, io, ops::Range, sync::Arc};
 
-use longsplice_core::{
-    http::{
-        Body, Found, Persistence, RequestHead, RequestKind, Scan, Target,
-        rewrite::{self, ToServer},
-    },
-    route::Action,
+use longsplice_core::http::{
+    Body, Found, Persistence, RequestHead, RequestKind, Scan, Target,
+    rewrite::{self, ToServer},
 };
 use tokio::time::Instant;
 
@@ -21,7 +18,7 @@ use super::{
 use crate::{
     client::Stream,
     config::OnChange,
-    listener::{Decided, KeptFacts},
+    listener::{Decided, Destination, KeptFacts},
     upstream::Upstream,
 };
 
@@ -52,7 +49,7 @@ pub(super) enum Head {
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(super) enum Destination {
+pub(super) enum Goal {
     /// To a server of this upstream.
     Upstream {
         upstream: Arc<Upstream>,
@@ -67,7 +64,7 @@ pub(super) enum Destination {
 
 /// What becomes of a request.
 pub(super) enum Decision {
-    Forward(Request, Destination),
+    Forward(Request, Goal),
     /// It is answered here; the connection may go on.
     Answer(Request, OwnAnswer),
     /// It was not understood; the connection ends.
@@ -146,20 +143,18 @@ impl Session<'_> {
         let settings = Arc::clone(&self.settings);
         let headers = FieldsOf(head.fields());
         let facts = facts(&head, &headers, self.peer.ip(), self.hello.as_ref());
-        let route = settings.listener.routes.decide(&facts).map(|(_, route)| route);
-        let to = match route.map(|route| &route.action) {
-            None => Ok(destination(&head, settings.upstreams.of_listener(&settings.listener))),
-            Some(Action::Original) => Ok(Destination::Original),
-            Some(Action::Upstream(name)) => match settings.upstreams.get(name) {
-                None => Err(OwnAnswer::no_upstream()),
-                upstream => Ok(destination(&head, upstream)),
-            },
-            Some(Action::Status(status)) => Err(OwnAnswer::configured(*status)),
-            Some(Action::Redirect(to)) => Err(OwnAnswer::redirect(to.location(&origin_form(&head)))),
+        let (route, destination) = settings.decide(&facts);
+        let (upstream, goal) = match destination {
+            Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
+            Destination::Original => (None, Ok(Goal::Original)),
+            Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
+            Destination::Redirect(to) => {
+                let location = to.location(&origin_form(&head));
+                (None, Err(OwnAnswer::redirect(location)))
+            }
         };
-        let upstream = to.as_ref().ok().and_then(Destination::upstream);
-        self.note(|told| told.routed(route, upstream.map(|u| u.name())));
-        if Decided::wants_facts(&settings) || settings.listener.on_change == OnChange::Reset {
+        // What is kept open no longer than its reply is of interest only where a change would end it.
+        if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
             let fields = head.fields().iter().map(|f| (f.name, f.value));
             self.decided = Some(Decided {
                 generation: settings.generation,
@@ -172,9 +167,10 @@ impl Session<'_> {
                     .flatten(),
             });
         }
+        self.note(|told| told.routed(route, upstream.map(|u| u.name())));
         let request = self.request(&head, length, client.buffer.len());
-        match to {
-            Ok(destination) => Decision::Forward(request, destination),
+        match goal {
+            Ok(goal) => Decision::Forward(request, goal),
             Err(answer) => Decision::Answer(request, answer),
         }
     }
@@ -213,15 +209,6 @@ impl Session<'_> {
     }
 }
 
-impl Destination {
-    fn upstream(&self) -> Option<&Arc<Upstream>> {
-        match self {
-            Destination::Upstream { upstream, .. } => Some(upstream),
-            Destination::Original => None,
-        }
-    }
-}
-
 impl Head {
     /// Its bytes; `buffer` still begins with the head that was read.
     pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
@@ -232,13 +219,10 @@ impl Head {
     }
 }
 
-/// Where a request goes that is for this upstream; without one, where the client was going.
-fn destination(head: &RequestHead<'_>, upstream: Option<&Arc<Upstream>>) -> Destination {
-    let Some(upstream) = upstream else {
-        return Destination::Original;
-    };
+/// Where a request goes that is for this upstream.
+fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     let sticky = upstream.sticky().and_then(|name| head.cookie(name));
-    Destination::Upstream {
+    Goal::Upstream {
         upstream: Arc::clone(upstream),
         key: key(head, &upstream.key()),
         sticky: sticky.and_then(|v| std::str::from_utf8(v).ok()).map(str::to_owned),

@@ -8,7 +8,7 @@ use tokio::{net::TcpStream, time::Instant};
 use super::{
     body::Passage,
     clock::Late,
-    request::Destination,
+    request::Goal,
     session::Session,
     wire::Wire,
 };
@@ -58,7 +58,7 @@ impl Session<'_> {
     pub(super) async fn lease(
         &mut self,
         client: &Wire<Stream>,
-        to: &Destination,
+        to: &Goal,
         fresh: bool,
     ) -> Result<Result<Lease, Unavailable>, Late> {
         let settings = Arc::clone(&self.settings);
@@ -75,7 +75,7 @@ impl Session<'_> {
             not: &[],
         };
         match to {
-            Destination::Upstream { upstream, key, sticky } => {
+            Goal::Upstream { upstream, key, sticky } => {
                 let ask = Ask {
                     key: key.as_deref(),
                     sticky: sticky.as_deref(),
@@ -83,7 +83,7 @@ impl Session<'_> {
                 };
                 self.clock.told(upstream.lease(&ask)).await
             }
-            Destination::Original => {
+            Goal::Original => {
                 let splicer = self.service.splicer();
                 self.clock.told(settings.lease_original(&ask, splicer)).await
             }
@@ -91,11 +91,11 @@ impl Session<'_> {
     }
     /// For the log, and for `on_change`.
     pub(super) fn tell_server(&mut self, at: &AtServer) {
-        let server = at.tenure.server().name().to_owned();
+        let server = at.tenure.server();
         if let Some(decided) = &mut self.decided {
             decided.server = Some(server.clone());
             self.open.decide(Some(decided.clone()));
         }
-        self.note(|told| told.at_server(server));
+        self.note(|told| told.at_server(server.name().to_owned()));
     }
 }

@@ -12,17 +12,17 @@ use std::{
 };
 
 use longsplice_core::http::{Limits, Persistence};
-use longsplice_engine::FlowId;
 
 use super::{
     clock::Clock,
     record::Told,
     request::{Decision, Unread},
+    splice::Tunnel,
     wire::Wire,
 };
 use crate::{
     client::{Client, Hello, Stream},
-    listener::{Decided, Open, Service, Settings},
+    listener::{Carried, Decided, Open, Service, Settings},
 };
 
 /// What the requests of a connection share.
@@ -42,8 +42,8 @@ pub(super) struct Session<'a> {
     pub(super) told: Option<Told>,
     /// For `on_change`, where that wants to know.
     pub(super) decided: Option<Decided>,
-    /// The connection goes on in the kernel without us.
-    pub(super) detached: Option<FlowId>,
+    /// After a 101.
+    pub(super) tunnel: Option<Tunnel>,
 }
 
 /// Serves a client's requests until its connection ends; `settings` are those of its first request, later ones have those of
@@ -63,7 +63,7 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         requests: 0,
         told: None,
         decided: None,
-        detached: None,
+        tunnel: None,
     };
     let wire = Wire::new(client.stream, client.early);
     {
@@ -82,9 +82,14 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         })
         .await;
     }
-    let (flow, record) = (session.detached.take(), session.told.take());
-    if let (Some(flow), Some(told)) = (flow, record) {
-        open.detached(flow, told.into_record());
+    let (tunnel, told) = (session.tunnel.take(), session.told.take());
+    let (Some(tunnel), Some(told)) = (tunnel, told) else { return };
+    let (record, began) = told.into_parts();
+    let unsplice = session.settings.listener.unsplice;
+    let carried = |open, tenure| Carried { open, tenure: Some(tenure), record, began };
+    match tunnel {
+        Tunnel::Plain { pair, tenure } => carried(open, tenure).carry(pair, unsplice).await,
+        Tunnel::Tls { client, server, tenure } => carried(open, tenure).relay(client, server, &[]).await,
     }
 }
 

@@ -3,6 +3,8 @@
 use std::{future::poll_fn, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::{
     body::{Passage, Unseen},
@@ -11,7 +13,13 @@ use super::{
     session::{Session, reset},
     wire::Wire,
 };
-use crate::{access_log::End, client::Stream};
+use crate::{access_log::End, client::Stream, upstream::Tenure};
+
+/// Two connections that are no longer HTTP.
+pub(super) enum Tunnel {
+    Plain { pair: Pair, tenure: Tenure },
+    Tls { client: Box<TlsStream<TcpStream>>, server: TcpStream, tenure: Tenure },
+}
 
 /// What became of a reply.
 pub(super) enum Carried {
@@ -120,7 +128,7 @@ impl Session<'_> {
         }
     }
 
-    /// Passes both streams on to their ends, after a 101.
+    /// Passes the head of a 101 on, and what stands behind it and the request; what follows is not ours to read.
     pub(super) async fn tunnel(&mut self, mut client: Wire<Stream>, mut at: AtServer, head: &[u8], length: usize) {
         let listener = Arc::clone(&self.settings.listener);
         let limit = listener.http.body_timeout;
@@ -139,43 +147,20 @@ impl Session<'_> {
             self.over(End::ClientClosed);
             return reset(client);
         }
-        let mut server = at.wire.stream;
-        let stream = match client.stream.into_plain() {
-            Ok(stream) => stream,
-            Err(mut stream) => {
-                let both = tokio::io::copy_bidirectional(&mut stream, &mut server);
-                let ended = self.clock.told(both).await;
-                if let Ok(Ok((to_server, to_client))) = ended {
-                    self.note(|told| {
-                        told.to_server(to_server);
-                        told.to_client(to_client);
-                    });
-                }
-                return self.over(if matches!(ended, Ok(Ok(_))) { End::Complete } else { End::Reset });
+        let tenure = at.tenure;
+        self.tunnel = Some(match client.stream {
+            Stream::Plain(socket) => {
+                let pair = Pair::new(socket, at.wire.stream)
+                    .with_splice(listener.splice)
+                    .with_detach(listener.detach)
+                    .with_rate_limit(listener.rate_limit);
+                Tunnel::Plain { pair, tenure }
             }
-        };
-        let pair = Pair::new(stream, server)
-            .with_splice(listener.splice)
-            .with_detach(listener.detach)
-            .with_rate_limit(listener.rate_limit);
-        match self.open.splice(pair, Until::closed()).await {
-            Ok(Ended::Detached(id)) => self.detached = Some(id),
-            Ok(Ended::Closed(summary)) => {
-                let end = self.closed(&summary, None);
-                self.over(end);
-            }
-            // There is no condition but a command, after which it stays relayed.
-            Ok(Ended::Returned(returned)) => {
-                let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
-                let ended = self.open.splice(pair, Until::closed()).await;
-                let end = match ended {
-                    Ok(Ended::Closed(summary)) => self.closed(&summary, None),
-                    _ => End::Reset,
-                };
-                self.over(end);
-            }
-            Err(_) => self.over(End::Reset),
-        }
-        drop(at.tenure);
+            Stream::Tls(client) => Tunnel::Tls {
+                client,
+                server: at.wire.stream,
+                tenure,
+            },
+        });
     }
 }

@@ -75,7 +75,7 @@ impl KeptFacts {
 
 #[cfg(test)]
 mod tests {
-    use longsplice_core::route::{Headers, NoHeaders};
+    use longsplice_core::route::NoHeaders;
 
     use super::*;
 

@@ -1,23 +1,21 @@
 //! A connection that this process holds, or waits for: what it takes up, what was decided about it, and how it is told to end.
 
 use std::{
-    collections::HashMap,
-    io, mem,
+    io,
     pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Instant,
 };
 
 use longsplice_core::route::Route;
 use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Until};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{KeptFacts, Service, Settings};
+use super::{KeptFacts, Service, Settings, slots::Slot, tracker::LeftFlow};
 use crate::{
     access_log::{AccessRecord, End},
     config::{ListenerConfig, OnChange},
+    upstream::{Server, Tenure},
 };
 
 /// What was decided about a connection, or about the request that it carries now.
@@ -31,13 +29,18 @@ pub struct Decided {
     pub route: Option<Route>,
     /// The upstream's name; `None`: the original destination.
     pub upstream: Option<String>,
-    /// The server's name.
-    pub server: Option<String>,
+    /// The server.
+    pub server: Option<Arc<Server>>,
     /// What was decided on, where it is kept.
     pub facts: Option<KeptFacts>,
 }
 
 impl Decided {
+    /// Whether a change of it, or its server's load, is of interest when it runs on in the kernel.
+    fn matters(&self) -> bool {
+        self.listener.on_change != OnChange::Keep || self.listener.to.is_empty() && self.upstream.is_some()
+    }
+
     /// Whether facts are worth keeping.
     pub fn wants_facts(settings: &Settings) -> bool {
         settings.listener.on_change == OnChange::Recheck
@@ -50,7 +53,8 @@ pub struct Open {
     service: Arc<Service>,
     number: u64,
     shown: Arc<Shown>,
-    _permits: [Option<OwnedSemaphorePermit>; 2],
+    _slot: Slot,
+    _descriptors: Option<OwnedSemaphorePermit>,
 }
 
 /// The same as others see it.
@@ -76,13 +80,23 @@ impl Shown {
         self.told.notify_waiters();
     }
 
+    /// The flow that it is, or was last.
+    pub(super) fn flow(&self) -> Option<FlowId> {
+        self.flow.id()
+    }
+
+    /// Whether something was decided about it of which this holds.
+    pub(super) fn is_decided(&self, condition: &mut impl FnMut(&Decided) -> bool) -> bool {
+        self.decided().as_deref().is_some_and(condition)
+    }
+
     fn to_end(&self) -> Option<End> {
         *self.to_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Open {
-    pub(super) fn new(service: Arc<Service>, permits: [Option<OwnedSemaphorePermit>; 2]) -> Open {
+    pub(super) fn new(service: Arc<Service>, slot: Slot, descriptors: Option<OwnedSemaphorePermit>) -> Open {
         service.open.fetch_add(1, Ordering::Relaxed);
         let shown = Arc::new(Shown::default());
         let number = service.shared.tracker.add(Arc::clone(&shown));
@@ -90,7 +104,8 @@ impl Open {
             service,
             number,
             shown,
-            _permits: permits,
+            _slot: slot,
+            _descriptors: descriptors,
         }
     }
 
@@ -141,10 +156,23 @@ impl Open {
         call.await
     }
 
-    /// The connection goes on in the kernel, without this process. Its record is written when its end is seen.
-    pub fn detached(self, id: FlowId, record: AccessRecord) {
-        let decided = mem::take(&mut *self.shown.decided());
-        self.service.shared.tracker.leave(id, decided, record);
+    /// The connection goes on in the kernel, without this process: its record is written when its end is seen, and until then its
+    /// server has it. What nobody wants to know is not kept: it is memory for each flow.
+    pub fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
+        let decided = self.shown.decided().take();
+        let shared = &self.service.shared;
+        let matters = decided.as_deref().is_some_and(Decided::matters);
+        if !(matters || shared.access_log.is_on()) {
+            return;
+        }
+        let flow = LeftFlow {
+            service: Arc::clone(&self.service),
+            decided,
+            tenure,
+            record,
+            began,
+        };
+        shared.tracker.leave(id, Box::new(flow));
     }
 }
 
@@ -153,32 +181,5 @@ impl Drop for Open {
         self.service.shared.tracker.remove(self.number);
         self.service.open.fetch_sub(1, Ordering::Relaxed);
         self.service.shared.resources.freed.notify_one();
-    }
-}
-
-/// All connections of the process, and what it remembers of those that run on without it.
-#[derive(Debug, Default)]
-pub struct Tracker {
-    open: Mutex<HashMap<u64, Arc<Shown>>>,
-    next: AtomicU64,
-}
-
-impl Tracker {
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Shown>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, shown: Arc<Shown>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.open().insert(number, shown);
-        number
-    }
-
-    fn remove(&self, number: u64) {
-        self.open().remove(&number);
-    }
-
-    fn leave(&self, id: FlowId, decided: Option<Box<Decided>>, record: AccessRecord) {
-        let _ = (id, decided, record);
     }
 }

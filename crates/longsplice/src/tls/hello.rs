@@ -2,6 +2,7 @@
 
 use std::io;
 
+use longsplice_repair::options;
 use rustls::server::{Accepted, Acceptor};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -85,8 +86,7 @@ pub(super) async fn read(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Result<R
                 Err((error, mut alert)) => {
                     let mut record = Vec::new();
                     if alert.write_all(&mut record).is_ok() {
-                        // The reason is what counts; if it cannot be told, the close will have to do.
-                        let _ = socket.write_all(&record).await;
+                        tell(socket, &record).await;
                     }
                     return Err(HelloError::No(error).into());
                 }
@@ -103,6 +103,12 @@ pub(super) async fn read(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Result<R
             Err(error) => return Err(Unfit::Gone(error)),
         }
     }
+}
+
+/// Sends an alert, and has it arrive before the end. If it cannot be told, the close will have to do.
+async fn tell(socket: &mut TcpStream, alert: &[u8]) {
+    let _ = options::set_reset_on_close(&*socket, false);
+    let _ = socket.write_all(alert).await;
 }
 
 impl Read {
