@@ -8,6 +8,7 @@ pub mod coupling;
 pub mod drain;
 pub mod family;
 pub mod health;
+pub mod http;
 pub mod limit;
 pub mod machine;
 pub mod plan;

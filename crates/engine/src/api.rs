@@ -91,6 +91,8 @@ pub struct Pair {
     /// and all else without payload are never held back.
     pub rate_limit: RateLimit,
     pub(crate) handle: Option<FlowHandle>,
+    /// So many bytes more are known to come.
+    pub(crate) length: Option<u64>,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
     /// The timestamp clock of each socket is the far end's.
@@ -137,6 +139,7 @@ impl Pair {
             outstanding: Outstanding::default(),
             rate_limit: RateLimit::default(),
             handle: None,
+            length: None,
             before: None,
             one_clock: false,
         }
@@ -178,6 +181,16 @@ impl Pair {
     pub fn with_handle(self, handle: &FlowHandle) -> Pair {
         Pair {
             handle: Some(handle.clone()),
+            ..self
+        }
+    }
+
+    /// The same pair, in which so many bytes are known to come during this call: [`SplicePolicy::Auto`] asks the advisor at
+    /// once, and does not wait to see whether it is worth that. It is the caller's to know how many are.
+    #[must_use]
+    pub fn with_length(self, bytes: u64) -> Pair {
+        Pair {
+            length: Some(bytes),
             ..self
         }
     }
@@ -254,6 +267,7 @@ impl From<Returned> for Pair {
             outstanding: r.outstanding,
             rate_limit: r.rate_limit,
             handle: r.handle,
+            length: None,
             before: Some(r.before),
             one_clock: false,
         }

@@ -229,6 +229,12 @@ impl Splicer {
         Ok(options::set_reset_on_close(client, true)?)
     }
 
+    /// Counts an accepted connection whose handler reads its protocol before it is spliced, if it is: its socket is left as it is,
+    /// and resets from the call of [`Splicer::splice`] on.
+    pub fn note_accepted(&self) {
+        self.inner.stats.accepted.add(1);
+    }
+
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so many bytes of
     /// payload.
     pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {

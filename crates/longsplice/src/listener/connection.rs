@@ -59,7 +59,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     let service = Arc::clone(open.service());
     let settings = service.settings();
     let name = settings.listener.name.as_str();
-    if let Err(error) = service.splicer().prepare_client(&stream) {
+    if settings.listener.protocol == Protocol::Http {
+        // Its messages say where they end: a socket that closes in order makes none look whole.
+        service.splicer().note_accepted();
+    } else if let Err(error) = service.splicer().prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
     let client = match Client::accept(stream, peer, &settings).await {
@@ -74,6 +77,6 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     };
     match settings.listener.protocol {
         Protocol::Tcp | Protocol::Tls => forward::forward(client, &settings, open, began).await,
-        Protocol::Http => http::serve(client, &settings, &open).await,
+        Protocol::Http => http::serve(client, &settings, open).await,
     }
 }

@@ -62,12 +62,12 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
 }
 
 /// A connection on its way.
-pub(super) struct Carried {
-    pub(super) open: Open,
+pub(crate) struct Carried {
+    pub(crate) open: Open,
     /// It counts as one of its server's connections.
-    pub(super) tenure: Option<Tenure>,
-    pub(super) record: AccessRecord,
-    pub(super) began: Instant,
+    pub(crate) tenure: Option<Tenure>,
+    pub(crate) record: AccessRecord,
+    pub(crate) began: Instant,
 }
 
 impl Carried {
@@ -126,7 +126,7 @@ impl Carried {
     }
 
     /// Forwards a pair to its end, however often it comes back.
-    pub(super) async fn carry(mut self, mut pair: Pair, mut conditions: Until) {
+    pub(crate) async fn carry(mut self, mut pair: Pair, mut conditions: Until) {
         let (name, peer) = (self.record.listener.clone(), self.record.client);
         let mut until = conditions;
         loop {
@@ -160,7 +160,7 @@ impl Carried {
     }
 
     /// Passes on what is decrypted here: no segment of such a connection can be translated.
-    async fn relay(mut self, client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) {
+    pub(crate) async fn relay(mut self, client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) {
         // Told to end, both are dropped.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {

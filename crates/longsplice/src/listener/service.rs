@@ -91,6 +91,17 @@ impl Service {
         *self.shared.stopping.borrow()
     }
 
+    /// Returns when the daemon shuts down. Cancel-safe.
+    pub async fn stopping(&self) {
+        // Its sender goes when all is over.
+        let _ = self
+            .shared
+            .stopping
+            .clone()
+            .wait_for(|stopping| *stopping)
+            .await;
+    }
+
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.
     pub fn finished(&self, record: AccessRecord) {
         self.shared.access_log.write(record);

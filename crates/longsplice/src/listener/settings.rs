@@ -79,13 +79,21 @@ impl Settings {
         if let Some(upstream) = upstream {
             return upstream.lease(&ask).await;
         }
-        let to = client.local;
+        self.lease_original(&ask, splicer).await
+    }
+
+    /// A connection to where the client was going.
+    ///
+    /// # Errors
+    /// What it answered.
+    pub async fn lease_original(&self, ask: &Ask<'_>, splicer: &Splicer) -> Result<Lease, Unavailable> {
+        let (listener, to) = (&self.listener, ask.local);
         // Connected to, it would connect to itself, and that again.
         if listener.listen.iter().any(|l| l.port() == to.port()) && is_local(to.ip()) {
             let itself =
                 "the connection is addressed to the listener itself, which is only there to intercept others";
             return Err(Unavailable::Original(to, io::Error::other(itself)));
         }
-        lease_original(splicer, &ask, to, listener.connect_timeout).await
+        lease_original(splicer, ask, to, listener.connect_timeout).await
     }
 }
