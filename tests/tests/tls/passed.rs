@@ -52,55 +52,51 @@ fn curl_fetches_from_nginx_by_http_1_and_2() {
     }
 }
 
-/// Has a hello sent in these pieces, and checks that it arrives as it was; then bytes pass both ways.
-fn arrives(name: &str, policy: Policy<'_>, hello: &[u8], pieces: usize) {
+/// Has hellos sent in pieces of these sizes, and checks that each arrives as it was; then bytes pass both ways.
+fn arrive(name: &str, policy: Policy<'_>, hellos: &[(Vec<u8>, usize)]) {
     let place = Place::new(name);
-    let listener = place
-        .net
-        .server
-        .run(|| TcpListener::bind(place.target))
-        .unwrap()
-        .unwrap();
+    let bind = || TcpListener::bind(place.target);
+    let listener = place.net.server.run(bind).unwrap().unwrap();
     let mut daemon = Daemon::of(&place.config(policy, "tls"));
     daemon.start(&place.net.forwarder);
-    let connect = || TcpStream::connect_timeout(&place.front, SOON);
-    let mut client = place.net.client.run(connect).unwrap().unwrap();
-    client.set_nodelay(true).unwrap();
-    for piece in hello.chunks(pieces) {
-        client.write_all(piece).unwrap();
-    }
-    let mut server = accept(&listener);
-    server.set_read_timeout(Some(SOON)).unwrap();
-    let mut got = vec![0; hello.len()];
-    server.read_exact(&mut got).unwrap();
-    assert!(got == hello, "{name}: the hello was changed");
-    let mut pair = Pair::of(client, server);
-    pair.exchange(300_000);
-    if policy.splice == "now" {
-        daemon.wait_state(pair.client_port(), &["detached", "dormant"]);
+    for (n, (hello, pieces)) in hellos.iter().enumerate() {
+        let connect = || TcpStream::connect_timeout(&place.front, SOON);
+        let mut client = place.net.client.run(connect).unwrap().unwrap();
+        client.set_nodelay(true).unwrap();
+        for piece in hello.chunks(*pieces) {
+            client.write_all(piece).unwrap();
+        }
+        let mut server = accept(&listener);
+        server.set_read_timeout(Some(SOON)).unwrap();
+        let mut got = vec![0; hello.len()];
+        server.read_exact(&mut got).unwrap();
+        assert!(&got == hello, "{name}: hello {n} was changed");
+        let mut pair = Pair::of(client, server);
         pair.exchange(300_000);
+        if policy.splice == "now" {
+            daemon.wait_state(pair.client_port(), &["detached", "dormant"]);
+            pair.exchange(300_000);
+        }
+        pair.close();
     }
-    pair.close();
     daemon.wait_reaped();
-    assert_eq!(daemon.status().spliced_total, u64::from(policy.splice == "now"));
+    let spliced = if policy.splice == "now" { hellos.len() } else { 0 };
+    assert_eq!(daemon.status().spliced_total, spliced as u64);
 }
 
 #[test]
 fn a_hello_in_many_segments_and_records_is_passed_on_unchanged() {
+    let alpn = &["h2", "http/1.1"];
+    // Longer than a segment, as with keys that resist quantum computers; and than one read.
+    let names: Vec<String> = (0..100).map(|n| format!("{n:0100}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let hellos = [
+        (client_hello("a.example", alpn, usize::MAX), 1),
+        (client_hello("a.example", alpn, 10), 7),
+        (client_hello("a.example", &names, 16_000), 1200),
+    ];
     for policy in [Policy::DETACHED, Policy::ON_DEMAND] {
-        let one = client_hello("a.example", &["h2", "http/1.1"], usize::MAX);
-        arrives("tls-bytes", policy, &one, 1);
-        let many = client_hello("a.example", &["h2", "http/1.1"], 10);
-        arrives("tls-records", policy, &many, 7);
-        // Longer than a segment, as with keys that resist quantum computers; and than one read.
-        let names: Vec<String> = (0..100).map(|n| format!("{n:0100}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        arrives(
-            "tls-long",
-            policy,
-            &client_hello("a.example", &names, 16_000),
-            1200,
-        );
+        arrive("tls-pieces", policy, &hellos);
     }
 }
 
@@ -110,5 +106,5 @@ fn what_follows_a_hello_at_once_comes_after_it() {
     let mut hello = client_hello("a.example", &["h2"], usize::MAX);
     hello.extend([0x17, 3, 3, 0, 100]);
     hello.extend([42; 100]);
-    arrives("tls-early", Policy::DETACHED, &hello, usize::MAX);
+    arrive("tls-early", Policy::DETACHED, &[(hello, usize::MAX)]);
 }

@@ -19,8 +19,11 @@ pub const LONGEST: usize = 64 << 10;
 /// What one read may bring: what the acceptor takes at once.
 const CHUNK: usize = 4096;
 
+/// The content type of alerts (RFC 8446 section 5.1).
+const ALERT: u8 = 0x15;
+
 /// A fatal alert of this kind, as a record (RFC 8446 section 6.2).
-const UNEXPECTED_MESSAGE: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 10];
+const UNEXPECTED_MESSAGE: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
 /// Why a connection has no ClientHello that can be read.
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +144,7 @@ impl Reader {
                     // Into memory: this cannot fail.
                     let _ = told.write_all(&mut alert);
                     // The acceptor has none for what is no handshake; an alert has no answer.
-                    if alert.is_empty() && !matches!(error, rustls::Error::AlertReceived(_)) {
+                    if alert.is_empty() && self.bytes.first() != Some(&ALERT) {
                         alert.extend(UNEXPECTED_MESSAGE);
                     }
                     return Step::No { error, alert };
