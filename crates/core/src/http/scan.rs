@@ -81,6 +81,9 @@ impl Scan {
                 _ => return Err(HeadError::BareLineFeed),
             };
             self.check_first(bytes)?;
+            if self.lines == 0 && line.first() == Some(&b'\r') {
+                return Err(HeadError::BareCarriageReturn);
+            }
             self.check_size(self.seen, limits)?;
             if self.lines == 0 && line.is_empty() {
                 self.pass_empty_line()?;
@@ -121,10 +124,11 @@ impl Scan {
     }
 
     fn check_size(&self, end: usize, limits: &Limits) -> Result<(), HeadError> {
-        if self.lines == 0 && end - self.start > limits.line.min(limits.head) {
+        let length = end.saturating_sub(self.start);
+        if self.lines == 0 && length > limits.line.min(limits.head) {
             return Err(HeadError::LineTooLong);
         }
-        match end - self.start > limits.head {
+        match length > limits.head {
             true => Err(HeadError::TooLong),
             false => Ok(()),
         }

@@ -25,7 +25,7 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 fn field<'b>(head: &ReplyHead<'b>, name: &str) -> Option<&'b str> {
     head.fields()
         .first(name)
-        .map(|value| std::str::from_utf8(value).unwrap())
+        .map(|value| std::str::from_utf8(value).expect("UTF-8"))
 }
 
 #[test]

@@ -55,6 +55,10 @@ fn a_head_may_be_as_large_as_the_limits_say() {
         let head = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "a".repeat(length));
         assert_eq!(request(head.as_bytes()).is_ok(), fits, "{length}");
     }
+    for (options, fits) in [(64, true), (65, false)] {
+        let head = format!("{usual}Connection: {}\r\n\r\n", vec!["a"; options].join(","));
+        assert_eq!(request(head.as_bytes()).is_ok(), fits, "{options}");
+    }
     // No limit of any size panics.
     let none = Limits {
         head: 0,

@@ -202,6 +202,11 @@ fn a_head_that_breaks_a_rule_is_refused() {
             BareCarriageReturn,
         ),
         (
+            "9112 2.2: CR before the first line",
+            b"\r\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+            BareCarriageReturn,
+        ),
+        (
             "9112 2.2: CR at a line's start",
             b"GET / HTTP/1.1\r\n\rHost: h\r\n\r\n",
             BareCarriageReturn,
@@ -463,6 +468,7 @@ fn each_refusal_has_its_status_and_a_remedy() {
         (BareLineFeed, 400),
         (TooLong, 431),
         (TooManyFields, 431),
+        (TooManyOptions, 431),
         (LineTooLong, 414),
         (Version, 505),
         (UnknownCoding, 501),

@@ -26,16 +26,16 @@ const TO_CLIENT: ToClient<'_> = ToClient {
 
 fn text(bytes: Cow<'_, [u8]>) -> String {
     String::from_utf8(bytes.into_owned())
-        .unwrap()
+        .expect("UTF-8")
         .replace("\r\n", "\n")
 }
 
 fn sent_on(head: &str, to: &ToServer) -> String {
-    text(rewrite::request(&request(&crlf(head)).unwrap(), to))
+    text(rewrite::request(&request(&crlf(head)).expect("a request"), to))
 }
 
 fn returned(head: &str, kind: RequestKind, to: &ToClient<'_>) -> String {
-    text(rewrite::reply(&reply(&crlf(head), kind).unwrap(), to))
+    text(rewrite::reply(&reply(&crlf(head), kind).expect("a reply"), to))
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>
             Known::Expect => !head.expects_continue(),
             Known::Upgrade if head.upgrade().is_some() => false,
             known if forwarded.is_some_and(|f| f.fields.replaces(known)) => true,
-            _ => drop::is_for_this_hop(field, fields),
+            _ => drop::is_for_this_hop(field, fields, head.options),
         };
         if !is_left_out {
             put(&mut out, field);
