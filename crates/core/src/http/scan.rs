@@ -68,23 +68,23 @@ impl Scan {
     /// A bare line feed, a first byte that no head has, or more than the limits allow.
     pub fn find(&mut self, bytes: &[u8], limits: &Limits) -> Result<Found, HeadError> {
         loop {
+            self.check_first(bytes)?;
             let unseen = bytes.get(self.seen..).unwrap_or_default();
             let Some(feed) = memchr(b'\n', unseen).map(|i| self.seen + i) else {
                 self.seen = bytes.len();
-                self.check_first(bytes)?;
                 self.check_size(bytes.len(), limits)?;
                 return Ok(Found::NeedMore);
             };
             self.seen = feed + 1;
+            // The limits first: so it does not matter in what pieces the bytes come.
+            self.check_size(self.seen, limits)?;
             let line = match bytes.get(self.line..feed) {
                 Some([line @ .., b'\r']) => line,
                 _ => return Err(HeadError::BareLineFeed),
             };
-            self.check_first(bytes)?;
             if self.lines == 0 && line.first() == Some(&b'\r') {
                 return Err(HeadError::BareCarriageReturn);
             }
-            self.check_size(self.seen, limits)?;
             if self.lines == 0 && line.is_empty() {
                 self.pass_empty_line()?;
                 continue;
