@@ -28,7 +28,7 @@ test-kernels: deps ## Run what depends on the kernel in Debian's 6.1, in an emul
 soak: deps ## Splice and return 10,000 times, a million times in the model, compare splices with relays, guess blindly 10,000,000 times (root); CYCLES=, SIMULATED=, SCRIPTS=, GUESSES=
 	@scripts/soak.sh
 
-fuzz: ## Fuzz the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time
+fuzz: ## Fuzz HTTP, the model's operations and the parsers (needs cargo-fuzz); SECONDS_EACH= for another time
 	@scripts/fuzz.sh
 
 bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a quiet machine); ROWS=1,3.2 for some

@@ -1,10 +1,13 @@
 //! What Connection says (RFC 9110 section 7.6.1).
 
 use super::{
-    Version,
+    HeadError, Version,
     fields::{Fields, Known},
     text,
 };
+
+/// Each field of a head is compared with each option.
+const MOST_OPTIONS: usize = 64;
 
 /// Whether a connection can carry another message after this one (RFC 9112 section 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,20 +24,25 @@ pub(super) struct Options {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
-    /// How many options there are.
-    pub(super) count: usize,
+    /// There are others, which may name fields.
+    pub(super) others: bool,
 }
 
 impl Options {
-    pub(super) fn of(fields: &Fields<'_>) -> Options {
+    pub(super) fn of(fields: &Fields<'_>) -> Result<Options, HeadError> {
         let mut options = Options::default();
-        for option in fields.known(Known::Connection).flat_map(text::list) {
-            options.count += 1;
-            options.close |= option.eq_ignore_ascii_case(b"close");
-            options.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
-            options.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
+        for (i, option) in fields.known(Known::Connection).flat_map(text::list).enumerate() {
+            if i == MOST_OPTIONS {
+                return Err(HeadError::TooManyOptions);
+            }
+            match option {
+                o if o.eq_ignore_ascii_case(b"close") => options.close = true,
+                o if o.eq_ignore_ascii_case(b"keep-alive") => options.keep_alive = true,
+                o if o.eq_ignore_ascii_case(b"upgrade") => options.upgrade = true,
+                _ => options.others = true,
+            }
         }
-        options
+        Ok(options)
     }
 
     /// RFC 9112 section 9.3: HTTP/1.1 persists unless told otherwise, HTTP/1.0 only if asked to.

@@ -75,6 +75,9 @@ pub enum HeadError {
     /// RFC 9110 section 10.1.1.
     #[error("the only expectation is `100-continue` (RFC 9110 section 10.1.1)")]
     Expectation,
+    /// More than anybody has a use for.
+    #[error("Connection has more options than are allowed here: 64 at most")]
+    TooManyOptions,
     /// RFC 9110 section 9.3.6.
     #[error("CONNECT is not served here: this is not a proxy that tunnels (RFC 9110 section 9.3.6)")]
     Connect,
@@ -88,7 +91,7 @@ impl HeadError {
     /// the client.
     pub fn status(self) -> u16 {
         match self {
-            HeadError::TooLong | HeadError::TooManyFields => 431,
+            HeadError::TooLong | HeadError::TooManyFields | HeadError::TooManyOptions => 431,
             HeadError::LineTooLong => 414,
             HeadError::Version => 505,
             HeadError::UnknownCoding | HeadError::Connect => 501,

@@ -55,7 +55,7 @@ impl<'b> ReplyHead<'b> {
             reason,
             body,
             framing,
-            options: Options::of(&fields),
+            options: Options::of(&fields)?,
             fields,
         })
     }

@@ -56,8 +56,10 @@ impl<'b> RequestHead<'b> {
         if Scan::request().find(bytes, limits)? != Found::Head(bytes.len()) {
             return Err(HeadError::StartLine);
         }
-        let start = bytes.iter().position(|b| *b != b'\r' && *b != b'\n').unwrap_or(0);
-        let raw = &bytes[start..];
+        let mut raw = bytes;
+        while let [b'\r', b'\n', rest @ ..] = raw {
+            raw = rest;
+        }
         let end = memchr(b'\n', raw).ok_or(HeadError::StartLine)?;
         let (method, raw_target, version) = request_line(&raw[..end - 1])?;
         let target = Target::parse(raw_target.as_bytes(), method)?;
@@ -68,7 +70,7 @@ impl<'b> RequestHead<'b> {
         let authority = authority(&target, &fields, version)?;
         let path = target.raw_path().map(path::normalise).transpose()?;
         let framing = Framing::of(&fields, version)?;
-        let options = Options::of(&fields);
+        let options = Options::of(&fields)?;
         let is_old = version == Version::Http10;
         let may_upgrade = options.upgrade && !is_old && framing.body.is_none_or(Body::is_empty);
         Ok(RequestHead {

@@ -68,20 +68,23 @@ impl Scan {
     /// A bare line feed, a first byte that no head has, or more than the limits allow.
     pub fn find(&mut self, bytes: &[u8], limits: &Limits) -> Result<Found, HeadError> {
         loop {
+            self.check_first(bytes)?;
             let unseen = bytes.get(self.seen..).unwrap_or_default();
             let Some(feed) = memchr(b'\n', unseen).map(|i| self.seen + i) else {
                 self.seen = bytes.len();
-                self.check_first(bytes)?;
                 self.check_size(bytes.len(), limits)?;
                 return Ok(Found::NeedMore);
             };
             self.seen = feed + 1;
+            // The limits first: so it does not matter in what pieces the bytes come.
+            self.check_size(self.seen, limits)?;
             let line = match bytes.get(self.line..feed) {
                 Some([line @ .., b'\r']) => line,
                 _ => return Err(HeadError::BareLineFeed),
             };
-            self.check_first(bytes)?;
-            self.check_size(self.seen, limits)?;
+            if self.lines == 0 && line.first() == Some(&b'\r') {
+                return Err(HeadError::BareCarriageReturn);
+            }
             if self.lines == 0 && line.is_empty() {
                 self.pass_empty_line()?;
                 continue;
@@ -121,10 +124,11 @@ impl Scan {
     }
 
     fn check_size(&self, end: usize, limits: &Limits) -> Result<(), HeadError> {
-        if self.lines == 0 && end - self.start > limits.line.min(limits.head) {
+        let length = end.saturating_sub(self.start);
+        if self.lines == 0 && length > limits.line.min(limits.head) {
             return Err(HeadError::LineTooLong);
         }
-        match end - self.start > limits.head {
+        match length > limits.head {
             true => Err(HeadError::TooLong),
             false => Ok(()),
         }

@@ -1,6 +1,6 @@
 //! Which fields end at this hop.
 
-use crate::http::{Field, Fields, fields::Known, text};
+use crate::http::{Field, Fields, connection::Options, fields::Known, text};
 
 /// Fields for all recipients, which an option of Connection must not name (RFC 9110 section 7.6.1): a client that has them
 /// removed hides from the server what it, or a proxy before us, said. In lower case.
@@ -30,7 +30,7 @@ const KEPT: [&str; 22] = [
 ];
 
 /// Whether a field is for this connection alone: Connection itself and what belongs to it, and what it names.
-pub(super) fn is_for_this_hop(field: &Field<'_>, fields: &Fields<'_>) -> bool {
+pub(super) fn is_for_this_hop(field: &Field<'_>, fields: &Fields<'_>, options: Options) -> bool {
     match field.known {
         Known::Connection
         | Known::Http2Settings
@@ -38,7 +38,7 @@ pub(super) fn is_for_this_hop(field: &Field<'_>, fields: &Fields<'_>) -> bool {
         | Known::ProxyConnection
         | Known::Te
         | Known::Upgrade => true,
-        _ => is_named(field.name, fields),
+        _ => options.others && is_named(field.name, fields),
     }
 }
 

@@ -78,7 +78,7 @@ fn rewritten(head: &ReplyHead<'_>, to: &ToClient<'_>, connection: Option<&str>) 
             Known::ContentLength => head.framing.untidy || has_no_length(head),
             Known::TransferEncoding => has_no_length(head),
             Known::Upgrade if head.switches() => false,
-            _ => drop::is_for_this_hop(field, fields),
+            _ => drop::is_for_this_hop(field, fields, head.options),
         };
         if !is_left_out {
             put(&mut out, field);

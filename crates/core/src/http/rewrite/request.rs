@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Forwarded, drop, put, put_line};
-use crate::http::{Body, Persistence, RequestHead, Target, Version, fields::Known, text};
+use crate::http::{Body, Field, Persistence, RequestHead, Target, Version, fields::Known, text};
 
 /// How a request goes to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +48,18 @@ fn takes_trailers(head: &RequestHead<'_>) -> bool {
 }
 
 fn stays(head: &RequestHead<'_>, to: &ToServer) -> bool {
-    let is_plain = |known: Known| match known {
+    let is_plain = |field: &Field<'_>| match field.known {
         Known::Connection => true,
         Known::Upgrade => head.upgrade().is_some(),
         Known::Expect => head.expects_continue(),
-        Known::Te | Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => false,
+        Known::Te => field.value.eq_ignore_ascii_case(b"trailers"),
+        Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => false,
         _ => true,
     };
     !matches!(head.target(), Target::Absolute { .. })
         && !head.framing.untidy
         && drop::says_only(head.fields(), connection(head, to), "keep-alive")
-        && head.fields().iter().all(|f| is_plain(f.known))
+        && head.fields().iter().all(is_plain)
 }
 
 fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>) -> Vec<u8> {
@@ -73,7 +74,7 @@ fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>
             Known::Expect => !head.expects_continue(),
             Known::Upgrade if head.upgrade().is_some() => false,
             known if forwarded.is_some_and(|f| f.fields.replaces(known)) => true,
-            _ => drop::is_for_this_hop(field, fields),
+            _ => drop::is_for_this_hop(field, fields, head.options),
         };
         if !is_left_out {
             put(&mut out, field);
