@@ -6,6 +6,7 @@ pub mod advisor;
 pub mod coupling;
 pub mod drain;
 pub mod family;
+pub mod http;
 pub mod limit;
 pub mod machine;
 pub mod plan;

@@ -1,0 +1,70 @@
+//! A host and its port, as Host and targets have them.
+
+use super::HeadError;
+
+/// A host and, perhaps, a port (RFC 9110 section 7.2, RFC 3986 section 3.2; without userinfo, which RFC 9110 section 4.2.4
+/// has us refuse).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Authority<'b> {
+    text: &'b str,
+    host: &'b str,
+    port: Option<u16>,
+}
+
+impl<'b> Authority<'b> {
+    /// Reads `HOST` or `HOST:PORT`. An IPv6 address stands in brackets. The host may be empty, as a Host field's may.
+    ///
+    /// # Errors
+    /// [`HeadError::Host`] for what is none: other bytes than a name has, userinfo, a port beyond 65535.
+    pub fn parse(bytes: &'b [u8]) -> Result<Authority<'b>, HeadError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| HeadError::Host)?;
+        let colon = match text.rfind(']') {
+            Some(bracket) => text[bracket..].find(':').map(|i| bracket + i),
+            None => text.find(':'),
+        };
+        let (host, port) = match colon {
+            Some(i) => (&text[..i], Some(&text[i + 1..])),
+            None => (text, None),
+        };
+        let good = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+            Some(literal) => literal.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => is_name(host.as_bytes()),
+        };
+        let port = match port {
+            // RFC 3986 section 3.2.3: the colon may stand with nothing behind it.
+            None | Some("") => None,
+            Some(p) if p.bytes().all(|b| b.is_ascii_digit()) => Some(p.parse().map_err(|_| HeadError::Host)?),
+            Some(_) => return Err(HeadError::Host),
+        };
+        good.then_some(Authority { text, host, port })
+            .ok_or(HeadError::Host)
+    }
+
+    /// As the peer wrote it, with the port.
+    pub fn as_str(&self) -> &'b str {
+        self.text
+    }
+
+    /// The host as the peer wrote it, an IPv6 address with its brackets, without the port.
+    pub fn host(&self) -> &'b str {
+        self.host
+    }
+
+    /// The port, if one was written.
+    pub fn port(&self) -> Option<u16> {
+        self.port
+    }
+}
+
+/// A registered name (RFC 3986 section 3.2.2), but no comma: in a Host field it would be two hosts for some.
+fn is_name(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let [b, tail @ ..] = rest {
+        rest = match (b, tail) {
+            (b'%', [a, b, tail @ ..]) if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
+            (b, tail) if b.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(b) => tail,
+            _ => return false,
+        };
+    }
+    true
+}

@@ -1,0 +1,143 @@
+//! The fields of a head.
+
+use super::{HeadError, Limits};
+
+/// One field line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field<'b> {
+    /// As the peer wrote it: a token.
+    pub name: &'b str,
+    /// Without the blanks around it. No control characters but tabs; bytes beyond ASCII are possible (RFC 9110 section 5.5).
+    pub value: &'b [u8],
+    pub(super) known: Known,
+}
+
+/// Fields that this crate does something with, so that a name is compared once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    Connection,
+    ContentLength,
+    Cookie,
+    Expect,
+    Forwarded,
+    Host,
+    Http2Settings,
+    KeepAlive,
+    ProxyConnection,
+    Te,
+    TransferEncoding,
+    Upgrade,
+    XForwardedFor,
+    XForwardedHost,
+    XForwardedProto,
+    Other,
+}
+
+impl Known {
+    fn of(name: &str) -> Known {
+        let candidates: &[(&str, Known)] = match name.len() {
+            2 => &[("te", Known::Te)],
+            4 => &[("host", Known::Host)],
+            6 => &[("cookie", Known::Cookie), ("expect", Known::Expect)],
+            7 => &[("upgrade", Known::Upgrade)],
+            9 => &[("forwarded", Known::Forwarded)],
+            10 => &[
+                ("connection", Known::Connection),
+                ("keep-alive", Known::KeepAlive),
+            ],
+            14 => &[
+                ("content-length", Known::ContentLength),
+                ("http2-settings", Known::Http2Settings),
+            ],
+            15 => &[("x-forwarded-for", Known::XForwardedFor)],
+            16 => &[
+                ("proxy-connection", Known::ProxyConnection),
+                ("x-forwarded-host", Known::XForwardedHost),
+            ],
+            17 => &[
+                ("transfer-encoding", Known::TransferEncoding),
+                ("x-forwarded-proto", Known::XForwardedProto),
+            ],
+            _ => &[],
+        };
+        let found = candidates
+            .iter()
+            .find(|(known, _)| name.eq_ignore_ascii_case(known));
+        found.map_or(Known::Other, |(_, known)| *known)
+    }
+}
+
+/// The fields of a head, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields<'b>(Vec<Field<'b>>);
+
+/// What a head seldom has more of.
+const USUAL: usize = 32;
+
+impl<'b> Fields<'b> {
+    /// Reads what follows the start line, up to and with the empty line; lines end with CR LF, as [`super::Scan`] has seen to.
+    pub(super) fn parse(bytes: &'b [u8], limits: &Limits) -> Result<Fields<'b>, HeadError> {
+        let mut few = [httparse::EMPTY_HEADER; USUAL];
+        match httparse::parse_headers(bytes, &mut few) {
+            Err(httparse::Error::TooManyHeaders) if limits.fields > USUAL => {
+                let mut many = vec![httparse::EMPTY_HEADER; limits.fields];
+                Fields::collect(bytes, httparse::parse_headers(bytes, &mut many))
+            }
+            parsed => Fields::collect(bytes, parsed),
+        }
+    }
+
+    fn collect(
+        bytes: &[u8],
+        parsed: httparse::Result<(usize, &[httparse::Header<'b>])>,
+    ) -> Result<Fields<'b>, HeadError> {
+        let fields = match parsed {
+            Ok(httparse::Status::Complete((length, fields))) if length == bytes.len() => fields,
+            Ok(_) => return Err(HeadError::StartLine),
+            Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooManyFields),
+            Err(httparse::Error::HeaderValue) => return Err(HeadError::FieldValue),
+            Err(httparse::Error::NewLine) => return Err(HeadError::BareCarriageReturn),
+            Err(_) => return Err(HeadError::FieldName),
+        };
+        let field = |f: &httparse::Header<'b>| Field {
+            name: f.name,
+            value: f.value,
+            known: Known::of(f.name),
+        };
+        Ok(Fields(fields.iter().map(field).collect()))
+    }
+
+    /// All of them, in their order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Field<'b>> {
+        self.0.iter()
+    }
+
+    /// The values of the fields of this name, in any case of its letters.
+    pub fn values<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'b [u8]> + 'f {
+        self.0
+            .iter()
+            .filter(move |f| f.name.eq_ignore_ascii_case(name))
+            .map(|f| f.value)
+    }
+
+    /// The value of the first field of this name.
+    pub fn first(&self, name: &str) -> Option<&'b [u8]> {
+        self.0
+            .iter()
+            .find(|f| f.name.eq_ignore_ascii_case(name))
+            .map(|f| f.value)
+    }
+
+    pub(super) fn known(&self, known: Known) -> impl Iterator<Item = &'b [u8]> + '_ {
+        self.0.iter().filter(move |f| f.known == known).map(|f| f.value)
+    }
+}
+
+impl<'f, 'b> IntoIterator for &'f Fields<'b> {
+    type Item = &'f Field<'b>;
+    type IntoIter = std::slice::Iter<'f, Field<'b>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

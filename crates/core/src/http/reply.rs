@@ -1,0 +1,137 @@
+//! The head of a reply.
+
+use memchr::memchr;
+
+use super::{
+    Body, Fields, Found, HeadError, Limits, Persistence, RequestKind, Scan, Version, connection::Options,
+    framing::Framing,
+};
+
+/// A reply without its body. It borrows the bytes it was read from.
+#[derive(Debug, Clone)]
+pub struct ReplyHead<'b> {
+    pub(super) raw: &'b [u8],
+    pub(super) version: Version,
+    pub(super) status: u16,
+    pub(super) reason: &'b [u8],
+    pub(super) fields: Fields<'b>,
+    pub(super) framing: Framing,
+    pub(super) options: Options,
+    body: Body,
+}
+
+impl<'b> ReplyHead<'b> {
+    /// Reads a head: all the bytes that [`Scan::find`] said are one. `request` is what it answers.
+    ///
+    /// # Errors
+    /// What is wrong with it: a 502 for the client, and the server's connection is to be closed. `bytes` that are not exactly
+    /// one head are a [`HeadError::StartLine`].
+    pub fn parse(bytes: &'b [u8], request: RequestKind, limits: &Limits) -> Result<ReplyHead<'b>, HeadError> {
+        if Scan::reply().find(bytes, limits)? != Found::Head(bytes.len()) {
+            return Err(HeadError::StartLine);
+        }
+        let end = memchr(b'\n', bytes).ok_or(HeadError::StartLine)?;
+        let (version, status, reason) = status_line(&bytes[..end - 1])?;
+        let fields = Fields::parse(&bytes[end + 1..], limits)?;
+        let framing = Framing::of(&fields, version)?;
+        if status == 101 && !request.upgrades {
+            return Err(HeadError::UnaskedSwitch);
+        }
+        // RFC 9112 section 6.3, in its order.
+        let body = match (status, framing.body) {
+            (100..=199 | 204 | 304, _) => Body::None,
+            _ if request.is_head => Body::None,
+            // RFC 9112 section 6.1: none is sent to who speaks HTTP/1.0, which could not read it.
+            (_, Some(Body::Chunked)) if request.version == Version::Http10 => {
+                return Err(HeadError::CodingInOldVersion);
+            }
+            (_, Some(body)) => body,
+            (_, None) => Body::UntilClose,
+        };
+        Ok(ReplyHead {
+            raw: bytes,
+            version,
+            status,
+            reason,
+            body,
+            framing,
+            options: Options::of(&fields),
+            fields,
+        })
+    }
+
+    /// The bytes of the head.
+    pub fn raw(&self) -> &'b [u8] {
+        self.raw
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The status: 100 to 999.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The reason phrase; often empty.
+    pub fn reason(&self) -> &'b [u8] {
+        self.reason
+    }
+
+    /// The fields.
+    pub fn fields(&self) -> &Fields<'b> {
+        &self.fields
+    }
+
+    /// How the end of its body is known.
+    pub fn body(&self) -> Body {
+        self.body
+    }
+
+    /// Whether another reply to the same request follows: 1xx but 101 (RFC 9110 section 15.2). A client of HTTP/1.0 does not
+    /// get them.
+    pub fn is_interim(&self) -> bool {
+        matches!(self.status, 100 | 102..=199)
+    }
+
+    /// Whether the connection is no longer HTTP after this head, both ways (RFC 9110 section 15.2.2).
+    pub fn switches(&self) -> bool {
+        self.status == 101
+    }
+
+    /// Whether the server's connection can carry another request after this reply.
+    pub fn persistence(&self) -> Persistence {
+        // A length where there cannot be a body: some servers send one all the same.
+        let is_doubtful =
+            matches!(self.status, 100..=199 | 204) && self.framing.body.is_some_and(|body| !body.is_empty());
+        match self.body {
+            _ if self.switches() || is_doubtful => Persistence::Close,
+            Body::UntilClose => Persistence::Close,
+            _ => self.options.persistence(self.version),
+        }
+    }
+}
+
+/// Version, status and reason (RFC 9112 section 4). The space before an empty reason is often left out.
+fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), HeadError> {
+    let (version, rest) = line.split_at_checked(8).ok_or(HeadError::StartLine)?;
+    let version = Version::parse(version)?;
+    let ([b' ', digits @ ..], reason) = rest.split_at_checked(4).ok_or(HeadError::StartLine)? else {
+        return Err(HeadError::StartLine);
+    };
+    let status = digits.iter().try_fold(0_u16, |n, b| {
+        b.is_ascii_digit().then(|| n * 10 + u16::from(b - b'0'))
+    });
+    let status = status.filter(|s| *s >= 100).ok_or(HeadError::StartLine)?;
+    let reason = match reason {
+        [] => reason,
+        [b' ', reason @ ..] => reason,
+        _ => return Err(HeadError::StartLine),
+    };
+    match reason.iter().all(|b| !b.is_ascii_control() || *b == b'\t') {
+        true => Ok((version, status, reason)),
+        false => Err(HeadError::StartLine),
+    }
+}

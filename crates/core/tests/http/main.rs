@@ -1,0 +1,31 @@
+//! HTTP as an intermediary reads it: the rules of RFC 9112 and RFC 9110 as tables, request smuggling, any split of the bytes,
+//! and what is sent on.
+
+mod answers;
+mod chunks;
+mod limits;
+mod replies;
+mod requests;
+mod rewriting;
+mod smuggling;
+mod splits;
+
+use longsplice_core::http::{HeadError, Limits, ReplyHead, RequestHead, RequestKind};
+
+/// A head as the tables write it: without the version's usual fields, and lines end with `\n` for CR LF.
+fn crlf(lines: &str) -> Vec<u8> {
+    lines.replace('\n', "\r\n").into_bytes()
+}
+
+/// Reads a request, and says it with the bytes if that is not as it should be.
+fn request(bytes: &[u8]) -> Result<RequestHead<'_>, HeadError> {
+    RequestHead::parse(bytes, &Limits::default())
+}
+
+fn reply(bytes: &[u8], to: RequestKind) -> Result<ReplyHead<'_>, HeadError> {
+    ReplyHead::parse(bytes, to, &Limits::default())
+}
+
+fn shown(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}

@@ -1,0 +1,347 @@
+//! Heads as they are sent on.
+
+use std::borrow::Cow;
+
+use longsplice_core::http::{
+    Persistence, RequestKind, Version,
+    rewrite::{self, Forwarded, ForwardedFields, SetCookie, ToClient, ToServer},
+};
+use proptest::prelude::*;
+
+use crate::{crlf, reply, request};
+
+const KEEP: ToServer = ToServer {
+    persistence: Persistence::KeepAlive,
+    forwarded: None,
+};
+const CLOSE: ToServer = ToServer {
+    persistence: Persistence::Close,
+    forwarded: None,
+};
+const TO_CLIENT: ToClient<'_> = ToClient {
+    persistence: Persistence::KeepAlive,
+    version: Version::Http11,
+    set_cookie: None,
+};
+
+fn text(bytes: Cow<'_, [u8]>) -> String {
+    String::from_utf8(bytes.into_owned())
+        .unwrap()
+        .replace("\r\n", "\n")
+}
+
+fn sent_on(head: &str, to: &ToServer) -> String {
+    text(rewrite::request(&request(&crlf(head)).unwrap(), to))
+}
+
+fn returned(head: &str, kind: RequestKind, to: &ToClient<'_>) -> String {
+    text(rewrite::reply(&reply(&crlf(head), kind).unwrap(), to))
+}
+
+#[test]
+fn a_request_in_which_nothing_changes_keeps_its_bytes() {
+    for head in [
+        "GET /%61/../b?c HTTP/1.1\nHost:h\nUser-Agent:  x \nAccept: */*\n\n",
+        "GET / HTTP/1.1\nHost: h\nConnection: Keep-Alive\n\n",
+        "POST / HTTP/1.1\nHost: h\nContent-Length: 5\nExpect: 100-continue\n\n",
+        "GET / HTTP/1.1\nHost: h\nConnection: Upgrade\nUpgrade: websocket\n\n",
+        "GET / HTTP/1.0\nConnection: keep-alive\n\n",
+        "OPTIONS * HTTP/1.1\nHost: h\nX-Forwarded-For: a\n\n",
+    ] {
+        let bytes = crlf(head);
+        let head = request(&bytes).unwrap();
+        assert!(
+            matches!(rewrite::request(&head, &KEEP), Cow::Borrowed(b) if b == bytes),
+            "{head:?}"
+        );
+    }
+}
+
+#[test]
+fn fields_of_the_clients_connection_are_left_out() {
+    for (head, expected) in [
+        // RFC 9110 section 7.6.1, with what stays in its order.
+        (
+            "GET / HTTP/1.1\nA: 1\nConnection: close, X-Hop\nHost: h\nx-hop: 2\nKeep-Alive: 3\nProxy-Connection: close\nB: 4\n\n",
+            "GET / HTTP/1.1\nA: 1\nHost: h\nB: 4\n\n",
+        ),
+        (
+            "GET / HTTP/1.1\nHost: h\nTE: gzip;q=1\n\n",
+            "GET / HTTP/1.1\nHost: h\n\n",
+        ),
+        // RFC 9110 section 10.1.4: TE stands in Connection, too.
+        (
+            "GET / HTTP/1.1\nHost: h\nConnection: TE\nTE: gzip, trailers\n\n",
+            "GET / HTTP/1.1\nHost: h\nTE: trailers\nConnection: TE\n\n",
+        ),
+        (
+            "GET / HTTP/1.1\nHost: h\nUpgrade: websocket\n\n",
+            "GET / HTTP/1.1\nHost: h\n\n",
+        ),
+        (
+            "GET / HTTP/1.1\nHost: h\nUpgrade: websocket\nConnection: keep-alive, Upgrade\n\n",
+            "GET / HTTP/1.1\nHost: h\nUpgrade: websocket\nConnection: upgrade\n\n",
+        ),
+        // RFC 9112 section 3.2.2.
+        (
+            "GET http://b:80?c HTTP/1.1\nA: 1\nHost: h\n\n",
+            "GET /?c HTTP/1.1\nHost: b:80\nA: 1\n\n",
+        ),
+        (
+            "OPTIONS http://b HTTP/1.1\nHost: h\n\n",
+            "OPTIONS * HTTP/1.1\nHost: b\n\n",
+        ),
+        ("GET / HTTP/1.0\n\n", "GET / HTTP/1.0\nConnection: keep-alive\n\n"),
+        // RFC 9110 section 10.1.1: not of HTTP/1.0.
+        (
+            "PUT / HTTP/1.0\nExpect: 100-continue\nConnection: keep-alive\nContent-Length: 1\n\n",
+            "PUT / HTTP/1.0\nContent-Length: 1\nConnection: keep-alive\n\n",
+        ),
+        (
+            "PUT / HTTP/1.1\nHost: h\nContent-Length: 1\nContent-Length: 01\n\n",
+            "PUT / HTTP/1.1\nHost: h\nContent-Length: 1\n\n",
+        ),
+    ] {
+        assert_eq!(sent_on(head, &KEEP), expected, "{head}");
+        assert_eq!(sent_on(expected, &KEEP), expected, "what was rewritten stays");
+    }
+    assert_eq!(
+        sent_on("GET / HTTP/1.1\nHost: h\n\n", &CLOSE),
+        "GET / HTTP/1.1\nHost: h\nConnection: close\n\n"
+    );
+    assert_eq!(
+        sent_on("GET / HTTP/1.0\n\n", &CLOSE),
+        "GET / HTTP/1.0\nConnection: close\n\n"
+    );
+}
+
+#[test]
+fn the_server_is_told_who_asks() {
+    let fields = ForwardedFields {
+        x_for: true,
+        x_proto: true,
+        x_host: true,
+        standard: true,
+    };
+    let to = |client: &str, https| ToServer {
+        forwarded: Some(Forwarded {
+            fields,
+            client: client.parse().unwrap(),
+            https,
+        }),
+        ..KEEP
+    };
+    assert_eq!(
+        sent_on("GET / HTTP/1.1\nHost: a.example\n\n", &to("192.0.2.1", false)),
+        "GET / HTTP/1.1\nHost: a.example\nX-Forwarded-For: 192.0.2.1\nX-Forwarded-Proto: http\n\
+         X-Forwarded-Host: a.example\nForwarded: for=192.0.2.1;proto=http;host=a.example\n\n"
+    );
+    // What was there: addresses are added to, the rest is replaced.
+    assert_eq!(
+        sent_on(
+            "GET / HTTP/1.1\nHost: a:80\nX-Forwarded-For: 1\nx-forwarded-for: 2, 3\nX-Forwarded-Proto: x\n\
+             X-Forwarded-Host: y\nForwarded: for=4\n\n",
+            &to("2001:db8::1", true)
+        ),
+        "GET / HTTP/1.1\nHost: a:80\nX-Forwarded-For: 1, 2, 3, 2001:db8::1\nX-Forwarded-Proto: https\n\
+         X-Forwarded-Host: a:80\nForwarded: for=4, for=\"[2001:db8::1]\";proto=https;host=\"a:80\"\n\n"
+    );
+    // An IPv4 client of an IPv6 socket; no host; fields that are not asked for go on.
+    let only_for = ForwardedFields {
+        x_for: true,
+        ..ForwardedFields::default()
+    };
+    let mut mapped = to("::ffff:192.0.2.1", false);
+    mapped.forwarded.as_mut().unwrap().fields = only_for;
+    assert_eq!(
+        sent_on(
+            "GET / HTTP/1.0\nConnection: keep-alive\nForwarded: for=4\n\n",
+            &mapped
+        ),
+        "GET / HTTP/1.0\nForwarded: for=4\nX-Forwarded-For: 192.0.2.1\nConnection: keep-alive\n\n"
+    );
+    // None asked for is as if nothing was.
+    mapped.forwarded.as_mut().unwrap().fields = ForwardedFields::default();
+    let bytes = crlf("GET / HTTP/1.1\nHost: h\n\n");
+    assert!(matches!(
+        rewrite::request(&request(&bytes).unwrap(), &mapped),
+        Cow::Borrowed(_)
+    ));
+}
+
+#[test]
+fn a_reply_in_which_nothing_changes_keeps_its_bytes() {
+    for head in [
+        "HTTP/1.1 200 OK\nServer:x\nContent-Length: 5\n\n",
+        "HTTP/1.1 200 OK\nConnection: keep-alive\nTransfer-Encoding: chunked\n\n",
+        "HTTP/1.1 304 Not Modified\nContent-Length: 5\n\n",
+        "HTTP/1.1 100 Continue\n\n",
+    ] {
+        let bytes = crlf(head);
+        let head = reply(&bytes, RequestKind::USUAL).unwrap();
+        assert!(
+            matches!(rewrite::reply(&head, &TO_CLIENT), Cow::Borrowed(b) if b == bytes),
+            "{head:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reply_says_what_is_true_of_the_clients_connection() {
+    use Persistence::*;
+    let upgrades = RequestKind {
+        upgrades: true,
+        ..RequestKind::USUAL
+    };
+    for (head, persistence, version, expected) in [
+        (
+            "HTTP/1.1 200 OK\nConnection: close\nContent-Length: 5\nKeep-Alive: x\n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+        ),
+        (
+            "HTTP/1.0 200 OK\nContent-Length: 5\n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+        ),
+        (
+            "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+            KeepAlive,
+            Version::Http10,
+            "HTTP/1.1 200 OK\nContent-Length: 5\nConnection: keep-alive\n\n",
+        ),
+        (
+            "HTTP/1.1 200\nA: b\n\n",
+            Close,
+            Version::Http11,
+            "HTTP/1.1 200 \nA: b\nConnection: close\n\n",
+        ),
+        (
+            "HTTP/1.0 200 OK\n\n",
+            Close,
+            Version::Http10,
+            "HTTP/1.1 200 OK\nConnection: close\n\n",
+        ),
+        (
+            "HTTP/1.1 200 OK\nContent-Length: 5, 5\nUpgrade: h2c\n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 200 OK\nContent-Length: 5\n\n",
+        ),
+        // RFC 9110 section 8.6.
+        (
+            "HTTP/1.1 204 x\nContent-Length: 5\n\n",
+            KeepAlive,
+            Version::Http11,
+            "HTTP/1.1 204 x\n\n",
+        ),
+        (
+            "HTTP/1.1 204 x\nTransfer-Encoding: chunked\n\n",
+            Close,
+            Version::Http11,
+            "HTTP/1.1 204 x\nConnection: close\n\n",
+        ),
+        // Of the last reply only.
+        (
+            "HTTP/1.1 103 x\nLink: y\n\n",
+            Close,
+            Version::Http11,
+            "HTTP/1.1 103 x\nLink: y\n\n",
+        ),
+        (
+            "HTTP/1.1 101 x\nConnection: Upgrade, Foo\nUpgrade: websocket\nFoo: 1\n\n",
+            Close,
+            Version::Http11,
+            "HTTP/1.1 101 x\nUpgrade: websocket\nConnection: upgrade\n\n",
+        ),
+    ] {
+        let to = ToClient {
+            persistence,
+            version,
+            set_cookie: None,
+        };
+        assert_eq!(returned(head, upgrades, &to), expected, "{head}");
+    }
+}
+
+#[test]
+fn a_reply_can_set_the_cookie_of_the_switch() {
+    let head = "HTTP/1.1 200 OK\nSet-Cookie: a=b\nContent-Length: 0\n\n";
+    for (secure, end) in [(false, ""), (true, "; Secure")] {
+        let set_cookie = Some(SetCookie {
+            name: "server",
+            value: "one",
+            secure,
+        });
+        assert_eq!(
+            returned(
+                head,
+                RequestKind::USUAL,
+                &ToClient {
+                    set_cookie,
+                    ..TO_CLIENT
+                }
+            ),
+            format!(
+                "HTTP/1.1 200 OK\nSet-Cookie: a=b\nContent-Length: 0\nSet-Cookie: server=one; Path=/; HttpOnly{end}\n\n"
+            )
+        );
+    }
+}
+
+/// Fields with names that mean something, and others.
+fn fields() -> impl Strategy<Value = Vec<(String, String)>> {
+    let name = prop_oneof![
+        Just("Connection".to_owned()),
+        Just("connection".to_owned()),
+        Just("Keep-Alive".to_owned()),
+        Just("TE".to_owned()),
+        Just("Upgrade".to_owned()),
+        Just("X-Forwarded-For".to_owned()),
+        Just("Forwarded".to_owned()),
+        Just("Content-Length".to_owned()),
+        Just("Cookie".to_owned()),
+        "[A-Za-z][A-Za-z0-9_-]{0,12}",
+    ];
+    let value = prop_oneof![
+        Just("5".to_owned()),
+        Just("close".to_owned()),
+        Just("Upgrade, a".to_owned()),
+        Just("trailers".to_owned()),
+        "[ -~]{0,20}",
+    ];
+    prop::collection::vec((name, value), 0..8)
+}
+
+proptest! {
+    /// What goes on is read again as the same request, and going on once more changes nothing.
+    #[test]
+    fn what_goes_on_is_the_same_request(fields in fields(), old in any::<bool>(), absolute in any::<bool>(), close in any::<bool>(), forward in any::<bool>()) {
+        let version = if old { "1.0" } else { "1.1" };
+        let target = if absolute { "http://h:80/a/%2e?b" } else { "/a/%2e?b" };
+        let lines: String = fields.iter().map(|(n, v)| format!("{n}: {v}\n")).collect();
+        let bytes = crlf(&format!("POST {target} HTTP/{version}\nHost: h:80\n{lines}\n"));
+        let Ok(head) = request(&bytes) else { return Ok(()); };
+        let forwarded = forward.then(|| Forwarded {
+            fields: ForwardedFields { x_for: true, standard: true, ..ForwardedFields::default() },
+            client: "2001:db8::7".parse().unwrap(),
+            https: true,
+        });
+        let to = ToServer { persistence: if close { Persistence::Close } else { Persistence::KeepAlive }, forwarded };
+        let sent = rewrite::request(&head, &to);
+        let again = request(&sent).expect("what is sent can be read");
+        prop_assert_eq!((again.method(), again.path(), again.query()), (head.method(), head.path(), head.query()));
+        prop_assert_eq!((again.body(), again.version()), (head.body(), head.version()));
+        prop_assert_eq!(again.authority().map(|a| a.as_str()), head.authority().map(|a| a.as_str()));
+        prop_assert_eq!(again.upgrade(), head.upgrade());
+        prop_assert_eq!(again.expects_continue(), head.expects_continue());
+        prop_assert_eq!(again.cookies().collect::<Vec<_>>(), head.cookies().collect::<Vec<_>>());
+        if again.upgrade().is_none() {
+            prop_assert_eq!(again.persistence(), to.persistence);
+        }
+        let once_more = rewrite::request(&again, &ToServer { forwarded: None, ..to });
+        prop_assert_eq!(&once_more[..], &sent[..]);
+    }
+}

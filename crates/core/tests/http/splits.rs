@@ -1,0 +1,101 @@
+//! Bytes come in whatever pieces the network makes.
+
+use longsplice_core::http::{Found, HeadError, Limits, Scan};
+
+use crate::crlf;
+
+/// What a scan says when the bytes come up to each of these places in turn.
+fn scanned(mut scan: Scan, bytes: &[u8], cuts: &[usize]) -> Result<Found, HeadError> {
+    let mut said = Ok(Found::NeedMore);
+    for cut in cuts.iter().copied().chain([bytes.len()]) {
+        said = scan.find(&bytes[..cut], &Limits::default());
+        if said != Ok(Found::NeedMore) {
+            break;
+        }
+    }
+    said
+}
+
+#[test]
+fn a_head_is_found_at_every_split() {
+    let head = crlf("\n\nPOST /a?b HTTP/1.1\nHost: h\nContent-Length: 9\n\n");
+    let bytes = [&head[..], b"body\r\n\r\n\n"].concat();
+    for a in 0..=bytes.len() {
+        for b in a..=bytes.len() {
+            assert_eq!(
+                scanned(Scan::request(), &bytes, &[a, b]),
+                Ok(Found::Head(head.len())),
+                "{a} {b}"
+            );
+        }
+    }
+    let each: Vec<usize> = (0..bytes.len()).collect();
+    assert_eq!(
+        scanned(Scan::request(), &bytes, &each),
+        Ok(Found::Head(head.len()))
+    );
+    // Not a byte before its end.
+    assert_eq!(
+        scanned(Scan::request(), &bytes[..head.len() - 1], &each[..head.len() - 1]),
+        Ok(Found::NeedMore)
+    );
+}
+
+#[test]
+fn a_reply_is_found_at_every_split() {
+    let head = crlf("HTTP/1.1 200 OK\nContent-Length: 2\n\n");
+    let bytes = [&head[..], b"\n\n"].concat();
+    for cut in 0..=bytes.len() {
+        assert_eq!(
+            scanned(Scan::reply(), &bytes, &[cut]),
+            Ok(Found::Head(head.len())),
+            "{cut}"
+        );
+    }
+}
+
+#[test]
+fn http2_is_recognised_at_every_split() {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let bytes = [&preface[..], b"\0\0\0\x04\0"].concat();
+    for a in 0..=bytes.len() {
+        for b in a..=bytes.len() {
+            assert_eq!(
+                scanned(Scan::request(), &bytes, &[a, b]),
+                Ok(Found::Http2),
+                "{a} {b}"
+            );
+        }
+    }
+    let each: Vec<usize> = (0..bytes.len()).collect();
+    assert_eq!(scanned(Scan::request(), &bytes, &each), Ok(Found::Http2));
+    assert_eq!(scanned(Scan::request(), &preface[..23], &[]), Ok(Found::NeedMore));
+    // Something else after all: its version is refused when it is read.
+    let other = b"PRI * HTTP/2.0\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+    for a in 0..=other.len() {
+        assert_eq!(scanned(Scan::request(), other, &[a]), Ok(Found::Head(18)), "{a}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_seen_at_every_split() {
+    let bytes = b"GET / HTTP/1.1\r\nA: b\nHost: h\r\n\r\n";
+    for cut in 0..=bytes.len() {
+        assert_eq!(
+            scanned(Scan::request(), bytes, &[cut]),
+            Err(HeadError::BareLineFeed),
+            "{cut}"
+        );
+    }
+}
+
+#[test]
+fn a_request_has_begun_with_its_first_byte() {
+    let mut scan = Scan::request();
+    let limits = Limits::default();
+    assert!(!scan.has_begun());
+    assert_eq!(scan.find(b"\r\n", &limits), Ok(Found::NeedMore));
+    assert!(!scan.has_begun());
+    assert_eq!(scan.find(b"\r\nG", &limits), Ok(Found::NeedMore));
+    assert!(scan.has_begun());
+}
