@@ -1,22 +1,18 @@
 //! Requests of HTTP/1.1 over a number of connections: as fast as answers come, or at a rate.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use longsplice_lab::Namespace;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use tokio::io::AsyncWriteExt;
-use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
@@ -26,9 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PIECE: usize = 256 << 10;
 /// A head longer than this is none that was expected.
 const HEAD: usize = 8 << 10;
-/// Requests that are due and find no connection free. With more of them the load is none that can be carried.
-const MOST_DUE: usize = 100_000;
-
 /// What is asked for, and how.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
@@ -73,7 +66,7 @@ impl Load<'_> {
         let until = Instant::now() + self.duration;
         let request = self.request();
         let scratch = Rc::new(RefCell::new(vec![0; PIECE]));
-        let due = Rc::new(Due::default());
+        let due = self.rate.map(|rate| Rc::new(Due::at_rate(rate, self.duration)));
         let mut tasks = Vec::new();
         for _ in 0..self.connections {
             let worker = Worker {
@@ -83,13 +76,13 @@ impl Load<'_> {
                 persistent: self.persistent,
                 scratch: Rc::clone(&scratch),
             };
-            tasks.push(match self.rate {
+            tasks.push(match &due {
                 None => tokio::task::spawn_local(worker.without_pause(until)),
-                Some(_) => tokio::task::spawn_local(worker.when_due(Rc::clone(&due))),
+                Some(due) => tokio::task::spawn_local(worker.when_due(Rc::clone(due))),
             });
         }
-        if let Some(rate) = self.rate {
-            due.fill(rate, until).await?;
+        if let Some(due) = &due {
+            due.begin()?;
         }
         let mut times_us = Vec::new();
         for task in tasks {
@@ -115,72 +108,56 @@ impl Load<'_> {
     }
 }
 
-/// When requests are due that nobody has begun.
-#[derive(Debug, Default)]
+/// When requests are due.
+#[derive(Debug)]
 struct Due {
-    times: RefCell<VecDeque<Instant>>,
-    over: RefCell<bool>,
-    changed: Notify,
+    start: Instant,
+    period: Duration,
+    /// How many there will be.
+    most: u32,
+    /// How many were taken.
+    taken: Cell<u32>,
+    /// One permit for each that is due.
+    now: Arc<Semaphore>,
 }
 
 impl Due {
-    /// Makes them due at equal distances. The kernel's timer does it: the runtime's ticks once a millisecond.
-    async fn fill(&self, rate: f64, until: Instant) -> Result<()> {
-        let period = Duration::from_secs_f64(1.0 / rate);
-        let timer = AsyncFd::register(ticking(period)?)?;
-        let mut next = Instant::now();
-        while Instant::now() < until {
-            let mut ready = timer.readable().await?;
-            let ticks = ready.try_io(|timer| {
-                let mut count = [0; 8];
-                rustix::io::read(timer.get_ref(), &mut count)?;
-                Ok(u64::from_ne_bytes(count))
-            });
-            let Ok(ticks) = ticks else { continue };
-            let mut times = self.times.borrow_mut();
-            for _ in 0..ticks? {
-                next += period;
-                times.push_back(next);
-                self.changed.notify_one();
-            }
-            ensure!(times.len() < MOST_DUE, "{rate:.0} requests a second are too many");
+    /// From now on, at equal distances.
+    fn at_rate(rate: f64, duration: Duration) -> Due {
+        Due {
+            start: Instant::now(),
+            period: Duration::from_secs_f64(1.0 / rate),
+            most: (rate * duration.as_secs_f64()) as u32,
+            taken: Cell::new(0),
+            now: Arc::new(Semaphore::new(0)),
         }
-        self.over.replace(true);
-        self.changed.notify_waiters();
+    }
+
+    /// Gives the permits from a thread: the runtime's timers tick once a millisecond, a thread sleeps more precisely.
+    fn begin(&self) -> Result<()> {
+        let (start, period, most, now) = (self.start, self.period, self.most, Arc::clone(&self.now));
+        let give = move || {
+            for number in 1..=most {
+                thread::sleep((start + period * number).saturating_duration_since(Instant::now()));
+                now.add_permits(1);
+            }
+        };
+        let thread = thread::Builder::new().name("due".into());
+        thread.spawn(give).context("start a thread")?;
         Ok(())
     }
 
-    /// When the next one was due; `None`: there are no more.
+    /// Waits until the next one is due, and answers since when it is; `None`: there are no more.
     async fn take(&self) -> Option<Instant> {
-        loop {
-            // Registered before it is looked: what changes in between is not missed.
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(due) = self.times.borrow_mut().pop_front() {
-                return Some(due);
-            }
-            if *self.over.borrow() {
-                return None;
-            }
-            changed.await;
+        let number = self.taken.get() + 1;
+        if number > self.most {
+            return None;
         }
+        self.taken.set(number);
+        // Whoever waits first gets the first: permits come in the order of the numbers.
+        self.now.acquire().await.ok()?.forget();
+        Some(self.start + self.period * number)
     }
-}
-
-fn ticking(period: Duration) -> Result<OwnedFd> {
-    let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-    let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("make a timer")?;
-    let every = Timespec {
-        tv_sec: period.as_secs().try_into().context("a rate of almost none")?,
-        tv_nsec: period.subsec_nanos().into(),
-    };
-    let spec = Itimerspec {
-        it_interval: every,
-        it_value: every,
-    };
-    timerfd_settime(&timer, TimerfdTimerFlags::empty(), &spec).context("start a timer")?;
-    Ok(timer)
 }
 
 /// What one connection does, or one after the other.
@@ -341,6 +318,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         thread::spawn(move || {
             for mut stream in listener.incoming().map_while(Result::ok) {
+                stream.set_nodelay(true).unwrap();
                 thread::spawn(move || {
                     let mut request = [0; 1000];
                     while let Ok(n @ 1..) = stream.read(&mut request) {
