@@ -11,7 +11,7 @@ packages=(
     # The laboratory. chrt is in util-linux.
     iproute2 ethtool procps util-linux
     # The demonstration and the benchmark: traffic, and the peers beside which it is measured.
-    curl iperf3 nginx-light libnginx-mod-stream haproxy nftables
+    curl iperf3 nginx-light libnginx-mod-stream haproxy nftables openssl
 )
 components=(rustfmt clippy)
 

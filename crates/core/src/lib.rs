@@ -12,6 +12,7 @@ pub mod machine;
 pub mod plan;
 pub mod policy;
 pub mod ports;
+pub mod proxy_protocol;
 pub mod reap;
 pub mod reason;
 pub mod route;

@@ -227,6 +227,13 @@ impl Splicer {
         Ok(options::set_reset_on_close(client, true)?)
     }
 
+    /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so many bytes of
+    /// payload.
+    pub fn count_relayed(&self, reason: RelayReason, bytes: u64) {
+        self.inner.stats.relayed(reason);
+        self.inner.stats.relay_bytes.add(bytes);
+    }
+
     /// Sets on a listening socket what makes its connections fit for splicing towards `target`: it offers clients no
     /// longer segments than the way to the target takes.
     ///

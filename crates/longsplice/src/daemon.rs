@@ -18,6 +18,7 @@ use crate::{
     listener::{BindError, Bound, Resources, Service, Settings},
     notify::notify,
     rulebook::{SetupError, set_up},
+    tls::{Terminator, TerminatorError},
     upstream::Upstreams,
 };
 
@@ -30,6 +31,9 @@ pub enum StartError {
     /// An address is taken.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// A listener cannot terminate TLS.
+    #[error("listener {0}: {1}")]
+    Tls(String, TerminatorError),
     /// What a predecessor left in the kernel does not fit.
     #[error("cannot take over what is in the kernel: {0}")]
     Incompatible(String),
@@ -77,7 +81,7 @@ pub async fn run(config: Config) -> Result<Outcome, StartError> {
             Ok(rules) => Ok((served, rules)),
             Err(error) => Err(error.into()),
         },
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     };
     let ((listeners, accepting), (rules, routing)) = match served {
         Ok(served) => served,
@@ -146,13 +150,14 @@ async fn serve_all(
     splicer: &Splicer,
     resources: &Arc<Resources>,
     stopped: &watch::Receiver<bool>,
-) -> Result<Served, BindError> {
+) -> Result<Served, StartError> {
     let (mut services, mut accepting) = (Vec::new(), Vec::new());
     let upstreams = Arc::new(Upstreams::new(config, splicer));
     for (listener, bound) in config.listeners.iter().zip(bound) {
         let settings = Settings {
             listener: listener.clone(),
             upstreams: Arc::clone(&upstreams),
+            terminator: Terminator::of(listener).map_err(|e| StartError::Tls(listener.name.clone(), e))?,
         };
         let service = Service::new(settings, splicer.clone(), Arc::clone(resources));
         services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));

@@ -15,6 +15,7 @@ pub mod instance;
 pub mod listener;
 mod logging;
 mod notify;
+pub mod proxy_header;
 pub mod rulebook;
 pub mod show;
 pub mod tls;

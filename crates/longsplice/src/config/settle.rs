@@ -1,6 +1,10 @@
 //! From the file as written to the configuration: defaults, ranges, and what concerns several keys at once.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use longsplice_core::policy::parse_bytes;
 use longsplice_engine::{ParseXdpModeError, SplicerConfig, Until, XdpMode};
@@ -93,6 +97,11 @@ impl Settler<'_> {
     pub(super) fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
         self.wrong
             .push(self.source.at(at, message, Some(help.to_owned())));
+    }
+
+    /// Where a file is that is named in this one: relative to its folder, wherever the daemon was started.
+    pub(super) fn beside(&self, path: &Path) -> PathBuf {
+        self.source.folder().join(path)
     }
 
     fn splicer(&mut self, file: &raw::File) -> SplicerConfig {
@@ -312,7 +321,11 @@ impl Settler<'_> {
             accept_proxy: packet_rules::list(given.accept_proxy),
             splice_from,
             on_change: given.on_change.unwrap_or(shared.on_change),
-            tls: self.tls(given.tls),
+            tls: self.tls(
+                given.tls,
+                given.protocol.unwrap_or_default(),
+                given.rate_limit.is_some(),
+            ),
             http: self.http(given.http),
             routes,
         }

@@ -5,13 +5,15 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{
+    Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
+};
 use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, sync::OwnedSemaphorePermit};
 
 use super::{Service, Settings};
 use crate::{
-    client::{Client, Stream},
+    client::{Client, Stream, Unfit},
     config::Protocol,
     http, tls,
 };
@@ -64,16 +66,18 @@ async fn serve(stream: TcpStream, peer: SocketAddr, service: &Service) {
     if let Err(error) = service.splicer.prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
-    let client = match Client::new(stream, peer) {
+    let client = match Client::accept(stream, peer, &settings).await {
         Ok(client) => client,
-        Err(error) => return tracing::debug!(listener = name, %peer, %error, "it ended before it was served"),
+        Err(Unfit::Gone(error)) => {
+            return tracing::debug!(listener = name, %peer, %error, "it ended before it was served");
+        }
+        Err(reason) => {
+            service.refused.fetch_add(1, Ordering::Relaxed);
+            return tracing::info!(listener = name, %peer, %reason, "connection refused");
+        }
     };
     match settings.listener.protocol {
-        Protocol::Tcp => forward(client, &settings, service).await,
-        Protocol::Tls => match tls::peek(client).await {
-            Ok(client) => forward(client, &settings, service).await,
-            Err(error) => tracing::info!(listener = name, %peer, %error, "no ClientHello"),
-        },
+        Protocol::Tcp | Protocol::Tls => forward(client, &settings, service).await,
         Protocol::Http => http::serve(client, &settings, service).await,
     }
 }
@@ -86,11 +90,17 @@ async fn forward(client: Client, settings: &Settings, service: &Service) {
     let lease = match settings.lease(upstream, &client, &service.splicer).await {
         Ok(lease) => lease,
         Err(error) => {
-            let Stream::Plain(socket) = client.stream;
-            return refuse(socket, peer, service, &error.to_string());
+            return refuse(client.stream.into_socket(), peer, service, &error.to_string());
         }
     };
-    let Stream::Plain(socket) = client.stream;
+    let socket = match client.stream {
+        Stream::Plain(socket) => socket,
+        Stream::Tls(stream) => {
+            let passed = tls::relay(stream, lease.stream, &client.early).await;
+            service.splicer.count_relayed(RelayReason::Tls, passed.bytes());
+            return log_relayed(name, peer, &passed);
+        }
+    };
     let mut server = lease.stream;
     if let Err(error) = server.write_all(&client.early).await {
         return tracing::debug!(listener = name, %peer, %error, "the server is gone");
@@ -180,6 +190,18 @@ fn log_end(listener: &str, peer: SocketAddr, summary: &Summary) {
         spliced = summary.spliced,
         relay_reason = summary.relay_reason.map(|r| r.as_str()),
         reset = summary.reset,
+        "connection ended"
+    );
+}
+
+fn log_relayed(listener: &str, peer: SocketAddr, passed: &tls::Passed) {
+    tracing::debug!(
+        listener, %peer,
+        to_server = passed.to_server,
+        to_client = passed.to_client,
+        relay_reason = RelayReason::Tls.as_str(),
+        reset = passed.end.is_err(),
+        error = passed.end.as_ref().err().map(tracing::field::display),
         "connection ended"
     );
 }

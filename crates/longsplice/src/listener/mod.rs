@@ -24,6 +24,7 @@ pub use resources::Resources;
 use crate::{
     client::Client,
     config::{ListenerConfig, Period, SourceAddress},
+    tls::Terminator,
     upstream::{Ask, Lease, Unavailable, Upstream, Upstreams, lease_original, same_family_first},
 };
 
@@ -47,6 +48,8 @@ pub struct Settings {
     pub listener: ListenerConfig,
     /// All upstreams.
     pub upstreams: Arc<Upstreams>,
+    /// Its certificates and what belongs to them, where it terminates TLS.
+    pub terminator: Option<Arc<Terminator>>,
 }
 
 /// A listener as `status` shows it.

@@ -1,11 +1,28 @@
 //! TLS: ClientHellos that are read and passed on, and connections that are terminated here.
 
-use crate::client::Client;
+mod certificate;
+mod choice;
+mod hello;
+mod keyring;
+mod relay;
+mod terminator;
+#[cfg(test)]
+pub(crate) mod testing;
 
-/// Reads a ClientHello, and leaves it in `early`.
+use std::time::Duration;
+
+pub use certificate::{CertificateError, CertificateFiles};
+pub use hello::{HelloError, LONGEST, peek};
+pub use relay::{Passed, relay};
+pub use terminator::{Terminator, TerminatorError};
+
+/// How long a ClientHello may take to come; where TLS is terminated, the whole handshake.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether the files of a certificate can be used, as they are now.
 ///
 /// # Errors
-/// It is none, or does not come.
-pub async fn peek(client: Client) -> std::io::Result<Client> {
-    Ok(client)
+/// What is wrong with them.
+pub fn check(files: &CertificateFiles) -> Result<(), CertificateError> {
+    certificate::load(files, &terminator::provider()).map(drop)
 }

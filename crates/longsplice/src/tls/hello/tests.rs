@@ -1,0 +1,187 @@
+use std::sync::Arc;
+
+use rustls::ClientConnection;
+
+use super::*;
+use crate::tls::testing;
+
+/// The hello of a client that wants this server and these protocols, as one record.
+fn hello(name: &str, alpn: &[&str]) -> Vec<u8> {
+    let config = Arc::new(testing::client(&[], alpn));
+    let mut client = ClientConnection::new(config, name.to_owned().try_into().unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
+}
+
+/// The same message in records of this size at most (RFC 8446 section 5.1).
+fn in_records(hello: &[u8], size: usize) -> Vec<u8> {
+    let mut message = Vec::new();
+    let mut rest = hello;
+    while let Some((head, after)) = rest.split_first_chunk::<5>() {
+        let (part, after) = after.split_at(usize::from(u16::from_be_bytes([head[3], head[4]])));
+        message.extend(part);
+        rest = after;
+    }
+    let record = |part: &[u8]| {
+        let length = u16::try_from(part.len()).unwrap().to_be_bytes();
+        [&[0x16, 3, 1][..], &length, part].concat()
+    };
+    message.chunks(size).flat_map(record).collect()
+}
+
+/// Another name of the same length in its place.
+fn renamed(hello: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let at = hello
+        .windows(from.len())
+        .position(|w| w == from.as_bytes())
+        .unwrap();
+    let mut bytes = hello.to_vec();
+    bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    bytes
+}
+
+/// What is read of bytes that come in these pieces.
+fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<(Hello, Vec<u8>)> {
+    let mut reader = Reader::new(Vec::new());
+    for piece in pieces {
+        reader.bytes.extend(piece);
+        match reader.step() {
+            Step::NeedMore => {}
+            Step::Yes(accepted) => {
+                let read = Read {
+                    accepted: *accepted,
+                    bytes: reader.bytes,
+                    seen: reader.seen,
+                };
+                return Some((read.hello(), read.bytes));
+            }
+            Step::No { error, .. } => panic!("{error}"),
+            Step::TooLong => panic!("too long"),
+        }
+    }
+    None
+}
+
+fn meant() -> Hello {
+    Hello {
+        sni: Some("a.example".into()),
+        alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    }
+}
+
+#[test]
+fn a_hello_is_read_wherever_it_is_split() {
+    let bytes = hello("a.example", &["h2", "http/1.1"]);
+    for n in 0..bytes.len() {
+        assert_eq!(read_pieces([&bytes[..n]]), None, "{n} of {} bytes", bytes.len());
+        let (hello, kept) = read_pieces([&bytes[..n], &bytes[n..]]).unwrap();
+        assert_eq!((hello, &kept), (meant(), &bytes), "split at {n}");
+    }
+    assert_eq!(read_pieces(bytes.chunks(1)).unwrap(), (meant(), bytes));
+}
+
+#[test]
+fn a_hello_is_read_in_records_of_any_size() {
+    let one = hello("a.example", &["h2", "http/1.1"]);
+    for size in 1..one.len() - 5 {
+        let bytes = in_records(&one, size);
+        let whole = read_pieces([&bytes[..]]).unwrap_or_else(|| panic!("records of {size} bytes"));
+        assert_eq!(whole, (meant(), bytes.clone()), "records of {size} bytes");
+        let single = read_pieces(bytes.chunks(1)).unwrap();
+        assert_eq!(single, (meant(), bytes), "records of {size} bytes, byte by byte");
+    }
+}
+
+#[test]
+fn what_follows_a_hello_is_kept() {
+    let mut bytes = hello("a.example", &["h2", "http/1.1"]);
+    bytes.extend([0x17, 3, 3, 0, 2, 1, 2]);
+    assert_eq!(read_pieces([&bytes[..]]), Some((meant(), bytes)));
+}
+
+#[test]
+fn names_as_they_are_written() {
+    let plain = hello("a.example", &[]);
+    for (bytes, sni) in [
+        (plain.clone(), Some("a.example")),
+        (renamed(&plain, "a.example", "A.ExAmPlE"), Some("a.example")),
+        (renamed(&plain, "a.example", "a.exampl."), Some("a.exampl")),
+        (hello("xn--bcher-kva.example", &[]), Some("xn--bcher-kva.example")),
+        (hello("192.0.2.1", &[]), None),
+    ] {
+        let (hello, _) = read_pieces([&bytes[..]]).unwrap();
+        assert_eq!((hello.sni.as_deref(), hello.alpn), (sni, Vec::new()));
+    }
+}
+
+#[test]
+fn a_long_hello_has_a_limit() {
+    let long = |records| {
+        let names: Vec<String> = (0..200).map(|n| format!("{n:0200}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        in_records(&hello("a.example", &names), records)
+    };
+    let bytes = long(16_000);
+    assert!(bytes.len() > 40_000);
+    assert_eq!(read_pieces(bytes.chunks(1460)).unwrap().0.alpn.len(), 200);
+    // A message of 65,000 bytes in records of one byte each: it is the bytes on the wire that cost memory.
+    let mut endless = vec![0x16, 3, 1, 0, 4, 1, 0, 0xfd, 0xe8];
+    while endless.len() < LONGEST {
+        endless.extend([0x16, 3, 1, 0, 1, 0]);
+    }
+    let mut reader = Reader::new(Vec::new());
+    let mut read = 0;
+    let too_long = endless.chunks(1000).any(|piece| {
+        reader.bytes.extend(piece);
+        read += piece.len();
+        matches!(reader.step(), Step::TooLong)
+    });
+    assert!(too_long && read >= LONGEST, "after {read} bytes");
+}
+
+#[test]
+fn what_is_no_hello_is_told_so() {
+    let good = hello("a.example", &[]);
+    let broken = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    for (what, bytes) in [
+        ("HTTP", b"GET / HTTP/1.1\r\n\r\n".to_vec()),
+        ("SSH", b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()),
+        ("PROXY", b"PROXY TCP4 1.1.1.1 2.2.2.2 1 2\r\n".to_vec()),
+        ("zeros", vec![0; 64]),
+        (
+            "a hello of SSL 2",
+            vec![0x80, 0x2e, 1, 0, 2, 0, 0x15, 0, 0, 0, 0x10],
+        ),
+        ("data", vec![0x17, 3, 3, 0, 2, 1, 2]),
+        ("a hello of a server", broken(5, 2)),
+        ("a record of no version", broken(1, 9)),
+        ("a record that is too long", broken(3, 0xff)),
+        ("a list beyond its end", broken(43, 0xff)),
+    ] {
+        let mut reader = Reader::new(bytes);
+        match reader.step() {
+            Step::No { alert, .. } => {
+                assert_eq!(
+                    (alert.first(), alert.get(5)),
+                    (Some(&0x15), Some(&2)),
+                    "{what}: fatal"
+                );
+            }
+            Step::NeedMore => panic!("{what}: waits for more"),
+            Step::Yes(_) => panic!("{what}: taken"),
+            Step::TooLong => panic!("{what}: too long"),
+        }
+    }
+}
+
+#[test]
+fn an_alert_is_not_answered() {
+    let mut reader = Reader::new(vec![0x15, 3, 1, 0, 2, 2, 40]);
+    assert!(matches!(reader.step(), Step::No { alert, .. } if alert.is_empty()));
+}

@@ -1,0 +1,222 @@
+use std::{fs, path::Path};
+
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::*;
+use crate::tls::{CertificateFiles, relay, testing};
+
+fn trusted(files: &CertificateFiles) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(&files.certificate).unwrap()
+}
+
+fn config(files: &[CertificateFiles], alpn: &[&str]) -> TlsConfig {
+    TlsConfig {
+        certificates: files.to_vec(),
+        alpn: alpn.iter().map(|id| (*id).to_owned()).collect(),
+    }
+}
+
+async fn sockets() -> (TcpStream, Client) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (server, peer) = listener.accept().await.unwrap();
+    (client, Client::new(server, peer).unwrap())
+}
+
+/// Both ends after a handshake; so many bytes of it come before the terminator looks.
+async fn handshake(
+    terminator: &Terminator,
+    client: rustls::ClientConfig,
+    early: usize,
+) -> (std::io::Result<TlsStream<TcpStream>>, Result<Client, Unfit>) {
+    let (socket, mut accepted) = sockets().await;
+    let name = ServerName::try_from("a.example").unwrap();
+    let connect = TlsConnector::from(Arc::new(client)).connect(name, socket);
+    let accept = async {
+        let Stream::Plain(socket) = &mut accepted.stream else {
+            unreachable!()
+        };
+        while accepted.early.len() < early {
+            socket.read_buf(&mut accepted.early).await.unwrap();
+        }
+        terminator.accept(accepted).await
+    };
+    tokio::join!(connect, accept)
+}
+
+#[tokio::test]
+async fn bytes_pass_decrypted_whatever_was_read_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let terminator = Terminator::new("test", &config(std::slice::from_ref(&files), &["http/1.1"])).unwrap();
+    for early in [0, 1, 50, 150] {
+        let client = testing::client(&[trusted(&files)], &["h2", "http/1.1"]);
+        let (client, accepted) = handshake(&terminator, client, early).await;
+        let (mut client, mut accepted) = (client.unwrap(), accepted.unwrap());
+        let hello = accepted.hello.take().unwrap();
+        assert_eq!(hello.sni.as_deref(), Some("a.example"));
+        assert_eq!(hello.alpn, [b"h2".to_vec(), b"http/1.1".to_vec()]);
+        assert_eq!(client.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+        assert!(accepted.early.is_empty());
+        client.write_all(b"ping").await.unwrap();
+        let mut got = [0; 4];
+        accepted.stream.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"ping");
+        accepted.stream.write_all(b"pong").await.unwrap();
+        accepted.stream.flush().await.unwrap();
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"pong");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_fit_gets_an_alert() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let terminator = Terminator::new("test", &config(std::slice::from_ref(&files), &["http/1.1"])).unwrap();
+    let no_protocol = testing::client(&[trusted(&files)], &["h2"]);
+    let (client, accepted) = handshake(&terminator, no_protocol, 0).await;
+    let told = client.unwrap_err().to_string();
+    assert!(told.contains("NoApplicationProtocol"), "{told}");
+    assert!(matches!(accepted, Err(Unfit::Handshake(_))), "{accepted:?}");
+    let (client, accepted) = handshake(&terminator, testing::client(&[], &[]), 0).await;
+    assert!(client.is_err());
+    let told = accepted.unwrap_err().to_string();
+    assert!(
+        told.contains("UnknownCA") || told.contains("UnknownIssuer"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn sessions_are_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let terminator = Terminator::new("test", &config(std::slice::from_ref(&files), &[])).unwrap();
+    let config = testing::client(&[trusted(&files)], &[]);
+    let mut kinds = Vec::new();
+    for _ in 0..2 {
+        let (client, accepted) = handshake(&terminator, config.clone(), 0).await;
+        let (mut client, mut accepted) = (client.unwrap(), accepted.unwrap());
+        kinds.push(client.get_ref().1.handshake_kind());
+        // The tickets come with the first bytes.
+        accepted.stream.write_all(b"x").await.unwrap();
+        accepted.stream.shutdown().await.unwrap();
+        assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap(), 1);
+    }
+    use rustls::HandshakeKind::{Full, Resumed};
+    assert_eq!(kinds, [Some(Full), Some(Resumed)]);
+}
+
+/// Replaces a file as a program does that renews certificates.
+fn replace(with: &Path, file: &Path) {
+    let new = file.with_extension("new");
+    fs::copy(with, &new).unwrap();
+    fs::rename(new, file).unwrap();
+}
+
+#[tokio::test]
+async fn changed_files_are_taken_and_broken_ones_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let next = testing::write(dir.path(), "next", &["a.example"]);
+    let [old, new] = [&files, &next].map(trusted);
+    let keyring = Keyring::open("test", std::slice::from_ref(&files), &provider()).unwrap();
+    let current = || {
+        let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];
+        keyring.find(None, &schemes).unwrap().cert[0].clone()
+    };
+    let mut stamps = keyring.stamps();
+    assert_eq!(current(), old);
+    // In the middle of a change, the key is not yet that of the certificate.
+    replace(&next.certificate, &files.certificate);
+    stamps = keyring.look(stamps);
+    assert_eq!(current(), old);
+    replace(&next.key, &files.key);
+    stamps = keyring.look(stamps);
+    assert_eq!(current(), new);
+    fs::write(&files.certificate, "broken").unwrap();
+    stamps = keyring.look(stamps);
+    assert_eq!(current(), new);
+    fs::remove_file(&files.certificate).unwrap();
+    stamps = keyring.look(stamps);
+    assert_eq!(current(), new);
+    replace(&next.certificate, &files.certificate);
+    assert_ne!(keyring.look(stamps.clone()), stamps);
+    assert_eq!(current(), new);
+}
+
+/// A client that was decrypted, and a server, relayed in a task.
+async fn relayed() -> (
+    TlsStream<TcpStream>,
+    TcpStream,
+    tokio::task::JoinHandle<crate::tls::Passed>,
+) {
+    let dir = tempfile::tempdir().unwrap();
+    let files = testing::write(dir.path(), "a", &["a.example"]);
+    let terminator = Terminator::new("test", &config(std::slice::from_ref(&files), &[])).unwrap();
+    let client = testing::client(&[trusted(&files)], &[]);
+    let (client, accepted) = handshake(&terminator, client, 0).await;
+    let Stream::Tls(stream) = accepted.unwrap().stream else {
+        panic!("it is not decrypted")
+    };
+    let (ours, server) = sockets().await;
+    let relay = tokio::spawn(async move { relay(stream, server.stream.into_socket(), b"early ").await });
+    (client.unwrap(), ours, relay)
+}
+
+#[tokio::test]
+async fn each_direction_is_relayed_to_its_own_end() {
+    let (mut client, mut server, relay) = relayed().await;
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"early request");
+    // The other direction is still open.
+    let reply = vec![7; 300_000];
+    let write = async {
+        server.write_all(&reply).await.unwrap();
+        server.shutdown().await.unwrap();
+    };
+    let mut got = Vec::new();
+    let (read, ()) = tokio::join!(client.read_to_end(&mut got), write);
+    // It had its close_notify: else this were an error.
+    read.unwrap();
+    assert!(got == reply, "the bytes differ");
+    let passed = relay.await.unwrap();
+    passed.end.unwrap();
+    assert_eq!((passed.to_server, passed.to_client), (13, 300_000));
+}
+
+#[tokio::test]
+async fn a_stream_that_was_cut_off_is_a_reset_and_no_end() {
+    let (mut client, mut server, relay) = relayed().await;
+    client.write_all(b"half a req").await.unwrap();
+    let mut got = [0; 16];
+    server.read_exact(&mut got).await.unwrap();
+    // Only TCP ends: somebody in between may have sent this FIN.
+    let (mut socket, _) = client.into_inner();
+    socket.shutdown().await.unwrap();
+    let error = server.read(&mut got).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(
+        relay.await.unwrap().end.unwrap_err().kind(),
+        io::ErrorKind::UnexpectedEof
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_resets_does_not_end_the_clients_stream() {
+    let (mut client, server, relay) = relayed().await;
+    server.set_zero_linger().unwrap();
+    drop(server);
+    let error = client.read(&mut [0; 1]).await.unwrap_err();
+    assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
+    assert!(relay.await.unwrap().end.is_err());
+}

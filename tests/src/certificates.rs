@@ -1,0 +1,49 @@
+//! Certificates that only a test trusts.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A self-signed certificate and its key, in files.
+#[derive(Debug, Clone)]
+pub struct Certificate {
+    /// PEM.
+    pub certificate: PathBuf,
+    /// PEM.
+    pub key: PathBuf,
+    /// What stands in the file of the certificate.
+    pub pem: String,
+}
+
+impl Certificate {
+    /// Writes one for these names, as `file.pem` and `file.key`, in the place of those that are there.
+    pub fn write(dir: &Path, file: &str, names: &[&str]) -> Certificate {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let certificate = Certificate {
+            certificate: dir.join(format!("{file}.pem")),
+            key: dir.join(format!("{file}.key")),
+            pem: made.cert.pem().replace("\r\n", "\n"),
+        };
+        for (path, text) in [
+            (&certificate.key, made.signing_key.serialize_pem()),
+            (&certificate.certificate, certificate.pem.clone()),
+        ] {
+            let new = path.with_extension("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(&new, path).unwrap();
+        }
+        certificate
+    }
+
+    /// The lines of a listener that terminates TLS with these; the first is the default.
+    pub fn table(all: &[&Certificate]) -> String {
+        let one = |c: &&Certificate| {
+            let (certificate, key) = (c.certificate.display(), c.key.display());
+            format!("{{ certificate = \"{certificate}\", key = \"{key}\" }}")
+        };
+        let list: Vec<String> = all.iter().map(one).collect();
+        format!("tls = {{ certificates = [{}] }}", list.join(", "))
+    }
+}

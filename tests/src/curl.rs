@@ -1,0 +1,23 @@
+//! curl, as a client.
+
+use longsplice_lab::Namespace;
+
+/// What curl fetches in this namespace, with these words of its command line; and what `-w` wrote.
+///
+/// # Panics
+/// It fails, or takes longer than half a minute.
+pub fn curl(namespace: &Namespace, words: &[&str]) -> Vec<u8> {
+    let output = namespace
+        .command("curl")
+        .args(["-sS", "--max-time", "30", "--noproxy", "*"])
+        .args(words)
+        .output()
+        .unwrap();
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "curl {words:?}: {}: {says}",
+        output.status
+    );
+    output.stdout
+}
