@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 pub mod advisor;
+pub mod balance;
 pub mod coupling;
 pub mod drain;
 pub mod family;
+pub mod health;
 pub mod http;
 pub mod limit;
 pub mod machine;

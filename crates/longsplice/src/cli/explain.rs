@@ -148,11 +148,9 @@ fn otherwise(config: &Config, listener: &ListenerConfig) -> Destination {
 
 fn upstream(config: &Config, name: &str) -> Destination {
     let found = config.upstreams.iter().find(|u| u.name == name);
-    let servers = found.map_or(Vec::new(), |u| {
-        u.servers.iter().map(ToString::to_string).collect()
-    });
     Destination::Upstream {
         name: name.to_owned(),
-        servers,
+        balance: found.map(|u| u.balance.to_string()).unwrap_or_default(),
+        servers: found.map_or(Vec::new(), |u| u.servers.iter().map(show::Place::of).collect()),
     }
 }

@@ -158,15 +158,8 @@ impl Settings {
         splicer: &Splicer,
     ) -> Result<Lease, Unavailable> {
         let listener = &self.listener;
-        let ask = Ask {
-            client: client.stream.socket(),
-            peer: client.peer,
-            local: client.local,
-            source: listener
-                .intercept
-                .as_ref()
-                .map_or(SourceAddress::Forwarder, |i| i.source),
-        };
+        let source = listener.intercept.as_ref();
+        let ask = Ask::of(client, source.map_or(SourceAddress::Forwarder, |i| i.source));
         if let Some(upstream) = upstream {
             return upstream.lease(&ask).await;
         }

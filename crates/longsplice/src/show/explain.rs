@@ -6,7 +6,7 @@ use longsplice_core::route::{Facts, Outcome, Verdict};
 use serde::Serialize;
 
 use super::line;
-use crate::config::Protocol;
+use crate::config::{Protocol, ServerConfig};
 
 /// What becomes of a request, and why.
 #[derive(Debug, Serialize)]
@@ -46,8 +46,10 @@ pub enum Destination {
     Upstream {
         /// The name of the upstream.
         name: String,
+        /// How one of them is chosen.
+        balance: String,
         /// All of its servers.
-        servers: Vec<String>,
+        servers: Vec<Place>,
     },
     /// To the first of these that answers.
     Targets(Vec<String>),
@@ -57,6 +59,38 @@ pub enum Destination {
     Status(u16),
     /// Nowhere: it is told to go there.
     Redirect(String),
+}
+
+/// A server of an upstream.
+#[derive(Debug, Serialize)]
+pub struct Place {
+    /// Where it is.
+    pub address: String,
+    /// Its name, if it is not its address.
+    pub name: Option<String>,
+    /// Whether it only serves when no other is in order.
+    pub backup: bool,
+}
+
+impl Place {
+    /// Of this one.
+    pub fn of(server: &ServerConfig) -> Place {
+        Place {
+            address: server.place.to_string(),
+            name: server.name.clone(),
+            backup: server.backup,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} ({})", self.address)?,
+            None => f.write_str(&self.address)?,
+        }
+        f.write_str(if self.backup { " as a backup" } else { "" })
+    }
 }
 
 impl Seen {
@@ -100,8 +134,16 @@ impl fmt::Display for Seen {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Destination::Upstream { name, servers } => {
-                write!(f, "upstream {name}: {}", servers.join(", "))
+            Destination::Upstream {
+                name,
+                balance,
+                servers,
+            } => {
+                let all: Vec<_> = servers.iter().map(ToString::to_string).collect();
+                match servers.len() {
+                    0 | 1 => write!(f, "upstream {name}: {}", all.join(", ")),
+                    _ => write!(f, "upstream {name}, by {balance}: {}", all.join(", ")),
+                }
             }
             Destination::Targets(targets) => f.write_str(&targets.join(", else ")),
             Destination::Original => f.write_str("where it was going"),

@@ -10,7 +10,7 @@ mod table;
 use std::fmt::Write;
 
 pub use config::config;
-pub use explain::{Destination, Explained, Seen, explained};
+pub use explain::{Destination, Explained, Place, Seen, explained};
 pub use flows::flows;
 pub use rules::rules;
 pub use status::status;

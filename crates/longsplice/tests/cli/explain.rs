@@ -41,13 +41,10 @@ fn the_switch_of_the_paper() {
         (&["HEAD /a.html"], "pages", 9002),
     ] {
         let (won, destination) = decided(&file, args);
-        let servers = &destination["upstream"]["servers"];
+        let server = format!("127.0.0.1:{server}");
+        let place = serde_json::json!([{ "address": server, "name": null, "backup": false }]);
         assert_eq!(won, route, "{args:?}");
-        assert_eq!(
-            servers,
-            &serde_json::json!([format!("127.0.0.1:{server}")]),
-            "{args:?}"
-        );
+        assert_eq!(destination["upstream"]["servers"], place, "{args:?}");
     }
 }
 
@@ -77,7 +74,14 @@ fn it_is_said_why() {
 const THREE: &str = r#"
 [[upstream]]
 name = "a"
-servers = "192.0.2.1:80"
+
+[[upstream.server]]
+name = "one"
+address = "192.0.2.1:80"
+
+[[upstream.server]]
+address = "192.0.2.2:80"
+backup = true
 
 [[listener]]
 name = "plain"
@@ -127,7 +131,14 @@ fn the_listener_is_the_one_that_the_url_leads_to() {
     let file = dir.path().join("x.toml");
     std::fs::write(&file, THREE).unwrap();
     let file = file.to_str().unwrap();
-    let upstream = serde_json::json!({ "upstream": { "name": "a", "servers": ["192.0.2.1:80"] } });
+    let upstream = serde_json::json!({ "upstream": {
+        "name": "a",
+        "balance": "round_robin",
+        "servers": [
+            { "address": "192.0.2.1:80", "name": "one", "backup": false },
+            { "address": "192.0.2.2:80", "name": null, "backup": true },
+        ],
+    } });
     for (args, route, destination) in [
         (
             &["http://127.0.0.1:8081/", "--client", "198.18.0.1"][..],
@@ -174,6 +185,16 @@ fn the_listener_is_the_one_that_the_url_leads_to() {
     ] {
         assert_eq!(decided(file, args), (route.to_owned(), destination), "{args:?}");
     }
+    let (_, out, _) = ask(&[
+        "check",
+        file,
+        "--explain",
+        "http://127.0.0.1:8081/",
+        "--client",
+        "198.18.0.1",
+    ]);
+    let goes = "goes to       upstream a, by round_robin: one (192.0.2.1:80), 192.0.2.2:80 as a backup";
+    assert!(out.contains(goes), "{out}");
     for (args, says) in [
         (&["http://a.test:8081/"][..], "--listener plain or web"),
         (&["http://a.test:1/"], "no listener has the port"),
