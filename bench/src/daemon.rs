@@ -158,6 +158,11 @@ impl Daemon {
             }
             at.push(listen);
         }
+        Ok((Self::run(instance, namespace, &config)?, at))
+    }
+
+    /// `longsplice run` with this configuration, ready.
+    pub(crate) fn run(instance: &Rc<Instance>, namespace: &Namespace, config: &str) -> Result<Self> {
         let file = instance.file("toml");
         fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
         let command = namespace
@@ -165,7 +170,7 @@ impl Daemon {
             .arg("run")
             .arg("--config")
             .arg(&file);
-        Ok((Self::start(command, instance)?, at))
+        Self::start(command, instance)
     }
 
     /// Starts it, and waits for the word that services give to systemd.

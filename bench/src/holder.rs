@@ -14,6 +14,22 @@ const MESSAGE: [u8; 1024] = [b'x'; 1024];
 /// How long one step of setting a connection up may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The request and the answer of RFC 6455 section 1.3, of which the first has its key.
+const UPGRADE: &[u8] =
+    b"GET /chat HTTP/1.1\r\nHost: server.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+
+/// What a connection begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Nothing: it is TCP.
+    Plain,
+    /// The handshake of a WebSocket.
+    WebSocket,
+}
+
 /// Open connections, both ends of each. Dropping it resets them: 8,000 sockets in TIME-WAIT would be measured with
 /// whatever comes next.
 #[derive(Debug)]
@@ -24,12 +40,13 @@ pub(crate) struct Held {
 impl Held {
     /// Opens `count` connections one after the other from the client to `to`; they arrive at `at` in the server.
     pub(crate) fn open(nodes: &Nodes, at: SocketAddr, to: SocketAddr, count: usize) -> Result<Self> {
-        Held::open_by(1, nodes, at, to, count)
+        Held::open_by(1, Opening::Plain, nodes, at, to, count)
     }
 
     /// The same with so many on their way at a time. The two ends of an element may be of different connections then.
     pub(crate) fn open_by(
         threads: usize,
+        opening: Opening,
         nodes: &Nodes,
         at: SocketAddr,
         to: SocketAddr,
@@ -37,7 +54,7 @@ impl Held {
     ) -> Result<Self> {
         let listener = nodes.server.run(|| listen(at))?.context("listen")?;
         let share = |number| count / threads + usize::from(number < count % threads);
-        let open = |count| (0..count).map(|_| open_one(&listener, to)).collect();
+        let open = |count| (0..count).map(|_| open_one(opening, &listener, to)).collect();
         let opened = nodes.client.run(|| {
             thread::scope(|scope| {
                 let one = |number| {
@@ -110,6 +127,23 @@ impl Drop for Held {
     }
 }
 
+/// Reads a head of HTTP, and not a byte more.
+fn head_of(stream: &mut TcpStream) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+        if head.len() > 8192 {
+            return Err(io::Error::other("the head of a message does not end"));
+        }
+    }
+    match head.starts_with(b"GET ") || head.starts_with(b"HTTP/1.1 101 ") {
+        true => Ok(()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&head).into_owned())),
+    }
+}
+
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(at)?;
     // Applies to accept(2) too.
@@ -117,11 +151,19 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-fn open_one(listener: &TcpListener, to: SocketAddr) -> io::Result<[TcpStream; 2]> {
+fn open_one(opening: Opening, listener: &TcpListener, to: SocketAddr) -> io::Result<[TcpStream; 2]> {
     let mut client = TcpStream::connect_timeout(&to, PATIENCE)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    if opening == Opening::WebSocket {
+        // A switch connects to the server when it has read a request.
+        client.write_all(UPGRADE)?;
+    }
     let (mut server, _) = listener.accept()?;
-    for end in [&client, &server] {
-        end.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    if opening == Opening::WebSocket {
+        head_of(&mut server)?;
+        server.write_all(SWITCHING)?;
+        head_of(&mut client)?;
     }
     let mut message = MESSAGE;
     client.write_all(&MESSAGE)?;

@@ -7,7 +7,8 @@
 //! | `daemon`, `peers`, `filter`, `contender` | start what stands in the middle, and stop it |
 //! | `inside` | the library itself in the middle, in this process |
 //! | `cores` | gives the middle a core of its own |
-//! | `iperf`, `holder`, `memory`, `capture` | measure |
+//! | `switches` | the same for HTTP |
+//! | `iperf`, `fetch`, `holder`, `memory`, `capture` | measure |
 //! | `stats`, `report`, `row`, `svg`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
@@ -19,6 +20,7 @@ mod contender;
 mod cores;
 mod daemon;
 pub mod demo;
+mod fetch;
 mod filter;
 mod holder;
 mod inside;
@@ -32,4 +34,5 @@ pub mod rows;
 mod stats;
 mod supervise;
 mod svg;
+mod switches;
 mod wait;

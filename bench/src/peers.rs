@@ -15,6 +15,9 @@ use crate::wait;
 const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
 const HAPROXY_COPY: &str = include_str!("../peers/haproxy-copy.cfg");
 const NGINX_STREAM: &str = include_str!("../peers/nginx-stream.conf");
+const HAPROXY_HTTP: &str = include_str!("../peers/haproxy-http.cfg");
+const NGINX_PROXY: &str = include_str!("../peers/nginx-proxy.conf");
+const NGINX_FILES: &str = include_str!("../peers/nginx-files.conf");
 const NGINX_WEB: &str = include_str!("../peers/nginx-web.conf");
 
 /// How long a peer may take to end.
@@ -54,11 +57,43 @@ pub(crate) fn haproxy(
     splice: bool,
 ) -> Result<Peer> {
     let template = if splice { HAPROXY } else { HAPROXY_COPY };
+    start_haproxy(room, at, listen, to, template)
+}
+
+/// HAProxy in HTTP mode, splicing in the kernel, listening.
+pub(crate) fn haproxy_http(room: &Room, at: &Namespace, listen: SocketAddr, to: SocketAddr) -> Result<Peer> {
+    start_haproxy(room, at, listen, to, HAPROXY_HTTP)
+}
+
+fn start_haproxy(
+    room: &Room,
+    at: &Namespace,
+    listen: SocketAddr,
+    to: SocketAddr,
+    template: &str,
+) -> Result<Peer> {
     let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
     let file = configuration(room, "haproxy.cfg", template, &values)?;
     // Debug mode only means that it stays in the foreground.
     let command = at.command("haproxy").args(["-q", "-db", "-f"]).arg(&file);
     start(room, at, command, "haproxy", listen)
+}
+
+/// nginx as an HTTP proxy, listening.
+pub(crate) fn nginx_proxy(room: &Room, at: &Namespace, listen: SocketAddr, to: SocketAddr) -> Result<Peer> {
+    let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
+    let file = configuration(room, "nginx-proxy.conf", NGINX_PROXY, &values)?;
+    start(room, at, nginx(at, &file), "nginx-proxy", listen)
+}
+
+/// nginx as a server of the files of `root` to thousands of connections, listening.
+pub(crate) fn nginx_files(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
+    let values = [
+        ("LISTEN", listen.to_string()),
+        ("ROOT", root.display().to_string()),
+    ];
+    let file = configuration(room, "nginx-files.conf", NGINX_FILES, &values)?;
+    start(room, at, nginx(at, &file), "nginx-files", listen)
 }
 
 /// nginx as a forwarder of streams, listening.

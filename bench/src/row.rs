@@ -14,6 +14,8 @@ pub(crate) enum Table {
     Return,
     /// The complete translation and the price of a packet, of the fourth: `4.1`.
     Translation,
+    /// The URL-aware switch, of the fifth: `5.1`.
+    Switch,
 }
 
 /// One row of one of them.
@@ -27,7 +29,7 @@ pub(crate) struct Row {
 
 impl Table {
     /// All of them, in the order in which they are shown.
-    pub(crate) const ALL: [Table; 3] = [Table::Splice, Table::Return, Table::Translation];
+    pub(crate) const ALL: [Table; 4] = [Table::Splice, Table::Return, Table::Translation, Table::Switch];
 
     /// What stands before the numbers of its rows.
     const fn prefix(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Table {
             Table::Splice => "",
             Table::Return => "3.",
             Table::Translation => "4.",
+            Table::Switch => "5.",
         }
     }
 
@@ -44,6 +47,7 @@ impl Table {
             Table::Splice => "The splice",
             Table::Return => "The way back",
             Table::Translation => "The complete translation, and the price of a packet",
+            Table::Switch => "The URL-aware switch",
         }
     }
 }
@@ -69,6 +73,14 @@ impl Row {
     pub(crate) const fn translation(number: u8) -> Self {
         Row {
             table: Table::Translation,
+            number,
+        }
+    }
+
+    /// A row of the switch's.
+    pub(crate) const fn switch(number: u8) -> Self {
+        Row {
+            table: Table::Switch,
             number,
         }
     }
@@ -108,8 +120,8 @@ mod tests {
 
     #[test]
     fn rows_read_back_what_they_show_and_keep_their_order() {
-        let rows =
-            ["1", "3", "10", "3.1", "3.6", "4.1", "4.7"].map(|text| (text, text.parse::<Row>().unwrap()));
+        let rows = ["1", "3", "10", "3.1", "3.6", "4.1", "4.7", "5.1"]
+            .map(|text| (text, text.parse::<Row>().unwrap()));
         for (text, row) in rows {
             assert_eq!(row.to_string(), text);
         }

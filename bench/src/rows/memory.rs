@@ -4,6 +4,7 @@
 //! through the kernel's router, which keeps nothing of them, and what they took is subtracted.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use anyhow::{Context, Result};
 use longsplice_dataplane::FLOW_BYTES;
@@ -27,10 +28,23 @@ const CONTENDERS: [Contender; 4] = [
 
 /// One measurement.
 #[derive(Debug, Serialize)]
-struct Sample {
-    contender: Contender,
-    connections: usize,
-    growth: Growth,
+pub(super) struct Sample<C> {
+    /// Of which.
+    pub(super) contender: C,
+    pub(super) connections: usize,
+    pub(super) growth: Growth,
+}
+
+impl<C> Sample<C> {
+    /// In one line.
+    pub(super) fn show(&self) -> String {
+        let connections = self.connections as f64;
+        format!(
+            "{:>7.0} bytes of kernel and {:>6.0} of process for each connection, ends included",
+            self.growth.kernel.values().sum::<f64>() / connections,
+            self.growth.process / connections
+        )
+    }
 }
 
 /// Row 10.
@@ -42,19 +56,14 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     for _ in 0..rounds {
         for contender in CONTENDERS {
             let one = measure(scope, contender, connections)?;
-            eprintln!(
-                "   {:<22} {:>7.0} bytes of kernel and {:>6.0} of process for each connection, ends included",
-                contender.title(),
-                one.growth.kernel.values().sum::<f64>() / connections as f64,
-                one.growth.process / connections as f64
-            );
+            eprintln!("   {:<22} {}", contender.title(), one.show());
             all.push(one);
         }
     }
     Ok(vec![judge(&all)?])
 }
 
-fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample> {
+fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {
     let options = ThreeOptions {
         router: true,
         ..ThreeOptions::default()
@@ -79,7 +88,11 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
 }
 
 /// The median of something of one contender, for each connection, in bytes.
-fn median(all: &[Sample], contender: Contender, of: impl Fn(&Growth) -> f64) -> Result<f64> {
+pub(super) fn median<C: Copy + Debug + PartialEq>(
+    all: &[Sample<C>],
+    contender: C,
+    of: impl Fn(&Growth) -> f64,
+) -> Result<f64> {
     let mine = all.iter().filter(|one| one.contender == contender);
     let spread = Spread::of(mine.map(|one| of(&one.growth) / one.connections as f64));
     Ok(spread
@@ -89,7 +102,7 @@ fn median(all: &[Sample], contender: Contender, of: impl Fn(&Growth) -> f64) -> 
 
 /// What the kernel holds for each connection. The medians are of each cache by itself: whatever else the machine does
 /// touches one of them for a moment, and seldom the same in most rounds.
-fn kernel(all: &[Sample], contender: Contender) -> Result<f64> {
+pub(super) fn kernel<C: Copy + Debug + PartialEq>(all: &[Sample<C>], contender: C) -> Result<f64> {
     let names = all.iter().flat_map(|one| one.growth.kernel.keys());
     let names: BTreeSet<_> = names.collect();
     let of = |name: &String| {
@@ -100,7 +113,7 @@ fn kernel(all: &[Sample], contender: Contender) -> Result<f64> {
     names.into_iter().map(of).sum()
 }
 
-fn judge(all: &[Sample]) -> Result<Finding> {
+fn judge(all: &[Sample<Contender>]) -> Result<Finding> {
     let direct = kernel(all, Contender::Router)?;
     let unavailable = |contender| median(all, contender, |growth| growth.unavailable);
     let direct_unavailable = unavailable(Contender::Router)?;

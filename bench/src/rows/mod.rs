@@ -13,6 +13,9 @@ mod packet;
 mod rate;
 mod segments;
 mod switch;
+mod switch_files;
+mod switch_latency;
+mod switch_sockets;
 mod trace;
 mod unsplice;
 mod wakes;
@@ -37,7 +40,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation [default: all]
+    /// complete translation, 5.1 to 5.6 of the switch [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
     /// Where the results go, as JSON
@@ -202,6 +205,21 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::translation(6)],
         title: "connections per second on one core",
         run: rate::run,
+    },
+    Experiment {
+        rows: &[Row::switch(1), Row::switch(2), Row::switch(3), Row::switch(4)],
+        title: "paper 003's table 3: files through a switch",
+        run: switch_files::run,
+    },
+    Experiment {
+        rows: &[Row::switch(5)],
+        title: "latency that a switch adds at half load",
+        run: switch_latency::run,
+    },
+    Experiment {
+        rows: &[Row::switch(6)],
+        title: "memory of idle WebSockets",
+        run: switch_sockets::run,
     },
 ];
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Scope;
 use crate::contender::{Contender, Rig};
 use crate::cores::{self, Pinned, Watch, Work};
-use crate::holder::Held;
+use crate::holder::{Held, Opening};
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
@@ -66,7 +66,14 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
     let _ends = Pinned::to(cores::ENDS)?;
     let background = scope.background()?;
     let watch = Watch::start()?;
-    let mut held = Held::open_by(AT_A_TIME, &net, rig.server(), standing.at, connections)?;
+    let mut held = Held::open_by(
+        AT_A_TIME,
+        Opening::Plain,
+        &net,
+        rig.server(),
+        standing.at,
+        connections,
+    )?;
     let stuck = standing.detached_or_nudged(&mut held, connections)?;
     let open_seconds = watch.seconds();
     held.close()?;

@@ -10,7 +10,7 @@ use super::HeadError;
 ///
 /// # Errors
 /// [`HeadError::PercentTriplet`] if a percent sign is not followed by two hexadecimal digits.
-pub(super) fn normalise(path: &str) -> Result<Cow<'_, str>, HeadError> {
+pub(crate) fn normalise(path: &str) -> Result<Cow<'_, str>, HeadError> {
     if path.is_empty() {
         return Ok(Cow::Borrowed("/"));
     }

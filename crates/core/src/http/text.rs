@@ -6,7 +6,7 @@ pub(super) fn is_token_byte(b: u8) -> bool {
 }
 
 /// RFC 9110 section 5.6.2.
-pub(super) fn is_token(bytes: &[u8]) -> bool {
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().copied().all(is_token_byte)
 }
 

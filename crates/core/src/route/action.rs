@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::http::Target;
+
 /// What becomes of what a route takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -9,7 +11,7 @@ pub enum Action {
     Upstream(String),
     /// It goes where it was going when it was intercepted.
     Original,
-    /// It is answered with this status: 200, 204, or 400 to 599.
+    /// It is answered with this status: 400 to 599.
     Status(u16),
     /// It is sent elsewhere (308, RFC 9110 section 15.4.9).
     Redirect(Redirect),
@@ -62,9 +64,13 @@ impl FromStr for Redirect {
 }
 
 impl Redirect {
-    /// Where a request goes whose target, in origin form, is this.
-    pub fn location(&self, target: &str) -> String {
-        format!("{}{target}", self.0)
+    /// Where a request with this target goes: its path and query, as the client wrote them, are appended.
+    pub fn location(&self, target: &Target<'_>) -> String {
+        let path = target.raw_path().unwrap_or_default();
+        match target.query() {
+            Some(query) => format!("{}{path}?{query}", self.0),
+            None => format!("{}{path}", self.0),
+        }
     }
 }
 

@@ -58,7 +58,7 @@ impl Condition {
             (Path(a), Path(b)) => all_within(a, b, PartialEq::eq),
             (PathPrefix(a), Path(b) | PathPrefix(b)) => all_within(a, b, starts),
             (Extension(a), Path(b)) => all_within(a, b, |a, b| a.ends(b.as_str())),
-            (Extension(a), Extension(b)) => all_within(a, b, |a, b| a.ends(&format!("/.{b}"))),
+            (Extension(a), Extension(b)) => all_within(a, b, |a, b| a.ends(&format!("/x.{b}"))),
             (PathRegex(a), Path(b)) => all_within(a, b, |a, b| a.is_match(b.as_str().as_bytes())),
             (PathRegex(a), PathRegex(b)) => all_within(a, b, PartialEq::eq),
             (Cgi(true), Query(true)) | (Query(false), Cgi(false)) => true,

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use super::Pattern;
+use crate::http::{Fields, text::is_token};
 
 /// The name of a header field, of a cookie or of a method: a token (RFC 9110 section 5.6.2).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -17,8 +18,7 @@ impl FromStr for Token {
     type Err = ParseTokenError;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let good = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-        match !s.is_empty() && s.bytes().all(good) {
+        match is_token(s.as_bytes()) {
             true => Ok(Token(s.into())),
             false => Err(ParseTokenError(s.escape_debug().to_string())),
         }
@@ -124,6 +124,12 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for Vec<(N, V)> {
         let of_name = self.iter().filter(|(n, _)| n.as_ref().eq_ignore_ascii_case(name));
         let mut values = of_name.map(|(_, value)| value.as_ref().trim_ascii());
         values.any(see)
+    }
+}
+
+impl Headers for Fields<'_> {
+    fn any(&self, name: &str, see: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.values(name).any(see)
     }
 }
 

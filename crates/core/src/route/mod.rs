@@ -23,7 +23,7 @@ pub use host::{HostPattern, Hosts, ParseHostError, bare};
 pub use path::{Extension, ParseExtensionError, ParsePathError, PathText, has_query, is_cgi};
 pub use pattern::{ParsePatternError, Pattern};
 
-use crate::rules::as_text;
+use crate::{http::RequestHead, rules::as_text};
 
 /// What is known of a connection or a request, for conditions.
 pub struct Facts<'a> {
@@ -58,6 +58,18 @@ impl Facts<'_> {
             headers: &NoHeaders,
             sni: None,
             alpn: &[],
+        }
+    }
+
+    /// Of a request whose head was read; nothing is known of TLS.
+    pub fn of_request<'a>(client: IpAddr, head: &'a RequestHead<'_>) -> Facts<'a> {
+        Facts {
+            method: Some(head.method()),
+            host: head.authority().map(|authority| authority.host()),
+            path: head.path(),
+            query: head.query(),
+            headers: head.fields(),
+            ..Facts::of_client(client)
         }
     }
 }

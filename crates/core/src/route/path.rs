@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::http::path;
+
 /// A path, or the beginning of one: `/static/`. Case counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathText(Box<str>);
@@ -28,7 +30,7 @@ pub enum ParsePathError {
     #[error("`{0}`: in a URL this is written {1}")]
     Encode(String, String),
     /// An escape that stands for nothing, or that is resolved before paths are compared.
-    #[error("`{0}`: paths are compared with {1}")]
+    #[error("`{0}`: in the form that paths are compared in, this is written {1}")]
     Escape(String, String),
 }
 
@@ -52,14 +54,14 @@ impl FromStr for PathText {
         if written != s {
             return Err(ParsePathError::Encode(text(), written));
         }
-        let normal = normalise_escapes(s);
-        if normal != s {
-            return Err(ParsePathError::Escape(text(), normal));
+        match path::normalise(s) {
+            Err(_) => Err(ParsePathError::Escape(text(), s.replace('%', "%25"))),
+            Ok(_) if s.split('/').any(|segment| segment == "." || segment == "..") => {
+                Err(ParsePathError::Dots(text()))
+            }
+            Ok(normal) if normal != s => Err(ParsePathError::Escape(text(), normal.into_owned())),
+            Ok(_) => Ok(PathText(s.into())),
         }
-        if s.split('/').any(|segment| segment == "." || segment == "..") {
-            return Err(ParsePathError::Dots(text()));
-        }
-        Ok(PathText(s.into()))
     }
 }
 
@@ -73,29 +75,6 @@ impl fmt::Display for Encoded {
             b => write!(f, "%{b:02X}"),
         }
     }
-}
-
-/// Escapes of unreserved characters resolved, others in upper case (RFC 3986 section 6.2.2), and `%` itself escaped.
-fn normalise_escapes(s: &str) -> String {
-    let mut parts = s.split('%');
-    let mut out = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let digits = part.get(..2).filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-        let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
-        let rest = part.get(2..).unwrap_or_default();
-        match byte {
-            None => out.extend(["%25", part]),
-            Some(b) if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => {
-                out.push(b.into());
-                out.push_str(rest);
-            }
-            Some(b) => {
-                out.push_str(&format!("%{b:02X}"));
-                out.push_str(rest);
-            }
-        }
-    }
-    out
 }
 
 impl PathText {
@@ -126,15 +105,15 @@ impl FromStr for Extension {
 }
 
 impl Extension {
-    /// Whether the last segment of a path ends with it.
+    /// Whether the last segment of a path ends with it, and has something before the dot: `/.gif` has no extension.
     pub fn ends(&self, path: &str) -> bool {
         let name = path.rsplit('/').next().unwrap_or_default().as_bytes();
         let Some(rest) = name.len().checked_sub(self.0.len()) else {
             return false;
         };
         match name.split_at_checked(rest) {
-            Some((front, end)) => front.ends_with(b".") && end.eq_ignore_ascii_case(self.0.as_bytes()),
-            None => false,
+            Some(([_, .., b'.'], end)) => end.eq_ignore_ascii_case(self.0.as_bytes()),
+            _ => false,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What can be asked on the command line.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use longsplice_core::{
@@ -65,12 +65,11 @@ Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
          longsplice forward --listen 8080 --to web.example:80 --splice now --unsplice data=client,idle=10s")]
     Forward(Box<Forward>),
     /// Check configuration files and say what was understood
-    #[command(after_help = "Example: longsplice check /etc/longsplice.toml")]
-    Check {
-        /// The files.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    #[command(after_help = "\
+Example: longsplice check /etc/longsplice.toml
+         longsplice check examples/switch.toml --explain 'GET http://127.0.0.1:8081/a.gif'
+         longsplice check web.toml --explain 'https://www.example/basket?id=7' --header 'Cookie: session=1'")]
+    Check(Box<Check>),
     /// List the connections of a running daemon, relayed and spliced
     #[command(
         after_help = "Example: longsplice flows --json | jq '.[] | select(.state == \"relay\") | .reason'"
@@ -127,6 +126,35 @@ Example: longsplice rules load /etc/longsplice-rules.toml
         #[arg(long, value_name = "PATH")]
         admin: Option<PathBuf>,
     },
+}
+
+/// `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The files
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Say which route a request would take, and why: 'METHOD URL', or a URL for a GET
+    #[arg(long, value_name = "REQUEST")]
+    pub explain: Option<String>,
+    /// A header field of that request; can be given again
+    #[arg(long, value_name = "NAME: VALUE", requires = "explain")]
+    pub header: Vec<String>,
+    /// The address that it comes from
+    #[arg(long, value_name = "IP", requires = "explain", default_value = "127.0.0.1")]
+    pub client: IpAddr,
+    /// The server's name in its ClientHello [default: the host of an https URL]
+    #[arg(long, value_name = "NAME", requires = "explain")]
+    pub sni: Option<String>,
+    /// A protocol that its ClientHello offers, such as h2; can be given again
+    #[arg(long, value_name = "PROTOCOL", requires = "explain")]
+    pub alpn: Vec<String>,
+    /// The listener that it comes to [default: the one with the port of the URL]
+    #[arg(long, value_name = "NAME", requires = "explain")]
+    pub listener: Option<String>,
+    /// The explanation for programs
+    #[arg(long, requires = "explain")]
+    pub json: bool,
 }
 
 /// `run`.

@@ -1,13 +1,16 @@
 //! `check` and `doctor`: look, and change nothing.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
-use super::{Failure, args, complain, print};
+use super::{Failure, args, complain, explain::explain, print};
 use crate::{config, doctor, show};
 
-pub(super) fn check(files: &[PathBuf]) -> Result<ExitCode, Failure> {
+pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
+    if let Some(request) = &args.explain {
+        return explain(request, args);
+    }
     let mut wrong = Vec::new();
-    for file in files {
+    for file in &args.files {
         match config::load(file) {
             Ok(config) => print(&format!("{}: good\n{}", file.display(), show::config(&config)))?,
             Err(e) => wrong.push(e.to_string()),

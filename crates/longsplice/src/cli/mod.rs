@@ -3,6 +3,7 @@
 pub mod args;
 mod ask;
 mod check;
+mod explain;
 mod rules;
 mod serve;
 
@@ -43,7 +44,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(run) => serve::run(run, &common),
         Command::Forward(forward) => serve::forward(*forward, &common),
-        Command::Check { files } => check::check(&files),
+        Command::Check(check) => check::check(&check),
         Command::Flows(ask) => ask::flows(&ask, &common),
         Command::Status(ask) => ask::status(&ask, &common),
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, io, ops::Range, sync::Arc};
 
 use longsplice_core::http::{
-    Body, Found, Persistence, RequestHead, RequestKind, Scan, Target,
+    Body, Found, Persistence, RequestHead, RequestKind, Scan,
     rewrite::{self, ToServer},
 };
 use tokio::time::Instant;
@@ -112,7 +112,10 @@ impl Session<'_> {
     }
 
     /// Between two requests: a shutdown ends the wait.
-    async fn wait_for_request(&mut self, client: &mut Wire<Stream>) -> Result<Result<io::Result<usize>, Late>, Unread> {
+    async fn wait_for_request(
+        &mut self,
+        client: &mut Wire<Stream>,
+    ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
         let read = async {
@@ -149,7 +152,7 @@ impl Session<'_> {
             Destination::Original => (None, Ok(Goal::Original)),
             Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
             Destination::Redirect(to) => {
-                let location = to.location(&origin_form(&head));
+                let location = to.location(&head.target());
                 (None, Err(OwnAnswer::redirect(location)))
             }
         };
@@ -201,7 +204,10 @@ impl Session<'_> {
             length,
             whole: match head.body() {
                 Body::None => Some(length),
-                Body::Length(n) => usize::try_from(n).ok().map(|n| length.saturating_add(n)).filter(|n| *n <= buffered),
+                Body::Length(n) => usize::try_from(n)
+                    .ok()
+                    .map(|n| length.saturating_add(n))
+                    .filter(|n| *n <= buffered),
                 Body::Chunked | Body::UntilClose => None,
             },
             head: outgoing,
@@ -225,23 +231,13 @@ fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     Goal::Upstream {
         upstream: Arc::clone(upstream),
         key: key(head, &upstream.key()),
-        sticky: sticky.and_then(|v| std::str::from_utf8(v).ok()).map(str::to_owned),
+        sticky: sticky
+            .and_then(|v| std::str::from_utf8(v).ok())
+            .map(str::to_owned),
     }
 }
 
 /// RFC 9110 section 9.2.2. Others that are idempotent are not known here.
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
-}
-
-/// What a redirect's own path is followed by.
-fn origin_form(head: &RequestHead<'_>) -> String {
-    match head.target() {
-        Target::Origin { .. } => head.raw_target().to_owned(),
-        other => {
-            let path = other.raw_path().filter(|p| !p.is_empty()).unwrap_or("/");
-            let query = other.query().map(|q| format!("?{q}")).unwrap_or_default();
-            format!("{path}{query}")
-        }
-    }
 }

@@ -1,8 +1,6 @@
 //! `longsplice check`: what was understood.
 
-use std::fmt::Write;
-
-use super::rules::takes;
+use super::{line, rules::takes};
 use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period, SourceAddress};
 
 /// The configuration in words, defaults included.
@@ -77,15 +75,28 @@ pub fn config(c: &Config) -> String {
 fn listener(out: &mut String, l: &ListenerConfig) {
     let listen: Vec<_> = l.listen.iter().map(ToString::to_string).collect();
     let to: Vec<_> = l.to.iter().map(ToString::to_string).collect();
-    let target = match to.is_empty() {
-        true => "where it was going".to_owned(),
-        false => to.join(", else "),
+    let target = match &l.upstream {
+        Some(name) => format!("upstream {name}"),
+        None if to.is_empty() => "where it was going".to_owned(),
+        None => to.join(", else "),
     };
     line(
         out,
         "listener",
         format!("{}: {} -> {}", l.name, listen.join(", "), target),
     );
+    for route in l.routes.routes() {
+        let conditions: Vec<_> = route.conditions.iter().map(ToString::to_string).collect();
+        let takes = match conditions.is_empty() {
+            true => "everything".to_owned(),
+            false => conditions.join(", and "),
+        };
+        line(
+            out,
+            "",
+            format!("route {}: {takes} -> {}", route.name, route.action),
+        );
+    }
     if let Some(intercept) = &l.intercept {
         let rules = l.rules();
         let as_whom = match intercept.source {
@@ -125,9 +136,4 @@ fn listener(out: &mut String, l: &ListenerConfig) {
             Period(l.connect_timeout)
         ),
     );
-}
-
-fn line(out: &mut String, name: &str, value: String) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(out, "  {name:<13} {value}");
 }

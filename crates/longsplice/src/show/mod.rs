@@ -1,17 +1,27 @@
 //! What the command line prints for people.
 
 mod config;
+mod explain;
 mod flows;
 mod reload;
 mod rules;
 mod status;
 mod table;
 
+use std::fmt::Write;
+
 pub use config::config;
+pub use explain::{Destination, Explained, Place, Seen, explained};
 pub use flows::flows;
 pub use reload::reloaded;
 pub use rules::rules;
 pub use status::status;
+
+/// A line of what was understood: a name, or blanks below one, and a value.
+fn line(out: &mut String, name: &str, value: String) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "  {name:<13} {value}");
+}
 
 /// A number of bytes with three significant digits, in powers of 1024.
 fn bytes(n: u64) -> String {

@@ -66,7 +66,7 @@ impl Settler<'_> {
     pub(super) fn status(&mut self, given: &Spanned<i64>, of: &Of<'_>) -> u16 {
         self.only_http("status", given.span(), of);
         match u16::try_from(*given.get_ref()) {
-            Ok(status @ (200 | 204 | 400..=599)) => status,
+            Ok(status @ 400..=599) => status,
             Ok(status @ 300..=399) => {
                 let message = format!("{status} needs a place to go to");
                 self.complain(
@@ -78,7 +78,11 @@ impl Settler<'_> {
             }
             _ => {
                 let message = format!("{} cannot be answered here", given.get_ref());
-                self.complain(given.span(), message, "use 400 to 599, 200 or 204");
+                self.complain(
+                    given.span(),
+                    message,
+                    "use 400 to 599: no server was asked, and the client should know",
+                );
                 404
             }
         }

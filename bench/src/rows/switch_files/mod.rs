@@ -1,0 +1,173 @@
+//! Rows 5.1 to 5.4: paper 003's table 3 rebuilt. Files of one size at a time through a switch, over new connections and over
+//! persistent ones.
+//!
+//! The middle has a core for itself, the ends have the other one, and are mostly what is slower. So what is compared are requests
+//! for each second that the middle's core was busy; by the clock, and with the ends' core, they stand in the table as well. What the
+//! ends do without a switch stands there, too.
+
+mod judge;
+mod table;
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Three, ThreeOptions};
+use serde::Serialize;
+
+use super::Scope;
+use crate::cores::{self, Pinned, Watch, Work};
+use crate::fetch::Load;
+use crate::report::Finding;
+use crate::switches::{Rig, Standing, Switch};
+
+/// In the order of the table.
+const SWITCHES: [Switch; 6] = [
+    Switch::Direct,
+    Switch::Splicing,
+    Switch::Relaying,
+    Switch::HaProxyHttp,
+    Switch::HaProxyTcp,
+    Switch::Nginx,
+];
+
+/// Bytes of a file: the paper's 1 KB to 300 KB, and on to 10 MB.
+const SIZES: [u64; 5] = [1 << 10, 10 << 10, 100 << 10, 1 << 20, 10 << 20];
+
+/// Connections at a time.
+const CONNECTIONS: usize = 32;
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Case {
+    size: u64,
+    persistent: bool,
+}
+
+/// Files of one size through one of them.
+#[derive(Debug, Serialize)]
+struct Sample {
+    round: usize,
+    switch: Switch,
+    case: Case,
+    requests: u64,
+    /// What the cores did meanwhile.
+    work: Work,
+    /// Splices for each request.
+    splices: f64,
+}
+
+/// Rows 5.1 to 5.4.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let mut all = Vec::new();
+    for round in 0..scope.count(5, 1) {
+        for switch in SWITCHES {
+            measure(scope, round, switch, &mut all).with_context(|| switch.title())?;
+        }
+    }
+    let file = scope.book.beside("switch", "md")?;
+    fs::write(&file, table::show(&all)?).with_context(|| format!("write {}", file.display()))?;
+    judge::judge(&all, &file)
+}
+
+fn cases() -> impl Iterator<Item = Case> {
+    let both = |size| [false, true].map(|persistent| Case { size, persistent });
+    SIZES.into_iter().flat_map(both)
+}
+
+/// All sizes through one of them.
+fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample>) -> Result<()> {
+    let options = ThreeOptions {
+        router: true,
+        ..ThreeOptions::default()
+    };
+    // New namespaces: no TIME-WAIT of the one before.
+    let net = Three::new("bench", options)?;
+    cores::part(&net)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let standing = {
+        let _middle = Pinned::to(cores::MIDDLE)?;
+        rig.start(switch)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    let _server = rig.files(&SIZES)?;
+    for case in cases() {
+        let sample = one(scope, &rig, &standing, case)
+            .with_context(|| format!("{} bytes, persistent: {}", case.size, case.persistent))?;
+        let sample = Sample {
+            round,
+            switch,
+            ..sample
+        };
+        eprintln!(
+            "   {:<26} {:>8} bytes, {:<10} {:8.0} requests/s, {:8.0} for each busy second, middle {:3.0} % busy, {:.2} splices each",
+            switch.title(),
+            case.size,
+            if case.persistent { "persistent" } else { "new" },
+            sample.by_the_clock(),
+            sample.rate(),
+            100.0 * sample.work.busy[cores::MIDDLE] / sample.work.seconds,
+            sample.splices
+        );
+        all.push(sample);
+    }
+    Ok(())
+}
+
+fn one(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing, case: Case) -> Result<Sample> {
+    let ms = Duration::from_millis;
+    let path = format!("/{}", case.size);
+    let load = Load {
+        at: standing.at,
+        path: &path,
+        length: case.size,
+        connections: CONNECTIONS,
+        persistent: case.persistent,
+        rate: None,
+        duration: ms(scope.count(2_000, 300)),
+    };
+    // Caches, pools, and what a daemon learns.
+    let warm_up = Load {
+        duration: ms(scope.count(300, 50)),
+        ..load
+    };
+    warm_up.run(&rig.nodes.client)?;
+    let before = standing.splices()?;
+    let background = scope.background()?;
+    let watch = Watch::start()?;
+    let fetched = load.run(&rig.nodes.client)?;
+    let work = watch.stop(background)?.seen()?;
+    Ok(Sample {
+        round: 0,
+        switch: Switch::Direct,
+        case,
+        requests: fetched.requests,
+        work,
+        splices: (standing.splices()? - before) as f64 / fetched.requests.max(1) as f64,
+    })
+}
+
+impl Sample {
+    /// Requests for each second that the middle's core was busy.
+    fn rate(&self) -> f64 {
+        self.requests as f64 / self.work.busy[cores::MIDDLE]
+    }
+
+    /// Requests for each second.
+    fn by_the_clock(&self) -> f64 {
+        self.requests as f64 / self.work.seconds
+    }
+
+    /// What the whole path took of both cores for a request, in microseconds.
+    fn whole_us(&self) -> f64 {
+        self.work.busy.iter().sum::<f64>() * 1e6 / self.requests as f64
+    }
+
+    /// How busy a core was, in percent.
+    fn busy(&self, core: usize) -> f64 {
+        100.0 * self.work.busy[core] / self.work.seconds
+    }
+}

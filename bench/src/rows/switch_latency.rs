@@ -1,0 +1,139 @@
+//! Row 5.5: the latency that a switch adds at half load, beside HAProxy's.
+//!
+//! Requests are due at equal distances, whether those before are answered or not, and their time begins when they are due: a
+//! switch that stops for a moment is charged for all that wait. What the ends take without a switch is subtracted.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Three, ThreeOptions};
+use serde::Serialize;
+
+use super::Scope;
+use crate::cores::{self, Pinned};
+use crate::fetch::Load;
+use crate::report::{Finding, Target};
+use crate::row::Row;
+use crate::stats::Spread;
+use crate::switches::{Rig, Switch};
+
+const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
+
+/// What is fetched, over persistent connections, in bytes.
+const SIZE: u64 = 10 << 10;
+const PATH: &str = "/10240";
+const CONNECTIONS: usize = 32;
+
+/// One round of one of them.
+#[derive(Debug, Serialize)]
+struct Sample {
+    switch: Switch,
+    /// Requests due in a second.
+    rate: f64,
+    /// From the time at which a request was due to the last byte of its answer, in microseconds.
+    median_us: f64,
+    p99_us: f64,
+}
+
+/// Row 5.5.
+pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+    let rate = half_load(scope)?;
+    eprintln!("   half of what HAProxy carries is {rate:.0} requests/s");
+    let mut all = Vec::new();
+    for _ in 0..scope.count(7, 1) {
+        for switch in SWITCHES {
+            let duration = scope.count(3_000, 300);
+            let times = through(scope, switch, Some(rate), duration).with_context(|| switch.title())?;
+            eprintln!(
+                "   {:<26} median {:6.0} µs, p99 {:6.0} µs",
+                switch.title(),
+                times.median,
+                times.p99
+            );
+            all.push(Sample {
+                switch,
+                rate,
+                median_us: times.median,
+                p99_us: times.p99,
+            });
+        }
+    }
+    Ok(vec![judge(rate, &all)?])
+}
+
+/// Half of the requests that HAProxy carries in a second, with the ends on a core of their own.
+fn half_load(scope: &Scope<'_>) -> Result<f64> {
+    let ms = scope.count(2_000, 300);
+    let times = through(scope, Switch::HaProxyHttp, None, ms)?;
+    Ok(times.n as f64 * 1e3 / ms as f64 / 2.0)
+}
+
+/// The times of requests through one of them, in microseconds.
+fn through(scope: &Scope<'_>, switch: Switch, rate: Option<f64>, ms: u64) -> Result<Spread> {
+    let options = ThreeOptions {
+        router: true,
+        ..ThreeOptions::default()
+    };
+    let net = Three::new("bench", options)?;
+    cores::part(&net)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let standing = {
+        let _middle = Pinned::to(cores::MIDDLE)?;
+        rig.start(switch)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    let _server = rig.files(&[SIZE])?;
+    let load = Load {
+        at: standing.at,
+        path: PATH,
+        length: SIZE,
+        connections: CONNECTIONS,
+        persistent: true,
+        rate,
+        duration: Duration::from_millis(ms),
+    };
+    let warm_up = Load {
+        duration: Duration::from_millis(ms / 10),
+        ..load
+    };
+    warm_up.run(&net.client)?;
+    let fetched = load.run(&net.client)?;
+    Spread::of(fetched.times_us).context("no request was answered")
+}
+
+fn judge(rate: f64, all: &[Sample]) -> Result<Finding> {
+    let of = |switch, value: fn(&Sample) -> f64| {
+        let mine = all.iter().filter(|one| one.switch == switch).map(value);
+        Spread::of(mine).with_context(|| format!("{} was not measured", switch.title()))
+    };
+    let [direct, ours, theirs] = SWITCHES.map(|switch| of(switch, |one| one.p99_us));
+    let (direct, ours, theirs) = (direct?, ours?, theirs?);
+    let [_, our_median, their_median] = SWITCHES.map(|switch| of(switch, |one| one.median_us));
+    // They were measured in turn. A switch that adds nothing that can be seen adds a microsecond.
+    let added = |with: f64, without: f64| (with - without).max(1.0);
+    let rounds = all.chunks(SWITCHES.len()).map(|round| {
+        let [direct, ours, theirs] = [0, 1, 2].map(|n| round[n].p99_us);
+        added(ours, direct) / added(theirs, direct)
+    });
+    let rounds = Spread::of(rounds).context("no rounds")?;
+    Finding::new(
+        Row::switch(5),
+        "latency added to a request for 10 KB at half load, p99, longsplice / HAProxy in HTTP mode",
+        Target::AtMost { must: 1.0, aim: 0.5 },
+        added(ours.median, direct.median) / added(theirs.median, direct.median),
+        format!(
+            "rounds {}; at {rate:.0} requests/s over {CONNECTIONS} connections p99 of the request: direct {} µs, longsplice {} µs (median {:.0}), \
+             HAProxy {} µs (median {:.0})",
+            rounds.show(),
+            direct.show(),
+            ours.show(),
+            our_median?.median,
+            theirs.show(),
+            their_median?.median
+        ),
+        &all,
+    )
+}

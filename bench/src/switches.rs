@@ -1,0 +1,153 @@
+//! What can stand between clients of HTTP and a server of files, and that server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use longsplice_lab::topology::Nodes;
+use serde::Serialize;
+
+use crate::daemon::{Daemon, Instance};
+use crate::peers::{self, Peer};
+use crate::supervise::Room;
+use crate::wait;
+
+/// How long connections may take to be detached once they are open.
+const DETACH: Duration = Duration::from_secs(60);
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Switch {
+    /// None: the kernel routes packets. What both ends can do at most.
+    Direct,
+    /// Longsplice by its own choice: replies are spliced where that is worth it.
+    Splicing,
+    /// Longsplice, no reply spliced.
+    Relaying,
+    /// HAProxy in HTTP mode with splice(2).
+    HaProxyHttp,
+    /// HAProxy in TCP mode with splice(2): it reads no request.
+    HaProxyTcp,
+    /// nginx as an HTTP proxy.
+    Nginx,
+}
+
+impl Switch {
+    /// Its name in a table.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Switch::Direct => "no switch (kernel router)",
+            Switch::Splicing => "longsplice, splice = auto",
+            Switch::Relaying => "longsplice, splice = never",
+            Switch::HaProxyHttp => "HAProxy, HTTP mode",
+            Switch::HaProxyTcp => "HAProxy, TCP mode",
+            Switch::Nginx => "nginx",
+        }
+    }
+
+    fn policy(self) -> Option<&'static str> {
+        match self {
+            Switch::Splicing => Some("auto"),
+            Switch::Relaying => Some("never"),
+            _ => None,
+        }
+    }
+}
+
+/// One that stands ready. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// Where clients connect.
+    pub(crate) at: SocketAddr,
+    daemon: Option<Daemon>,
+    peer: Option<Peer>,
+}
+
+impl Standing {
+    /// The process in the middle, if there is one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let daemon = self.daemon.as_ref().map(Daemon::pid);
+        daemon.or(self.peer.as_ref().map(Peer::pid))
+    }
+
+    /// How many splices were made so far, if it makes any.
+    pub(crate) fn splices(&self) -> Result<u64> {
+        let Some(daemon) = &self.daemon else { return Ok(0) };
+        Ok(daemon.status()?.counters.spliced_total)
+    }
+
+    /// Waits until so many connections have been detached, if it is Longsplice.
+    pub(crate) fn detached(&self, connections: usize) -> Result<()> {
+        let Some(daemon) = &self.daemon else { return Ok(()) };
+        wait::until("connections to be detached", DETACH, || {
+            let detached = daemon.status()?.counters.detached_total as usize;
+            Ok((detached >= connections).then_some(()))
+        })
+    }
+}
+
+/// Where switches meet: the same namespaces and ports for each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rig<'a> {
+    /// Where files are.
+    pub(crate) room: &'a Room,
+    /// The namespaces. Their forwarder must be a router for [`Switch::Direct`].
+    pub(crate) nodes: &'a Nodes,
+}
+
+impl Rig<'_> {
+    /// Where the server listens.
+    pub(crate) fn server(&self) -> SocketAddr {
+        (self.nodes.server_addr, 8000).into()
+    }
+
+    /// Starts nginx as the server, with a file of each of these lengths, named by it.
+    pub(crate) fn files(&self, lengths: &[u64]) -> Result<Peer> {
+        let root = self.room.file("files");
+        fs::create_dir_all(&root).context("make the directory of files")?;
+        for length in lengths {
+            let file = root.join(length.to_string());
+            let content = vec![b'x'; usize::try_from(*length)?];
+            fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
+        }
+        peers::nginx_files(self.room, &self.nodes.server, self.server(), &root)
+    }
+
+    /// Starts one.
+    pub(crate) fn start(&self, switch: Switch) -> Result<Standing> {
+        let (room, to, middle) = (self.room, self.server(), &self.nodes.forwarder);
+        let at = (self.nodes.forwarder_client_addr, 8080).into();
+        let peer = |peer| (None, Some(peer));
+        let (daemon, peer) = match switch {
+            Switch::Direct => {
+                return Ok(Standing {
+                    at: to,
+                    daemon: None,
+                    peer: None,
+                });
+            }
+            Switch::Splicing | Switch::Relaying => (Some(self.longsplice(switch, at)?), None),
+            Switch::HaProxyHttp => peer(peers::haproxy_http(room, middle, at, to)?),
+            Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, true)?),
+            Switch::Nginx => peer(peers::nginx_proxy(room, middle, at, to)?),
+        };
+        Ok(Standing { at, daemon, peer })
+    }
+
+    fn longsplice(&self, switch: Switch, at: SocketAddr) -> Result<Daemon> {
+        let policy = switch.policy().context("it is no daemon")?;
+        let instance = Instance::new(self.room)?;
+        let config = format!(
+            "instance = \"{}\"\n\
+             [[upstream]]\nname = \"files\"\nservers = \"{}\"\nkeep_idle = 256\nidle_timeout = \"1h\"\n\
+             [[listener]]\nname = \"web\"\nlisten = \"{at}\"\nprotocol = \"http\"\nupstream = \"files\"\n\
+             splice = \"{policy}\"\n\
+             [listener.http]\nmax_requests = 100000000\n",
+            instance.name(),
+            self.server()
+        );
+        Daemon::run(&instance, &self.nodes.forwarder, &config)
+    }
+}
