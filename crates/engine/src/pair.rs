@@ -32,6 +32,9 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
     loop {
         match driver.relay(&mut gate).await {
             Ok(()) => {}
+            Err(Over::Trapped(_)) if driver.entry.is_to_end() => {
+                return Ok(driver.conclude(Over::asked(), None));
+            }
             Err(Over::Trapped(trap)) => return driver.give_back(trap).await,
             Err(over) => return Ok(driver.conclude(over, None)),
         }
@@ -84,6 +87,7 @@ fn stillborn(splicer: &Inner) -> Summary {
         id: splicer.next_id(),
         bytes_to_server: 0,
         bytes_to_client: 0,
+        bytes_spliced: 0,
         spliced: false,
         relay_reason: Some(RelayReason::NotEstablished),
         reset: true,

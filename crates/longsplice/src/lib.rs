@@ -3,6 +3,7 @@
 //! What splices is [`longsplice_engine`]; this crate decides who may talk to whom and hands the pairs over.
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod address;
 pub mod admin;
 pub mod cli;
@@ -14,8 +15,10 @@ pub mod http;
 pub mod instance;
 pub mod listener;
 mod logging;
+pub mod metrics;
 mod notify;
 pub mod proxy_header;
+pub mod reload;
 pub mod rulebook;
 pub mod show;
 pub mod tls;

@@ -24,6 +24,7 @@ use std::{
 use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
+    route::Table,
 };
 use longsplice_engine::{
     Shutdown, SplicerConfig, Until,
@@ -34,11 +35,12 @@ use serde::{Deserialize, Serialize};
 pub use diagnostic::Diagnostic;
 pub use http::HttpConfig;
 pub use intercept::{InterceptConfig, SourceAddress};
-pub use operations::{OnChange, OperationsConfig};
+pub use operations::{AccessLogConfig, AccessLogFormat, OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
-pub use route::RouteConfig;
 pub use tls::TlsConfig;
-pub use upstream::UpstreamConfig;
+pub use upstream::{
+    Balance, HealthConfig, KeyKind, Probe, ServerConfig, ServerPlace, ServiceName, Statuses, UpstreamConfig,
+};
 
 use crate::{address::Target, instance::InstanceName};
 
@@ -112,7 +114,7 @@ pub struct ListenerConfig {
     /// Limits of HTTP.
     pub http: HttpConfig,
     /// Which upstream a connection or request gets; the first that matches.
-    pub routes: Vec<RouteConfig>,
+    pub routes: Table,
 }
 
 /// What a listener reads of a connection before it chooses a server.

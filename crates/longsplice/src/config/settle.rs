@@ -13,9 +13,9 @@ use toml::Spanned;
 use super::{
     Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, OnChange, Period,
     diagnostic::Source,
-    intercept, packet_rules,
+    hint, intercept, packet_rules,
     raw::{self, flatten},
-    rules,
+    route, rules,
 };
 use crate::address::{ListenAddr, PortRange, Target};
 
@@ -58,7 +58,8 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
         on_change: file.on_change.unwrap_or_default(),
     };
     let listeners = s.listeners(file.listener, &shared);
-    let operations = s.operations(file.metrics, file.access_log);
+    let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
+    let operations = s.operations(file.metrics, file.access_log, &taken);
     let mut all = rules.clone();
     for (listener, place) in listeners.iter().zip(listener_places) {
         all.extend(listener.rules());
@@ -252,8 +253,24 @@ impl Settler<'_> {
     ) -> ListenerConfig {
         let listen_span = given.listen.span();
         let listen = flatten(given.listen);
-        let elsewhere = given.intercept.is_some() || given.upstream.is_some();
-        let to = self.targets(given.to, elsewhere, place);
+        let of = route::Of {
+            protocol: given.protocol.unwrap_or_default(),
+            terminates: given.tls.is_some(),
+            intercepts: given.intercept.is_some(),
+            upstreams: &shared.upstreams,
+        };
+        let routed = !given.route.is_empty();
+        let routes = self.routes(given.route, &of);
+        let elsewhere = of.intercepts || given.upstream.is_some() || routes.takes_all();
+        if routed && !elsewhere && given.to.is_none() {
+            let help = "add upstream = \"NAME\" to the listener, or a last route without conditions";
+            self.complain(place.clone(), "nothing is said of what no route takes", help);
+        }
+        if let (Some(to), Some(_)) = (&given.to, &given.upstream) {
+            let help = "leave one of them out, or add the target to the servers of the upstream";
+            self.complain(to.span(), "the listener has `to` and `upstream`", help);
+        }
+        let to = self.targets(given.to, elsewhere || routed, place);
         let upstream = given
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
@@ -311,7 +328,7 @@ impl Settler<'_> {
                 given.rate_limit.is_some(),
             ),
             http: self.http(given.http),
-            routes: self.routes(given.route, &shared.upstreams),
+            routes,
         }
     }
 
@@ -337,12 +354,27 @@ impl Settler<'_> {
         to
     }
 
-    fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
+    /// The name of an upstream that there is.
+    pub(super) fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
         if !known.contains(name.get_ref()) {
             let message = format!("there is no upstream `{}`", name.get_ref());
-            self.complain(name.span(), message, "add an [[upstream]] of that name");
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let help = match known.is_empty() {
+                true => "add an [[upstream]] of that name".to_owned(),
+                false => hint::suggest(
+                    name.get_ref(),
+                    &known,
+                    "add an [[upstream]] of that name, or use one of",
+                ),
+            };
+            self.complain(name.span(), message, &help);
         }
         name.into_inner()
+    }
+
+    /// How many there were.
+    pub(super) fn complaints(&self) -> usize {
+        self.wrong.len()
     }
 
     fn splice_from(&mut self, given: Option<Spanned<String>>) -> Option<u64> {

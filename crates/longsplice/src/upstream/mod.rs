@@ -1,112 +1,120 @@
 //! Upstreams: sets of servers, of which each connection or request gets one.
+//!
+//! [`Upstream::lease`] chooses a server ([`crew`]), waits in the queue where all are full ([`queue`]), and takes an idle connection
+//! ([`idle`]) or makes one ([`connect`]). What is known of the servers is kept in a [`roster`], which outlives reloads. It is fed by
+//! what becomes of leases ([`place`]), by active checks ([`check`]) and by the resolver ([`entry`], [`names`]).
 
+mod check;
 mod connect;
+mod crew;
+mod entry;
+mod idle;
+mod lease;
+mod names;
+mod place;
+mod queue;
+mod roster;
+mod server;
+mod status;
+mod task;
+#[cfg(test)]
+mod tests;
 
-use std::{collections::HashMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use longsplice_engine::Splicer;
-use tokio::net::TcpStream;
 
-pub use connect::{Connector, Refused, same_family_first};
+pub use connect::same_family_first;
+pub use lease::{Ask, Failure, Lease, Tenure, Unavailable, lease_original};
+pub use server::{Server, ServerId};
+pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 
-use crate::{
-    address::Target,
-    config::{Config, ListenerConfig, SourceAddress},
-};
+pub use crate::config::KeyKind;
+use crate::config::{Config, ListenerConfig, UpstreamConfig};
+use names::Names;
+use roster::Roster;
 
 /// All upstreams of a configuration.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Upstreams {
     by_name: HashMap<String, Arc<Upstream>>,
     /// Those of listeners with `to`, by the listener's name.
     by_listener: HashMap<String, Arc<Upstream>>,
+    names: Arc<Names>,
 }
 
-/// A set of servers.
+/// A set of servers under one configuration; what is known of them is shared with those of later ones.
 #[derive(Debug)]
 pub struct Upstream {
-    name: String,
-    servers: Vec<Target>,
-    connect_timeout: Duration,
+    config: Arc<UpstreamConfig>,
+    roster: Arc<Roster>,
     splicer: Splicer,
 }
 
-/// Who asks for a server.
-#[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
-    /// Leg A.
-    pub client: &'a TcpStream,
-    /// The client's address, by the PROXY header where one was read.
-    pub peer: SocketAddr,
-    /// Where the client connected to.
-    pub local: SocketAddr,
-    /// Whose address the server sees.
-    pub source: SourceAddress,
-}
-
-/// A connection to a server.
-#[derive(Debug)]
-pub struct Lease {
-    /// Leg B.
-    pub stream: TcpStream,
-    /// Whether it has served a request before.
-    pub reused: bool,
-    /// Counts as one of its server's connections until it is dropped.
-    pub tenure: Tenure,
-}
-
-/// A connection's place at its server.
-#[derive(Debug)]
-pub struct Tenure {
-    server: String,
-}
-
-/// No server.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// None answered.
-    #[error("{0}")]
-    Refused(#[from] Refused),
-    /// The original destination did not.
-    #[error("{0}: {1}")]
-    Original(SocketAddr, std::io::Error),
-}
-
-impl Unavailable {
-    /// The status code for a client that speaks HTTP (RFC 9110 section 15.6).
-    pub fn status(&self) -> u16 {
-        match self {
-            Unavailable::Refused(_) | Unavailable::Original(..) => 502,
-        }
-    }
+/// No server has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchServer {
+    /// Not even the upstream is there.
+    #[error("there is no upstream `{0}`; `longsplice servers` shows them")]
+    Upstream(String),
+    /// The upstream has no such server.
+    #[error("upstream `{upstream}` has no server `{server}`; `longsplice servers` shows them")]
+    Server {
+        /// Which upstream.
+        upstream: String,
+        /// What it does not have.
+        server: String,
+    },
 }
 
 impl Upstreams {
-    /// Those of a configuration.
+    /// Those of a configuration. Within a tokio runtime: there run the tasks that watch them.
     pub fn new(config: &Config, splicer: &Splicer) -> Upstreams {
-        let upstream = |name: &str, servers: &[Target], connect_timeout| {
+        Upstreams::build(config, splicer, None, &Arc::new(Names::default()))
+    }
+
+    /// Those of the next configuration: servers that stay keep their state, idle connections and those who wait. Takes effect at
+    /// once, for connections of the old configuration too: call it when nothing can fail any more.
+    #[must_use]
+    pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
+        Upstreams::build(config, splicer, Some(self), &self.names)
+    }
+
+    fn build(
+        config: &Config,
+        splicer: &Splicer,
+        before: Option<&Upstreams>,
+        names: &Arc<Names>,
+    ) -> Upstreams {
+        let upstream = |config: UpstreamConfig, before: Option<&Arc<Upstream>>| {
+            let config = Arc::new(config);
+            let roster = match before {
+                Some(before) => {
+                    before.roster.configure(&config);
+                    Arc::clone(&before.roster)
+                }
+                None => Roster::new(&config, names),
+            };
+            let splicer = splicer.clone();
             Arc::new(Upstream {
-                name: name.to_owned(),
-                servers: servers.to_vec(),
-                connect_timeout,
-                splicer: splicer.clone(),
+                config,
+                roster,
+                splicer,
             })
         };
-        let named = |u: &crate::config::UpstreamConfig| {
-            (
-                u.name.clone(),
-                upstream(&u.name, &u.servers, crate::config::DEFAULT_CONNECT_TIMEOUT),
-            )
-        };
-        let of_listener = |l: &ListenerConfig| (l.name.clone(), upstream(&l.name, &l.to, l.connect_timeout));
+        let by_name = config.upstreams.iter().map(|u| {
+            let before = before.and_then(|before| before.by_name.get(&u.name));
+            (u.name.clone(), upstream(u.clone(), before))
+        });
+        let by_listener = config.listeners.iter().filter(|l| !l.to.is_empty()).map(|l| {
+            let before = before.and_then(|before| before.by_listener.get(&l.name));
+            let config = UpstreamConfig::in_order(&l.name, &l.to, l.connect_timeout);
+            (l.name.clone(), upstream(config, before))
+        });
         Upstreams {
-            by_name: config.upstreams.iter().map(named).collect(),
-            by_listener: config
-                .listeners
-                .iter()
-                .filter(|l| !l.to.is_empty())
-                .map(of_listener)
-                .collect(),
+            by_name: by_name.collect(),
+            by_listener: by_listener.collect(),
+            names: Arc::clone(names),
         }
     }
 
@@ -122,66 +130,60 @@ impl Upstreams {
             None => self.by_listener.get(&listener.name),
         }
     }
+
+    /// How all of them stand, by name; those of listeners with `to` come last.
+    pub fn status(&self) -> Vec<UpstreamStatus> {
+        let sorted = |map: &HashMap<String, Arc<Upstream>>| {
+            let mut list: Vec<_> = map.values().map(|u| u.roster.status()).collect();
+            list.sort_by(|a, b| a.name.cmp(&b.name));
+            list
+        };
+        let mut all = sorted(&self.by_name);
+        all.extend(sorted(&self.by_listener));
+        all
+    }
+
+    /// Lets a server take no new connections and requests (`drain`), or take them again. Those that are under way go on; its idle
+    /// connections are closed, and its sticky clients move. `server` is a name or an address; a name may have several. Answers how
+    /// many servers it concerned.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
+        let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
+        let mut found = 0;
+        for upstream in of_that_name.iter().flatten() {
+            found += upstream.roster.drain(server, drain);
+        }
+        match (found, of_that_name) {
+            (1.., _) => Ok(found),
+            (0, [None, None]) => Err(NoSuchServer::Upstream(upstream.to_owned())),
+            (0, _) => Err(NoSuchServer::Server {
+                upstream: upstream.to_owned(),
+                server: server.to_owned(),
+            }),
+        }
+    }
 }
 
 impl Upstream {
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.config.name
     }
 
-    /// A connection to one of its servers.
-    ///
-    /// # Errors
-    /// What was tried.
-    pub async fn lease(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
-        let connector = Connector {
-            splicer: &self.splicer,
-            client: ask.client,
-            source: ask.source,
-            timeout: self.connect_timeout,
-        };
-        let stream = connector.connect(&self.servers).await?;
-        let server = stream.peer_addr().map(|a| a.to_string()).unwrap_or_default();
-        Ok(Lease {
-            stream,
-            reused: false,
-            tenure: Tenure { server },
-        })
+    /// Whether a server is one of its servers now, in whatever state.
+    pub fn has(&self, server: ServerId) -> bool {
+        self.roster.has(server)
     }
-}
 
-/// A connection to where the client was going.
-///
-/// # Errors
-/// What it answered.
-pub async fn lease_original(
-    splicer: &Splicer,
-    ask: &Ask<'_>,
-    to: SocketAddr,
-    timeout: Duration,
-) -> Result<Lease, Unavailable> {
-    let connector = Connector {
-        splicer,
-        client: ask.client,
-        source: ask.source,
-        timeout,
-    };
-    let stream = connector
-        .connect_to(to)
-        .await
-        .map_err(|error| Unavailable::Original(to, error))?;
-    Ok(Lease {
-        stream,
-        reused: false,
-        tenure: Tenure {
-            server: to.to_string(),
-        },
-    })
-}
+    /// What of a request its choice depends on.
+    pub fn key(&self) -> &KeyKind {
+        &self.config.balance.key
+    }
 
-impl fmt::Display for Tenure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.server)
+    /// The name of the cookie that keeps a client at its server.
+    pub fn sticky(&self) -> Option<&str> {
+        self.config.sticky.as_deref()
     }
 }
