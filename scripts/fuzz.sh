@@ -8,7 +8,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "fuzz: cargo-fuzz is missing; \`cargo install --locked cargo-fuzz\` installs it" >&2
     exit 1
 fi
-for target in http machine parsers; do
+for target in http machine parsers proxy_protocol; do
     echo "── $target"
     # The stable toolchain takes the sanitizer's flags only so.
     RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" -- -max_total_time="${SECONDS_EACH:-60}"

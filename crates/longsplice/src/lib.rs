@@ -15,6 +15,7 @@ pub mod http;
 pub mod instance;
 pub mod listener;
 mod logging;
+pub mod metrics;
 mod notify;
 pub mod proxy_header;
 pub mod reload;

@@ -4,3 +4,4 @@
 
 mod incoming;
 mod outgoing;
+mod through;

@@ -4,6 +4,7 @@
 
 mod passed;
 mod refused;
+mod routed;
 mod terminated;
 
 use std::net::SocketAddr;

@@ -117,23 +117,23 @@ fn curl_fetches_from_an_nginx_without_tls() {
 }
 
 #[test]
-fn much_passes_both_ways_at_once() {
+fn much_passes_both_ways() {
     let place = Place::new("tls-echo");
     let dir = folder();
     let certificate = Certificate::write(dir.path(), "a", &["a.example"]);
     echo(&place);
     let daemon = daemon(&place, &[&certificate], "");
-    // Without -nbio it does not read while it cannot write.
-    let client = s_client(&place, &["-quiet", "-nbio"]);
+    let client = s_client(&place, &["-quiet"]);
     let sent = Pattern::new(3).at(0, SIZE).to_vec();
     let mut input = client.take_stdin().unwrap();
     let mut output = client.take_stdout().unwrap();
-    let mut got = vec![0; SIZE];
-    thread::scope(|scope| {
-        scope.spawn(|| input.write_all(&sent).unwrap());
+    // It does not read while it cannot write: no more than what the sockets hold is on its way.
+    for piece in sent.chunks(64 << 10) {
+        let mut got = vec![0; piece.len()];
+        input.write_all(piece).unwrap();
         output.read_exact(&mut got).unwrap();
-    });
-    assert!(got == sent, "the bytes differ");
+        assert!(got == piece, "the bytes differ");
+    }
     drop(client);
     daemon.wait_status("its end", |s| s.listeners[0].open == 0);
 }

@@ -24,12 +24,14 @@ pub(super) fn spawn(
     slot: Slot,
     descriptors: Option<OwnedSemaphorePermit>,
 ) {
+    service.counts().accepted.fetch_add(1, Ordering::Relaxed);
     let open = Open::new(service, slot, descriptors);
     tokio::spawn(serve(client, peer, open));
 }
 
 /// Resets a connection that there is no place for.
 pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service) {
+    service.counts().accepted.fetch_add(1, Ordering::Relaxed);
     let record = AccessRecord::new(&service.settings().listener.name, peer);
     refuse(
         client,

@@ -3,6 +3,7 @@
 mod accept;
 mod bind;
 mod connection;
+mod counts;
 mod facts;
 mod forward;
 mod open;
@@ -20,6 +21,7 @@ use longsplice_engine::Splicer;
 use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
+pub(crate) use counts::CLASSES;
 pub use facts::{KeptFacts, MAX_KEPT};
 pub(crate) use forward::Carried;
 pub use open::{Decided, Open};

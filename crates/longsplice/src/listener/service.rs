@@ -11,7 +11,7 @@ use std::{
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, Shared, slots::Slots};
+use super::{Settings, Shared, counts::Counts, slots::Slots};
 use crate::{access_log::AccessRecord, config::Period, upstream::same_family_first};
 
 /// One listener at work: its configuration and what it counts. Its addresses share it.
@@ -24,6 +24,7 @@ pub struct Service {
     pub(super) slots: Arc<Slots>,
     pub(super) open: AtomicU64,
     pub(super) refused: AtomicU64,
+    counts: Counts,
 }
 
 /// A listener as `status` shows it.
@@ -55,7 +56,10 @@ pub struct ListenerStatus {
 impl Service {
     /// A listener that is ready to serve.
     pub fn new(settings: Settings, shared: Arc<Shared>) -> Arc<Self> {
+        let counts = Counts::default();
+        counts.keep_routes(route_names(&settings));
         Arc::new(Service {
+            counts,
             slots: Slots::new(settings.listener.max_connections),
             settings: RwLock::new(Arc::new(settings)),
             shared,
@@ -73,6 +77,7 @@ impl Service {
     /// Puts settings in the place of those before: within [`Shared::switch`].
     pub(crate) fn put(&self, settings: Arc<Settings>) {
         self.slots.set_limit(settings.listener.max_connections);
+        self.counts.keep_routes(route_names(&settings));
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
@@ -99,7 +104,23 @@ impl Service {
 
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.
     pub fn finished(&self, record: AccessRecord) {
+        self.counts.add(&record);
         self.shared.access_log.write(record);
+    }
+
+    /// What it counts.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Connections that the process holds now, or waits for.
+    pub(crate) fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections that were reset unserved.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// What `status` shows, given the addresses it is bound to.
@@ -118,9 +139,9 @@ impl Service {
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
             connect_timeout: Period(c.connect_timeout).to_string(),
-            open: self.open.load(Ordering::Relaxed),
+            open: self.open(),
             max_connections: c.max_connections,
-            refused_total: self.refused.load(Ordering::Relaxed),
+            refused_total: self.refused(),
         }
     }
 
@@ -141,4 +162,13 @@ impl Service {
         }
         None
     }
+}
+
+fn route_names(settings: &Settings) -> impl Iterator<Item = &str> {
+    settings
+        .listener
+        .routes
+        .routes()
+        .iter()
+        .map(|route| route.name.as_str())
 }

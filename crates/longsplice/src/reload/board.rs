@@ -8,7 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::listener::Service;
+use crate::{listener::Service, upstream::Upstreams};
 
 /// How long the text of a failed reload may be, in bytes.
 const LONGEST: usize = 8192;
@@ -47,15 +47,17 @@ pub struct Board {
 #[derive(Debug)]
 struct State {
     listeners: Arc<Listeners>,
+    upstreams: Arc<Upstreams>,
     generation: GenerationStatus,
 }
 
 impl Board {
     /// With the first generation.
-    pub fn new(listeners: Listeners) -> Board {
+    pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> Board {
         Board {
             state: RwLock::new(State {
                 listeners: Arc::new(listeners),
+                upstreams,
                 generation: GenerationStatus {
                     number: 1,
                     loaded_at: now(),
@@ -77,15 +79,27 @@ impl Board {
         )
     }
 
+    /// The upstreams in force.
+    pub fn upstreams(&self) -> Arc<Upstreams> {
+        Arc::clone(
+            &self
+                .state
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .upstreams,
+        )
+    }
+
     /// Which configuration it is.
     pub fn generation(&self) -> GenerationStatus {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.generation.clone()
     }
 
-    pub(super) fn show(&self, number: u64, listeners: Listeners) {
+    pub(super) fn show(&self, number: u64, listeners: Listeners, upstreams: &Arc<Upstreams>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.listeners = Arc::new(listeners);
+        state.upstreams = Arc::clone(upstreams);
         state.generation = GenerationStatus {
             number,
             loaded_at: now(),

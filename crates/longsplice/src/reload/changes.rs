@@ -5,7 +5,6 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     config::{ListenerConfig, OnChange},
     listener::{Decided, Destination, Settings},
-    upstream::{Server, Upstream},
 };
 
 /// The settings of the new generation, by listener.
@@ -66,15 +65,9 @@ fn arrives(decided: &Decided, destination: Destination<'_>) -> bool {
     match (destination, &decided.upstream) {
         (Destination::Upstream(upstream), Some(name)) => {
             let server = decided.server.as_deref();
-            upstream.name() == name && server.is_none_or(|server| has(upstream, server))
+            upstream.name() == name && server.is_none_or(|server| upstream.has(server.id()))
         }
         (Destination::Original, None) => true,
         _ => false,
     }
-}
-
-/// Whether it is still one of its servers.
-fn has(upstream: &Upstream, server: &Server) -> bool {
-    let _ = (upstream, server);
-    true
 }

@@ -7,7 +7,7 @@ mod board;
 mod changes;
 mod fixed;
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::SystemTime};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use crate::{
     config::{Config, ConfigError, ListenerConfig},
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
+    metrics::{Endpoint, EndpointError, Place, Subject},
     rulebook::{RuleBook, SetupError},
     tls::{Terminator, TerminatorError},
     upstream::Upstreams,
@@ -56,6 +57,9 @@ pub enum ReloadError {
     /// The access log.
     #[error("{0}")]
     Log(#[from] OpenError),
+    /// The socket of the metrics.
+    #[error("{0}")]
+    Metrics(#[from] EndpointError),
     /// Rules and routes.
     #[error("{0}")]
     Rules(#[from] SetupError),
@@ -107,6 +111,8 @@ pub(crate) struct InForce {
     sockets: Vec<Socket>,
     rules: Arc<RuleBook>,
     board: Arc<Board>,
+    subject: Arc<Subject>,
+    endpoint: Option<Endpoint>,
 }
 
 /// What is ready to be put in force.
@@ -114,6 +120,13 @@ struct Ready {
     listening: Vec<Listening>,
     terminators: HashMap<String, Arc<Terminator>>,
     log: Option<LogTarget>,
+    endpoint: Next<Endpoint>,
+}
+
+/// What becomes of something that may stay.
+enum Next<T> {
+    Same,
+    Other(Option<T>),
 }
 
 /// Takes all addresses of a configuration.
@@ -180,7 +193,14 @@ impl InForce {
         }
         // Where a rule delivers to, somebody listens by now.
         let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
-        let board = Arc::new(Board::new(shown(&services, &sockets)));
+        let board = Arc::new(Board::new(shown(&services, &sockets), Arc::clone(&upstreams)));
+        let subject = Arc::new(Subject {
+            board: Arc::clone(&board),
+            shared: Arc::clone(&shared),
+            started_at: SystemTime::now(),
+        });
+        let metrics = config.operations.metrics;
+        let endpoint = metrics.map(|address| endpoint(address, &subject)).transpose()?;
         Ok(InForce {
             config,
             generation,
@@ -190,6 +210,8 @@ impl InForce {
             sockets,
             rules,
             board,
+            subject,
+            endpoint,
         })
     }
 
@@ -275,7 +297,17 @@ impl InForce {
             listening,
             terminators,
             log,
+            endpoint: self.next_endpoint(next)?,
         })
+    }
+
+    /// It answers at once, about what is in force.
+    fn next_endpoint(&self, next: &Config) -> Result<Next<Endpoint>, EndpointError> {
+        match next.operations.metrics {
+            same if same == self.endpoint.as_ref().map(Endpoint::address) => Ok(Next::Same),
+            None => Ok(Next::Other(None)),
+            Some(address) => Ok(Next::Other(Some(endpoint(address, &self.subject)?))),
+        }
     }
 
     fn bind_error(&self, error: BindError, address: SocketAddr) -> ReloadError {
@@ -290,7 +322,11 @@ impl InForce {
             listening,
             terminators,
             log,
+            endpoint,
         } = ready;
+        if let Next::Other(endpoint) = endpoint {
+            self.endpoint = endpoint;
+        }
         self.generation += 1;
         self.upstreams = Arc::new(self.upstreams.next(&next, &self.shared.splicer));
         let settings = settings(&next, self.generation, &self.upstreams, &terminators);
@@ -325,8 +361,8 @@ impl InForce {
         self.rules.trim().await;
         logging::set_level(next.log.level);
         self.config = next;
-        self.board
-            .show(self.generation, shown(&self.services, &self.sockets));
+        let listeners = shown(&self.services, &self.sockets);
+        self.board.show(self.generation, listeners, &self.upstreams);
         let ended = self.end_changed().await;
         Reloaded {
             generation: self.generation,
@@ -380,6 +416,10 @@ async fn end_flows(splicer: &Splicer, flows: Vec<longsplice_engine::FlowId>) -> 
         }
     }
     ended
+}
+
+fn endpoint(address: SocketAddr, subject: &Arc<Subject>) -> Result<Endpoint, EndpointError> {
+    Place::bind(address)?.serve(Arc::clone(subject))
 }
 
 fn settings(

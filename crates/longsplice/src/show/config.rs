@@ -109,6 +109,7 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         }
         line(out, "", format!("connects from {as_whom}"));
     }
+    front(out, l);
     let unsplice = match l.unsplice.is_closed() {
         true => String::new(),
         false => format!(", unsplice {}", l.unsplice),
@@ -136,4 +137,22 @@ fn listener(out: &mut String, l: &ListenerConfig) {
             Period(l.connect_timeout)
         ),
     );
+}
+
+/// What comes before the protocol.
+fn front(out: &mut String, l: &ListenerConfig) {
+    if !l.accept_proxy.is_empty() {
+        let from: Vec<_> = l.accept_proxy.iter().map(ToString::to_string).collect();
+        line(out, "", format!("requires a PROXY header of {}", from.join(", ")));
+    }
+    let Some(tls) = &l.tls else { return };
+    let files = tls
+        .certificates
+        .iter()
+        .map(|c| c.certificate.display().to_string());
+    let files: Vec<_> = files.collect();
+    line(out, "", format!("terminates TLS with {}", files.join(", ")));
+    if !tls.alpn.is_empty() {
+        line(out, "", format!("offers {} by ALPN", tls.alpn.join(", ")));
+    }
 }

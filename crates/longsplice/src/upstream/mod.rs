@@ -172,6 +172,11 @@ impl Upstream {
         &self.config.name
     }
 
+    /// Whether a server is one of its servers now, in whatever state.
+    pub fn has(&self, server: ServerId) -> bool {
+        self.roster.has(server)
+    }
+
     /// What of a request its choice depends on.
     pub fn key(&self) -> &KeyKind {
         &self.config.balance.key

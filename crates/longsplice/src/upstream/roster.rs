@@ -323,6 +323,16 @@ impl Roster {
         Arc::clone(&self.inner().crew.members[0].server)
     }
 
+    /// Whether a server is one of them now.
+    pub(super) fn has(&self, server: ServerId) -> bool {
+        let inner = self.inner();
+        inner
+            .crew
+            .members
+            .iter()
+            .any(|member| member.server.id() == server)
+    }
+
     /// Why nobody can be chosen.
     pub(super) fn nobody(&self) -> Unavailable {
         self.nobody_of(&self.inner())

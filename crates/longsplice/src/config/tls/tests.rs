@@ -37,6 +37,8 @@ fn certificates_are_found_beside_the_file() {
         .collect();
     assert_eq!(files, ["b.key", "a.key"]);
     assert_eq!(tls.alpn, ["http/1.1", "http/1.0"]);
+    let shown = crate::show::config(&several);
+    assert!(shown.contains("offers http/1.1, http/1.0 by ALPN"), "{shown}");
     let other = listener(
         "tcp",
         "tls = { certificate = \"a.pem\", key = \"a.key\", alpn = [\"imap\"] }",

@@ -195,6 +195,34 @@ async fn each_direction_is_relayed_to_its_own_end() {
 }
 
 #[tokio::test]
+async fn much_passes_both_ways_at_once() {
+    let (client, server, relay) = relayed().await;
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = server.into_split();
+    let data: Vec<u8> = (0..8 << 20).map(|n: u32| (n % 251) as u8).collect();
+    let sent = &data;
+    let write = async {
+        to_client.write_all(sent).await.unwrap();
+        to_client.shutdown().await.unwrap();
+    };
+    let back = async {
+        let mut early = [0; 6];
+        from_server.read_exact(&mut early).await.unwrap();
+        tokio::io::copy(&mut from_server, &mut to_server).await.unwrap();
+        to_server.shutdown().await.unwrap();
+    };
+    let mut got = Vec::new();
+    let both = async {
+        tokio::join!(write, back, from_client.read_to_end(&mut got))
+            .2
+            .unwrap()
+    };
+    timeout(std::time::Duration::from_secs(60), both).await.unwrap();
+    assert!(got == data, "the bytes differ");
+    relay.await.unwrap().end.unwrap();
+}
+
+#[tokio::test]
 async fn a_stream_that_was_cut_off_is_a_reset_and_no_end() {
     let (mut client, mut server, relay) = relayed().await;
     client.write_all(b"half a req").await.unwrap();

@@ -1,0 +1,175 @@
+//! What a listener counts of its connections and requests, for metrics.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use prometheus_client::metrics::histogram::Histogram;
+
+use crate::access_log::{AccessRecord, End};
+
+/// Of requests: from an answer at once to a reply that takes its time. In seconds.
+const REQUEST: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
+/// Of connections, which may live for days.
+const CONNECTION: [f64; 10] = [
+    0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0,
+];
+
+/// Requests by the first digit of their status; 0: those that had none.
+pub(crate) const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Of a listener.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) accepted: AtomicU64,
+    pub(crate) to_client: AtomicU64,
+    pub(crate) to_server: AtomicU64,
+    pub(crate) spliced: AtomicU64,
+    /// Requests and connections by how they ended, as [`End::ALL`] has them.
+    pub(crate) ended: [AtomicU64; End::ALL.len()],
+    /// Of connections of which no requests were read.
+    pub(crate) duration: Histogram,
+    /// By the name of the route; empty: what no route takes.
+    routes: RwLock<HashMap<String, Arc<RouteCounts>>>,
+}
+
+/// Of the requests that a route takes.
+#[derive(Debug)]
+pub(crate) struct RouteCounts {
+    /// By [`CLASSES`].
+    pub(crate) classes: [AtomicU64; CLASSES.len()],
+    pub(crate) duration: Histogram,
+    pub(crate) first_byte: Histogram,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Counts {
+            accepted: AtomicU64::new(0),
+            to_client: AtomicU64::new(0),
+            to_server: AtomicU64::new(0),
+            spliced: AtomicU64::new(0),
+            ended: Default::default(),
+            duration: Histogram::new(CONNECTION),
+            routes: RwLock::default(),
+        }
+    }
+}
+
+impl Counts {
+    /// Has these routes counted; others are forgotten. Nothing else makes an entry: names that come from outside must not.
+    pub(super) fn keep_routes<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *routes);
+        for name in names.chain([""]) {
+            let kept = before.remove(name).unwrap_or_else(|| {
+                Arc::new(RouteCounts {
+                    classes: Default::default(),
+                    duration: Histogram::new(REQUEST),
+                    first_byte: Histogram::new(REQUEST),
+                })
+            });
+            routes.insert(name.to_owned(), kept);
+        }
+    }
+
+    /// All routes with their names, in order.
+    pub(crate) fn routes(&self) -> Vec<(String, Arc<RouteCounts>)> {
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = routes
+            .iter()
+            .map(|(name, of_it)| (name.clone(), Arc::clone(of_it)))
+            .collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// A request or connection is over.
+    pub(super) fn add(&self, record: &AccessRecord) {
+        let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
+        count(&self.to_client, record.bytes_to_client);
+        count(&self.to_server, record.bytes_to_server);
+        count(&self.spliced, record.bytes_spliced);
+        if let Some(of_it) = self.ended.get(record.end as usize) {
+            count(of_it, 1);
+        }
+        let seconds = record.duration.as_secs_f64();
+        if record.request.is_none() {
+            return self.duration.observe(seconds);
+        }
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        // A request of an earlier configuration may name a route that is gone.
+        let Some(route) = routes.get(record.route.as_deref().unwrap_or_default()) else {
+            return;
+        };
+        let class = usize::from(record.status.unwrap_or_default() / 100);
+        count(&route.classes[if class < CLASSES.len() { class } else { 0 }], 1);
+        route.duration.observe(seconds);
+        if let Some(time) = record.first_byte {
+            route.first_byte.observe(time.as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access_log::Request;
+
+    #[test]
+    fn routes_are_counted_that_the_configuration_has_and_no_others() {
+        let counts = Counts::default();
+        counts.keep_routes(["a", "b"].into_iter());
+        let request = |route: &str, status| AccessRecord {
+            route: Some(route.to_owned()),
+            request: Some(Request::default()),
+            status,
+            bytes_to_client: 10,
+            ..AccessRecord::new("web", "198.18.0.1:5".parse().unwrap())
+        };
+        for (route, status) in [
+            ("a", Some(200)),
+            ("a", Some(503)),
+            ("x", Some(200)),
+            ("b", None),
+            ("a", Some(999)),
+        ] {
+            counts.add(&request(route, status));
+        }
+        let classes = || -> Vec<(String, Vec<u64>)> {
+            let of_one =
+                |of_it: &RouteCounts| of_it.classes.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+            counts
+                .routes()
+                .iter()
+                .map(|(name, of_it)| (name.clone(), of_one(of_it)))
+                .collect()
+        };
+        let (a, b) = (vec![1, 0, 1, 0, 0, 1], vec![1, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            classes(),
+            [
+                (String::new(), vec![0; 6]),
+                ("a".into(), a.clone()),
+                ("b".into(), b)
+            ]
+        );
+        counts.keep_routes(["a"].into_iter());
+        assert_eq!(classes(), [(String::new(), vec![0; 6]), ("a".into(), a)]);
+        assert_eq!(counts.to_client.load(Ordering::Relaxed), 50);
+        assert_eq!(counts.ended[End::Complete as usize].load(Ordering::Relaxed), 5);
+    }
+
+    #[test]
+    fn ends_are_counted_in_their_order() {
+        for (n, end) in End::ALL.into_iter().enumerate() {
+            assert_eq!(end as usize, n);
+        }
+    }
+}

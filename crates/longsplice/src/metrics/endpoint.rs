@@ -1,0 +1,170 @@
+//! The socket where metrics, health and readiness are asked for.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    body::Body,
+    http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE},
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpStream, sync::Semaphore, task::JoinHandle, time};
+
+use super::Subject;
+
+/// So many may ask at once; others wait.
+const MOST: usize = 32;
+/// A head that takes longer is none.
+const HEAD: Duration = Duration::from_secs(5);
+/// Who asks comes again within this, or asks anew.
+const LONGEST: Duration = Duration::from_secs(300);
+/// After an error of accept(2).
+const RETRY: Duration = Duration::from_secs(1);
+
+/// A socket that has its address, and that nobody serves yet.
+#[derive(Debug)]
+pub(crate) struct Place {
+    address: SocketAddr,
+    listener: TcpListener,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for metrics: {source}")]
+pub struct EndpointError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// A socket at work, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Place {
+    /// Takes the address.
+    pub(crate) fn bind(address: SocketAddr) -> Result<Place, EndpointError> {
+        let bind = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        };
+        match bind() {
+            Ok(listener) => Ok(Place { address, listener }),
+            Err(source) => Err(EndpointError { address, source }),
+        }
+    }
+
+    /// Answers from now on.
+    pub(crate) fn serve(self, subject: Arc<Subject>) -> Result<Endpoint, EndpointError> {
+        let Place { address, listener } = self;
+        let listener = tokio::net::TcpListener::from_std(listener)
+            .map_err(|source| EndpointError { address, source })?;
+        tracing::info!(%address, "metrics are at http://{address}/metrics");
+        Ok(Endpoint {
+            address,
+            task: tokio::spawn(accept(listener, subject)),
+        })
+    }
+}
+
+impl Endpoint {
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: tokio::net::TcpListener, subject: Arc<Subject>) {
+    let places = Arc::new(Semaphore::new(MOST));
+    loop {
+        // It is never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let subject = Arc::clone(&subject);
+                tokio::spawn(async move {
+                    let _ = time::timeout(LONGEST, serve(stream, subject)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::debug!(%error, "metrics: a connection could not be accepted");
+                time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, subject: Arc<Subject>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let subject = Arc::clone(&subject);
+        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), subject).await) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "metrics: a connection broke");
+    }
+}
+
+async fn answer(method: &Method, path: &str, subject: Arc<Subject>) -> Response<Body> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return text(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only GET and HEAD are answered here\n",
+        );
+    }
+    match path {
+        "/metrics" => metrics(subject).await,
+        "/health" => text(StatusCode::OK, "alive\n"),
+        "/ready" => match subject.not_ready() {
+            None => text(StatusCode::OK, "ready\n"),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {why}\n")),
+        },
+        _ => text(StatusCode::NOT_FOUND, "there are /metrics, /health and /ready\n"),
+    }
+}
+
+/// Sorting thousands of times and reading the counters of each CPU takes a while: not in the way of connections.
+async fn metrics(subject: Arc<Subject>) -> Response<Body> {
+    match tokio::task::spawn_blocking(move || subject.metrics()).await {
+        Ok(Ok(body)) => {
+            let mut response = Response::new(Body::from(body));
+            let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            response
+                .headers_mut()
+                .insert(CONTENT_TYPE, axum::http::HeaderValue::from_static(openmetrics));
+            response
+        }
+        _ => text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the metrics could not be read\n",
+        ),
+    }
+}
+
+fn text(status: StatusCode, body: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_owned()));
+    *response.status_mut() = status;
+    response
+}

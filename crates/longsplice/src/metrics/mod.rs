@@ -1,0 +1,101 @@
+//! What Prometheus and orchestrators ask: `/metrics`, `/health`, `/ready`.
+//!
+//! Everything is read when it is asked for, out of counters that are there anyway: a scrape walks no table of flows, and no
+//! label has a value that comes from a client.
+
+mod endpoint;
+mod engine;
+mod listeners;
+mod out;
+mod upstreams;
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, registry::Registry};
+
+pub use endpoint::EndpointError;
+pub(crate) use endpoint::{Endpoint, Place};
+
+use crate::{listener::Shared, reload::Board};
+use out::{Out, alone};
+
+/// What is asked about.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pub(crate) board: Arc<Board>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) started_at: SystemTime,
+}
+
+impl Subject {
+    /// The text that Prometheus reads.
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("longsplice");
+        registry.register_collector(Box::new(self.clone()));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+
+    /// Why it is not ready; `None`: it is.
+    fn not_ready(&self) -> Option<&'static str> {
+        if *self.shared.stopping.borrow() {
+            return Some("the daemon is shutting down");
+        }
+        let listeners = self.board.listeners();
+        let listens = |bound: &[std::net::SocketAddr]| !bound.is_empty();
+        (!listeners.iter().all(|(_, bound)| listens(bound))).then_some("a listener has no socket")
+    }
+
+    fn process(&self, out: &mut Out<'_>) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        out.info("build", "The version of the daemon", &version)?;
+        let epoch = self.started_at.duration_since(SystemTime::UNIX_EPOCH);
+        let started = epoch.map_or(0.0, |d| d.as_secs_f64());
+        out.gauge(
+            "start_time_seconds",
+            "When the daemon started, in seconds of the Unix epoch",
+            alone(started),
+        )?;
+        let generation = self.board.generation();
+        out.gauge(
+            "generation",
+            "The number of the configuration in force",
+            alone(generation.number as f64),
+        )?;
+        out.gauge(
+            "generation_loaded_timestamp_seconds",
+            "Since when the configuration is in force, in seconds of the Unix epoch",
+            alone(generation.loaded_at as f64),
+        )?;
+        out.counter(
+            "reloads_failed",
+            "Reloads that changed nothing",
+            alone(generation.failed_total),
+        )?;
+        let log = self.shared.access_log.counts();
+        let lines = [
+            ("written", log.written),
+            ("dropped", log.dropped),
+            ("failed", log.failed),
+        ];
+        out.counter(
+            "access_log_lines",
+            "Lines of the access log: written, dropped because the queue was full, or not to be written",
+            lines.map(|(result, n)| ([("result", result)], n)),
+        )
+    }
+}
+
+impl Collector for Subject {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Out::new(encoder);
+        self.process(&mut out)?;
+        listeners::write(&mut out, &self.board.listeners())?;
+        engine::write(&mut out, &self.shared.splicer)?;
+        upstreams::write(&mut out, &self.board.upstreams().status())
+    }
+}
+
+#[cfg(test)]
+mod tests;
