@@ -248,6 +248,35 @@ impl Daemon {
         write_config(self.dir.path(), config);
     }
 
+    /// Has its configuration loaded again, by `longsplice reload`. What the command said: to standard output, or, where it
+    /// failed, to standard error.
+    pub fn reload(&self) -> Result<String, String> {
+        let output = self.cli(&["reload"]);
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+
+    /// Has it run as another configuration says, from now on.
+    pub fn change(&self, config: &Config) -> Result<String, String> {
+        self.reconfigure(config);
+        self.reload()
+    }
+
+    /// Ends a flow, as `longsplice end ID` does.
+    pub fn end(&self, id: u32) -> Result<(), String> {
+        match self.http("POST", &format!("/flows/{id}/end")) {
+            Some((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process().kill(signal).unwrap();
+    }
+
     /// Ends it at once, with SIGKILL.
     pub fn kill(&mut self) {
         // The guard kills and waits.

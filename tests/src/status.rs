@@ -21,6 +21,7 @@ pub struct Status {
     pub segments: BTreeMap<String, u64>,
     pub returned_total: BTreeMap<String, u64>,
     pub health: Health,
+    pub generation: Generation,
     pub listeners: Vec<Listener>,
 }
 
@@ -35,10 +36,30 @@ pub struct Health {
     pub flows: u64,
 }
 
+/// The configuration in force.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Generation {
+    pub number: u64,
+    pub failed_total: u64,
+    pub failed: Option<FailedReload>,
+}
+
+/// A reload that has changed nothing.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct FailedReload {
+    pub at: u64,
+    pub error: String,
+}
+
 /// A listener.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Listener {
+    pub name: String,
+    pub listen: Vec<SocketAddr>,
+    pub max_connections: Option<u32>,
     pub open: u64,
     pub refused_total: u64,
 }
