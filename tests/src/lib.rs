@@ -23,6 +23,7 @@ mod local;
 mod luck;
 mod pair;
 mod status;
+pub mod switch;
 mod wait;
 
 pub use bed::{Bed, Policy, capture, emulated, three};
