@@ -3,16 +3,20 @@
 #![forbid(unsafe_code)]
 
 pub mod advisor;
+pub mod balance;
 pub mod coupling;
 pub mod drain;
 pub mod family;
+pub mod health;
 pub mod http;
 pub mod limit;
 pub mod machine;
 pub mod plan;
 pub mod policy;
 pub mod ports;
+pub mod proxy_protocol;
 pub mod reap;
 pub mod reason;
+pub mod route;
 pub mod rules;
 pub mod seq;

@@ -73,6 +73,8 @@ reasons! {
     AdvisedWait = "advised_wait",
     /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
     SocketOption = "socket_option",
+    /// TLS is terminated here: what one end sends is not what the other gets.
+    Tls = "tls",
     /// The system refused a call that the splice needed; the log has it.
     System = "system",
 }

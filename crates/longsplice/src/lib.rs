@@ -3,16 +3,22 @@
 //! What splices is [`longsplice_engine`]; this crate decides who may talk to whom and hands the pairs over.
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod address;
 pub mod admin;
 pub mod cli;
+pub mod client;
 pub mod config;
 pub mod daemon;
 pub mod doctor;
+pub mod http;
 pub mod instance;
 pub mod listener;
 mod logging;
 mod notify;
+pub mod proxy_header;
+pub mod reload;
 pub mod rulebook;
 pub mod show;
+pub mod tls;
 pub mod upstream;

@@ -140,7 +140,7 @@ macro_rules! as_text {
         }
     };
 }
-use as_text;
+pub(crate) use as_text;
 
 #[cfg(test)]
 mod tests;

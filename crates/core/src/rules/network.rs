@@ -49,6 +49,17 @@ impl Network {
         self.address
     }
 
+    /// Whether the address is in it; an IPv4 address in IPv6 notation counts as IPv4.
+    pub fn contains(self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        address.is_ipv4() == self.address.is_ipv4() && first(address, self.bits) == self.address
+    }
+
+    /// Whether every address of the other one is in it.
+    pub fn contains_network(self, other: Network) -> bool {
+        other.bits >= self.bits && self.contains(other.address)
+    }
+
     /// Bits of an address in the 128 that the kernel half compares: IPv4 is v4-mapped there.
     pub(super) fn wide_bits(self) -> u32 {
         u32::from(self.bits) + if self.address.is_ipv4() { 96 } else { 0 }

@@ -31,6 +31,11 @@ impl<'a> Source<'a> {
         Source { path, text }
     }
 
+    /// The folder that the file is in.
+    pub(super) fn folder(&self) -> &'a Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
     /// A diagnostic about the bytes of `span`; a span that lies outside of the text points at its end.
     pub(super) fn at(
         &self,

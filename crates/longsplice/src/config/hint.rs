@@ -43,7 +43,8 @@ fn unknown<'m>(message: &'m str, kind: &str) -> Option<(&'m str, Vec<&'m str>)> 
     Some((given.strip_prefix('`')?, known))
 }
 
-fn suggest(given: &str, known: &[&str], otherwise: &str) -> String {
+/// The name that was meant; or, where none is near, those that are known.
+pub(super) fn suggest(given: &str, known: &[&str], otherwise: &str) -> String {
     let nearest = known.iter().map(|k| (distance(given, k), k)).min();
     match nearest {
         Some((d, k)) if d <= (k.len() / 3).max(1) => format!("did you mean `{k}`?"),

@@ -2,12 +2,17 @@
 
 mod diagnostic;
 mod hint;
+mod http;
 mod intercept;
+mod operations;
 mod packet_rules;
 mod period;
 mod raw;
+mod route;
 pub mod rules;
 mod settle;
+mod tls;
+mod upstream;
 
 use std::{
     fs, io,
@@ -19,13 +24,21 @@ use std::{
 use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
+    route::Table,
 };
-use longsplice_engine::{Shutdown, SplicerConfig, Until, rules::Rule};
+use longsplice_engine::{
+    Shutdown, SplicerConfig, Until,
+    rules::{Network, Rule},
+};
 use serde::{Deserialize, Serialize};
 
 pub use diagnostic::Diagnostic;
+pub use http::HttpConfig;
 pub use intercept::{InterceptConfig, SourceAddress};
+pub use operations::{AccessLogConfig, AccessLogFormat, OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
+pub use tls::TlsConfig;
+pub use upstream::UpstreamConfig;
 
 use crate::{address::Target, instance::InstanceName};
 
@@ -51,6 +64,10 @@ pub struct Config {
     pub log: LogConfig,
     /// Rules for packets that come in.
     pub rules: Vec<Rule>,
+    /// Metrics and logs.
+    pub operations: OperationsConfig,
+    /// Sets of servers.
+    pub upstreams: Vec<UpstreamConfig>,
     /// What to listen on, and where to connect to.
     pub listeners: Vec<ListenerConfig>,
 }
@@ -80,6 +97,35 @@ pub struct ListenerConfig {
     pub max_connections: Option<u32>,
     /// What happens to the next one.
     pub on_full: OnFull,
+    /// What it reads of a connection before it chooses a server.
+    pub protocol: Protocol,
+    /// The upstream of what no route takes; `None`: `to`, or where the connection was going.
+    pub upstream: Option<String>,
+    /// Peers whose connections begin with a PROXY header; nobody else's is read.
+    pub accept_proxy: Vec<Network>,
+    /// From which length on a reply is spliced, in bytes; `None`: as the daemon measures.
+    pub splice_from: Option<u64>,
+    /// What becomes of its open flows when its configuration changes.
+    pub on_change: OnChange,
+    /// Certificates, where it terminates TLS.
+    pub tls: Option<TlsConfig>,
+    /// Limits of HTTP.
+    pub http: HttpConfig,
+    /// Which upstream a connection or request gets; the first that matches.
+    pub routes: Table,
+}
+
+/// What a listener reads of a connection before it chooses a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Nothing.
+    #[default]
+    Tcp,
+    /// A ClientHello (SNI and ALPN), which is passed on.
+    Tls,
+    /// Each request of HTTP/1.
+    Http,
 }
 
 /// What becomes of a connection beyond `max_connections`.

@@ -6,14 +6,17 @@ use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_engine::Until;
+use longsplice_engine::{Until, rules::Network};
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::StrDeserializer},
 };
 use toml::Spanned;
 
-use super::{LogFormat, LogLevel, OnFull, OnShutdown, Period, intercept, packet_rules};
+use super::{
+    LogFormat, LogLevel, OnChange, OnFull, OnShutdown, Period, Protocol, http, intercept, operations,
+    packet_rules, route, tls, upstream,
+};
 use crate::{
     address::{ListenAddr, PortRange, Target},
     instance::InstanceName,
@@ -35,6 +38,11 @@ pub(super) struct File {
     pub(super) shutdown: Option<OnShutdown>,
     pub(super) grace: Option<Spanned<Period>>,
     pub(super) log: Option<Log>,
+    pub(super) on_change: Option<OnChange>,
+    pub(super) metrics: Option<Spanned<operations::RawMetrics>>,
+    pub(super) access_log: Option<Spanned<operations::RawAccessLog>>,
+    #[serde(default)]
+    pub(super) upstream: Vec<Spanned<upstream::Raw>>,
     #[serde(default)]
     pub(super) listener: Vec<Spanned<Listener>>,
     #[serde(default)]
@@ -62,6 +70,15 @@ pub(super) struct Listener {
     pub(super) connect_timeout: Option<Spanned<Period>>,
     pub(super) max_connections: Option<Spanned<i64>>,
     pub(super) on_full: Option<OnFull>,
+    pub(super) protocol: Option<Protocol>,
+    pub(super) upstream: Option<Spanned<String>>,
+    pub(super) accept_proxy: Option<Spanned<OneOrMany<Network>>>,
+    pub(super) splice_from: Option<Spanned<String>>,
+    pub(super) on_change: Option<OnChange>,
+    pub(super) tls: Option<Spanned<tls::Raw>>,
+    pub(super) http: Option<Spanned<http::Raw>>,
+    #[serde(default)]
+    pub(super) route: Vec<Spanned<route::Raw>>,
 }
 
 /// A string, or a list of strings. (An untagged enum would lose the places of the elements.)

@@ -1,23 +1,35 @@
 //! From the file as written to the configuration: defaults, ranges, and what concerns several keys at once.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use longsplice_core::policy::parse_bytes;
 use longsplice_engine::{ParseXdpModeError, SplicerConfig, Until, XdpMode};
 use toml::Spanned;
 
 use super::{
-    Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, Period,
+    Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, OnChange, Period,
     diagnostic::Source,
-    intercept, packet_rules,
+    hint, intercept, packet_rules,
     raw::{self, flatten},
-    rules,
+    route, rules,
 };
 use crate::address::{ListenAddr, PortRange, Target};
 
 /// Collects everything that is wrong, so that one run of `check` shows all of it.
-struct Settler<'a> {
+pub(super) struct Settler<'a> {
     source: &'a Source<'a>,
     wrong: Vec<Diagnostic>,
+}
+
+/// What every listener has to know of the rest of the file.
+struct Shared {
+    source_ports: Option<PortRange>,
+    upstreams: Vec<String>,
+    on_change: OnChange,
 }
 
 /// Decides what the file means, or says all that is wrong with it.
@@ -39,7 +51,15 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     let (rules, mut places) = packet_rules::settle(file.rule, source, &mut wrong);
     s.wrong.append(&mut wrong);
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
-    let listeners = s.listeners(file.listener, source_ports);
+    let upstreams = s.upstreams(file.upstream);
+    let shared = Shared {
+        source_ports,
+        upstreams: upstreams.iter().map(|u| u.name.clone()).collect(),
+        on_change: file.on_change.unwrap_or_default(),
+    };
+    let listeners = s.listeners(file.listener, &shared);
+    let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
+    let operations = s.operations(file.metrics, file.access_log, &taken);
     let mut all = rules.clone();
     for (listener, place) in listeners.iter().zip(listener_places) {
         all.extend(listener.rules());
@@ -62,6 +82,8 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
         ),
         log,
         rules,
+        operations,
+        upstreams,
         listeners,
     };
     s.wrong.sort_by_key(Diagnostic::line);
@@ -73,9 +95,14 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
 }
 
 impl Settler<'_> {
-    fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
+    pub(super) fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
         self.wrong
             .push(self.source.at(at, message, Some(help.to_owned())));
+    }
+
+    /// Where a file is that is named in this one: relative to its folder, wherever the daemon was started.
+    pub(super) fn beside(&self, path: &Path) -> PathBuf {
+        self.source.folder().join(path)
     }
 
     fn splicer(&mut self, file: &raw::File) -> SplicerConfig {
@@ -168,7 +195,7 @@ impl Settler<'_> {
     }
 
     /// A whole number from 1 to `most`.
-    fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
+    pub(super) fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
         let Some(given) = given else { return default };
         match u32::try_from(*given.get_ref()) {
             Ok(n) if (1..=most).contains(&n) => n,
@@ -181,7 +208,7 @@ impl Settler<'_> {
     }
 
     /// A span of time from `least` to `most`.
-    fn period(
+    pub(super) fn period(
         &mut self,
         key: &str,
         given: Option<Spanned<Period>>,
@@ -203,11 +230,7 @@ impl Settler<'_> {
         default
     }
 
-    fn listeners(
-        &mut self,
-        given: Vec<Spanned<raw::Listener>>,
-        source_ports: Option<PortRange>,
-    ) -> Vec<ListenerConfig> {
+    fn listeners(&mut self, given: Vec<Spanned<raw::Listener>>, shared: &Shared) -> Vec<ListenerConfig> {
         if given.is_empty() {
             let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"";
             self.complain(0..0, "there is no listener, so nothing would be forwarded", help);
@@ -215,7 +238,7 @@ impl Settler<'_> {
         let mut listeners: Vec<ListenerConfig> = Vec::new();
         for listener in given {
             let place = listener.span();
-            let listener = self.listener(listener.into_inner(), place, &listeners, source_ports);
+            let listener = self.listener(listener.into_inner(), place, &listeners, shared);
             listeners.push(listener);
         }
         listeners
@@ -226,11 +249,32 @@ impl Settler<'_> {
         given: raw::Listener,
         place: Range<usize>,
         earlier: &[ListenerConfig],
-        source_ports: Option<PortRange>,
+        shared: &Shared,
     ) -> ListenerConfig {
         let listen_span = given.listen.span();
         let listen = flatten(given.listen);
-        let to = self.targets(given.to, given.intercept.is_some(), place);
+        let of = route::Of {
+            protocol: given.protocol.unwrap_or_default(),
+            terminates: given.tls.is_some(),
+            intercepts: given.intercept.is_some(),
+            upstreams: &shared.upstreams,
+        };
+        let routed = !given.route.is_empty();
+        let routes = self.routes(given.route, &of);
+        let elsewhere = of.intercepts || given.upstream.is_some() || routes.takes_all();
+        if routed && !elsewhere && given.to.is_none() {
+            let help = "add upstream = \"NAME\" to the listener, or a last route without conditions";
+            self.complain(place.clone(), "nothing is said of what no route takes", help);
+        }
+        if let (Some(to), Some(_)) = (&given.to, &given.upstream) {
+            let help = "leave one of them out, or add the target to the servers of the upstream";
+            self.complain(to.span(), "the listener has `to` and `upstream`", help);
+        }
+        let to = self.targets(given.to, elsewhere || routed, place);
+        let upstream = given
+            .upstream
+            .map(|name| self.upstream_name(name, &shared.upstreams));
+        let splice_from = self.splice_from(given.splice_from);
         let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(
@@ -239,7 +283,7 @@ impl Settler<'_> {
                 "name an address, such as \"0.0.0.0:8080\"",
             );
         }
-        self.listen_addresses(&listen, &to, earlier, source_ports);
+        self.listen_addresses(&listen, &to, earlier, shared.source_ports);
         let listen: Vec<_> = listen.into_iter().map(|a| a.into_inner().0).collect();
         let unnamed = listen.first().map(ToString::to_string).unwrap_or_default();
         let name = given
@@ -273,18 +317,30 @@ impl Settler<'_> {
                 .max_connections
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
+            protocol: given.protocol.unwrap_or_default(),
+            upstream,
+            accept_proxy: packet_rules::list(given.accept_proxy),
+            splice_from,
+            on_change: given.on_change.unwrap_or(shared.on_change),
+            tls: self.tls(
+                given.tls,
+                given.protocol.unwrap_or_default(),
+                given.rate_limit.is_some(),
+            ),
+            http: self.http(given.http),
+            routes,
         }
     }
 
     fn targets(
         &mut self,
         given: Option<Spanned<raw::OneOrMany<Target>>>,
-        intercepts: bool,
+        elsewhere: bool,
         place: Range<usize>,
     ) -> Vec<Spanned<Target>> {
         let help = "add where its connections go, such as to = \"192.0.2.1:80\"";
         let Some(given) = given else {
-            if !intercepts {
+            if !elsewhere {
                 self.complain(place, "missing key `to`", help);
             }
             return Vec::new();
@@ -296,6 +352,44 @@ impl Settler<'_> {
             self.complain(span, "the listener has no target", help);
         }
         to
+    }
+
+    /// The name of an upstream that there is.
+    pub(super) fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
+        if !known.contains(name.get_ref()) {
+            let message = format!("there is no upstream `{}`", name.get_ref());
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let help = match known.is_empty() {
+                true => "add an [[upstream]] of that name".to_owned(),
+                false => hint::suggest(
+                    name.get_ref(),
+                    &known,
+                    "add an [[upstream]] of that name, or use one of",
+                ),
+            };
+            self.complain(name.span(), message, &help);
+        }
+        name.into_inner()
+    }
+
+    /// How many there were.
+    pub(super) fn complaints(&self) -> usize {
+        self.wrong.len()
+    }
+
+    fn splice_from(&mut self, given: Option<Spanned<String>>) -> Option<u64> {
+        let given = given?;
+        match given.get_ref().as_str() {
+            "auto" => None,
+            text => {
+                let bytes = parse_bytes(text);
+                if bytes.is_none() {
+                    let message = format!("`{text}` is no length");
+                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
+                }
+                bytes
+            }
+        }
     }
 
     fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<intercept::InterceptConfig> {

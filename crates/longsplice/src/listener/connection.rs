@@ -1,176 +1,82 @@
-//! One connection, from accept to its end.
+//! One connection, from accept to its protocol.
 
 use std::{
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
+    time::Instant,
 };
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Splicer, Summary, Trap, Until, policy::SplicePolicy};
-use longsplice_repair::unread;
 use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
 
-use super::Service;
-use crate::{config::SourceAddress, upstream::Upstream};
+use super::{Open, Service, forward, slots::Slot};
+use crate::{
+    access_log::{AccessRecord, End},
+    client::{Client, Unfit},
+    config::Protocol,
+    http,
+};
 
-/// Counts the connection as open for as long as this process holds it, or waits for its return.
-struct Held {
-    service: Arc<Service>,
-    _permits: [Option<OwnedSemaphorePermit>; 2],
-}
-
-impl Held {
-    fn new(service: Arc<Service>, permits: [Option<OwnedSemaphorePermit>; 2]) -> Held {
-        service.open.fetch_add(1, Ordering::Relaxed);
-        Held {
-            service,
-            _permits: permits,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.service.open.fetch_sub(1, Ordering::Relaxed);
-        self.service.resources.freed.notify_one();
-    }
-}
-
-/// Serves the connection in a task of its own, which gives the permits back at its end.
+/// Serves the connection in a task of its own, which gives its places back at its end.
 pub(super) fn spawn(
     client: TcpStream,
     peer: SocketAddr,
     service: Arc<Service>,
-    permits: [Option<OwnedSemaphorePermit>; 2],
+    slot: Slot,
+    descriptors: Option<OwnedSemaphorePermit>,
 ) {
-    let held = Held::new(service, permits);
-    tokio::spawn(async move { serve(client, peer, &held.service).await });
+    let open = Open::new(service, slot, descriptors);
+    tokio::spawn(serve(client, peer, open));
+}
+
+/// Resets a connection that there is no place for.
+pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service) {
+    let record = AccessRecord::new(&service.settings().listener.name, peer);
+    refuse(
+        client,
+        service,
+        record.ended(Instant::now(), End::Refused),
+        "max_connections",
+    );
 }
 
 /// Resets the connection: its client learns at once that nobody serves it.
-pub(super) fn refuse(client: TcpStream, peer: SocketAddr, service: &Service, reason: &str) {
-    service.refused.fetch_add(1, Ordering::Relaxed);
-    tracing::info!(listener = service.config.name, %peer, reason, "connection refused");
+pub(super) fn refuse(client: TcpStream, service: &Service, record: AccessRecord, reason: &str) {
     // If this fails, the client sees an orderly end instead, which still is one.
     let _ = client.set_zero_linger();
+    drop(client);
+    refused(service, record, reason);
 }
 
-async fn serve(client: TcpStream, peer: SocketAddr, service: &Service) {
-    let config = &service.config;
-    let name = config.name.as_str();
-    if let Err(error) = service.splicer.prepare_client(&client) {
+/// Counts a connection that was refused, and says why.
+fn refused(service: &Service, record: AccessRecord, reason: &str) {
+    service.refused.fetch_add(1, Ordering::Relaxed);
+    tracing::info!(listener = record.listener, peer = %record.client, reason, "connection refused");
+    service.finished(record);
+}
+
+async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
+    let began = Instant::now();
+    let service = Arc::clone(open.service());
+    let settings = service.settings();
+    let name = settings.listener.name.as_str();
+    if settings.listener.protocol == Protocol::Http {
+        // Its messages say where they end: a socket that closes in order makes none look whole.
+        service.splicer().note_accepted();
+    } else if let Err(error) = service.splicer().prepare_client(&stream) {
         tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
     }
-    let server = match connect(&client, service).await {
-        Ok(server) => server,
-        Err(refused) => return refuse(client, peer, service, &refused),
-    };
-    let pair = Pair::new(client, server)
-        .with_splice(config.splice)
-        .with_detach(config.detach)
-        .with_rate_limit(config.rate_limit);
-    carry(pair, config.unsplice, &service.splicer, name, peer).await;
-}
-
-/// Leg B: to the listener's target, or to where the connection was going when it was intercepted.
-async fn connect(client: &TcpStream, service: &Service) -> Result<TcpStream, String> {
-    let config = &service.config;
-    let source = config
-        .intercept
-        .as_ref()
-        .map_or(SourceAddress::Forwarder, |i| i.source);
-    let upstream = Upstream {
-        splicer: &service.splicer,
-        client,
-        source,
-        timeout: config.connect_timeout,
-    };
-    if !config.to.is_empty() {
-        return upstream.connect(&config.to).await.map_err(|e| e.to_string());
-    }
-    let target = service.original_destination(client).map_err(|e| e.to_string())?;
-    upstream
-        .connect_to(target)
-        .await
-        .map_err(|e| format!("{target}: {e}"))
-}
-
-/// Forwards a pair to its end, however often it comes back.
-async fn carry(mut pair: Pair, mut conditions: Until, splicer: &Splicer, name: &str, peer: SocketAddr) {
-    let mut until = conditions;
-    loop {
-        let returned = match splicer.splice(pair, until).await {
-            Ok(Ended::Closed(summary)) => return log_end(name, peer, &summary),
-            Ok(Ended::Detached(id)) => {
-                return tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
-            }
-            Ok(Ended::Returned(returned)) => returned,
-            Err(error) => return tracing::warn!(listener = name, %peer, %error, "the connection was cut off"),
-        };
-        let why = returned.why;
-        if returned.spliced {
-            tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
+    let client = match Client::accept(stream, peer, &settings).await {
+        Ok(client) => client,
+        Err(Unfit::Gone(error)) => {
+            return tracing::debug!(listener = name, %peer, %error, "it ended before it was served");
         }
-        until = until_passed(&returned, conditions);
-        pair = Pair::from(returned);
-        if why == Trap::Asked {
-            // Who wants it back wants it to stay, until it is asked to be spliced.
-            pair.splice = SplicePolicy::Never;
-            conditions = Until::closed();
-            until = conditions;
+        Err(reason) => {
+            let record = AccessRecord::new(name, peer).ended(began, End::BadRequest);
+            return refused(&service, record, &reason.to_string());
         }
+    };
+    match settings.listener.protocol {
+        Protocol::Tcp | Protocol::Tls => forward::forward(client, &settings, open, began).await,
+        Protocol::Http => http::serve(client, &settings, open).await,
     }
-}
-
-/// What was trapped has to pass before the condition counts again: where there is a protocol, its handler reads it.
-fn until_passed(returned: &Returned, conditions: Until) -> Until {
-    let (side, from) = match returned.why {
-        Trap::Client => (Side::Client, &returned.client),
-        Trap::Server => (Side::Server, &returned.server),
-        _ => return conditions,
-    };
-    if !conditions.is_data(side) {
-        return conditions;
-    }
-    conditions.with_data_beyond(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
-}
-
-/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of
-/// the listener that has its address, whose limits do not refuse what is there already.
-pub(crate) fn spawn_reclaimed(
-    returned: Returned,
-    splicer: Splicer,
-    listeners: &[(Arc<Service>, Vec<SocketAddr>)],
-) {
-    let (Ok(peer), Ok(local)) = (returned.client.peer_addr(), returned.client.local_addr()) else {
-        return tracing::debug!(flow = %returned.id, "it was reset while it came back");
-    };
-    let covers = |bound: &SocketAddr| {
-        bound.port() == local.port() && (bound.ip() == local.ip() || bound.ip().is_unspecified())
-    };
-    let of_it = listeners.iter().find(|(_, bound)| bound.iter().any(covers));
-    let held = of_it.map(|(service, _)| {
-        let slot = service
-            .slots
-            .clone()
-            .and_then(|slots| slots.try_acquire_owned().ok());
-        Held::new(Arc::clone(service), [slot, service.resources.try_pair()])
-    });
-    tokio::spawn(async move {
-        let name = held.as_ref().map_or("none", |h| h.service.config.name.as_str());
-        tracing::debug!(listener = name, %peer, flow = %returned.id, "taken back from the kernel");
-        carry(returned.into(), Until::closed(), &splicer, name, peer).await;
-    });
-}
-
-fn log_end(listener: &str, peer: SocketAddr, summary: &Summary) {
-    tracing::debug!(
-        listener, %peer,
-        flow = %summary.id,
-        to_server = summary.bytes_to_server,
-        to_client = summary.bytes_to_client,
-        spliced = summary.spliced,
-        relay_reason = summary.relay_reason.map(|r| r.as_str()),
-        reset = summary.reset,
-        "connection ended"
-    );
 }

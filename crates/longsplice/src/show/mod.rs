@@ -2,12 +2,14 @@
 
 mod config;
 mod flows;
+mod reload;
 mod rules;
 mod status;
 mod table;
 
 pub use config::config;
 pub use flows::flows;
+pub use reload::reloaded;
 pub use rules::rules;
 pub use status::status;
 

@@ -1,47 +1,41 @@
 //! Leg B: the first address of the first target that answers.
 
-use std::{fmt, io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 
 use longsplice_engine::Splicer;
 use tokio::{net::TcpStream, time};
 
+use super::lease::Ask;
 use crate::{address::Target, config::SourceAddress};
-
-/// No target answered: what was tried, and what became of each.
-#[derive(Debug, thiserror::Error)]
-pub struct Refused {
-    attempts: Vec<(String, io::Error)>,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (to, why)) in self.attempts.iter().enumerate() {
-            let separator = if i == 0 { "" } else { "; " };
-            write!(f, "{separator}{to}: {why}")?;
-        }
-        Ok(())
-    }
-}
 
 /// How leg B of a connection is made.
 #[derive(Debug, Clone, Copy)]
-pub struct Upstream<'a> {
+pub(super) struct Connector<'a> {
     /// The engine.
-    pub splicer: &'a Splicer,
+    pub(super) splicer: &'a Splicer,
     /// Leg A.
-    pub client: &'a TcpStream,
+    pub(super) client: &'a TcpStream,
     /// Whose address the target sees.
-    pub source: SourceAddress,
+    pub(super) source: SourceAddress,
     /// How long each address may take.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
-impl Upstream<'_> {
+impl<'a> Connector<'a> {
+    pub(super) fn new(splicer: &'a Splicer, ask: &Ask<'a>, timeout: Duration) -> Connector<'a> {
+        Connector {
+            splicer,
+            client: ask.client,
+            source: ask.source,
+            timeout,
+        }
+    }
+
     /// Connects to the first address that answers in time; names are looked up anew.
     ///
     /// # Errors
     /// What each of them answered.
-    pub async fn connect(&self, targets: &[Target]) -> Result<TcpStream, Refused> {
+    pub(super) async fn connect(&self, targets: &[Target]) -> Result<TcpStream, Vec<(String, io::Error)>> {
         // An IPv4 client may arrive over an IPv6 socket.
         let peer = self.client.peer_addr();
         let ipv4 = peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
@@ -65,15 +59,15 @@ impl Upstream<'_> {
                 }
             }
         }
-        Err(Refused { attempts })
+        Err(attempts)
     }
 
     /// Connects to this address.
     ///
     /// # Errors
     /// Those of the system.
-    pub async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
-        let Upstream {
+    pub(super) async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
+        let Connector {
             splicer,
             client,
             timeout,
@@ -133,13 +127,14 @@ mod tests {
             longsplice_engine::OpenError::Unsupported("a test".into()),
         );
         let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
-        let upstream = Upstream {
+        let connector = Connector {
             splicer: &splicer,
             client: &client,
             source: SourceAddress::Forwarder,
             timeout: Duration::from_secs(2),
         };
-        let e = upstream.connect(&targets).await.unwrap_err().to_string();
+        let e = connector.connect(&targets).await.unwrap_err();
+        let e = super::super::Unavailable::Refused(e).to_string();
         assert!(e.contains(&format!("{closed}: Connection refused")), "{e}");
         assert!(e.contains("no-such-host.invalid:80: "), "{e}");
     }

@@ -1,0 +1,254 @@
+//! Health of a server: what checks say of it, what its connections say, and how it comes back.
+//!
+//! Times are spans since an origin that the caller keeps.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::balance::FULL_SHARE;
+
+/// What active checks say (one every so often, on connections of their own).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Active {
+    rise: u32,
+    fall: u32,
+    up: bool,
+    checked: bool,
+    /// Checks in a row that spoke against `up`.
+    against: u32,
+}
+
+impl Active {
+    /// Up, until the first check, which alone decides. Then `fall` checks in a row must fail to take it down, and `rise` must
+    /// succeed to bring it up; each is taken to be at least 1.
+    pub fn new(rise: u32, fall: u32) -> Active {
+        Active {
+            rise,
+            fall,
+            up: true,
+            checked: false,
+            against: 0,
+        }
+    }
+
+    /// The same server under other rules.
+    #[must_use]
+    pub fn with_rules(self, rise: u32, fall: u32) -> Active {
+        Active { rise, fall, ..self }
+    }
+
+    /// Takes in a check; answers whether the server went up or down by it.
+    pub fn checked(&mut self, good: bool) -> bool {
+        let first = !std::mem::replace(&mut self.checked, true);
+        if good == self.up {
+            self.against = 0;
+            return false;
+        }
+        self.against = self.against.saturating_add(1);
+        let needed = if self.up { self.fall } else { self.rise };
+        if self.against < needed && !first {
+            return false;
+        }
+        self.up = good;
+        self.against = 0;
+        true
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+}
+
+/// When connections take a server out, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassiveRules {
+    /// So many failures in a row; 0: never.
+    pub failures: u32,
+    /// All of them within this time.
+    pub period: Duration,
+    /// How long it is out the first time.
+    pub out_for: Duration,
+}
+
+/// The most that a time out is doubled: to 32 times the first.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// What connections and requests say.
+///
+/// A success ends a row of failures: a busy server with few failures among many requests stays. After its time out a server is on
+/// trial: its first success clears it, its first failure takes it out for twice as long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passive {
+    rules: PassiveRules,
+    /// When the last failures in a row were, at most `failures` of them.
+    row: VecDeque<Duration>,
+    out_until: Option<Duration>,
+    doublings: u32,
+}
+
+impl Passive {
+    /// Of a server that has not failed yet.
+    pub fn new(rules: PassiveRules) -> Passive {
+        Passive {
+            rules,
+            row: VecDeque::new(),
+            out_until: None,
+            doublings: 0,
+        }
+    }
+
+    /// The same server under other rules; without any it is not out.
+    #[must_use]
+    pub fn with_rules(self, rules: PassiveRules) -> Passive {
+        match rules == self.rules {
+            true => self,
+            false => Passive::new(rules),
+        }
+    }
+
+    /// Takes in a failure; answers for how long the server is out by it.
+    pub fn failed(&mut self, now: Duration) -> Option<Duration> {
+        // What was under way when it went out says nothing new.
+        if self.rules.failures == 0 || self.is_out(now) {
+            return None;
+        }
+        if self.out_until.is_some() {
+            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+            return Some(self.put_out(now));
+        }
+        self.row.push_back(now);
+        while self
+            .row
+            .front()
+            .is_some_and(|first| now.saturating_sub(*first) > self.rules.period)
+        {
+            self.row.pop_front();
+        }
+        (self.row.len() >= self.rules.failures as usize).then(|| self.put_out(now))
+    }
+
+    /// Takes in a success.
+    pub fn succeeded(&mut self, now: Duration) {
+        if !self.is_out(now) {
+            self.row.clear();
+            self.out_until = None;
+            self.doublings = 0;
+        }
+    }
+
+    /// Whether it is out.
+    pub fn is_out(&self, now: Duration) -> bool {
+        self.out_until.is_some_and(|until| now < until)
+    }
+
+    /// When it came back on trial, if it is.
+    pub fn on_trial_since(&self, now: Duration) -> Option<Duration> {
+        self.out_until.filter(|until| *until <= now)
+    }
+
+    fn put_out(&mut self, now: Duration) -> Duration {
+        self.row.clear();
+        let time = self.rules.out_for.saturating_mul(1 << self.doublings);
+        self.out_until = Some(now.saturating_add(time));
+        time
+    }
+}
+
+/// The parts of its weight, 1 to [`FULL_SHARE`], that a server gets which came back `since` then, and takes `period` to warm up. It begins with
+/// a tenth: with nothing at all it would never warm up.
+pub fn slow_start(since: Duration, now: Duration, period: Duration) -> u32 {
+    let age = now.saturating_sub(since);
+    if age >= period {
+        return FULL_SHARE;
+    }
+    let part = u128::from(FULL_SHARE) * age.as_nanos() / period.as_nanos().max(1);
+    u32::try_from(part)
+        .unwrap_or(FULL_SHARE)
+        .clamp(FULL_SHARE / 10, FULL_SHARE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_first_check_decides_and_then_rows_do() {
+        let mut server = Active::new(2, 3);
+        assert!(server.is_up());
+        assert!(server.checked(false) && !server.is_up());
+        assert!(!server.checked(true) && !server.checked(false));
+        assert!(!server.checked(true) && server.checked(true) && server.is_up());
+        assert!(!server.checked(false) && !server.checked(false) && !server.checked(true));
+        assert!(!server.checked(false) && !server.checked(false));
+        assert!(server.checked(false) && !server.is_up());
+    }
+
+    const RULES: PassiveRules = PassiveRules {
+        failures: 3,
+        period: Duration::from_secs(10),
+        out_for: Duration::from_secs(5),
+    };
+
+    #[test]
+    fn failures_in_a_row_within_the_period_take_it_out() {
+        let mut server = Passive::new(RULES);
+        // Too far apart.
+        for t in [0, 6, 12, 18] {
+            assert_eq!(server.failed(s(t)), None);
+        }
+        server.succeeded(s(19));
+        assert_eq!(server.failed(s(20)), None);
+        assert_eq!(server.failed(s(20)), None);
+        assert_eq!(server.failed(s(20)), Some(s(5)));
+        assert!(server.is_out(s(24)) && !server.is_out(s(25)));
+    }
+
+    #[test]
+    fn on_trial_one_failure_doubles_and_one_success_clears() {
+        let mut server = Passive::new(RULES);
+        let mut now = s(0);
+        for _ in 0..3 {
+            server.failed(now);
+        }
+        let mut times = Vec::new();
+        for _ in 0..7 {
+            // What was under way does not count.
+            assert_eq!(server.failed(now), None);
+            server.succeeded(now);
+            assert!(server.is_out(now));
+            now += s(1000);
+            assert!(server.on_trial_since(now).is_some(), "{times:?}");
+            times.push(server.failed(now).unwrap());
+        }
+        assert_eq!(times, [10, 20, 40, 80, 160, 160, 160].map(s));
+        now += s(1000);
+        server.succeeded(now);
+        assert_eq!(server.on_trial_since(now), None);
+        assert_eq!(server.failed(now), None);
+    }
+
+    #[test]
+    fn no_failures_asked_for_means_never_out() {
+        let mut server = Passive::new(PassiveRules { failures: 0, ..RULES });
+        for t in 0..100 {
+            assert_eq!(server.failed(s(t)), None);
+        }
+    }
+
+    #[test]
+    fn a_slow_start_grows_to_the_full_weight() {
+        let share = |at: u64| slow_start(s(100), s(at), s(10));
+        assert_eq!(share(100), FULL_SHARE / 10);
+        assert_eq!(share(105), FULL_SHARE / 2);
+        assert_eq!(share(110), FULL_SHARE);
+        assert_eq!(share(99), FULL_SHARE / 10);
+        assert_eq!(slow_start(s(0), s(0), s(0)), FULL_SHARE);
+        for at in 100..110 {
+            assert!(share(at) <= share(at + 1));
+        }
+    }
+}

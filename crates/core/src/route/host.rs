@@ -1,0 +1,187 @@
+//! Names of hosts, exact and with a wildcard: of a Host header, of SNI.
+
+use std::{cmp::Ordering, fmt, net::Ipv6Addr, str::FromStr};
+
+/// A host as a route names it: `img.example`, `*.cdn.example` (any names below it, of any depth, not itself), or an address.
+/// Case and a trailing dot do not count; a port is not part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    /// In lower case, without `*.` and without the trailing dot.
+    name: Box<str>,
+    below: bool,
+}
+
+/// Text that is no such pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseHostError {
+    /// Nothing that a host can be called.
+    #[error("`{0}` is no host: write a name such as img.example or *.example, or an address")]
+    Form(String),
+    /// A wildcard in another place than the first label.
+    #[error("`{0}`: a wildcard stands for whole names at the beginning, such as *.example")]
+    Wildcard(String),
+    /// `*`.
+    #[error("`*` is every host: leave the condition out")]
+    Every,
+    /// A port.
+    #[error("`{host}:{port}`: ports are not compared, write {host}")]
+    Port {
+        /// What stands before it.
+        host: String,
+        /// The port.
+        port: String,
+    },
+    /// An IPv6 address without brackets.
+    #[error("`{0}`: put the IPv6 address in brackets, [{0}], as it stands in a Host header")]
+    Brackets(String),
+    /// A name in another script than ASCII.
+    #[error("`{0}` is not ASCII: write the name as it is in DNS, with xn--")]
+    Unicode(String),
+}
+
+impl FromStr for HostPattern {
+    type Err = ParseHostError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let text = || s.escape_debug().to_string();
+        if s == "*" {
+            return Err(ParseHostError::Every);
+        }
+        if !s.is_ascii() {
+            return Err(ParseHostError::Unicode(text()));
+        }
+        if s.parse::<Ipv6Addr>().is_ok() {
+            return Err(ParseHostError::Brackets(text()));
+        }
+        let bare = without_port(s);
+        if let Some(port) = s.get(bare.len() + 1..) {
+            return Err(ParseHostError::Port {
+                host: bare.escape_debug().to_string(),
+                port: port.escape_debug().to_string(),
+            });
+        }
+        let (name, below) = match bare.strip_prefix("*.") {
+            Some(name) => (name, true),
+            None => (bare, false),
+        };
+        let name = name.strip_suffix('.').unwrap_or(name);
+        if name.contains('*') {
+            return Err(ParseHostError::Wildcard(text()));
+        }
+        if !is_name(name) && (below || !is_v6_literal(name)) {
+            return Err(ParseHostError::Form(text()));
+        }
+        Ok(HostPattern {
+            name: name.to_ascii_lowercase().into(),
+            below,
+        })
+    }
+}
+
+/// Whether it can be a name of DNS, or an IPv4 address. Underscores are in use.
+fn is_name(s: &str) -> bool {
+    let label = |l: &str| {
+        (1..=63).contains(&l.len())
+            && l.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    };
+    s.len() <= 253 && s.split('.').all(label)
+}
+
+fn is_v6_literal(s: &str) -> bool {
+    let inside = s.strip_prefix('[').and_then(|s| s.strip_suffix(']'));
+    inside.is_some_and(|s| s.parse::<Ipv6Addr>().is_ok())
+}
+
+impl HostPattern {
+    /// Whether it takes every host that the other one takes.
+    pub(super) fn takes_all_of(&self, other: &HostPattern) -> bool {
+        match (self.below, other.below) {
+            (false, true) => false,
+            (false, false) => self.name == other.name,
+            (true, false) => is_below(&other.name, &self.name),
+            (true, true) => self.name == other.name || is_below(&other.name, &self.name),
+        }
+    }
+}
+
+/// Whether a name is one of those below another, both in lower case.
+fn is_below(name: &str, above: &str) -> bool {
+    let rest = name.strip_suffix(above);
+    rest.is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wildcard = if self.below { "*." } else { "" };
+        write!(f, "{wildcard}{}", self.name)
+    }
+}
+
+super::as_text!(HostPattern);
+
+/// Patterns, of which any may match. Looking one up takes the logarithm of their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hosts {
+    exact: Box<[HostPattern]>,
+    below: Box<[HostPattern]>,
+}
+
+impl FromIterator<HostPattern> for Hosts {
+    fn from_iter<I: IntoIterator<Item = HostPattern>>(patterns: I) -> Self {
+        let (mut below, mut exact): (Vec<_>, Vec<_>) = patterns.into_iter().partition(|p| p.below);
+        for list in [&mut below, &mut exact] {
+            list.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            list.dedup();
+        }
+        Hosts {
+            exact: exact.into(),
+            below: below.into(),
+        }
+    }
+}
+
+impl Hosts {
+    /// The pattern that takes this host, given as in a Host header or in SNI.
+    pub fn find(&self, host: &str) -> Option<&HostPattern> {
+        let host = bare(host);
+        if let Some(found) = lookup(&self.exact, host) {
+            return Some(found);
+        }
+        if self.below.is_empty() {
+            return None;
+        }
+        let dots = host.bytes().enumerate().filter(|(n, b)| *n > 0 && *b == b'.');
+        let mut above = dots.filter_map(|(n, _)| host.get(n + 1..));
+        above.find_map(|above| lookup(&self.below, above))
+    }
+
+    /// The patterns.
+    pub fn iter(&self) -> impl Iterator<Item = &HostPattern> {
+        self.exact.iter().chain(&self.below)
+    }
+}
+
+fn lookup<'p>(sorted: &'p [HostPattern], name: &str) -> Option<&'p HostPattern> {
+    let at = sorted.binary_search_by(|p| compare(p.name.as_bytes(), name.as_bytes()));
+    at.ok().and_then(|at| sorted.get(at))
+}
+
+/// Compares what is in lower case with what may not be.
+fn compare(lower: &[u8], any: &[u8]) -> Ordering {
+    lower.iter().copied().cmp(any.iter().map(u8::to_ascii_lowercase))
+}
+
+/// A host without its port (RFC 9110 section 7.2) and without the dot of a fully qualified name.
+pub fn bare(host: &str) -> &str {
+    let host = without_port(host);
+    host.strip_suffix('.').unwrap_or(host)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.contains(':') => name,
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && name.ends_with(']') => name,
+        _ => host,
+    }
+}

@@ -1,0 +1,174 @@
+//! Routes of a listener: which upstream a request gets.
+
+mod check;
+mod field;
+
+use longsplice_core::{
+    route::{Action, Condition, Extension, HostPattern, PathText, Pattern, Redirect, Route, Table, Token},
+    rules::Network,
+};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{
+    Protocol,
+    raw::{OneOrMany, flatten},
+    settle::Settler,
+};
+
+/// The table as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    name: Option<Spanned<String>>,
+    client: Option<Spanned<OneOrMany<Network>>>,
+    method: Option<Spanned<OneOrMany<Token>>>,
+    query: Option<Spanned<bool>>,
+    cgi: Option<Spanned<bool>>,
+    sni: Option<Spanned<OneOrMany<HostPattern>>>,
+    alpn: Option<Spanned<OneOrMany<String>>>,
+    host: Option<Spanned<OneOrMany<HostPattern>>>,
+    path: Option<Spanned<OneOrMany<PathText>>>,
+    path_prefix: Option<Spanned<OneOrMany<PathText>>>,
+    path_regex: Option<Spanned<OneOrMany<Pattern>>>,
+    extension: Option<Spanned<OneOrMany<Extension>>>,
+    header: Option<Spanned<field::Raw>>,
+    cookie: Option<Spanned<field::Raw>>,
+    upstream: Option<Spanned<String>>,
+    original: Option<Spanned<bool>>,
+    status: Option<Spanned<i64>>,
+    redirect: Option<Spanned<Redirect>>,
+}
+
+/// What routes have to know of their listener.
+pub(super) struct Of<'a> {
+    pub(super) protocol: Protocol,
+    /// Whether it terminates TLS.
+    pub(super) terminates: bool,
+    pub(super) intercepts: bool,
+    /// The names there are.
+    pub(super) upstreams: &'a [String],
+}
+
+impl Settler<'_> {
+    /// What the tables of a listener mean.
+    pub(super) fn routes(&mut self, given: Vec<Spanned<Raw>>, of: &Of<'_>) -> Table {
+        let places: Vec<_> = given.iter().map(Spanned::span).collect();
+        let before = self.complaints();
+        let mut routes: Vec<Route> = Vec::new();
+        for (n, (raw, place)) in given.into_iter().zip(&places).enumerate() {
+            let mut raw = raw.into_inner();
+            let name = self.route_name(raw.name.take(), n, &routes);
+            let action = self.action(&mut raw, place.clone(), of);
+            let conditions = self.conditions(raw);
+            self.check_protocol(&conditions, of);
+            routes.push(Route {
+                name,
+                conditions: conditions.into_iter().map(Spanned::into_inner).collect(),
+                action,
+            });
+        }
+        let table = Table::new(routes);
+        // What is left of a route that is wrong says nothing about the others.
+        if self.complaints() == before {
+            self.check_table(&table, &places);
+        }
+        table
+    }
+
+    fn route_name(&mut self, given: Option<Spanned<String>>, n: usize, earlier: &[Route]) -> String {
+        let unnamed = format!("route {}", n + 1);
+        let Some(given) = given else { return unnamed };
+        let name = given.get_ref();
+        if name.is_empty() || name.chars().any(char::is_control) {
+            let help = "use any text, or leave the key out";
+            self.complain(given.span(), "this is no name", help);
+        }
+        if earlier.iter().any(|r| r.name == *name) {
+            let message = format!("another route of this listener is named `{name}`");
+            self.complain(
+                given.span(),
+                message,
+                "logs and metrics tell routes by their names",
+            );
+        }
+        given.into_inner()
+    }
+
+    /// What stands in the table, each condition with its place.
+    fn conditions(&mut self, raw: Raw) -> Vec<Spanned<Condition>> {
+        let mut all = Vec::new();
+        all.extend(self.any_of(raw.client, |list| Some(Condition::Client(list))));
+        all.extend(self.any_of(raw.method, |list| Some(Condition::Method(list))));
+        all.extend(self.any_of(raw.sni, |list| Some(Condition::Sni(list.into_iter().collect()))));
+        all.extend(self.any_of(raw.alpn, |list| Some(Condition::Alpn(list))));
+        all.extend(self.any_of(raw.host, |list| Some(Condition::Host(list.into_iter().collect()))));
+        all.extend(self.any_of(raw.path, |list| Some(Condition::Path(list))));
+        all.extend(self.any_of(raw.path_prefix, |list| Some(Condition::PathPrefix(list))));
+        all.extend(self.any_of(raw.path_regex, |list| Some(Condition::PathRegex(list))));
+        all.extend(self.any_of(raw.extension, |list| Some(Condition::Extension(list))));
+        let flag = |given: Option<Spanned<bool>>, make: fn(bool) -> Condition| {
+            given.map(|given| Spanned::new(given.span(), make(given.into_inner())))
+        };
+        all.extend(flag(raw.query, Condition::Query));
+        all.extend(flag(raw.cgi, Condition::Cgi));
+        all.extend(self.headers(raw.header));
+        all.extend(self.cookies(raw.cookie));
+        all
+    }
+
+    fn any_of<T>(
+        &mut self,
+        given: Option<Spanned<OneOrMany<T>>>,
+        make: impl FnOnce(Vec<T>) -> Option<Condition>,
+    ) -> Option<Spanned<Condition>> {
+        let given = given?;
+        let place = given.span();
+        let list: Vec<T> = flatten(given).into_iter().map(Spanned::into_inner).collect();
+        if list.is_empty() {
+            let help = "any value of a list is enough, and there is none: leave the key out";
+            self.complain(place, "the list is empty", help);
+            return None;
+        }
+        make(list).map(|condition| Spanned::new(place, condition))
+    }
+
+    fn action(&mut self, raw: &mut Raw, place: std::ops::Range<usize>, of: &Of<'_>) -> Action {
+        let upstream = raw.upstream.take().map(|name| {
+            let place = name.span();
+            let name = self.upstream_name(name, of.upstreams);
+            ("upstream", place, Action::Upstream(name))
+        });
+        let original = raw.original.take().map(|given| {
+            self.check_original(&given, of);
+            ("original", given.span(), Action::Original)
+        });
+        let status = raw.status.take().map(|given| {
+            let status = self.status(&given, of);
+            ("status", given.span(), Action::Status(status))
+        });
+        let redirect = raw.redirect.take().map(|given| {
+            self.only_http("redirect", given.span(), of);
+            let place = given.span();
+            ("redirect", place, Action::Redirect(given.into_inner()))
+        });
+        let mut given = [upstream, original, status, redirect].into_iter().flatten();
+        let Some((first, _, action)) = given.next() else {
+            let help = "add upstream = \"NAME\", original = true, status = 403 or redirect = \"https://…\"";
+            self.complain(
+                place,
+                "the route does not say what becomes of what it takes",
+                help,
+            );
+            return Action::Original;
+        };
+        for (second, place, _) in given {
+            let message = format!("the route has `{first}` and `{second}`");
+            self.complain(place, message, "leave one of them out: a route does one thing");
+        }
+        action
+    }
+}
+
+#[cfg(test)]
+mod tests;

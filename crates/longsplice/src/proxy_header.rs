@@ -1,0 +1,47 @@
+//! The PROXY header of a connection that a proxy made ([`longsplice_core::proxy_protocol`]).
+
+use std::time::Duration;
+
+use longsplice_core::proxy_protocol::{Header, Step, parse};
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
+
+use crate::client::{Client, Stream, Unfit};
+
+/// How long a header may take to come.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a first read may bring: a header, and often a whole request or ClientHello behind it.
+const CHUNK: usize = 2048;
+
+/// Reads the header of a connection of which nothing was read, and takes its word for who it is.
+pub(crate) async fn read(mut client: Client) -> Result<Client, Unfit> {
+    let Stream::Plain(socket) = &mut client.stream else {
+        return Ok(client);
+    };
+    let (header, rest) = timeout(TIMEOUT, header(socket))
+        .await
+        .unwrap_or(Err(Unfit::ProxyLate(TIMEOUT)))?;
+    if let Some(ends) = header.addresses {
+        client.peer = ends.source;
+        client.local = ends.destination;
+    }
+    client.early = rest;
+    Ok(client)
+}
+
+/// The header, and what came with it.
+async fn header(socket: &mut TcpStream) -> Result<(Header, Vec<u8>), Unfit> {
+    let mut bytes = Vec::with_capacity(CHUNK);
+    loop {
+        match parse(&bytes).map_err(Unfit::Proxy)? {
+            Step::Done { header, length } => return Ok((header, bytes.split_off(length))),
+            Step::NeedMore => {}
+        }
+        match socket.read_buf(&mut bytes).await {
+            Ok(0) if bytes.is_empty() => return Err(Unfit::Gone(std::io::ErrorKind::UnexpectedEof.into())),
+            Ok(0) => return Err(Unfit::ProxyCut),
+            Ok(_) => {}
+            Err(error) => return Err(Unfit::Gone(error)),
+        }
+    }
+}

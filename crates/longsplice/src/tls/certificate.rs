@@ -1,0 +1,236 @@
+//! A certificate and its key, from their files.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    InconsistentKeys,
+    crypto::CryptoProvider,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
+    sign::CertifiedKey,
+};
+use webpki::EndEntityCert;
+
+/// The longest file that is read, in bytes: chains have some thousands.
+const LONGEST: u64 = 1 << 20;
+
+/// Where a certificate and its key are. Both may be in one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// PEM: the certificate of the server first, then those that lead to a root.
+    pub certificate: PathBuf,
+    /// PEM: its private key (PKCS #8, PKCS #1 or SEC1), not encrypted.
+    pub key: PathBuf,
+}
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is longer than any certificate.
+    #[error("{} is longer than {LONGEST} bytes", .0.display())]
+    TooLong(PathBuf),
+    /// A file is not what PEM must look like (RFC 7468).
+    #[error("{} is malformed: {source}", path.display())]
+    Pem {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: pem::Error,
+    },
+    /// There is no certificate in the file.
+    #[error("there is no certificate in {}", .0.display())]
+    NoCertificate(PathBuf),
+    /// There is no private key in the file.
+    #[error("there is no private key in {}", .0.display())]
+    NoKey(PathBuf),
+    /// The key can only be read with a password.
+    #[error("the private key in {} is encrypted", .0.display())]
+    EncryptedKey(PathBuf),
+    /// The certificate is malformed, or of a version that TLS does not use.
+    #[error("the certificate in {} cannot be used: {source}", path.display())]
+    Certificate {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: webpki::Error,
+    },
+    /// The key is malformed, or of a kind that TLS does not use.
+    #[error("the private key in {} cannot be used: {source}", path.display())]
+    Key {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls::Error,
+    },
+    /// The key is that of another certificate.
+    #[error("the private key in {} is not that of the certificate in {}", .0.key.display(), .0.certificate.display())]
+    Mismatch(CertificateFiles),
+}
+
+/// A certificate that can be used.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    /// It, and its key.
+    pub(super) key: Arc<CertifiedKey>,
+    /// The names of servers that it is for (RFC 6125), in lower case; a wildcard is `*.` and a name.
+    pub(super) names: Vec<String>,
+    /// Everybody on this machine may read the key.
+    pub(super) exposed: bool,
+}
+
+/// What tells one state of a file from another, without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// A file that is put in the place of another has another inode, whatever its times are.
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl CertificateError {
+    /// Whether it is about the file of the key, and not of the certificate.
+    pub fn is_about_key(&self, files: &CertificateFiles) -> bool {
+        use CertificateError as E;
+        match self {
+            E::Read { path, .. } | E::TooLong(path) | E::Pem { path, .. } => {
+                *path == files.key && *path != files.certificate
+            }
+            E::NoCertificate(_) | E::Certificate { .. } => false,
+            E::NoKey(_) | E::EncryptedKey(_) | E::Key { .. } | E::Mismatch(_) => true,
+        }
+    }
+
+    /// What would help.
+    pub fn remedy(&self) -> &'static str {
+        use CertificateError as E;
+        match self {
+            E::Read { .. } => {
+                "a path is relative to the folder of this file; the daemon must be allowed to read it"
+            }
+            E::TooLong(_) => {
+                "name a PEM file of the certificate and those that lead to its root, without the roots"
+            }
+            E::Pem { .. } => "PEM is text with lines such as -----BEGIN CERTIFICATE-----",
+            E::NoCertificate(_) => {
+                "it needs a section -----BEGIN CERTIFICATE-----; one in DER: openssl x509 -inform der"
+            }
+            E::NoKey(_) => {
+                "it needs a section -----BEGIN PRIVATE KEY-----; key = names the file, if it is another one"
+            }
+            E::EncryptedKey(_) => {
+                "nobody is there to type the password: openssl pkey -in FILE -out DECRYPTED"
+            }
+            E::Certificate { .. } => "TLS needs an X.509 certificate of version 3",
+            E::Key { .. } => "use RSA of 2048 bits or more, ECDSA (P-256, P-384) or Ed25519",
+            E::Mismatch(_) => {
+                "give each certificate the key it was made with, and the server's certificate before others"
+            }
+        }
+    }
+}
+
+/// Reads both files, and checks that they fit.
+pub(super) fn load(files: &CertificateFiles, provider: &CryptoProvider) -> Result<Loaded, CertificateError> {
+    let CertificateFiles { certificate, key } = files;
+    let chain = chain(certificate)?;
+    let names = match chain.first() {
+        Some(first) => names(first).map_err(|source| CertificateError::Certificate {
+            path: certificate.clone(),
+            source,
+        })?,
+        None => return Err(CertificateError::NoCertificate(certificate.clone())),
+    };
+    let unusable = |source| CertificateError::Key {
+        path: key.clone(),
+        source,
+    };
+    let signing = provider
+        .key_provider
+        .load_private_key(private_key(key)?)
+        .map_err(unusable)?;
+    let certified = CertifiedKey::new(chain, signing);
+    match certified.keys_match() {
+        // Not every key can tell its other half; the handshake would.
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+        Err(_) => return Err(CertificateError::Mismatch(files.clone())),
+    }
+    Ok(Loaded {
+        key: Arc::new(certified),
+        names,
+        exposed: fs::metadata(key).is_ok_and(|m| m.mode() & 0o004 != 0),
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes))
+        .map_err(|source| CertificateError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+    match bytes.len() as u64 > LONGEST {
+        true => Err(CertificateError::TooLong(path.to_owned())),
+        false => Ok(bytes),
+    }
+}
+
+fn malformed(path: &Path) -> impl Fn(pem::Error) -> CertificateError {
+    move |source| CertificateError::Pem {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(malformed(path))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
+    let bytes = read(path)?;
+    let encrypted = |marker: &[u8]| bytes.windows(marker.len()).any(|w| w == marker);
+    match PrivateKeyDer::from_pem_slice(&bytes) {
+        Ok(_) | Err(pem::Error::NoItemsFound)
+            if encrypted(b"BEGIN ENCRYPTED PRIVATE KEY") || encrypted(b"Proc-Type: 4,ENCRYPTED") =>
+        {
+            Err(CertificateError::EncryptedKey(path.to_owned()))
+        }
+        Err(pem::Error::NoItemsFound) => Err(CertificateError::NoKey(path.to_owned())),
+        key => key.map_err(malformed(path)),
+    }
+}
+
+fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error> {
+    let parsed = EndEntityCert::try_from(certificate)?;
+    Ok(parsed.valid_dns_names().map(str::to_ascii_lowercase).collect())
+}
+
+impl Stamp {
+    /// Of the file that is there now; `None`: there is none.
+    pub(super) fn of(path: &Path) -> Option<Stamp> {
+        let m = fs::metadata(path).ok()?;
+        Some(Stamp {
+            inode: (m.dev(), m.ino()),
+            size: m.size(),
+            modified: (m.mtime(), m.mtime_nsec()),
+        })
+    }
+}

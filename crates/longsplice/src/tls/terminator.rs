@@ -1,0 +1,118 @@
+//! Connections that are decrypted here.
+
+use std::{io, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    crypto::{CryptoProvider, ring},
+};
+use tokio::time::timeout;
+use tokio_rustls::server::StartHandshake;
+
+use super::{CertificateError, TIMEOUT, hello, keyring::Keyring};
+use crate::{
+    client::{Client, Stream, Unfit},
+    config::{ListenerConfig, TlsConfig},
+};
+
+/// Terminates the TLS of a listener's connections.
+#[derive(Debug)]
+pub struct Terminator {
+    config: Arc<ServerConfig>,
+}
+
+/// Why a listener cannot terminate TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TerminatorError {
+    /// A certificate or key.
+    #[error("{error} ({})", error.remedy())]
+    Certificate {
+        /// What is wrong with it.
+        #[from]
+        error: CertificateError,
+    },
+    /// The library has no random numbers, or not what it needs.
+    #[error("cannot set up TLS: {0}")]
+    Library(#[from] rustls::Error),
+}
+
+/// The cryptography: ring builds with a C compiler alone.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+impl Terminator {
+    /// That of a listener, if it terminates TLS.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn of(listener: &ListenerConfig) -> Result<Option<Arc<Terminator>>, TerminatorError> {
+        let tls = listener.tls.as_ref();
+        tls.map(|tls| Terminator::new(&listener.name, tls).map(Arc::new))
+            .transpose()
+    }
+
+    /// Reads the certificates of a listener, and again when their files change. TLS 1.2 and 1.3; sessions are resumed by
+    /// tickets, whose keys change every six hours and at each call.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// # Errors
+    /// A file cannot be used.
+    pub fn new(listener: &str, tls: &TlsConfig) -> Result<Terminator, TerminatorError> {
+        let provider = provider();
+        let keyring = Keyring::open(listener, &tls.certificates, &provider)?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(keyring);
+        config.ticketer = ring::Ticketer::new()?;
+        config.alpn_protocols = tls.alpn.iter().map(|id| id.clone().into_bytes()).collect();
+        Ok(Terminator {
+            config: Arc::new(config),
+        })
+    }
+
+    /// Does the handshake of a connection, and leaves its decrypted stream in its place.
+    ///
+    /// # Errors
+    /// It failed, or took longer than [`TIMEOUT`]. Its reason was told to the client by an alert.
+    pub async fn accept(&self, mut client: Client) -> Result<Client, Unfit> {
+        timeout(TIMEOUT, async {
+            let Stream::Plain(mut socket) = client.stream else {
+                return Ok(client);
+            };
+            let early = std::mem::take(&mut client.early);
+            let read = hello::read(&mut socket, early).await?;
+            client.hello = Some(read.hello());
+            let hello::Read {
+                accepted,
+                bytes,
+                seen,
+            } = read;
+            let mut rest = bytes.get(seen..).unwrap_or_default();
+            let mut fed = Ok(());
+            let handshake = StartHandshake::from_parts(accepted, socket).into_stream_with(
+                Arc::clone(&self.config),
+                |connection| {
+                    while fed.is_ok() && !rest.is_empty() {
+                        fed = connection.read_tls(&mut rest).and_then(|n| match n {
+                            0 => Err(io::ErrorKind::InvalidData.into()),
+                            _ => Ok(()),
+                        });
+                    }
+                },
+            );
+            fed.map_err(Unfit::Handshake)?;
+            let stream = handshake.await.map_err(Unfit::Handshake)?;
+            client.stream = Stream::Tls(Box::new(stream));
+            Ok(client)
+        })
+        .await
+        .unwrap_or(Err(Unfit::HandshakeLate(TIMEOUT)))
+    }
+}
