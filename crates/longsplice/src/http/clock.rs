@@ -73,9 +73,7 @@ impl<'a> Clock<'a> {
     }
 
     fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = self
-            .sleep
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
         }
@@ -104,7 +102,10 @@ mod tests {
             let before = Instant::now();
             assert_eq!(clock.within(limit, pending::<()>()).await, Err(Late));
             let took = before.elapsed();
-            assert!(took >= limit && took <= limit + Duration::from_millis(2), "{ms}: {took:?}");
+            assert!(
+                took >= limit && took <= limit + Duration::from_millis(2),
+                "{ms}: {took:?}"
+            );
             assert_eq!(clock.within(limit, async { 7 }).await, Ok(7));
         }
         is_told.store(true, Ordering::Relaxed);
