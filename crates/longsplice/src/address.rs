@@ -163,7 +163,7 @@ fn parse_port(s: &str) -> Option<u16> {
 }
 
 /// Whether it can be a host name. Digits and dots alone are a mistyped address rather than a name.
-fn is_name(s: &str) -> bool {
+pub(crate) fn is_name(s: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
             && l.bytes()
@@ -180,6 +180,14 @@ impl Target {
         match self.0 {
             Place::Address(address) => Some(address),
             Place::Name(..) => None,
+        }
+    }
+
+    /// The name and the port, where there is one to look up.
+    pub fn name(&self) -> Option<(&str, u16)> {
+        match &self.0 {
+            Place::Address(_) => None,
+            Place::Name(name, port) => Some((name, *port)),
         }
     }
 

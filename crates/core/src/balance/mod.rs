@@ -8,11 +8,13 @@
 mod load;
 mod maglev;
 mod round_robin;
+mod sticky;
 
 use std::{fmt, str::FromStr};
 
 use maglev::Maglev;
 use round_robin::RoundRobin;
+pub use sticky::sticky_id;
 
 /// Weights of candidates are counted in these parts, so that a slow start can give a server a fraction of its weight.
 pub const FULL_SHARE: u32 = 256;

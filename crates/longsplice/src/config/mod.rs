@@ -38,7 +38,9 @@ pub use intercept::{InterceptConfig, SourceAddress};
 pub use operations::{AccessLogConfig, AccessLogFormat, OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
 pub use tls::TlsConfig;
-pub use upstream::UpstreamConfig;
+pub use upstream::{
+    Balance, HealthConfig, KeyKind, Probe, ServerConfig, ServerPlace, ServiceName, Statuses, UpstreamConfig,
+};
 
 use crate::{address::Target, instance::InstanceName};
 

@@ -24,6 +24,12 @@ pub struct Complaint {
     pub help: &'static str,
 }
 
+/// A token (RFC 9110 section 5.6.2): what the name of a header field or of a cookie is made of.
+pub fn is_token(text: &str) -> bool {
+    let tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !text.is_empty() && text.bytes().all(tchar)
+}
+
 /// An interface that segments cannot be translated on in XDP: it has no driver, or is none of those that are watched.
 pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     let complaint = |what: &str, help| {

@@ -1,12 +1,12 @@
-//! Leg B: the first address of the first target that answers.
+//! How leg B is made: from which address, and introduced by a PROXY header or not.
 
 use std::{io, net::SocketAddr, time::Duration};
 
 use longsplice_engine::Splicer;
-use tokio::{net::TcpStream, time};
+use tokio::{io::AsyncWriteExt, net::TcpStream, time};
 
 use super::lease::Ask;
-use crate::{address::Target, config::SourceAddress};
+use crate::config::SourceAddress;
 
 /// How leg B of a connection is made.
 #[derive(Debug, Clone, Copy)]
@@ -31,35 +31,16 @@ impl<'a> Connector<'a> {
         }
     }
 
-    /// Connects to the first address that answers in time; names are looked up anew.
+    /// Connects, and sends a header first where there is one.
     ///
     /// # Errors
-    /// What each of them answered.
-    pub(super) async fn connect(&self, targets: &[Target]) -> Result<TcpStream, Vec<(String, io::Error)>> {
-        // An IPv4 client may arrive over an IPv6 socket.
-        let peer = self.client.peer_addr();
-        let ipv4 = peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv4());
-        let mut attempts = Vec::new();
-        for target in targets {
-            let addresses = match time::timeout(self.timeout, target.resolve()).await {
-                Ok(Ok(addresses)) => same_family_first(addresses, ipv4),
-                Ok(Err(error)) => {
-                    attempts.push((target.to_string(), error));
-                    continue;
-                }
-                Err(late) => {
-                    attempts.push((target.to_string(), late.into()));
-                    continue;
-                }
-            };
-            for address in addresses {
-                match self.connect_to(address).await {
-                    Ok(server) => return Ok(server),
-                    Err(error) => attempts.push((name_attempt(target, address), error)),
-                }
-            }
+    /// Those of the system; `TimedOut`.
+    pub(super) async fn introduce(&self, target: SocketAddr, header: Option<&[u8]>) -> io::Result<TcpStream> {
+        let mut stream = self.connect_to(target).await?;
+        if let Some(header) = header {
+            time::timeout(self.timeout, stream.write_all(header)).await??;
         }
-        Err(attempts)
+        Ok(stream)
     }
 
     /// Connects to this address.
@@ -87,13 +68,6 @@ pub fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<Sock
     addresses
 }
 
-fn name_attempt(target: &Target, address: SocketAddr) -> String {
-    match target.literal() {
-        Some(_) => address.to_string(),
-        None => format!("{target} ({address})"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,30 +86,5 @@ mod tests {
         };
         assert_eq!(order(true), ["127.0.0.1:1", "127.0.0.2:1", "[::1]:1", "[::2]:1"]);
         assert_eq!(order(false), ["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1"]);
-    }
-
-    #[tokio::test]
-    async fn every_refusal_is_named() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (closed, name) = {
-            let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            (gone.local_addr().unwrap(), "no-such-host.invalid:80")
-        };
-        let splicer = Splicer::relay_only(
-            Default::default(),
-            longsplice_engine::OpenError::Unsupported("a test".into()),
-        );
-        let targets = [closed.to_string().parse().unwrap(), name.parse().unwrap()];
-        let connector = Connector {
-            splicer: &splicer,
-            client: &client,
-            source: SourceAddress::Forwarder,
-            timeout: Duration::from_secs(2),
-        };
-        let e = connector.connect(&targets).await.unwrap_err();
-        let e = super::super::Unavailable::Refused(e).to_string();
-        assert!(e.contains(&format!("{closed}: Connection refused")), "{e}");
-        assert!(e.contains("no-such-host.invalid:80: "), "{e}");
     }
 }

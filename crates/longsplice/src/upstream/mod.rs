@@ -1,76 +1,121 @@
 //! Upstreams: sets of servers, of which each connection or request gets one.
+//!
+//! [`Upstream::lease`] chooses a server ([`crew`]), waits in the queue where all are full ([`queue`]), and takes an idle connection
+//! ([`idle`]) or makes one ([`connect`]). What is known of the servers is kept in a [`roster`], which outlives reloads. It is fed by
+//! what becomes of leases ([`place`]), by active checks ([`check`]) and by the resolver ([`entry`], [`names`]).
 
+mod check;
 mod connect;
+mod crew;
+mod entry;
+mod idle;
 mod lease;
+mod names;
 mod place;
+mod queue;
+mod roster;
 mod server;
+mod status;
+mod task;
+#[cfg(test)]
+mod tests;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
 use longsplice_engine::Splicer;
 
-use connect::Connector;
 pub use connect::same_family_first;
-pub use lease::{Ask, Failure, KeyKind, Lease, Tenure, Unavailable, lease_original};
-use place::Place;
+pub use lease::{Ask, Failure, Lease, Tenure, Unavailable, lease_original};
 pub use server::{Server, ServerId};
+pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 
-use crate::{
-    address::Target,
-    config::{Config, ListenerConfig},
-};
+pub use crate::config::KeyKind;
+use crate::config::{Config, ListenerConfig, UpstreamConfig};
+use names::Names;
+use roster::Roster;
 
 /// All upstreams of a configuration.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Upstreams {
     by_name: HashMap<String, Arc<Upstream>>,
     /// Those of listeners with `to`, by the listener's name.
     by_listener: HashMap<String, Arc<Upstream>>,
+    names: Arc<Names>,
 }
 
-/// A set of servers.
+/// A set of servers under one configuration; what is known of them is shared with those of later ones.
 #[derive(Debug)]
 pub struct Upstream {
-    name: String,
-    servers: Vec<Target>,
-    connect_timeout: Duration,
+    config: Arc<UpstreamConfig>,
+    roster: Arc<Roster>,
     splicer: Splicer,
 }
 
+/// No server has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSuchServer {
+    /// Not even the upstream is there.
+    #[error("there is no upstream `{0}`; `longsplice servers` shows them")]
+    Upstream(String),
+    /// The upstream has no such server.
+    #[error("upstream `{upstream}` has no server `{server}`; `longsplice servers` shows them")]
+    Server {
+        /// Which upstream.
+        upstream: String,
+        /// What it does not have.
+        server: String,
+    },
+}
+
 impl Upstreams {
-    /// Those of a configuration; within a runtime, where what watches them runs.
+    /// Those of a configuration. Within a tokio runtime: there run the tasks that watch them.
     pub fn new(config: &Config, splicer: &Splicer) -> Upstreams {
-        let upstream = |name: &str, servers: &[Target], connect_timeout| {
-            Arc::new(Upstream {
-                name: name.to_owned(),
-                servers: servers.to_vec(),
-                connect_timeout,
-                splicer: splicer.clone(),
-            })
-        };
-        let named = |u: &crate::config::UpstreamConfig| {
-            (
-                u.name.clone(),
-                upstream(&u.name, &u.servers, crate::config::DEFAULT_CONNECT_TIMEOUT),
-            )
-        };
-        let of_listener = |l: &ListenerConfig| (l.name.clone(), upstream(&l.name, &l.to, l.connect_timeout));
-        Upstreams {
-            by_name: config.upstreams.iter().map(named).collect(),
-            by_listener: config
-                .listeners
-                .iter()
-                .filter(|l| !l.to.is_empty())
-                .map(of_listener)
-                .collect(),
-        }
+        Upstreams::build(config, splicer, None, &Arc::new(Names::default()))
     }
 
-    /// Those of the next configuration: servers that stay keep their state. Takes effect at once, for connections of the old
-    /// configuration too: call it when nothing can fail any more.
+    /// Those of the next configuration: servers that stay keep their state, idle connections and those who wait. Takes effect at
+    /// once, for connections of the old configuration too: call it when nothing can fail any more.
     #[must_use]
     pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
-        Upstreams::new(config, splicer)
+        Upstreams::build(config, splicer, Some(self), &self.names)
+    }
+
+    fn build(
+        config: &Config,
+        splicer: &Splicer,
+        before: Option<&Upstreams>,
+        names: &Arc<Names>,
+    ) -> Upstreams {
+        let upstream = |config: UpstreamConfig, before: Option<&Arc<Upstream>>| {
+            let config = Arc::new(config);
+            let roster = match before {
+                Some(before) => {
+                    before.roster.configure(&config);
+                    Arc::clone(&before.roster)
+                }
+                None => Roster::new(&config, names),
+            };
+            let splicer = splicer.clone();
+            Arc::new(Upstream {
+                config,
+                roster,
+                splicer,
+            })
+        };
+        let by_name = config.upstreams.iter().map(|u| {
+            let before = before.and_then(|before| before.by_name.get(&u.name));
+            (u.name.clone(), upstream(u.clone(), before))
+        });
+        let by_listener = config.listeners.iter().filter(|l| !l.to.is_empty()).map(|l| {
+            let before = before.and_then(|before| before.by_listener.get(&l.name));
+            let config = UpstreamConfig::in_order(&l.name, &l.to, l.connect_timeout);
+            (l.name.clone(), upstream(config, before))
+        });
+        Upstreams {
+            by_name: by_name.collect(),
+            by_listener: by_listener.collect(),
+            names: Arc::clone(names),
+        }
     }
 
     /// The upstream of that name.
@@ -85,42 +130,55 @@ impl Upstreams {
             None => self.by_listener.get(&listener.name),
         }
     }
+
+    /// How all of them stand, by name; those of listeners with `to` come last.
+    pub fn status(&self) -> Vec<UpstreamStatus> {
+        let sorted = |map: &HashMap<String, Arc<Upstream>>| {
+            let mut list: Vec<_> = map.values().map(|u| u.roster.status()).collect();
+            list.sort_by(|a, b| a.name.cmp(&b.name));
+            list
+        };
+        let mut all = sorted(&self.by_name);
+        all.extend(sorted(&self.by_listener));
+        all
+    }
+
+    /// Lets a server take no new connections and requests (`drain`), or take them again. Those that are under way go on; its idle
+    /// connections are closed, and its sticky clients move. `server` is a name or an address; a name may have several. Answers how
+    /// many servers it concerned.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
+        let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
+        let mut found = 0;
+        for upstream in of_that_name.iter().flatten() {
+            found += upstream.roster.drain(server, drain);
+        }
+        match (found, of_that_name) {
+            (1.., _) => Ok(found),
+            (0, [None, None]) => Err(NoSuchServer::Upstream(upstream.to_owned())),
+            (0, _) => Err(NoSuchServer::Server {
+                upstream: upstream.to_owned(),
+                server: server.to_owned(),
+            }),
+        }
+    }
 }
 
 impl Upstream {
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.config.name
     }
 
     /// What of a request its choice depends on.
-    pub fn key(&self) -> KeyKind {
-        KeyKind::None
+    pub fn key(&self) -> &KeyKind {
+        &self.config.balance.key
     }
 
     /// The name of the cookie that keeps a client at its server.
     pub fn sticky(&self) -> Option<&str> {
-        None
-    }
-
-    /// A connection to one of its servers: chooses one, waits for a place in the queue where all are full, and takes an idle
-    /// connection or makes one; where that fails, at other servers, as `retries` says.
-    ///
-    /// Cancel-safe: dropped, it gives up its place, in the queue too.
-    ///
-    /// # Errors
-    /// What was tried, or why nothing was.
-    pub async fn lease(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
-        let connector = Connector::new(&self.splicer, ask, self.connect_timeout);
-        let stream = connector
-            .connect(&self.servers)
-            .await
-            .map_err(Unavailable::Refused)?;
-        let address = stream.peer_addr().unwrap_or(ask.local);
-        Ok(Lease {
-            stream,
-            reused: false,
-            tenure: Tenure::new(Place::outside(address)),
-        })
+        self.config.sticky.as_deref()
     }
 }

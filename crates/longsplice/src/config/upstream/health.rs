@@ -1,0 +1,233 @@
+//! `health` and `passive`: how it is found out that a server does not work.
+
+use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
+
+use longsplice_core::health::PassiveRules;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::super::{Period, settle::Settler};
+
+/// How often a server is checked, and what decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthConfig {
+    /// What a check does.
+    pub probe: Probe,
+    /// The time from one check to the next; it varies by a tenth.
+    pub interval: Duration,
+    /// How long a check may take.
+    pub timeout: Duration,
+    /// So many good ones in a row bring a server up.
+    pub rise: u32,
+    /// So many bad ones in a row take it down.
+    pub fall: u32,
+}
+
+/// What a check does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Probe {
+    /// Connects.
+    Tcp,
+    /// Sends a GET request and looks at the status.
+    Http {
+        /// The path, with a query if there is one.
+        path: String,
+        /// The Host field; `None`: the server's address.
+        host: Option<String>,
+        /// Which replies are good.
+        status: Statuses,
+    },
+}
+
+/// A set of status codes: `200-399`, or several, `200-299,401`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statuses(Vec<RangeInclusive<u16>>);
+
+/// Text that is no set of status codes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no set of status codes: write such as 200-399, or 200-299,401 (each from 100 to 599)")]
+pub struct ParseStatusesError(String);
+
+impl Statuses {
+    /// Whether it has this one.
+    pub fn contains(&self, status: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&status))
+    }
+}
+
+impl Default for Statuses {
+    fn default() -> Self {
+        Statuses(vec![200..=399])
+    }
+}
+
+impl FromStr for Statuses {
+    type Err = ParseStatusesError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let code = |s: &str| {
+            let code = s.trim().parse().ok();
+            code.filter(|code| (100..=599).contains(code))
+        };
+        let range = |part: &str| {
+            let (lo, hi) = part.split_once('-').unwrap_or((part, part));
+            let (lo, hi) = (code(lo)?, code(hi)?);
+            (lo <= hi).then_some(lo..=hi)
+        };
+        let ranges: Option<_> = s.split(',').map(range).collect();
+        ranges
+            .map(Statuses)
+            .ok_or_else(|| ParseStatusesError(s.to_owned()))
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, range) in self.0.iter().enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            match range.start() == range.end() {
+                true => write!(f, "{comma}{}", range.start())?,
+                false => write!(f, "{comma}{}-{}", range.start(), range.end())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `health` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawHealth {
+    tcp: Option<bool>,
+    http: Option<Spanned<String>>,
+    host: Option<Spanned<String>>,
+    status: Option<Spanned<String>>,
+    interval: Option<Spanned<Period>>,
+    timeout: Option<Spanned<Period>>,
+    rise: Option<Spanned<i64>>,
+    fall: Option<Spanned<i64>>,
+}
+
+/// `passive` as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawPassive {
+    failures: Option<Spanned<i64>>,
+    period: Option<Spanned<Period>>,
+    out_for: Option<Spanned<Period>>,
+    status: Option<bool>,
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+const MOST_IN_A_ROW: u32 = 1000;
+
+pub(super) fn health(s: &mut Settler<'_>, given: Spanned<RawHealth>) -> HealthConfig {
+    let place = given.span();
+    let raw = given.into_inner();
+    let kinds = (raw.tcp.unwrap_or(false), raw.http.is_some());
+    match kinds {
+        (true, true) => s.complain(
+            place,
+            "health is checked either by `tcp` or by `http`",
+            "leave one out: an HTTP check connects, too",
+        ),
+        (false, false) => s.complain(
+            place,
+            "health does not say how",
+            "add tcp = true, or http = \"/PATH\"",
+        ),
+        _ => {}
+    }
+    for key in [&raw.host, &raw.status].into_iter().flatten() {
+        if raw.http.is_none() {
+            s.complain(
+                key.span(),
+                "only a check by `http` has a host and a status",
+                "add http = \"/PATH\", or leave it out",
+            );
+        }
+    }
+    let host = raw.host.map(|given| visible(s, given, "a host"));
+    let status = raw.status.map(|given| {
+        let parsed = given.get_ref().parse();
+        parsed.unwrap_or_else(|error: ParseStatusesError| {
+            s.complain(given.span(), error.to_string(), "200-399 is the default");
+            Statuses::default()
+        })
+    });
+    let probe = raw.http.map_or(Probe::Tcp, |given| {
+        if !given.get_ref().starts_with('/') {
+            let message = format!("`{}` is no path", given.get_ref());
+            s.complain(
+                given.span(),
+                message,
+                "it begins with a slash, such as \"/health\"",
+            );
+        }
+        Probe::Http {
+            path: visible(s, given, "a path"),
+            host,
+            status: status.unwrap_or_default(),
+        }
+    });
+    let (ms, second) = (Duration::from_millis(1), Duration::from_secs(1));
+    HealthConfig {
+        probe,
+        interval: s.period("interval", raw.interval, second * 2, ms * 10, DAY),
+        timeout: s.period("timeout", raw.timeout, second, ms, second * 600),
+        rise: s.count("rise", raw.rise.as_ref(), 2, MOST_IN_A_ROW),
+        fall: s.count("fall", raw.fall.as_ref(), 3, MOST_IN_A_ROW),
+    }
+}
+
+/// Text that stands in a request as it is: a line end in it would be a field of its own.
+fn visible(s: &mut Settler<'_>, given: Spanned<String>, what: &str) -> String {
+    if given.get_ref().is_empty() || !given.get_ref().bytes().all(|b| b.is_ascii_graphic()) {
+        let message = format!("this cannot be {what}");
+        s.complain(
+            given.span(),
+            message,
+            "use visible ASCII characters; others are written as %XX in a path",
+        );
+    }
+    given.into_inner()
+}
+
+/// The rules, and whether a status of 500 or more breaks them.
+pub(super) fn passive(
+    s: &mut Settler<'_>,
+    given: Option<RawPassive>,
+    default: PassiveRules,
+) -> (PassiveRules, bool) {
+    let Some(raw) = given else {
+        return (default, false);
+    };
+    let ms = Duration::from_millis(1);
+    let failures = match &raw.failures {
+        Some(given) if *given.get_ref() == 0 => 0,
+        given => s.count("failures", given.as_ref(), default.failures, MOST_IN_A_ROW),
+    };
+    let rules = PassiveRules {
+        failures,
+        period: s.period("period", raw.period, default.period, ms, DAY),
+        out_for: s.period("out_for", raw.out_for, default.out_for, ms, DAY),
+    };
+    (rules, raw.status.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_read_back() {
+        for text in ["200-399", "200", "200-299,401"] {
+            assert_eq!(text.parse::<Statuses>().unwrap().to_string(), text);
+        }
+        for text in ["", "ok", "399-200", "99", "600", "200-", "200,,201"] {
+            assert!(text.parse::<Statuses>().is_err(), "{text}");
+        }
+        let some: Statuses = "200-299,401".parse().unwrap();
+        assert!(some.contains(200) && some.contains(401) && !some.contains(300));
+    }
+}

@@ -1,0 +1,104 @@
+//! Where the servers of an entry are: an address, a name, or a service that DNS describes.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer};
+
+use crate::address::{AddressError, Target, is_name};
+
+/// Where the servers of an entry are. A name may stand for several.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ServerPlace {
+    /// `IP:PORT` or `NAME:PORT`.
+    Target(Target),
+    /// `srv:NAME`: SRV records (RFC 2782) say the names and ports.
+    Service(ServiceName),
+}
+
+/// The name that SRV records are asked of, such as `_http._tcp.example`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServiceName(String);
+
+/// Text that says no place.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// No address or name.
+    #[error(transparent)]
+    Target(#[from] AddressError),
+    /// Not a service.
+    #[error("`{0}` is no service: write srv:_SERVICE._PROTOCOL.NAME, such as srv:_http._tcp.example")]
+    Service(String),
+}
+
+impl ServiceName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ServerPlace {
+    type Err = PlaceError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let Some(name) = s.strip_prefix("srv:") else {
+            return Ok(ServerPlace::Target(s.parse()?));
+        };
+        let labels: Vec<_> = name.splitn(3, '.').collect();
+        match labels[..] {
+            [service, protocol, rest]
+                if is_name(name)
+                    && service.starts_with('_')
+                    && protocol.starts_with('_')
+                    && !rest.is_empty() =>
+            {
+                Ok(ServerPlace::Service(ServiceName(name.to_owned())))
+            }
+            _ => Err(PlaceError::Service(s.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for ServerPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerPlace::Target(target) => target.fmt(f),
+            ServerPlace::Service(name) => write!(f, "srv:{}", name.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerPlace {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_back() {
+        for place in [
+            "127.0.0.1:80",
+            "[::1]:80",
+            "web.example:80",
+            "srv:_http._tcp.example",
+            "srv:_a._tcp.b.c.",
+        ] {
+            assert_eq!(place.parse::<ServerPlace>().unwrap().to_string(), place);
+        }
+        for (given, says) in [
+            ("web", "has no port"),
+            ("srv:", "srv:_http._tcp.example"),
+            ("srv:http.tcp.example", "srv:_http._tcp.example"),
+            ("srv:_http._tcp", "srv:_http._tcp.example"),
+            ("srv:_http._tcp.", "srv:_http._tcp.example"),
+            ("srv:_http._tcp.a b", "srv:_http._tcp.example"),
+        ] {
+            let e = given.parse::<ServerPlace>().unwrap_err().to_string();
+            assert!(e.contains(says), "{given}: {e}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Active checks: a task for each server connects every so often, and may ask for a page.
+
+use std::{
+    io,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use longsplice_core::proxy_protocol::{Header, Version};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time,
+};
+
+use super::{roster::Roster, server::Server, task::Task};
+use crate::config::{HealthConfig, Probe, Statuses};
+
+/// A status line and its fields are shorter; the rest of the reply is not read.
+const LONGEST_HEAD: usize = 16 << 10;
+const MOST_FIELDS: usize = 128;
+
+/// Checks a server for as long as the task is held and the upstream is there.
+pub(super) fn watch(
+    server: &Arc<Server>,
+    health: &HealthConfig,
+    send_proxy: Option<Version>,
+    roster: Weak<Roster>,
+) -> Task {
+    let (server, health) = (Arc::clone(server), health.clone());
+    // Of a connection that the proxy makes for itself.
+    let header = send_proxy.map(|version| Header::new(version, None).write());
+    let header = header.unwrap_or_default();
+    Task::spawn(async move {
+        loop {
+            let checked = time::timeout(health.timeout, probe(&server, &health.probe, &header)).await;
+            let result = checked.unwrap_or_else(|_| Err(format!("nothing came within {:?}", health.timeout)));
+            let Some(roster) = roster.upgrade() else { return };
+            roster.note_check(&server, result);
+            drop(roster);
+            time::sleep(jittered(health.interval)).await;
+        }
+    })
+}
+
+/// From nine to eleven tenths: the checks of several servers and switches do not fall together for long.
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+async fn probe(server: &Server, probe: &Probe, header: &[u8]) -> Result<(), String> {
+    let address = server.address();
+    let connected = TcpStream::connect(address).await;
+    let mut stream = connected.map_err(|error| format!("cannot connect: {error}"))?;
+    let broken = |error: io::Error| format!("the connection broke: {error}");
+    stream.write_all(header).await.map_err(broken)?;
+    let Probe::Http { path, host, status } = probe else {
+        return Ok(());
+    };
+    let host = host.clone().unwrap_or_else(|| address.to_string());
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: longsplice-health\r\nAccept: */*\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.map_err(broken)?;
+    let code = read_status(&mut stream).await?;
+    judge(code, status)
+}
+
+fn judge(code: u16, good: &Statuses) -> Result<(), String> {
+    match good.contains(code) {
+        true => Ok(()),
+        false => Err(format!("its status is {code}, not one of {good}")),
+    }
+}
+
+/// Reads replies until a final one (RFC 9110 section 15.2: 1xx come before it).
+async fn read_status(stream: &mut TcpStream) -> Result<u16, String> {
+    let mut head = Vec::with_capacity(1024);
+    loop {
+        match final_status(&head) {
+            Ok(Some(code)) => return Ok(code),
+            Ok(None) if head.len() >= LONGEST_HEAD => return Err("the head of its reply is too long".into()),
+            Ok(None) => {}
+            Err(error) => return Err(format!("what it sent is no reply: {error}")),
+        }
+        let read = stream.read_buf(&mut head).await;
+        match read.map_err(|error| format!("the connection broke: {error}"))? {
+            0 => return Err("it closed the connection without a reply".into()),
+            _ => {}
+        }
+    }
+}
+
+/// The status of the first reply that is final, if all of its head is there.
+fn final_status(mut bytes: &[u8]) -> Result<Option<u16>, httparse::Error> {
+    loop {
+        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut reply = httparse::Response::new(&mut fields);
+        let httparse::Status::Complete(length) = reply.parse(bytes)? else {
+            return Ok(None);
+        };
+        match reply.code {
+            Some(code) if code < 200 => bytes = bytes.get(length..).unwrap_or_default(),
+            code => return Ok(code),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_final_reply_counts_however_it_is_cut() {
+        let reply =
+            b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.0 204 No Content\r\nA: b\r\n\r\nrest";
+        let end = reply.len() - 4;
+        for cut in 0..reply.len() {
+            let expected = (cut >= end).then_some(204);
+            assert_eq!(final_status(&reply[..cut]), Ok(expected), "{cut}");
+        }
+        assert!(final_status(b"SSH-2.0-OpenSSH\r\n").is_err());
+    }
+
+    #[test]
+    fn jitter_stays_near() {
+        let interval = Duration::from_secs(10);
+        for _ in 0..1000 {
+            let one = jittered(interval);
+            assert!((9.0..=11.0).contains(&one.as_secs_f64()), "{one:?}");
+        }
+    }
+}

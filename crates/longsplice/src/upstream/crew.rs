@@ -1,0 +1,248 @@
+//! The servers of an upstream at this moment, and the choice among them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, MAX_WEIGHT, Standing};
+
+use super::{entry::Entry, names::Site, queue::Want, server::Server, server::State};
+use crate::config::{ServerConfig, UpstreamConfig};
+
+/// Servers that an upstream finds so soon after it began were there before it, and need no slow start.
+const BEGINNING: Duration = Duration::from_secs(10);
+
+/// One server's part in the upstream.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) server: Arc<Server>,
+    pub(super) weight: u32,
+    pub(super) max_connections: Option<u32>,
+    pub(super) backup: bool,
+    tier: u32,
+    /// Its entry has addresses of both families: a client gets those of its own, which alone can be spliced.
+    dual: bool,
+    /// Of which entry it is.
+    entry: usize,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) members: Vec<Member>,
+    pub(super) entries: Vec<Arc<Entry>>,
+    balancer: Balancer,
+    algorithm: Algorithm,
+    /// Room for a choice.
+    candidates: Vec<Candidate>,
+    /// Servers that are gone: one that comes back while connections to it are open still has them.
+    former: HashMap<Key, Weak<Server>>,
+    /// What operators drained, by name: addresses that a name gets later are drained, too.
+    drained: HashSet<String>,
+}
+
+type Key = (String, SocketAddr);
+
+/// What became of a choice.
+#[derive(Debug)]
+pub(super) enum Pick {
+    Server(Arc<Server>),
+    Full,
+    Nobody,
+    /// The entry of this index has no address yet, and would be the one.
+    Look(usize),
+}
+
+impl Crew {
+    pub(super) fn new() -> Crew {
+        Crew {
+            members: Vec::new(),
+            entries: Vec::new(),
+            balancer: Balancer::new(Algorithm::InOrder, Vec::new()),
+            algorithm: Algorithm::InOrder,
+            candidates: Vec::new(),
+            former: HashMap::new(),
+            drained: HashSet::new(),
+        }
+    }
+
+    /// Puts the servers together anew, from the configuration and where its entries are now; one entry for each of its servers.
+    pub(super) fn muster(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
+        let mut known = self.known();
+        let mut taken = HashSet::new();
+        for (index, (server, entry)) in config.servers.iter().zip(&entries).enumerate() {
+            let sites = entry.sites();
+            let (v4, v6): (Vec<&Site>, Vec<&Site>) = sites.iter().partition(|s| s.address.is_ipv4());
+            let dual = !v4.is_empty() && !v6.is_empty();
+            let heaviest = sites.iter().filter_map(|s| s.weight).max();
+            for site in sites.iter().filter(|site| taken.insert(site.address)) {
+                let label = server.label();
+                let name = match entry.is_name() {
+                    true => format!("{label}@{}", site.address),
+                    false => label.clone(),
+                };
+                let back = (now > BEGINNING).then_some(now);
+                let found = known
+                    .remove(&(name.clone(), site.address))
+                    .unwrap_or_else(|| Arc::new(Server::new(config, &label, name, site.address, back)));
+                found.configure(config);
+                found.set_drained(self.drained.iter().any(|name| found.is_called(name)), now);
+                self.members.push(Member {
+                    server: found,
+                    weight: weight(server, site, heaviest),
+                    max_connections: server.max_connections,
+                    backup: server.backup,
+                    tier: tier(config.balance.algorithm, server.backup, index, site.rank),
+                    dual,
+                    entry: index,
+                });
+            }
+        }
+        for gone in known.into_values() {
+            gone.idle.clear();
+            if Arc::strong_count(&gone) > 1 {
+                let key = (gone.name().to_owned(), gone.address());
+                self.former.insert(key, Arc::downgrade(&gone));
+            }
+        }
+        self.entries = entries;
+        self.algorithm = config.balance.algorithm;
+        let listed = self.members.iter().map(|m| Listed {
+            identity: m.server.name().to_owned(),
+            weight: m.weight,
+            tier: m.tier,
+        });
+        self.balancer = Balancer::new(self.algorithm, listed.collect());
+    }
+
+    /// Takes out all servers that still exist.
+    fn known(&mut self) -> HashMap<Key, Arc<Server>> {
+        let former = self
+            .former
+            .drain()
+            .filter_map(|(key, server)| Some((key, server.upgrade()?)));
+        let present = self.members.drain(..).map(|m| {
+            let key = (m.server.name().to_owned(), m.server.address());
+            (key, m.server)
+        });
+        former.chain(present).collect()
+    }
+
+    /// Chooses. Entries of `given_up` are not waited for.
+    pub(super) fn pick(
+        &mut self,
+        want: &Want<'_>,
+        now: Duration,
+        random: &mut dyn FnMut() -> u64,
+        given_up: Option<&[usize]>,
+    ) -> Pick {
+        if let Some(pick) = self.sticky(want, now) {
+            return pick;
+        }
+        self.candidates.clear();
+        let candidates = self.members.iter().map(|m| m.candidate(want, now));
+        self.candidates.extend(candidates);
+        let choice = self
+            .balancer
+            .choose(&self.candidates, want.key.as_deref(), random);
+        let chosen = match choice {
+            Choice::Server(index) => self.members.get(index),
+            Choice::Full | Choice::Nobody => None,
+        };
+        // In order, a name before it has to be asked first; otherwise only when there is nobody else.
+        let before = match (self.algorithm, chosen, choice) {
+            (Algorithm::InOrder, Some(member), _) => member.entry,
+            (_, Some(_), _) | (_, None, Choice::Full) => 0,
+            (_, None, _) => self.entries.len(),
+        };
+        let unknown = |index: &usize| self.entries.get(*index).is_some_and(|e| e.sites().is_empty());
+        let look = given_up.and_then(|given_up| (0..before).find(|i| !given_up.contains(i) && unknown(i)));
+        match (look, chosen, choice) {
+            (Some(entry), ..) => Pick::Look(entry),
+            (None, Some(member), _) => Pick::Server(Arc::clone(&member.server)),
+            (None, None, Choice::Full) => Pick::Full,
+            (None, None, _) => Pick::Nobody,
+        }
+    }
+
+    /// The server of the cookie, unless it is not in order any more; where it is full, its client waits for it.
+    fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Pick> {
+        let value = want.sticky.as_deref()?;
+        let member = self.members.iter().find(|m| m.server.cookie() == value)?;
+        let ready = member.server.state(now).0 == State::Up && !want.not.contains(&member.server.id());
+        ready.then(|| match member.is_full() {
+            true => Pick::Full,
+            false => Pick::Server(Arc::clone(&member.server)),
+        })
+    }
+
+    /// Lets the servers of this name take no more, or again; answers how many there are. An entry without an address counts.
+    pub(super) fn drain(&mut self, config: &UpstreamConfig, name: &str, drain: bool, now: Duration) -> usize {
+        let called: Vec<_> = self.members.iter().filter(|m| m.server.is_called(name)).collect();
+        let listed = config.servers.iter().filter(|s| s.label() == name).count();
+        match drain {
+            true if called.len() + listed > 0 => drop(self.drained.insert(name.to_owned())),
+            true => {}
+            // Under whatever name each of them was drained.
+            false => self
+                .drained
+                .retain(|drained| drained != name && !called.iter().any(|m| m.server.is_called(drained))),
+        }
+        for member in &called {
+            member.server.set_drained(drain, now);
+        }
+        called.len().max(listed)
+    }
+}
+
+impl Member {
+    fn is_full(&self) -> bool {
+        let open = self.server.open.load(Ordering::Relaxed);
+        self.max_connections.is_some_and(|most| open >= most)
+    }
+
+    fn candidate(&self, want: &Want<'_>, now: Duration) -> Candidate {
+        let (state, share) = self.server.state(now);
+        let foreign = self.dual && self.server.address().is_ipv4() != want.ipv4;
+        Candidate {
+            weight: self.weight * share,
+            open: self.server.open.load(Ordering::Relaxed),
+            tier: self.tier + u32::from(foreign),
+            standing: match want.not.contains(&self.server.id()) {
+                true => Standing::Excluded,
+                false => state.standing(),
+            },
+            full: self.is_full(),
+        }
+    }
+}
+
+/// Lower ones are preferred: servers to backups; then, in order, one entry to the next; then one priority to the next. Even, so
+/// that addresses of the other family come right behind.
+fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
+    const RANKS: u32 = 256;
+    const ENTRIES: u32 = 1 << 16;
+    let entry = match algorithm {
+        Algorithm::InOrder => u32::try_from(entry).unwrap_or(ENTRIES).min(ENTRIES - 1),
+        _ => 0,
+    };
+    let backup = u32::from(backup);
+    ((backup * ENTRIES + entry) * RANKS + u32::from(rank).min(RANKS - 1)) * 2
+}
+
+/// As configured; of SRV records theirs, scaled down where the largest is more than a weight may be.
+fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
+    let (Some(weight), Some(heaviest)) = (site.weight, heaviest) else {
+        return server.weight;
+    };
+    let (weight, heaviest) = (u32::from(weight), u32::from(heaviest));
+    match heaviest > MAX_WEIGHT {
+        true => weight * MAX_WEIGHT / heaviest,
+        false => weight,
+    }
+    // A weight of 0 is to be chosen rarely (RFC 2782), not never.
+    .clamp(1, MAX_WEIGHT)
+}
