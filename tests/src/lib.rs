@@ -27,6 +27,7 @@ mod luck;
 mod nginx;
 mod pair;
 mod status;
+pub mod switch;
 mod wait;
 
 pub use bed::{Bed, Policy, capture, emulated, three};

@@ -207,6 +207,8 @@ impl Session<'_> {
         }
         at.kept = request.length + ready;
         if !at.upload.has_ended() {
+            // What follows comes in pieces; if this fails they are only slower.
+            let _ = at.wire.stream.set_nodelay(true);
             client.buffer.consume(std::mem::take(&mut at.kept));
             request.whole = None;
         }

@@ -67,6 +67,8 @@ impl Bound {
                 TcpSocket::new_v6()
             }?;
             socket.set_reuseaddr(true)?;
+            // What is accepted inherits it: the end of a message must not wait for an acknowledgement.
+            socket.set_nodelay(true)?;
             if address.is_ipv6() {
                 // `0.0.0.0` and `[::]` can be listened on at the same port, whatever net.ipv6.bindv6only says.
                 socket2::SockRef::from(&socket).set_only_v6(true)?;

@@ -1,0 +1,364 @@
+//! An honest server: it reads requests by the letter, keeps what it saw, and answers as the path says.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use longsplice_lab::{Namespace, pattern::Pattern};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    runtime::{Builder, Runtime},
+    sync::Semaphore,
+};
+
+use super::client::field;
+
+/// A request as the server saw it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// On which connection it came, from 0.
+    pub connection: usize,
+    /// The head, with its empty line; or what came that is no request.
+    pub head: String,
+    /// The body, chunks taken apart.
+    pub body: Vec<u8>,
+    /// Whether all of it was as it should be.
+    pub is_whole: bool,
+}
+
+impl Seen {
+    /// Method, target and version.
+    pub fn first_line(&self) -> &str {
+        self.head.split("\r\n").next().unwrap_or_default()
+    }
+
+    /// The value of a field, if there is one of this name.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        field(&self.head, name)
+    }
+}
+
+/// The body that `/length/N` and its like have.
+pub fn content(length: usize) -> Vec<u8> {
+    let pattern = Pattern::new(length as u64);
+    let mut body = Vec::with_capacity(length);
+    while body.len() < length {
+        body.extend_from_slice(pattern.at(body.len() as u64, length - body.len()));
+    }
+    body
+}
+
+#[derive(Debug)]
+struct Shared {
+    seen: Mutex<Vec<Seen>>,
+    connections: AtomicUsize,
+    go_on: Semaphore,
+}
+
+/// The server. Dropping it ends its connections.
+///
+/// | path | answer |
+/// |---|---|
+/// | `/length/N` | N bytes of [`content`] |
+/// | `/chunked/N` | the same in chunks, with an extension and a trailer |
+/// | `/close/N` | the same up to the end of the connection |
+/// | `/old/N` | the same, of HTTP/1.0 |
+/// | `/halves/N` | the same; the second half waits for [`Backend::go_on`] |
+/// | `/short/N` | one byte less than was promised, and the end |
+/// | `/status/S` | that status, and no body |
+/// | `/hints` | 103, then `ok` |
+/// | `/echo` | the request's body |
+/// | `/reject` | 403 at once, without reading the body |
+/// | `/mute` | nothing |
+/// | `/upgrade` | 101, then all that comes |
+/// | `/raw/…` | the bytes in hexadecimal, and the end |
+/// | all else | `ok` |
+#[derive(Debug)]
+pub struct Backend {
+    shared: Arc<Shared>,
+    // Dropped without waiting: what it does is to end.
+    runtime: Option<Runtime>,
+}
+
+impl Backend {
+    /// Starts one in a node.
+    pub fn start(at: &Namespace, listen: SocketAddr) -> Backend {
+        let shared = Arc::new(Shared {
+            seen: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            go_on: Semaphore::new(0),
+        });
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = at.run(|| TcpListener::bind(listen)).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let backend = Arc::clone(&shared);
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let number = backend.connections.fetch_add(1, Ordering::Relaxed);
+                let connection = Connection {
+                    shared: Arc::clone(&backend),
+                    number,
+                    stream: BufReader::new(stream),
+                };
+                // How it ends is seen in what was recorded.
+                tokio::spawn(async { connection.serve().await.ok() });
+            }
+        });
+        Backend {
+            shared,
+            runtime: Some(runtime),
+        }
+    }
+
+    /// What it saw so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// The same, and forgets it.
+    pub fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.shared.seen.lock().unwrap())
+    }
+
+    /// How many connections there were.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// Lets one `/halves` go on.
+    pub fn go_on(&self) {
+        self.shared.go_on.add_permits(1);
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        }
+    }
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    number: usize,
+    stream: BufReader<TcpStream>,
+}
+
+/// Whether the connection goes on.
+type Next = io::Result<bool>;
+
+impl Connection {
+    async fn serve(mut self) -> io::Result<()> {
+        self.stream.get_ref().set_nodelay(true)?;
+        while let Some(head) = self.head().await? {
+            if !self.answer(&head).await? {
+                break;
+            }
+        }
+        self.stream.get_mut().shutdown().await
+    }
+
+    /// A whole head, or nothing at the end between two.
+    async fn head(&mut self) -> io::Result<Option<String>> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if self.stream.read_until(b'\n', &mut head).await? == 0 {
+                if !head.is_empty() {
+                    self.record(&head, Vec::new(), false);
+                }
+                return Ok(None);
+            }
+        }
+        Ok(Some(String::from_utf8_lossy(&head).into_owned()))
+    }
+
+    fn record(&self, head: impl AsRef<[u8]>, body: Vec<u8>, is_whole: bool) {
+        self.shared.seen.lock().unwrap().push(Seen {
+            connection: self.number,
+            head: String::from_utf8_lossy(head.as_ref()).into_owned(),
+            body,
+            is_whole,
+        });
+    }
+
+    async fn body(&mut self, head: &str) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        if let Some(length) = field(head, "Content-Length") {
+            body.resize(length.parse().map_err(io::Error::other)?, 0);
+            self.stream.read_exact(&mut body).await?;
+            return Ok(body);
+        }
+        if field(head, "Transfer-Encoding").is_none() {
+            return Ok(body);
+        }
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).await?;
+            let size = line.split([';', '\r']).next().unwrap_or_default();
+            let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
+            let start = body.len();
+            body.resize(start + size, 0);
+            self.stream.read_exact(&mut body[start..]).await?;
+            // Of the data; or the end of the trailers.
+            loop {
+                line.clear();
+                self.stream.read_line(&mut line).await?;
+                match line.as_str() {
+                    "\r\n" => break,
+                    _ if size == 0 && line.ends_with("\r\n") => {}
+                    _ => return Err(io::Error::other(line)),
+                }
+            }
+            if size == 0 {
+                return Ok(body);
+            }
+        }
+    }
+
+    async fn answer(&mut self, head: &str) -> Next {
+        let first = head.split("\r\n").next().unwrap_or_default();
+        let target = first.split(' ').nth(1).unwrap_or_default();
+        let path = target.split('?').next().unwrap_or_default().to_owned();
+        if path == "/reject" {
+            self.record(head, Vec::new(), true);
+            self.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+                .await?;
+            return Ok(false);
+        }
+        if field(head, "Expect").is_some() {
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        let body = match self.body(head).await {
+            Ok(body) => body,
+            Err(e) => {
+                self.record(head, Vec::new(), false);
+                return Err(e);
+            }
+        };
+        self.record(head, body.clone(), true);
+        let goes_on = self.reply(head, &path, &body).await?;
+        let says = field(head, "Connection").unwrap_or_default().to_ascii_lowercase();
+        let persists = match first.ends_with("HTTP/1.1") {
+            true => says != "close",
+            false => says == "keep-alive",
+        };
+        Ok(goes_on && persists)
+    }
+
+    async fn reply(&mut self, head: &str, path: &str, body: &[u8]) -> Next {
+        let (kind, argument) = path.trim_start_matches('/').split_once('/').unwrap_or((path, ""));
+        let n: usize = argument.parse().unwrap_or_default();
+        let is_head = head.starts_with("HEAD ");
+        let is_old = head.split("\r\n").next().unwrap_or_default().ends_with("1.0");
+        match kind {
+            "length" | "halves" | "short" => {
+                let keep = if is_old { "Connection: keep-alive\r\n" } else { "" };
+                self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n{keep}\r\n").as_bytes())
+                    .await?;
+                if !is_head {
+                    self.content(kind, n).await?;
+                }
+                Ok(kind != "short")
+            }
+            "chunked" => {
+                self.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    .await?;
+                if !is_head {
+                    self.chunks(n).await?;
+                }
+                Ok(true)
+            }
+            "close" => {
+                self.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+                    .await?;
+                self.write(&content(n)).await.map(|()| false)
+            }
+            "old" => {
+                self.write(b"HTTP/1.0 200 OK\r\n\r\n").await?;
+                self.write(&content(n)).await.map(|()| false)
+            }
+            "status" => self
+                .write(format!("HTTP/1.1 {n} Whatever\r\nETag: \"x\"\r\n\r\n").as_bytes())
+                .await
+                .map(|()| true),
+            "raw" => self.write(&unhex(argument)).await.map(|()| false),
+            "/hints" => {
+                let hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                self.write(hints).await.map(|()| true)
+            }
+            "/mute" => std::future::pending().await,
+            "/upgrade" => {
+                self.write(
+                    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n",
+                )
+                .await?;
+                let mut buffer = vec![0; 64 << 10];
+                loop {
+                    let n = self.stream.read(&mut buffer).await?;
+                    if n == 0 {
+                        return Ok(false);
+                    }
+                    self.write(&buffer[..n]).await?;
+                }
+            }
+            _ => {
+                let body = if kind == "/echo" { body } else { b"ok" };
+                self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())
+                    .await?;
+                self.write(if is_head { b"" } else { body }).await.map(|()| true)
+            }
+        }
+    }
+
+    async fn content(&mut self, kind: &str, n: usize) -> io::Result<()> {
+        let content = content(n);
+        match kind {
+            "short" => self.write(&content[..n - 1]).await,
+            "halves" => {
+                self.write(&content[..n / 2]).await?;
+                let shared = Arc::clone(&self.shared);
+                shared.go_on.acquire().await.map_err(io::Error::other)?.forget();
+                self.write(&content[n / 2..]).await
+            }
+            _ => self.write(&content).await,
+        }
+    }
+
+    /// Chunks of many lengths.
+    async fn chunks(&mut self, n: usize) -> io::Result<()> {
+        let content = content(n);
+        let mut rest = &content[..];
+        let mut sizes = [1, 15, 4_000, 100_000].into_iter().cycle();
+        while !rest.is_empty() {
+            let size = sizes.next().unwrap_or(1).min(rest.len());
+            self.write(format!("{size:x};a=\"b\"\r\n").as_bytes()).await?;
+            self.write(&rest[..size]).await?;
+            self.write(b"\r\n").await?;
+            rest = &rest[size..];
+        }
+        self.write(b"0\r\nDigest: none\r\n\r\n").await
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes).await
+    }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}

@@ -1,0 +1,15 @@
+//! The URL-aware switch between real clients and real servers. Each behaviour in the modes plain, spliced with parked sockets,
+//! and spliced without sockets; on a persistent connection that is a splice and an unsplice for every request.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod clients;
+mod errors;
+mod framing;
+mod git;
+mod heads;
+mod pipelining;
+mod sigkill;
+mod smuggling;
+mod upgrades;
+mod uploads;
