@@ -1,6 +1,16 @@
 //! What the caller of the engine sees.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use longsplice_core::{
     limit::RateLimit,
@@ -80,6 +90,9 @@ pub struct Pair {
     /// too fast waits in the sockets; of a spliced one it is dropped (`drop_rate`), and its sender slows down. Acknowledgements
     /// and all else without payload are never held back.
     pub rate_limit: RateLimit,
+    pub(crate) handle: Option<FlowHandle>,
+    /// So many bytes more are known to come.
+    pub(crate) length: Option<u64>,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
     /// The timestamp clock of each socket is the far end's.
@@ -125,6 +138,8 @@ impl Pair {
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
             rate_limit: RateLimit::default(),
+            handle: None,
+            length: None,
             before: None,
             one_clock: false,
         }
@@ -159,6 +174,25 @@ impl Pair {
     #[must_use]
     pub fn with_rate_limit(self, rate_limit: RateLimit) -> Pair {
         Pair { rate_limit, ..self }
+    }
+
+    /// The same pair, whose flow `handle` names from the beginning of its call of [`crate::Splicer::splice`] on.
+    #[must_use]
+    pub fn with_handle(self, handle: &FlowHandle) -> Pair {
+        Pair {
+            handle: Some(handle.clone()),
+            ..self
+        }
+    }
+
+    /// The same pair, in which so many bytes are known to come during this call: [`SplicePolicy::Auto`] asks the advisor at
+    /// once, and does not wait to see whether it is worth that. It is the caller's to know how many are.
+    #[must_use]
+    pub fn with_length(self, bytes: u64) -> Pair {
+        Pair {
+            length: Some(bytes),
+            ..self
+        }
     }
 
     /// The same pair, spliced when this policy says so.
@@ -196,6 +230,8 @@ pub struct Returned {
     /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
     /// that many, on its side.
     pub passed: [u64; 2],
+    /// Payload bytes of both among them that went past the sockets.
+    pub bytes_spliced: u64,
     /// Whether it was spliced during this call; else the condition was met in the relay.
     pub spliced: bool,
     /// Its identity, kept if the same pair is spliced again.
@@ -204,6 +240,7 @@ pub struct Returned {
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
     pub(crate) rate_limit: RateLimit,
+    pub(crate) handle: Option<FlowHandle>,
     pub(crate) before: Before,
 }
 
@@ -229,6 +266,8 @@ impl From<Returned> for Pair {
             detach: r.detach,
             outstanding: r.outstanding,
             rate_limit: r.rate_limit,
+            handle: r.handle,
+            length: None,
             before: Some(r.before),
             one_clock: false,
         }
@@ -261,6 +300,9 @@ pub struct Summary {
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
     pub bytes_to_client: u64,
+    /// Of both, those that went past the sockets.
+    #[serde(default)]
+    pub bytes_spliced: u64,
     /// Whether it was spliced at any time, in this call or before.
     pub spliced: bool,
     /// Why it was not spliced, where it was not.
@@ -286,6 +328,25 @@ impl std::str::FromStr for FlowId {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         s.parse().map(FlowId)
+    }
+}
+
+/// Names the flow of a pair to others while [`crate::Splicer::splice`] has it: [`Pair::with_handle`]. All clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct FlowHandle(
+    // 0: none yet; else one more than the number.
+    Arc<AtomicU64>,
+);
+
+impl FlowHandle {
+    /// The flow; the last one, where there were several. `None` before the first call has begun.
+    pub fn id(&self) -> Option<FlowId> {
+        let number = self.0.load(Ordering::Acquire).checked_sub(1)?;
+        u32::try_from(number).ok().map(FlowId)
+    }
+
+    pub(crate) fn set(&self, id: FlowId) {
+        self.0.store(u64::from(id.0) + 1, Ordering::Release);
     }
 }
 
@@ -383,7 +444,7 @@ pub struct Counters {
     pub unspliced_total: u64,
     /// Flows found at the start, of a predecessor.
     pub adopted_total: u64,
-    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`. (Those whose tuple a new
+    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `asked`. (Those whose tuple a new
     /// connection took are counted in `segments`, as `syn_replaced`.)
     pub ended_total: BTreeMap<String, u64>,
     /// Pairs that ended without ever having been spliced.

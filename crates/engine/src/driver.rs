@@ -12,7 +12,7 @@ use socket2::SockRef;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    api::{FlowId, FlowState, LegInfo, Outstanding, Pair},
+    api::{FlowHandle, FlowId, FlowState, LegInfo, Outstanding, Pair},
     flow::Flow,
     legs::{self, Refusal},
     meter::Meter,
@@ -67,6 +67,9 @@ pub(crate) struct Driver<'a> {
     pub(crate) spliced_here: bool,
     /// What the sockets counted otherwise than the wire when the splice began.
     pub(crate) mappings: [Mapping; 2],
+    pub(crate) handle: Option<FlowHandle>,
+    /// What the records had counted before this call.
+    pub(crate) base_bytes: Option<[u64; 2]>,
     /// What has been added to the records, of what was relayed.
     pub(crate) recorded: [u64; 2],
     /// Bytes and acknowledgements of the records at the last look.
@@ -88,6 +91,11 @@ impl Over {
     /// The grace period of a shutdown is over.
     pub(crate) fn stopped() -> Over {
         io::Error::new(io::ErrorKind::Interrupted, "the daemon shuts down").into()
+    }
+
+    /// Somebody asked for its end.
+    pub(crate) fn asked() -> Over {
+        io::Error::new(io::ErrorKind::ConnectionAborted, "its end was asked for").into()
     }
 }
 
@@ -140,6 +148,8 @@ impl<'a> Driver<'a> {
             detach: pair.detach,
             outstanding: pair.outstanding,
             one_clock: pair.one_clock,
+            handle: pair.handle,
+            base_bytes: None,
             pace: Meter::new(now),
             since: now,
             rounds: 0,
@@ -150,6 +160,9 @@ impl<'a> Driver<'a> {
             recorded: [0; 2],
             seen: [0; 4],
         };
+        if let Some(handle) = &driver.handle {
+            handle.set(id);
+        }
         driver.entry.set_reason(splicer.why_relayed(pair.splice));
         if driver.flow.is_some() {
             driver.entry.set_state(FlowState::Undraining);
@@ -190,7 +203,7 @@ impl Driver<'_> {
 
     /// Whether the way back is to collect copies first.
     pub(crate) fn captures(&self) -> bool {
-        self.outstanding == Outstanding::Capture
+        self.outstanding == Outstanding::Capture && !self.entry.is_to_end()
     }
 
     /// The addresses of both legs.
@@ -201,6 +214,8 @@ impl Driver<'_> {
     /// A splice begins.
     pub(crate) fn note_start(&mut self, flow: &Flow) {
         self.mappings = Side::BOTH.map(|side| flow.mapping(side));
+        self.base_bytes
+            .get_or_insert_with(|| flow.directions().map(|d| d.bytes));
     }
 
     /// The pair is spliced.

@@ -28,6 +28,9 @@ impl Driver<'_> {
             if !self.pump.is_empty() && self.wait(None).await == Woken::Stop {
                 return Ok(self.conclude(Over::stopped(), None));
             }
+            if self.entry.is_to_end() {
+                return Ok(self.conclude(Over::asked(), None));
+            }
         }
         // Counts what was relayed.
         let _ = self.summary(self.spliced, false);
@@ -54,12 +57,14 @@ impl Driver<'_> {
             server,
             why,
             passed,
+            bytes_spliced: self.traps.past(),
             spliced: self.spliced_here,
             id: self.id(),
             splice: self.splice,
             detach: self.detach,
             outstanding: self.outstanding,
             rate_limit: self.throttle.limit(),
+            handle: self.handle,
             before,
         }))
     }
@@ -114,6 +119,7 @@ impl Driver<'_> {
             id: self.id(),
             bytes_to_server: to_server,
             bytes_to_client: to_client,
+            bytes_spliced: self.traps.past(),
             spliced,
             relay_reason: (!spliced).then_some(reason),
             reset,

@@ -32,6 +32,8 @@ pub(crate) struct Gate {
     not_before: Option<Instant>,
     retry: Duration,
     closed: bool,
+    /// It is known already that a look pays.
+    long: bool,
 }
 
 impl Gate {
@@ -42,6 +44,15 @@ impl Gate {
             not_before: None,
             retry: FIRST_RETRY,
             closed: policy == SplicePolicy::Never,
+            long: false,
+        }
+    }
+
+    /// The same for a pair of which it is known how much will pass, if it is.
+    pub(crate) fn of_length(self, length: Option<u64>) -> Gate {
+        Gate {
+            long: length.is_some(),
+            ..self
         }
     }
 
@@ -63,7 +74,7 @@ impl Gate {
             SplicePolicy::AfterBytes(n) if bytes < n => Due::NotBefore(None),
             SplicePolicy::AfterBytes(_) => Due::Splice,
             SplicePolicy::AfterTime(age) => after(age, Due::Splice),
-            SplicePolicy::Auto if bytes >= AUTO_BYTES => Due::Advise,
+            SplicePolicy::Auto if self.long || bytes >= AUTO_BYTES => Due::Advise,
             SplicePolicy::Auto => after(AUTO_AGE, Due::Advise),
         }
     }
@@ -99,6 +110,10 @@ mod tests {
         assert_eq!(due("auto", 0, 0), Due::NotBefore(Some(at(100))));
         assert_eq!(due("auto", 0, AUTO_BYTES), Due::Advise);
         assert_eq!(due("auto", 100, 0), Due::Advise);
+        let long = |policy: &str| Gate::new(policy.parse().unwrap(), start).of_length(Some(1));
+        assert_eq!(long("auto").due(start, 0), Due::Advise);
+        assert_eq!(long("never").due(start, 0), Due::NotBefore(None));
+        assert_eq!(long("after=5ms").due(start, 0), Due::NotBefore(Some(at(5))));
     }
 
     #[tokio::test(start_paused = true)]

@@ -71,6 +71,7 @@ mod api;
 mod capture;
 mod driver;
 mod ending;
+mod ends;
 mod fast_path;
 mod flow;
 mod gate;
@@ -103,6 +104,7 @@ mod until;
 mod wake;
 
 pub use api::*;
+pub use ends::{FlowEnd, FlowEnded};
 pub use longsplice_core::{limit, policy, reason};
 pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode};
 pub use splicer::{OpenError, Splicer};

@@ -22,16 +22,20 @@ const NOTSENT_LOWAT: u32 = 256 << 10;
 
 /// Carries a pair to its end, back to its caller, or to where it needs no process any more.
 pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
+    let length = pair.length;
     let mut driver = match Driver::new(splicer, pair, until) {
         // One of them had ended before: its sockets are gone by now, the other one with a reset.
         Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(Ended::Closed(stillborn(splicer))),
         driver => driver?,
     };
-    let mut gate = Gate::new(driver.splice, Instant::now());
+    let mut gate = Gate::new(driver.splice, Instant::now()).of_length(length);
     let id = driver.id();
     loop {
         match driver.relay(&mut gate).await {
             Ok(()) => {}
+            Err(Over::Trapped(_)) if driver.entry.is_to_end() => {
+                return Ok(driver.conclude(Over::asked(), None));
+            }
             Err(Over::Trapped(trap)) => return driver.give_back(trap).await,
             Err(over) => return Ok(driver.conclude(over, None)),
         }
@@ -84,6 +88,7 @@ fn stillborn(splicer: &Inner) -> Summary {
         id: splicer.next_id(),
         bytes_to_server: 0,
         bytes_to_client: 0,
+        bytes_spliced: 0,
         spliced: false,
         relay_reason: Some(RelayReason::NotEstablished),
         reset: true,

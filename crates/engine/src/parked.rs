@@ -177,6 +177,9 @@ async fn detached(
     if driver.traps.is_closed() || driver.splicer.is_closing() {
         // Counts what was relayed.
         let _ = driver.summary(true, false);
+        let relayed = Side::BOTH.map(|side| driver.pump.bytes(side)).iter().sum();
+        let before = driver.base_bytes.unwrap_or_default();
+        driver.splicer.ends.left(serial, before, relayed);
         return Ok(Left::Ended(Ended::Detached(id)));
     }
     let detached = Detached {
@@ -210,6 +213,10 @@ impl<'a> Detached<'a> {
                 match self.come_back().await {
                     Ok(flow) => return Ok(Left::Awake(self.driver, flow)),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) if self.driver.entry.is_to_end() => {
+                        tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
+                        return Ok(Left::Ended(self.cut_off(&directions)));
+                    }
                     Err(error) => {
                         tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now")
                     }
@@ -231,10 +238,22 @@ impl<'a> Detached<'a> {
         }
     }
 
-    fn over(mut self, directions: &[Option<Direction>; 2]) -> Ended {
+    fn over(self, directions: &[Option<Direction>; 2]) -> Ended {
         // What is reset after both ends have said their last is a late duplicate's answer.
         let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
+        self.closed(directions, reset)
+    }
+
+    /// Removes the records: the next segment of either end meets a reset.
+    fn cut_off(self, directions: &[Option<Direction>; 2]) -> Ended {
+        if let Some(plane) = &self.driver.splicer.plane {
+            plane.unregister(self.legs);
+        }
+        self.closed(directions, true)
+    }
+
+    fn closed(mut self, directions: &[Option<Direction>; 2], reset: bool) -> Ended {
         for (side, direction) in Side::BOTH.into_iter().zip(directions) {
             if let Some(d) = direction {
                 self.note_past(side, d.end);

@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::reap::{DirectionEnd, FlowEnd, Limits, Reaped, Verdict, verdict};
+use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Limits, Reaped, Verdict, verdict};
 use longsplice_dataplane::{Dataplane, Direction};
 use tokio::time::{Instant, sleep};
 
-use crate::{splicer::Inner, stats::End};
+use crate::{ends::FlowEnd, splicer::Inner, stats::End};
 
 /// How often records are looked at, where there are few.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -105,18 +105,22 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
     let mut records = 0_u32;
     // Most flows live, and of those that have closed most linger: only what is to go is looked at once more.
     let mut due = Vec::new();
+    let mut walk = splicer.ends.walk();
     plane.scan_flows(|directions| {
         records += directions.iter().flatten().count() as u32;
         let [Some(a), Some(b)] = directions else { return };
+        walk.see(a.serial);
         let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
         if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
             let end = flow_end(&a, &b);
             splicer.holding.ended(a.serial, &end);
+            walk.look(&end, [&a, &b]);
             if let Verdict::Reap(_) = verdict(&end, &limits) {
                 due.push(a);
             }
         }
     })?;
+    walk.end();
     for flow in due {
         // Something may have passed since, or another flow have taken its place.
         let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
@@ -129,6 +133,9 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
             continue;
         }
         plane.unregister([a.leg, b.leg]);
+        if how == Reaped::Idle {
+            splicer.ends.ended(FlowEnd::Idle, [&a, &b]);
+        }
         records = records.saturating_sub(2);
         splicer.stats.ended(match how {
             Reaped::Closed => End::Closed,
@@ -148,13 +155,13 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
 }
 
 /// What the records say about the end of their flow.
-pub(crate) fn flow_end(a: &Direction, b: &Direction) -> FlowEnd {
+pub(crate) fn flow_end(a: &Direction, b: &Direction) -> Ending {
     let end = |x: &Direction, o: &Direction| DirectionEnd {
         fin_seen: x.fin,
         fin_acknowledged: x.fin && (o.ack.wrapping_sub(x.end_at_far) as i32) >= 0,
         reset_seen: x.reset,
     };
-    FlowEnd {
+    Ending {
         directions: [end(a, b), end(b, a)],
         idle: a.idle.min(b.idle),
     }

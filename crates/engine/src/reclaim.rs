@@ -10,10 +10,12 @@ use longsplice_dataplane::{Event, Leg, Side};
 
 use crate::{
     api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
+    ends::FlowEnd,
     flow::close_in_silence,
     held::Keeping,
     pair, reaper,
     splicer::Inner,
+    stats::End,
     until::{Trap, Until},
     wake,
 };
@@ -30,12 +32,45 @@ fn find(splicer: &Inner, id: FlowId) -> Option<[Leg; 2]> {
 /// Gives a detached flow its sockets back.
 pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
     let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+    let started = std::time::Instant::now();
+    let returned = awake(splicer, id, legs, why)?;
+    splicer.stats.rebuild.add(started.elapsed());
+    splicer.stats.unspliced.add(1);
+    splicer.stats.returned(why);
+    splicer.ends.not_left(id.0);
+    Ok(returned)
+}
+
+/// Ends a detached flow: its sockets come back, to reset both ends. Where there is no room for sockets, its records go, and the
+/// ends are reset by their next segment.
+pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> {
+    let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+    let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
+    match awake(splicer, id, legs, Trap::Asked) {
+        Ok(returned) => drop(returned),
+        Err(RequestError::CannotReturn(_, error)) => {
+            tracing::debug!(flow = %id, error, "it ends without a word to its ends");
+            if let Some(plane) = &splicer.plane {
+                plane.unregister(legs);
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    splicer.stats.ended(End::Asked);
+    match records {
+        Some([Some(a), Some(b)]) => splicer.ends.ended(FlowEnd::Asked, [&a, &b]),
+        _ => splicer.ends.not_left(id.0),
+    }
+    Ok(())
+}
+
+/// Sockets for a detached flow, that go on where the segments stopped.
+fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<Returned, RequestError> {
     let keeping = Keeping::new(splicer, id.0);
     let fail = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::NotFound => RequestError::Ending(id),
         _ => RequestError::CannotReturn(id, e.to_string()),
     };
-    let started = std::time::Instant::now();
     let (flow, sockets) = wake::rebuild(splicer, id.0, legs).map_err(fail)?;
     flow.slot().set_wakeable(true);
     if !flow.wake().map_err(fail)? {
@@ -45,9 +80,6 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         }
         return Err(RequestError::Ending(id));
     }
-    splicer.stats.rebuild.add(started.elapsed());
-    splicer.stats.unspliced.add(1);
-    splicer.stats.returned(why);
     let [client, server] = sockets;
     let limits = Side::BOTH.map(|side| flow.leg(side));
     let before = Before {
@@ -70,6 +102,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
         server,
         why,
         passed: [0; 2],
+        bytes_spliced: 0,
         spliced: true,
         id,
         splice: SplicePolicy::Never,
@@ -79,6 +112,7 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
             client: limits[0].rate,
             server: limits[1].rate,
         },
+        handle: None,
         before,
     })
 }

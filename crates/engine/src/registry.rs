@@ -27,6 +27,7 @@ pub(crate) struct Entry {
     seen: Mutex<Seen>,
     asked: AtomicBool,
     asked_back: AtomicBool,
+    to_end: AtomicBool,
     ask: Notify,
     relayed: [AtomicU64; 2],
 }
@@ -56,6 +57,7 @@ impl Entry {
             seen: Mutex::new(seen),
             asked: AtomicBool::new(false),
             asked_back: AtomicBool::new(false),
+            to_end: AtomicBool::new(false),
             ask: Notify::new(),
             relayed: Default::default(),
         }
@@ -117,6 +119,17 @@ impl Entry {
     /// Whether somebody asked for that since the last call.
     pub(crate) fn take_ask_back(&self) -> bool {
         self.asked_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// Has the pair come back from its splice, and both its ends reset.
+    pub(crate) fn end(&self) {
+        self.to_end.store(true, Ordering::SeqCst);
+        self.ask_back();
+    }
+
+    /// Whether somebody asked for that.
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.to_end.load(Ordering::SeqCst)
     }
 
     pub(crate) async fn asked(&self) {

@@ -23,6 +23,7 @@ use crate::{
         Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Returned,
         Shutdown, SplicerConfig,
     },
+    ends::{Ends, FlowEnded},
     fast_path::FastPath,
     flow::Settling,
     held::{self, Holding},
@@ -97,6 +98,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) mapped: Mapped,
     pub(crate) holding: Holding,
+    pub(crate) ends: Ends,
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
     pub(crate) fast_path: FastPath,
     pub(crate) rules: rules::Keeper,
@@ -225,6 +227,12 @@ impl Splicer {
     pub fn prepare_client(&self, client: &TcpStream) -> io::Result<()> {
         self.inner.stats.accepted.add(1);
         Ok(options::set_reset_on_close(client, true)?)
+    }
+
+    /// Counts an accepted connection whose handler reads its protocol before it is spliced, if it is: its socket is left as it is,
+    /// and resets from the call of [`Splicer::splice`] on.
+    pub fn note_accepted(&self) {
+        self.inner.stats.accepted.add(1);
     }
 
     /// Counts a connection that its handler carried to its end by itself, for a reason that rules out a pair, with so many bytes of
@@ -402,6 +410,30 @@ impl Splicer {
         }
     }
 
+    /// Ends a pair or flow: both its ends are reset, or, where a detached flow cannot have sockets now, meet a reset with their next
+    /// segment. A call of [`Splicer::splice`] that has the pair comes to its end soon: then this returns before.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// # Errors
+    /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
+    pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
+        match self.inner.registry.get(id) {
+            Some(entry) => {
+                entry.end();
+                Ok(())
+            }
+            None => reclaim::end(&self.inner, id),
+        }
+    }
+
+    /// Has the ends of flows told that nobody waits for any more: those of which [`Splicer::splice`] said
+    /// [`Ended::Detached`], later than the first call of this. `tell` must not block; a second one is not called.
+    pub fn tell_ends(&self, tell: impl Fn(FlowEnded) + Send + Sync + 'static) {
+        self.inner.ends.tell(Box::new(tell));
+    }
+
     async fn wait_empty(&self, longest: Duration) {
         let until = Instant::now() + longest;
         while self.inner.registry.len() > 0 && Instant::now() < until {
@@ -482,6 +514,7 @@ impl Inner {
             registry: Registry::default(),
             mapped: Mapped::default(),
             holding: Holding::default(),
+            ends: Ends::default(),
             interfaces: RwLock::default(),
             fast_path: FastPath::default(),
             rules: rules::Keeper::default(),

@@ -39,6 +39,7 @@ pub(crate) enum End {
     Closed,
     Reset,
     Idle,
+    Asked,
 }
 
 impl End {
@@ -47,6 +48,7 @@ impl End {
             End::Closed => "closed",
             End::Reset => "reset",
             End::Idle => "idle",
+            End::Asked => "asked",
         }
     }
 }

@@ -49,6 +49,11 @@ impl Traps {
         self.past[side.index()] += bytes;
     }
 
+    /// Payload bytes of both that passed by the sockets.
+    pub(crate) fn past(&self) -> u64 {
+        self.past.iter().sum()
+    }
+
     /// Somebody wants the pair back.
     pub(crate) fn ask(&mut self) {
         self.asked = true;

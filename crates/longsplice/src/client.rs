@@ -129,6 +129,22 @@ impl Stream {
         }
     }
 
+    /// Whether its bytes are as they are on the wire.
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Stream::Plain(_))
+    }
+
+    /// The socket, if it can be spliced.
+    ///
+    /// # Errors
+    /// It cannot: itself.
+    pub fn into_plain(self) -> Result<TcpStream, Stream> {
+        match self {
+            Stream::Plain(socket) => Ok(socket),
+            tls @ Stream::Tls(_) => Err(tls),
+        }
+    }
+
     /// The same, without what is around it.
     pub fn into_socket(self) -> TcpStream {
         match self {

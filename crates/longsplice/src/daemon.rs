@@ -3,23 +3,22 @@
 use std::{
     io,
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use longsplice_engine::{OpenError, Splicer};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
+    sync::{mpsc, oneshot, watch},
 };
 
 use crate::{
+    access_log::AccessLog,
     admin::{Admin, ClaimError, Places, claim, server},
     config::Config,
-    listener::{BindError, Bound, Resources, Service, Settings},
-    notify::notify,
-    rulebook::{SetupError, set_up},
-    tls::{Terminator, TerminatorError},
-    upstream::Upstreams,
+    listener::{BindError, Shared},
+    notify::{notify, notify_reloading},
+    reload::{InForce, Load, ReloadError, Reloaded, bind_all},
 };
 
 /// Why a daemon could not start.
@@ -31,18 +30,15 @@ pub enum StartError {
     /// An address is taken.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A listener cannot terminate TLS.
-    #[error("listener {0}: {1}")]
-    Tls(String, TerminatorError),
     /// What a predecessor left in the kernel does not fit.
     #[error("cannot take over what is in the kernel: {0}")]
     Incompatible(String),
     /// The kernel half could not be loaded although it should.
     #[error("cannot set up splicing: {0} (`longsplice doctor` examines this machine)")]
     Splicer(String),
-    /// Rules or interception are not possible.
+    /// What the configuration asks for cannot be had.
     #[error(transparent)]
-    Rules(#[from] SetupError),
+    Config(#[from] ReloadError),
     /// XDP is asked for where nothing is.
     #[error("there is no interface `{0}` for xdp: `ip -br link` lists those that are there")]
     NoInterface(String),
@@ -60,112 +56,118 @@ pub enum Outcome {
     Hurried,
 }
 
-/// Runs a daemon until it is told to stop.
-pub async fn run(config: Config) -> Result<Outcome, StartError> {
+/// Asks for a reload, and where its outcome goes.
+pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
+
+/// So many may wait for a reload that is under way.
+const WAITING_RELOADS: usize = 8;
+
+/// How long the last lines of the access log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// Runs a daemon until it is told to stop; `load` reads its configuration again.
+pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartError> {
     let started = Instant::now();
     let mut signals = Signals::new().map_err(StartError::Signals)?;
     // A name with a slip of the pen would only be a slower daemon.
     if let Some(name) = config.splicer.xdp.iter().find(|name| !is_there(name)) {
         return Err(StartError::NoInterface(name.clone()));
     }
-    let resources = Resources::of_this_process();
     let claim = claim(&Places::of_this_user(), &config.instance, config.admin.as_deref())?;
     let bound = bind_all(&config)?;
     let splicer = open_splicer(&config).await?;
 
-    let (stop, stopped) = watch::channel(false);
-    let served = serve_all(&config, bound, &splicer, &resources, &stopped).await;
-    let served = match served {
-        // Where a rule delivers to, somebody listens by now.
-        Ok(served) => match set_up(&config, &splicer).await {
-            Ok(rules) => Ok((served, rules)),
-            Err(error) => Err(error.into()),
-        },
-        Err(error) => Err(error),
-    };
-    let ((listeners, accepting), (rules, routing)) = match served {
-        Ok(served) => served,
+    let (stop, stopping) = watch::channel(false);
+    let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
+    let shutdown = config.shutdown;
+    let mut in_force = match InForce::start(config, bound, shared).await {
+        Ok(in_force) => in_force,
         Err(error) => {
             // Not by dropping it: a predecessor's flows are in its care by now.
-            splicer
-                .shutdown(config.shutdown.into(), std::time::Duration::ZERO)
-                .await;
-            return Err(error);
+            splicer.shutdown(shutdown.into(), Duration::ZERO).await;
+            return Err(error.into());
         }
     };
+    let (reload, mut reloads) = mpsc::channel(WAITING_RELOADS);
     let admin = Admin {
-        instance: config.instance.clone(),
-        splicer: splicer.clone(),
-        listeners,
-        rules,
+        instance: in_force.config.instance.clone(),
+        shared: Arc::clone(in_force.shared()),
+        board: Arc::clone(in_force.board()),
+        rules: Arc::clone(in_force.rules()),
+        reload,
         started,
         started_at: SystemTime::now(),
-        stopping: stopped,
+        stopping,
     };
     let admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
     notify("READY=1");
-
-    signals.stop_requested().await;
+    serve_until_stopped(&mut in_force, load.as_ref(), &mut signals, &mut reloads).await;
     notify("STOPPING=1");
-    tracing::info!(
-        spliced_flows = config.shutdown.as_str(),
-        grace_seconds = config.grace.as_secs_f64(),
-        "shutting down: new connections are refused; a second signal ends at once"
-    );
-    let _ = stop.send(true);
-    for task in accepting {
-        // The listening socket is closed once its task has ended; a task that panicked has closed it too.
-        let _ = task.await;
-    }
-    let outcome = tokio::select! {
-        () = splicer.shutdown(config.shutdown.into(), config.grace) => Outcome::Clean,
-        () = signals.stop_requested() => Outcome::Hurried,
-    };
+    let outcome = shut_down(in_force, &stop, &mut signals).await;
     admin.abort();
-    drop(routing);
     tracing::info!("stopped");
     Ok(outcome)
 }
 
-fn is_there(interface: &str) -> bool {
-    nix::net::if_::if_nametoindex(interface).is_ok()
-}
-
-fn bind_all(config: &Config) -> Result<Vec<Vec<Bound>>, BindError> {
-    let bind = |l: &crate::config::ListenerConfig| {
-        let intercepts = l.intercept.is_some();
-        l.listen.iter().map(|a| Bound::bind(*a, intercepts)).collect()
-    };
-    config.listeners.iter().map(bind).collect()
-}
-
-type Served = (
-    Vec<(Arc<Service>, Vec<std::net::SocketAddr>)>,
-    Vec<tokio::task::JoinHandle<()>>,
-);
-
-async fn serve_all(
-    config: &Config,
-    bound: Vec<Vec<Bound>>,
-    splicer: &Splicer,
-    resources: &Arc<Resources>,
-    stopped: &watch::Receiver<bool>,
-) -> Result<Served, StartError> {
-    let (mut services, mut accepting) = (Vec::new(), Vec::new());
-    let upstreams = Arc::new(Upstreams::new(config, splicer));
-    for (listener, bound) in config.listeners.iter().zip(bound) {
-        let settings = Settings {
-            listener: listener.clone(),
-            upstreams: Arc::clone(&upstreams),
-            terminator: Terminator::of(listener).map_err(|e| StartError::Tls(listener.name.clone(), e))?,
+/// Loads the configuration again as often as somebody asks, until the daemon is to stop.
+async fn serve_until_stopped(
+    in_force: &mut InForce,
+    load: Option<&Load>,
+    signals: &mut Signals,
+    reloads: &mut mpsc::Receiver<ReloadRequest>,
+) {
+    loop {
+        let asked = tokio::select! {
+            request = signals.next() => match request {
+                Request::Stop => return,
+                Request::Reload => None,
+                Request::Reopen => {
+                    in_force.shared().access_log.reopen();
+                    continue;
+                }
+            },
+            // The admin interface has the other end, and lives as long.
+            Some(asked) = reloads.recv() => Some(asked),
         };
-        let service = Service::new(settings, splicer.clone(), Arc::clone(resources));
-        services.push((Arc::clone(&service), bound.iter().map(Bound::address).collect()));
-        for socket in bound {
-            accepting.push(socket.serve(Arc::clone(&service), stopped.clone()).await?);
+        notify_reloading();
+        let done = in_force.reload(load).await;
+        // Whoever rotates logs sends a signal, and which one it is they cannot always choose.
+        in_force.shared().access_log.reopen();
+        notify("READY=1");
+        if let Some(asked) = asked {
+            // Nobody may wait any more.
+            let _ = asked.send(done);
         }
     }
-    Ok((services, accepting))
+}
+
+async fn shut_down(mut in_force: InForce, stop: &watch::Sender<bool>, signals: &mut Signals) -> Outcome {
+    let (shutdown, grace) = (in_force.config.shutdown, in_force.config.grace);
+    tracing::info!(
+        spliced_flows = shutdown.as_str(),
+        grace_seconds = grace.as_secs_f64(),
+        "shutting down: new connections are refused; a second signal ends at once"
+    );
+    let _ = stop.send(true);
+    in_force.closed().await;
+    let shared = Arc::clone(in_force.shared());
+    let ended = async {
+        let until = Instant::now() + grace;
+        shared.splicer.shutdown(shutdown.into(), grace).await;
+        // What the engine does not have: sessions between two requests, and what is decrypted here.
+        shared.tracker.wait_empty(until).await;
+    };
+    let outcome = tokio::select! {
+        () = ended => Outcome::Clean,
+        () = signals.stop_requested() => Outcome::Hurried,
+    };
+    in_force.rules().end().await;
+    tokio::task::block_in_place(|| shared.access_log.flush(LAST_LINES));
+    outcome
+}
+
+fn is_there(interface: &str) -> bool {
+    nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
 /// The splicer, or one that only relays where splicing is out of reach: forwarding must always work.
@@ -194,11 +196,19 @@ async fn open_splicer(config: &Config) -> Result<Splicer, StartError> {
     Ok(Splicer::relay_only(engine, why))
 }
 
+/// What a signal asks for.
+enum Request {
+    Stop,
+    Reload,
+    Reopen,
+}
+
 /// The signals a daemon listens to.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user1: Signal,
 }
 
 impl Signals {
@@ -207,19 +217,22 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
         })
+    }
+
+    /// Cancel-safe.
+    async fn next(&mut self) -> Request {
+        tokio::select! {
+            _ = self.terminate.recv() => Request::Stop,
+            _ = self.interrupt.recv() => Request::Stop,
+            _ = self.hangup.recv() => Request::Reload,
+            _ = self.user1.recv() => Request::Reopen,
+        }
     }
 
     /// Returns at SIGTERM or SIGINT.
     async fn stop_requested(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => tracing::warn!(
-                    "SIGHUP: reloading is not in this version; restart instead, spliced flows run on meanwhile"
-                ),
-            }
-        }
+        while !matches!(self.next().await, Request::Stop) {}
     }
 }

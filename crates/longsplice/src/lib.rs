@@ -3,6 +3,7 @@
 //! What splices is [`longsplice_engine`]; this crate decides who may talk to whom and hands the pairs over.
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 pub mod address;
 pub mod admin;
 pub mod cli;
@@ -16,6 +17,7 @@ pub mod listener;
 mod logging;
 mod notify;
 pub mod proxy_header;
+pub mod reload;
 pub mod rulebook;
 pub mod show;
 pub mod tls;

@@ -1,4 +1,4 @@
-//! Tells systemd, where it asked for it (`Type=notify`), that the daemon is ready or stopping.
+//! Tells systemd, where it asked for it (`Type=notify`), that the daemon is ready, reloading or stopping.
 
 use std::{
     env, io,
@@ -16,6 +16,15 @@ pub(crate) fn notify(state: &str) {
     if let Err(error) = send(state) {
         tracing::debug!(%error, state, "systemd was not told");
     }
+}
+
+/// Says that a reload begins; `READY=1` says that it is over, however it went.
+pub(crate) fn notify_reloading() {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
+    let micros = now.map_or(0, |t| {
+        i128::from(t.tv_sec()) * 1_000_000 + i128::from(t.tv_nsec()) / 1000
+    });
+    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
 fn send(state: &str) -> io::Result<()> {

@@ -1,10 +1,11 @@
-//! The rules of a daemon: those that its user sets, before those by which listeners intercept.
+//! The rules of a daemon: those that its user sets, before those by which listeners intercept; and the routes that those need.
 
 use longsplice_engine::{
     Splicer,
     intercept::{Routing, RoutingError},
     rules::{Family, Rule, RulesError, RulesInfo},
 };
+use tokio::sync::Mutex;
 
 use crate::config::Config;
 
@@ -22,66 +23,136 @@ pub enum SetupError {
 /// Sets rules, and keeps those of the listeners among them.
 #[derive(Debug)]
 pub struct RuleBook {
+    instance: String,
     splicer: Splicer,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
     /// Those of the listeners.
     fixed: Vec<Rule>,
+    routing: Option<Routing>,
+    /// What the configuration in force needs of it.
+    needs: Needs,
 }
 
-/// Puts in force what the configuration says of packets. What a killed predecessor has left of its routes goes in any case. The
-/// routes that are needed are there until the second value is dropped, which nobody else is to hold.
-///
-/// # Errors
-/// [`SetupError`]; nothing is left then.
-pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<(RuleBook, Option<Routing>), SetupError> {
-    if let Err(error) = Routing::clear(config.instance.as_str()) {
-        tracing::warn!(%error, "the routes of a predecessor could not be looked for");
-    }
-    let book = RuleBook {
-        splicer: splicer.clone(),
-        fixed: config.listeners.iter().flat_map(|l| l.rules()).collect(),
-    };
-    // First the way, then what is sent on it.
-    let routing = routing(config)?;
-    if !(book.fixed.is_empty() && config.rules.is_empty()) {
-        book.load(config.rules.clone()).await?;
-    }
-    Ok((book, routing))
-}
-
-fn routing(config: &Config) -> Result<Option<Routing>, RoutingError> {
-    let mut interfaces = Vec::new();
-    let mut families = Vec::new();
-    for listener in &config.listeners {
-        let Some(intercept) = &listener.intercept else {
-            continue;
-        };
-        interfaces.extend(intercept.all_interfaces());
-        for family in listener.listen.iter().map(|a| Family::of(a.ip())) {
-            if !families.contains(&family) {
-                families.push(family);
-            }
-        }
-    }
-    interfaces.sort();
-    interfaces.dedup();
-    match interfaces.is_empty() {
-        true => Ok(None),
-        false => Routing::set(config.instance.as_str(), &interfaces, &families).map(Some),
-    }
+/// The interfaces whose packets have to be routed to this host, and their families.
+#[derive(Debug, Default, Clone)]
+struct Needs {
+    interfaces: Vec<String>,
+    families: Vec<Family>,
 }
 
 impl RuleBook {
+    /// Puts in force what the configuration says of packets. What a killed predecessor has left of its routes goes in any case. The
+    /// routes that are needed are there until [`RuleBook::end`].
+    ///
+    /// # Errors
+    /// [`SetupError`]; nothing is left then.
+    pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<RuleBook, SetupError> {
+        if let Err(error) = Routing::clear(config.instance.as_str()) {
+            tracing::warn!(%error, "the routes of a predecessor could not be looked for");
+        }
+        let book = RuleBook {
+            instance: config.instance.to_string(),
+            splicer: splicer.clone(),
+            state: Mutex::default(),
+        };
+        book.change(config).await?;
+        Ok(book)
+    }
+
+    /// Puts in force what the next configuration says of packets. Routes that it does not need stay until [`RuleBook::trim`].
+    ///
+    /// # Errors
+    /// [`SetupError`]; what was in force still is.
+    pub async fn change(&self, config: &Config) -> Result<(), SetupError> {
+        let mut state = self.state.lock().await;
+        let needs = Needs::of(config);
+        // First the way, then what is sent on it.
+        if let Err(error) = state.extend(&self.instance, &needs) {
+            state.trim();
+            return Err(error.into());
+        }
+        let fixed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
+        let mut rules = config.rules.clone();
+        rules.extend(fixed.iter().cloned());
+        let in_force = self.splicer.rules().rules;
+        // Those that stay go on counting.
+        if !in_force.iter().map(|info| &info.rule).eq(&rules)
+            && let Err(error) = self.splicer.set_rules(rules).await
+        {
+            state.trim();
+            return Err(error.into());
+        }
+        (state.fixed, state.needs) = (fixed, needs);
+        Ok(())
+    }
+
+    /// Removes routes that the configuration in force does not need.
+    pub async fn trim(&self) {
+        self.state.lock().await.trim();
+    }
+
+    /// Removes all routes.
+    pub async fn end(&self) {
+        self.state.lock().await.routing = None;
+    }
+
     /// Puts the user's rules in force, in the place of those before.
     ///
     /// # Errors
     /// [`RulesError`]; those before are still in force.
     pub async fn load(&self, mut rules: Vec<Rule>) -> Result<(), RulesError> {
-        rules.extend(self.fixed.iter().cloned());
+        // Held: a reload waits.
+        let state = self.state.lock().await;
+        rules.extend(state.fixed.iter().cloned());
         self.splicer.set_rules(rules).await
     }
 
     /// All of them, and what they have seen.
     pub fn info(&self) -> RulesInfo {
         self.splicer.rules()
+    }
+}
+
+impl State {
+    fn extend(&mut self, instance: &str, needs: &Needs) -> Result<(), RoutingError> {
+        let Needs { interfaces, families } = needs;
+        match &mut self.routing {
+            _ if interfaces.is_empty() => {}
+            Some(routing) => routing.extend(interfaces, families)?,
+            None => self.routing = Some(Routing::set(instance, interfaces, families)?),
+        }
+        Ok(())
+    }
+
+    fn trim(&mut self) {
+        let Needs { interfaces, families } = &self.needs;
+        match &mut self.routing {
+            Some(routing) if !interfaces.is_empty() => routing.keep_only(interfaces, families),
+            _ => self.routing = None,
+        }
+    }
+}
+
+impl Needs {
+    fn of(config: &Config) -> Needs {
+        let mut needs = Needs::default();
+        for listener in &config.listeners {
+            let Some(intercept) = &listener.intercept else {
+                continue;
+            };
+            needs.interfaces.extend(intercept.all_interfaces());
+            for family in listener.listen.iter().map(|a| Family::of(a.ip())) {
+                if !needs.families.contains(&family) {
+                    needs.families.push(family);
+                }
+            }
+        }
+        needs.interfaces.sort();
+        needs.interfaces.dedup();
+        needs
     }
 }

@@ -1,6 +1,6 @@
 //! The routing rule and the table by which packets with our mark reach this host, whatever their destination.
 
-use std::io;
+use std::{collections::BTreeSet, io};
 
 use rtnetlink::packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -28,6 +28,11 @@ pub struct RoutingError {
     source: io::Error,
 }
 
+fn fail(what: &str) -> impl FnOnce(io::Error) -> RoutingError {
+    let what = what.to_owned();
+    move |source| RoutingError { what, source }
+}
+
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -42,6 +47,9 @@ fn remedy(error: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Routing {
     table: u32,
+    /// What there is: a route of each family, and a rule of each for each interface.
+    families: BTreeSet<u8>,
+    rules: BTreeSet<(u8, String)>,
 }
 
 impl Routing {
@@ -51,33 +59,77 @@ impl Routing {
     /// # Errors
     /// [`RoutingError`], with the call that was refused.
     pub fn set(instance: &str, interfaces: &[String], families: &[Family]) -> Result<Routing, RoutingError> {
-        let fail = |what: &str| {
-            let what = what.to_owned();
-            move |source| RoutingError { what, source }
-        };
         Routing::clear(instance).map_err(fail("removing what was left"))?;
-        let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
-        let routing = Routing {
+        let mut routing = Routing {
             table: table_of(instance),
+            families: BTreeSet::new(),
+            rules: BTreeSet::new(),
         };
-        for family in families {
-            let route = RouteNetlinkMessage::NewRoute(routing.route(*family));
-            netlink
-                .create(route)
-                .map_err(fail(&format!("`ip -{} route`", family.number())))?;
-            for interface in interfaces {
-                let rule = RouteNetlinkMessage::NewRule(routing.rule(*family, interface));
-                netlink
-                    .create(rule)
-                    .map_err(fail(&format!("`ip -{} rule` of {interface}", family.number())))?;
-            }
-        }
+        routing.extend(interfaces, families)?;
         tracing::info!(
             table = routing.table,
             ?interfaces,
             "routing rules of intercepted connections set"
         );
         Ok(routing)
+    }
+
+    /// Adds what these interfaces and families need beyond what there is.
+    ///
+    /// # Errors
+    /// [`RoutingError`], with the call that was refused. What was there is there still; [`Routing::keep_only`] removes what was
+    /// added.
+    pub fn extend(&mut self, interfaces: &[String], families: &[Family]) -> Result<(), RoutingError> {
+        let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
+        for family in families {
+            let number = family.number();
+            if !self.families.contains(&number) {
+                let route = RouteNetlinkMessage::NewRoute(self.route(*family));
+                netlink
+                    .create(route)
+                    .map_err(fail(&format!("`ip -{number} route`")))?;
+                self.families.insert(number);
+            }
+            for interface in interfaces {
+                let key = (number, interface.clone());
+                if !self.rules.contains(&key) {
+                    let rule = RouteNetlinkMessage::NewRule(self.rule(*family, interface));
+                    netlink
+                        .create(rule)
+                        .map_err(fail(&format!("`ip -{number} rule` of {interface}")))?;
+                    self.rules.insert(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what these interfaces and families do not need. What cannot be removed is logged, and removed when this is dropped.
+    pub fn keep_only(&mut self, interfaces: &[String], families: &[Family]) {
+        let wanted = |number: u8| families.iter().any(|f| f.number() == number);
+        let netlink = match Netlink::open() {
+            Ok(netlink) => netlink,
+            Err(error) => return tracing::warn!(%error, "routing rules that nobody needs are left"),
+        };
+        for family in [Family::V4, Family::V6] {
+            let number = family.number();
+            let of_it = |(n, interface): &&(u8, String)| {
+                *n == number && !(wanted(number) && interfaces.contains(interface))
+            };
+            let superfluous: Vec<_> = self.rules.iter().filter(of_it).cloned().collect();
+            for key in superfluous {
+                match netlink.order(RouteNetlinkMessage::DelRule(self.rule(family, &key.1))) {
+                    Ok(()) => drop(self.rules.remove(&key)),
+                    Err(error) => tracing::warn!(%error, interface = key.1, "a routing rule is left"),
+                }
+            }
+            if self.families.contains(&number) && !wanted(number) {
+                match netlink.order(RouteNetlinkMessage::DelRoute(self.route(family))) {
+                    Ok(()) => drop(self.families.remove(&number)),
+                    Err(error) => tracing::warn!(%error, table = self.table, "a route is left"),
+                }
+            }
+        }
     }
 
     /// Removes what a process of this instance has left.

@@ -1,24 +1,28 @@
 //! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`, `GET`, `PUT` and `DELETE /rules`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/end`, `GET`, `PUT` and `DELETE /rules`,
+//! `POST /reload`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
 mod places;
 pub mod server;
 
-use std::{net::SocketAddr, sync::Arc, time::Instant, time::SystemTime};
+use std::{sync::Arc, time::Instant, time::SystemTime};
 
-use longsplice_engine::{Counters, Health, Splicer};
+use longsplice_engine::{Counters, Health};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
 
 use crate::{
+    access_log::LogCounts,
+    daemon::ReloadRequest,
     instance::InstanceName,
-    listener::{ListenerStatus, Service},
+    listener::{ListenerStatus, Shared},
+    reload::{Board, GenerationStatus},
     rulebook::RuleBook,
 };
 
@@ -27,12 +31,14 @@ use crate::{
 pub struct Admin {
     /// Which instance this is.
     pub instance: InstanceName,
-    /// The engine.
-    pub splicer: Splicer,
-    /// The listeners, with the addresses they are bound to.
-    pub listeners: Vec<(Arc<Service>, Vec<SocketAddr>)>,
+    /// What all listeners share, the engine among it.
+    pub shared: Arc<Shared>,
+    /// The configuration in force.
+    pub board: Arc<Board>,
     /// The rules.
-    pub rules: RuleBook,
+    pub rules: Arc<RuleBook>,
+    /// Where a reload is asked for.
+    pub reload: mpsc::Sender<ReloadRequest>,
     /// When the daemon started, on the clock that only runs forward.
     pub started: Instant,
     /// The same on the wall clock.
@@ -61,6 +67,12 @@ pub struct Status {
     pub counters: Counters,
     /// What it can do.
     pub health: Health,
+    /// The configuration in force.
+    #[serde(default)]
+    pub generation: Option<GenerationStatus>,
+    /// The access log, where there is one.
+    #[serde(default)]
+    pub access_log: Option<LogCounts>,
     /// What it listens on.
     pub listeners: Vec<ListenerStatus>,
 }
@@ -74,6 +86,7 @@ pub(crate) struct ErrorBody {
 impl Admin {
     /// What is to be seen now.
     pub fn status(&self) -> Status {
+        let log = &self.shared.access_log;
         let epoch = self.started_at.duration_since(SystemTime::UNIX_EPOCH);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -82,10 +95,13 @@ impl Admin {
             started_at: epoch.map_or(0, |d| d.as_secs()),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             stopping: *self.stopping.borrow(),
-            counters: self.splicer.counters(),
-            health: self.splicer.health(),
+            counters: self.shared.splicer.counters(),
+            health: self.shared.splicer.health(),
+            generation: Some(self.board.generation()),
+            access_log: log.is_on().then(|| log.counts()),
             listeners: self
-                .listeners
+                .board
+                .listeners()
                 .iter()
                 .map(|(service, listen)| service.status(listen))
                 .collect(),

@@ -13,10 +13,14 @@ use longsplice_engine::{
     FlowId, FlowInfo, RequestError,
     rules::{Rule, RulesError, RulesInfo},
 };
-use tokio::{net::UnixListener, task::JoinHandle};
+use tokio::{
+    net::UnixListener,
+    sync::{mpsc::error::TrySendError, oneshot},
+    task::JoinHandle,
+};
 
 use super::{Admin, Claim, ErrorBody, Status};
-use crate::listener::connection;
+use crate::{access_log::End, listener::spawn_reclaimed};
 
 /// Serves until the task is aborted.
 pub fn serve(claim: &Claim, admin: Admin) -> io::Result<JoinHandle<()>> {
@@ -37,6 +41,8 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/rules", get(rules).put(load_rules).delete(clear_rules))
         .route("/flows/{id}/splice", post(splice))
         .route("/flows/{id}/unsplice", post(unsplice))
+        .route("/flows/{id}/end", post(end))
+        .route("/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
         .with_state(admin)
 }
@@ -46,7 +52,7 @@ async fn status(State(admin): State<Arc<Admin>>) -> Json<Status> {
 }
 
 async fn flows(State(admin): State<Arc<Admin>>) -> Response {
-    let list = move || -> Vec<FlowInfo> { admin.splicer.flows() };
+    let list = move || -> Vec<FlowInfo> { admin.shared.splicer.flows() };
     // Reading tens of thousands of records takes a while; the listeners must not wait for it.
     match tokio::task::spawn_blocking(list).await {
         Ok(flows) => Json(flows).into_response(),
@@ -61,7 +67,7 @@ async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Resp
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
-    match admin.splicer.request_splice(id).await {
+    match admin.shared.splicer.request_splice(id).await {
         Ok(()) => Json(serde_json::json!({ "id": id })).into_response(),
         Err(e @ RequestError::NoSuchFlow(_)) => error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
@@ -77,16 +83,52 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         let message = format!("flow {id} stays as it is: the daemon is shutting down");
         return error(StatusCode::CONFLICT, &message);
     }
-    match admin.splicer.request_unsplice(id).await {
+    match admin.shared.splicer.request_unsplice(id).await {
         Ok(None) => {}
         // Nobody waits for it but us now.
         Ok(Some(returned)) => {
-            connection::spawn_reclaimed(returned, admin.splicer.clone(), &admin.listeners);
+            spawn_reclaimed(returned, &admin.shared, &admin.board.listeners());
         }
         Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
     }
     Json(serde_json::json!({ "id": id })).into_response()
+}
+
+async fn end(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+    let Ok(id) = id.parse::<FlowId>() else {
+        return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
+    };
+    // A handler that has it ends it; what no handler has is ended here.
+    if !admin.shared.tracker.end(id, End::Asked) {
+        match admin.shared.splicer.request_end(id).await {
+            Ok(()) => {}
+            Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
+            Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
+        }
+    }
+    Json(serde_json::json!({ "id": id })).into_response()
+}
+
+async fn reload(State(admin): State<Arc<Admin>>) -> Response {
+    let stopping = || error(StatusCode::CONFLICT, "the daemon is shutting down");
+    if *admin.stopping.borrow() {
+        return stopping();
+    }
+    let (asked, done) = oneshot::channel();
+    match admin.reload.try_send(asked) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_)) => {
+            let message = "reloads are under way already; ask again when they are done";
+            return error(StatusCode::SERVICE_UNAVAILABLE, message);
+        }
+        Err(TrySendError::Closed(_)) => return stopping(),
+    }
+    match done.await {
+        Ok(Ok(reloaded)) => Json(reloaded).into_response(),
+        Ok(Err(e)) => error(StatusCode::CONFLICT, &e.to_string()),
+        Err(_) => stopping(),
+    }
 }
 
 async fn rules(State(admin): State<Arc<Admin>>) -> Json<RulesInfo> {

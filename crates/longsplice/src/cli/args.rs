@@ -78,6 +78,15 @@ Example: longsplice check /etc/longsplice.toml
     /// Show what a running daemon does and has done
     #[command(after_help = "Example: longsplice status --json | jq .relayed_reasons")]
     Status(Ask),
+    /// Load the configuration of a running daemon again; with an error in it nothing changes
+    #[command(after_help = "\
+Example: longsplice check /etc/longsplice.toml && longsplice reload
+Exit code 1 if nothing was changed; the reason is told.")]
+    Reload {
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
     /// Show or replace the rules of a running daemon for packets that come in
     #[command(after_help = "\
 Example: longsplice rules load /etc/longsplice-rules.toml
@@ -102,6 +111,15 @@ Example: longsplice rules load /etc/longsplice-rules.toml
     /// Take a spliced connection back into the relay, where it stays until `splice` is asked for
     #[command(after_help = "Example: longsplice unsplice 17     (`longsplice flows` shows the numbers)")]
     Unsplice {
+        /// The connection's number.
+        id: FlowId,
+        /// Where the daemon's admin socket is, if not at the usual place
+        #[arg(long, value_name = "PATH")]
+        admin: Option<PathBuf>,
+    },
+    /// End a connection, relayed or spliced: both its ends are reset
+    #[command(after_help = "Example: longsplice end 17     (`longsplice flows` shows the numbers)")]
+    End {
         /// The connection's number.
         id: FlowId,
         /// Where the daemon's admin socket is, if not at the usual place

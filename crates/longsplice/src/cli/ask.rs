@@ -48,6 +48,19 @@ pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
+pub(super) fn end(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
+    request("POST", &format!("/flows/{id}/end"), "", admin, common)?;
+    print(&format!("flow {id} ends: both its ends are reset\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn reload(admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
+    let body = request("POST", "/reload", "", admin, common)?;
+    let strange = |e: serde_json::Error| Failure::runtime(ClientError::Strange(e.to_string()));
+    print(&show::reloaded(&serde_json::from_str(&body).map_err(strange)?))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Programs get what the daemon said, word for word; people get it explained.
 pub(super) fn answer<T: DeserializeOwned>(
     ask: &Ask,

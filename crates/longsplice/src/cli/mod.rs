@@ -49,6 +49,8 @@ pub fn main() -> ExitCode {
         Command::Status(ask) => ask::status(&ask, &common),
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
         Command::Unsplice { id, admin } => ask::unsplice(id, admin.as_deref(), &common),
+        Command::End { id, admin } => ask::end(id, admin.as_deref(), &common),
+        Command::Reload { admin } => ask::reload(admin.as_deref(), &common),
         Command::Rules { what } => rules::rules(what, &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };

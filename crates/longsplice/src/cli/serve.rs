@@ -12,27 +12,35 @@ use super::{
 use crate::{
     config::{
         self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, HttpConfig, ListenerConfig, LogConfig,
-        LogLevel, OnChange, OnFull, OperationsConfig, Period, Protocol, rules,
+        LogFormat, LogLevel, OnChange, OnFull, OperationsConfig, Period, Protocol, rules,
     },
     daemon::{self, Outcome},
     logging,
+    reload::Load,
 };
 
 pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
-    let mut config = config::load(&args.config).map_err(Failure::usage)?;
-    if let Some(instance) = &common.instance {
-        config.instance = instance.clone();
-    }
-    if let Some(how) = args.on_shutdown {
-        config.shutdown = how;
-    }
-    config.admin = args.admin.or(config.admin);
-    serve(config, common)
+    let admin = args.admin.map(absolute).transpose()?;
+    // A relative path means the same folder at each reload.
+    let path = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
+    let (instance, levels) = (common.instance.clone(), Levels::of(common));
+    // The command line's word goes over the file's, whenever it is read.
+    let over = move |config: Config| Config {
+        instance: instance.clone().unwrap_or(config.instance),
+        shutdown: args.on_shutdown.unwrap_or(config.shutdown),
+        admin: admin.clone().or(config.admin),
+        log: levels.over(config.log),
+        ..config
+    };
+    let config = over(config::load(&args.config).map_err(Failure::usage)?);
+    serve(config, Some(Box::new(move || Ok(over(config::load(&path)?)))))
 }
 
 pub(super) fn forward(args: Forward, common: &Common) -> Result<ExitCode, Failure> {
     let config = forward_config(args, common).map_err(Failure::Usage)?;
-    serve(config, common)
+    let admin = config.admin.map(absolute).transpose()?;
+    let log = Levels::of(common).over(config.log);
+    serve(Config { admin, log, ..config }, None)
 }
 
 /// The configuration that the arguments stand for; they keep the rules of a file.
@@ -117,16 +125,14 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
     })
 }
 
-fn serve(mut config: Config, common: &Common) -> Result<ExitCode, Failure> {
-    config.admin = config.admin.map(absolute).transpose()?;
-    config.log = log(config.log, common);
+fn serve(config: Config, load: Option<Load>) -> Result<ExitCode, Failure> {
     logging::start(config.log);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("longsplice")
         .build()
         .map_err(|e| Failure::runtime(format!("cannot start the threads: {e}")))?;
-    let outcome = runtime.block_on(daemon::run(config));
+    let outcome = runtime.block_on(daemon::run(config, load));
     // A name that is being looked up blocks its thread: nobody waits for it any more.
     runtime.shutdown_background();
     match outcome.map_err(Failure::runtime)? {
@@ -139,18 +145,34 @@ fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
     std::path::absolute(&path).map_err(|e| Failure::usage(format!("--admin {}: {e}", path.display())))
 }
 
-/// The command line's word goes over the file's.
-fn log(file: LogConfig, common: &Common) -> LogConfig {
-    let level = match (common.verbose, common.quiet) {
-        (0, 0) => file.level,
-        (1, _) => LogLevel::Debug,
-        (2.., _) => LogLevel::Trace,
-        (_, 1) => LogLevel::Warn,
-        (_, 2..) => LogLevel::Error,
-    };
-    LogConfig {
-        level,
-        format: common.log_format.unwrap_or(file.format),
+/// What the command line says of the log.
+#[derive(Debug, Clone, Copy)]
+struct Levels {
+    level: Option<LogLevel>,
+    format: Option<LogFormat>,
+}
+
+impl Levels {
+    fn of(common: &Common) -> Levels {
+        let level = match (common.verbose, common.quiet) {
+            (0, 0) => None,
+            (1, _) => Some(LogLevel::Debug),
+            (2.., _) => Some(LogLevel::Trace),
+            (_, 1) => Some(LogLevel::Warn),
+            (_, 2..) => Some(LogLevel::Error),
+        };
+        Levels {
+            level,
+            format: common.log_format,
+        }
+    }
+
+    /// Its word goes over the file's.
+    fn over(self, file: LogConfig) -> LogConfig {
+        LogConfig {
+            level: self.level.unwrap_or(file.level),
+            format: self.format.unwrap_or(file.format),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 pub use diagnostic::Diagnostic;
 pub use http::HttpConfig;
 pub use intercept::{InterceptConfig, SourceAddress};
-pub use operations::{OnChange, OperationsConfig};
+pub use operations::{AccessLogConfig, AccessLogFormat, OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
 pub use tls::TlsConfig;
 pub use upstream::{

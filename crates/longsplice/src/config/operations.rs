@@ -1,13 +1,54 @@
 //! How the daemon is watched: metrics, the access log, and what a reload does to open flows.
 
+use std::{net::SocketAddr, path::PathBuf};
+
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::settle::Settler;
+use crate::address::ListenAddr;
 
 /// What is to be seen from outside.
-#[derive(Debug, Clone, Default)]
-pub struct OperationsConfig {}
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OperationsConfig {
+    /// Where metrics, health and readiness are asked for.
+    pub metrics: Option<SocketAddr>,
+    /// Where requests and connections are told of.
+    pub access_log: Option<AccessLogConfig>,
+}
+
+/// Where and how requests and connections are told of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessLogConfig {
+    /// The file; `None`: standard output.
+    pub path: Option<PathBuf>,
+    /// The form of a line.
+    pub format: AccessLogFormat,
+}
+
+/// The form of a line of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessLogFormat {
+    /// One JSON object, with all that is known.
+    #[default]
+    Json,
+    /// The Common Log Format of NCSA httpd.
+    Common,
+    /// The same with referrer and user agent.
+    Combined,
+}
+
+impl AccessLogFormat {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AccessLogFormat::Json => "json",
+            AccessLogFormat::Common => "common",
+            AccessLogFormat::Combined => "combined",
+        }
+    }
+}
 
 /// What becomes of open flows when what decided about them changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -22,24 +63,74 @@ pub enum OnChange {
     Reset,
 }
 
+impl OnChange {
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnChange::Keep => "keep",
+            OnChange::Recheck => "recheck",
+            OnChange::Reset => "reset",
+        }
+    }
+}
+
 /// `[metrics]` as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawMetrics {}
+pub(super) struct RawMetrics {
+    listen: Spanned<ListenAddr>,
+}
 
 /// `[access_log]` as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawAccessLog {}
+pub(super) struct RawAccessLog {
+    path: Spanned<String>,
+    format: Option<AccessLogFormat>,
+}
 
 impl Settler<'_> {
-    /// What the tables mean.
+    /// What the tables mean; `taken` are the addresses of listeners.
     pub(super) fn operations(
         &mut self,
         metrics: Option<Spanned<RawMetrics>>,
         access_log: Option<Spanned<RawAccessLog>>,
+        taken: &[SocketAddr],
     ) -> OperationsConfig {
-        let _ = (metrics, access_log);
-        OperationsConfig::default()
+        OperationsConfig {
+            metrics: metrics.map(|raw| self.metrics(raw.into_inner().listen, taken)),
+            access_log: access_log.map(|raw| self.access_log(raw.into_inner())),
+        }
+    }
+
+    fn metrics(&mut self, listen: Spanned<ListenAddr>, taken: &[SocketAddr]) -> SocketAddr {
+        let address = listen.get_ref().0;
+        if address.port() == 0 {
+            let message = format!("port 0 in `{address}`: nobody could know where to ask");
+            self.complain(listen.span(), message, "use 1 to 65535");
+        }
+        if let Some(clash) = taken.iter().find_map(|l| super::rules::overlap(address, *l)) {
+            self.complain(
+                listen.span(),
+                clash,
+                "give each address to one listener, or to metrics",
+            );
+        }
+        address
+    }
+
+    fn access_log(&mut self, raw: RawAccessLog) -> AccessLogConfig {
+        let path = raw.path.get_ref();
+        if path.is_empty() || path.contains('\0') {
+            let help = "name a file, such as \"/var/log/longsplice/access.log\", or \"stdout\"";
+            self.complain(raw.path.span(), "this is no path", help);
+        }
+        AccessLogConfig {
+            path: match path.as_str() {
+                "stdout" => None,
+                path => Some(self.beside(path.as_ref())),
+            },
+            format: raw.format.unwrap_or_default(),
+        }
     }
 }

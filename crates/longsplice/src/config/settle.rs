@@ -58,7 +58,8 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
         on_change: file.on_change.unwrap_or_default(),
     };
     let listeners = s.listeners(file.listener, &shared);
-    let operations = s.operations(file.metrics, file.access_log);
+    let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
+    let operations = s.operations(file.metrics, file.access_log, &taken);
     let mut all = rules.clone();
     for (listener, place) in listeners.iter().zip(listener_places) {
         all.extend(listener.rules());

@@ -1,12 +1,21 @@
-//! HTTP in control mode: requests are read here, replies are spliced.
+//! HTTP in control mode (the papers' third class of proxy): requests are read here, replies are spliced.
+//!
+//! A [`session`](mod@session) is one client's connection. It reads the head of a request ([`request`]), decides, leases a connection to a
+//! server, and sends it there ([`exchange`]); reads the head of the reply ([`reply`]), and passes its body, long ones by the
+//! engine ([`splice`]). What is refused is answered in words ([`answer`]). `docs/switch/http.md` says what is promised.
 
-use crate::{
-    client::Client,
-    listener::{Service, Settings},
-};
+mod answer;
+mod body;
+mod buffer;
+mod clock;
+mod exchange;
+mod facts;
+mod record;
+mod reply;
+mod request;
+mod server;
+mod session;
+mod splice;
+mod wire;
 
-/// Serves a client's requests until its connection ends.
-pub async fn serve(client: Client, settings: &Settings, service: &Service) {
-    let _ = service;
-    tracing::warn!(listener = settings.listener.name, peer = %client.peer, "protocol http is not in this version");
-}
+pub use session::serve;

@@ -14,30 +14,45 @@ use crate::config::OnFull;
 /// Another process may free what is missing, of which nobody tells us.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Accepts and serves until `stop` turns true or its sender is gone.
-pub(super) async fn accept(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
+/// A connection that was made before this is there within it.
+const LAST_CALL: Duration = Duration::from_millis(20);
+
+/// Accepts, and has each connection served by the listener that `service` shows, until `stopping` turns true; or until nobody can
+/// change `service` any more: then those that have come by that time are still served.
+pub(super) async fn accept(
+    listener: Arc<TcpListener>,
+    service: watch::Receiver<Arc<Service>>,
+    mut stopping: watch::Receiver<bool>,
+) {
     tokio::select! {
-        _ = stop.wait_for(|stop| *stop) => {}
-        () = accept_forever(listener, service) => {}
+        _ = stopping.wait_for(|stop| *stop) => {}
+        () = accept_until_closed(&listener, service) => {}
     }
 }
 
-async fn accept_forever(listener: TcpListener, service: Arc<Service>) {
+async fn accept_until_closed(listener: &TcpListener, mut service: watch::Receiver<Arc<Service>>) {
     let mut admission = Admission {
-        service,
+        service: Arc::clone(&service.borrow_and_update()),
         full: false,
         short: false,
     };
     loop {
-        match listener.accept().await {
-            Ok((client, peer)) => admission.admit(client, peer).await,
-            Err(error) if concerns_one_connection(&error) => {
-                let settings = admission.service.settings();
-                let listener = settings.listener.name.as_str();
-                tracing::debug!(listener, %error, "a connection ended before it was accepted");
-            }
-            Err(error) => admission.wait(&error).await,
-        }
+        // What was accepted is not in here: it would be lost.
+        let accepted = tokio::select! {
+            biased;
+            changed = service.changed() => match changed {
+                Ok(()) => {
+                    admission.service = Arc::clone(&service.borrow_and_update());
+                    continue;
+                }
+                Err(_) => break,
+            },
+            accepted = listener.accept() => accepted,
+        };
+        admission.settle(accepted).await;
+    }
+    while let Ok(Ok(accepted)) = time::timeout(LAST_CALL, listener.accept()).await {
+        admission.settle(Ok(accepted)).await;
     }
 }
 
@@ -54,42 +69,50 @@ struct Admission {
 }
 
 impl Admission {
+    async fn settle(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        match accepted {
+            Ok((client, peer)) => self.admit(client, peer).await,
+            Err(error) if concerns_one_connection(&error) => {
+                let settings = self.service.settings();
+                let listener = settings.listener.name.as_str();
+                tracing::debug!(listener, %error, "a connection ended before it was accepted");
+            }
+            Err(error) => self.wait(&error).await,
+        }
+    }
+
     async fn admit(&mut self, client: TcpStream, peer: SocketAddr) {
-        let slot = match self.service.slots.clone() {
-            None => None,
-            Some(slots) => match Arc::clone(&slots).try_acquire_owned() {
-                Ok(slot) => {
-                    self.full = false;
-                    Some(slot)
+        let slot = match self.service.slots.try_take() {
+            Some(slot) => {
+                self.full = false;
+                slot
+            }
+            None => {
+                self.say_full();
+                if self.service.settings().listener.on_full == OnFull::Refuse {
+                    return connection::refuse_full(client, peer, &self.service);
                 }
-                Err(_) => {
-                    self.say_full();
-                    if self.service.settings().listener.on_full == OnFull::Refuse {
-                        return connection::refuse(client, peer, &self.service, "max_connections");
-                    }
-                    // It is never closed; were it, the connection would be served without the limit.
-                    slots.acquire_owned().await.ok()
-                }
-            },
+                self.service.slots.take().await
+            }
         };
-        let descriptors = match self.service.resources.try_pair() {
+        let descriptors = match self.service.shared.resources.try_pair() {
             Some(pair) => {
                 self.say_plenty();
                 Some(pair)
             }
             None => {
                 self.say_short("the limit of descriptors is reached");
-                self.service.resources.pair().await
+                self.service.shared.resources.pair().await
             }
         };
-        connection::spawn(client, peer, Arc::clone(&self.service), [slot, descriptors]);
+        connection::spawn(client, peer, Arc::clone(&self.service), slot, descriptors);
     }
 
     /// Returns when something was freed here, or after a while.
     async fn wait(&mut self, error: &io::Error) {
         self.say_short(&error.to_string());
         tokio::select! {
-            () = self.service.resources.freed.notified() => {}
+            () = self.service.shared.resources.freed.notified() => {}
             () = time::sleep(RETRY) => {}
         }
     }

@@ -1,24 +1,34 @@
 //! Listening sockets: bound early, so that a port in use is told before the kernel half is touched.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, time::Duration};
 
 use longsplice_engine::intercept::make_transparent;
 use tokio::{
     net::{TcpListener, TcpSocket},
-    sync::watch,
-    task::JoinHandle,
+    time::timeout,
 };
 
-use super::{Service, accept};
+use super::Service;
 
 /// How many connections may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
+/// How long a listener waits for the addresses of its target before it serves.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket that has its address and does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
     socket: TcpSocket,
+    configured: SocketAddr,
     address: SocketAddr,
+}
+
+/// A socket that listens, and of which nobody accepts yet.
+#[derive(Debug)]
+pub struct Listening {
+    pub(super) configured: SocketAddr,
+    pub(super) address: SocketAddr,
+    pub(super) listener: TcpListener,
 }
 
 /// Why an address could not be listened on.
@@ -48,7 +58,8 @@ fn remedy(error: &io::Error, address: &SocketAddr) -> String {
 
 impl Bound {
     /// Takes the address; `intercepts`: it is to accept connections to other addresses, too.
-    pub fn bind(address: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
+    pub fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
+        let address = configured;
         let bind = || {
             let socket = if address.is_ipv4() {
                 TcpSocket::new_v4()
@@ -56,6 +67,8 @@ impl Bound {
                 TcpSocket::new_v6()
             }?;
             socket.set_reuseaddr(true)?;
+            // What is accepted inherits it: the end of a message must not wait for an acknowledgement.
+            socket.set_nodelay(true)?;
             if address.is_ipv6() {
                 // `0.0.0.0` and `[::]` can be listened on at the same port, whatever net.ipv6.bindv6only says.
                 socket2::SockRef::from(&socket).set_only_v6(true)?;
@@ -65,39 +78,58 @@ impl Bound {
             }
             socket.bind(address)?;
             let address = socket.local_addr()?;
-            Ok(Bound { socket, address })
+            Ok(Bound {
+                socket,
+                configured,
+                address,
+            })
         };
         bind().map_err(|source| BindError { address, source })
     }
 
-    /// The address it has, with the port that the kernel chose for port 0.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Listens, and serves until `stop` says so (or its sender is gone); then the socket is closed.
-    pub async fn serve(
-        self,
-        service: Arc<Service>,
-        stop: watch::Receiver<bool>,
-    ) -> Result<JoinHandle<()>, BindError> {
-        let address = self.address;
-        let listener = self
-            .socket
+    /// Listens: from now on connections wait to be accepted.
+    ///
+    /// # Errors
+    /// Another socket listens at the address.
+    pub fn listen(self) -> Result<Listening, BindError> {
+        let Bound {
+            socket,
+            configured,
+            address,
+        } = self;
+        let listener = socket
             .listen(BACKLOG)
             .map_err(|source| BindError { address, source })?;
-        prepare(&listener, address, &service).await;
-        tracing::info!(listener = service.settings().listener.name, %address, "listening on {address}");
-        Ok(tokio::spawn(accept::accept(listener, service, stop)))
+        Ok(Listening {
+            configured,
+            address,
+            listener,
+        })
+    }
+}
+
+impl Listening {
+    /// The address that the configuration names.
+    pub fn configured(&self) -> SocketAddr {
+        self.configured
+    }
+
+    /// Has the connections that it will accept for this listener fit for splicing.
+    pub async fn prepare(&self, service: &Service) {
+        prepare(&self.listener, self.address, service).await;
     }
 }
 
 /// Unprepared, its connections are still served; they may not fit for splicing.
-async fn prepare(listener: &TcpListener, address: SocketAddr, service: &Service) {
-    let Some(target) = service.likely_target(address).await else {
-        return;
+pub(super) async fn prepare(listener: &TcpListener, address: SocketAddr, service: &Service) {
+    let Ok(target) = timeout(PATIENCE, service.likely_target(address)).await else {
+        return tracing::warn!(
+            listener = service.settings().listener.name, %address,
+            "the target's name could not be looked up in time: the listening socket is not prepared for splicing"
+        );
     };
-    if let Err(error) = service.splicer.prepare_listener(listener, target) {
+    let Some(target) = target else { return };
+    if let Err(error) = service.splicer().prepare_listener(listener, target) {
         tracing::warn!(
             listener = service.settings().listener.name, %address, %target, %error,
             "the listening socket could not be prepared for splicing"

@@ -3,6 +3,7 @@
 mod config;
 mod explain;
 mod flows;
+mod reload;
 mod rules;
 mod status;
 mod table;
@@ -12,6 +13,7 @@ use std::fmt::Write;
 pub use config::config;
 pub use explain::{Destination, Explained, Place, Seen, explained};
 pub use flows::flows;
+pub use reload::reloaded;
 pub use rules::rules;
 pub use status::status;
 

@@ -1,6 +1,6 @@
 //! `longsplice status`.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
 use longsplice_engine::{SwitchTimes, reason::RelayReason};
 
@@ -8,7 +8,7 @@ use super::{
     age, bytes, nanoseconds,
     table::{Align, Table},
 };
-use crate::admin::Status;
+use crate::{access_log::LogCounts, admin::Status, reload::GenerationStatus};
 
 /// What a person wants to see first, first: whether it can splice.
 pub fn status(s: &Status) -> String {
@@ -21,6 +21,9 @@ pub fn status(s: &Status) -> String {
         format!("{} (longsplice {}, pid {})", s.instance, s.version, s.pid),
     );
     line(&mut out, "up", format!("{}{stopping}", age(s.uptime_seconds)));
+    if let Some(generation) = &s.generation {
+        configuration(&mut out, generation);
+    }
     let why = s.health.why_not.as_deref().unwrap_or("no reason is known");
     line(
         &mut out,
@@ -68,9 +71,41 @@ pub fn status(s: &Status) -> String {
     );
     reasons(&mut out, &c.relayed_reasons);
     line(&mut out, "segments", counted(&c.segments));
+    if let Some(LogCounts {
+        written,
+        dropped,
+        failed,
+    }) = &s.access_log
+    {
+        let text = format!("{written} lines, {dropped} dropped, {failed} not written");
+        line(&mut out, "access log", text);
+    }
     out.push('\n');
     out.push_str(&listeners(s));
     out
+}
+
+/// Which one is in force, and what became of the last try to change it.
+fn configuration(out: &mut String, generation: &GenerationStatus) {
+    let since = |then: u64| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        age(now.map_or(0.0, |now| now.as_secs_f64() - then as f64))
+    };
+    line(
+        out,
+        "configuration",
+        format!(
+            "generation {}, loaded {} ago",
+            generation.number,
+            since(generation.loaded_at)
+        ),
+    );
+    if let Some(failed) = &generation.failed {
+        line(out, "", format!("a reload failed {} ago:", since(failed.at)));
+        for text in failed.error.lines() {
+            line(out, "", text);
+        }
+    }
 }
 
 fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
@@ -157,6 +192,7 @@ mod tests {
     use longsplice_engine::{Counters, Health};
 
     use super::*;
+    use crate::reload::FailedReload;
 
     #[test]
     fn why_it_cannot_splice_and_why_it_did_not_are_told() {
@@ -199,11 +235,28 @@ mod tests {
                 max_flows: 9,
                 source_ports: String::new(),
             },
+            generation: Some(GenerationStatus {
+                number: 3,
+                loaded_at: 0,
+                failed_total: 1,
+                failed: Some(FailedReload {
+                    at: u64::MAX,
+                    error: "x.toml:1: no\nneither".into(),
+                }),
+            }),
+            access_log: Some(LogCounts {
+                written: 7,
+                dropped: 2,
+                failed: 1,
+            }),
             listeners: Vec::new(),
         });
         for line in [
             "instance      edge (longsplice 0.1.0, pid 7)\n",
             "up            1h01m, shutting down\n",
+            "configuration generation 3, loaded ",
+            "              a reload failed 0s ago:\n              x.toml:1: no\n              neither\n",
+            "access log    7 lines, 2 dropped, 1 not written\n",
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
             "xdp           eth0 eth1\n",

@@ -329,7 +329,7 @@ impl Search<'_> {
 }
 
 /// Whether an error says something of the server, and not that this host has no ports, descriptors, memory or rights.
-fn is_of_the_server(error: &io::Error) -> bool {
+pub(super) fn is_of_the_server(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     let out_of_descriptors = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS];
     let ours = [

@@ -318,6 +318,11 @@ impl Roster {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn first(&self) -> Arc<Server> {
+        Arc::clone(&self.inner().crew.members[0].server)
+    }
+
     /// Why nobody can be chosen.
     pub(super) fn nobody(&self) -> Unavailable {
         self.nobody_of(&self.inner())

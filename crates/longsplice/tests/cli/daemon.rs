@@ -225,7 +225,7 @@ fn conditions_hold_up_no_byte_of_a_relayed_connection() {
 fn at_sigterm_new_connections_are_refused_and_nothing_stays_behind() {
     let mut daemon = Daemon::forward(&instance("term"), &echo_server().to_string(), &[]);
     daemon.signal(Signal::SIGHUP);
-    daemon.wait_for_line("SIGHUP");
+    daemon.wait_for_line("started without a file");
     daemon.signal(Signal::SIGTERM);
     daemon.wait_for_line("shutting down");
     assert_eq!(daemon.wait().code(), Some(0), "{:#?}", daemon.log);

@@ -1,0 +1,172 @@
+//! The access log: one line for each request, or for each connection of which no requests are read.
+//!
+//! Records go over a bounded queue to one thread, which formats and writes them: a disk that is slow or broken stops no traffic.
+//! What does not fit, or cannot be written, is counted.
+
+mod format;
+mod record;
+mod target;
+mod writer;
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+pub use record::{AccessRecord, End, MAX_TEXT, Request, cut};
+pub use target::{LogTarget, OpenError};
+
+/// How many records wait to be written at most: some megabytes.
+const QUEUE: usize = 8192;
+
+/// Where records go. All clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct AccessLog {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    on: AtomicBool,
+    sender: OnceLock<SyncSender<Message>>,
+    shared: Arc<Shared>,
+}
+
+/// What the writer has, too.
+#[derive(Debug, Default)]
+struct Shared {
+    orders: Mutex<Orders>,
+    counts: Counts,
+}
+
+/// What the writer is to do before the next record.
+#[derive(Debug, Default)]
+struct Orders {
+    /// Another place.
+    target: Option<Option<LogTarget>>,
+    /// The same file by its name: the old one was moved away.
+    reopen: bool,
+}
+
+/// What became of records.
+#[derive(Debug, Default)]
+struct Counts {
+    written: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The same for those who look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LogCounts {
+    /// Lines written.
+    pub written: u64,
+    /// Records for which there was no room in the queue.
+    pub dropped: u64,
+    /// Records that could not be written.
+    pub failed: u64,
+}
+
+#[derive(Debug)]
+enum Message {
+    Record(Box<AccessRecord>),
+    /// There are orders.
+    Look,
+    /// Everything before is to be written; then the sender goes.
+    Flush(SyncSender<()>),
+}
+
+impl AccessLog {
+    /// Whether anybody reads what is written.
+    pub fn is_on(&self) -> bool {
+        self.inner.on.load(Ordering::Relaxed)
+    }
+
+    /// Writes a line, some time soon. Never waits: what does not fit is counted.
+    pub fn write(&self, record: AccessRecord) {
+        if !self.is_on() {
+            return;
+        }
+        let Some(sender) = self.inner.sender.get() else {
+            return;
+        };
+        if sender.try_send(Message::Record(Box::new(record))).is_err() {
+            self.inner.shared.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes to this place from now on; `None`: nowhere. What waits still goes to the place before, or to this one.
+    pub fn set(&self, target: Option<LogTarget>) {
+        if target.is_none() && self.inner.sender.get().is_none() {
+            return;
+        }
+        self.inner.on.store(target.is_some(), Ordering::Relaxed);
+        self.order(|orders| orders.target = Some(target));
+    }
+
+    /// Opens the file again by its name, where it goes to one: the old one was moved away (logrotate).
+    pub fn reopen(&self) {
+        if self.inner.sender.get().is_some() {
+            self.order(|orders| orders.reopen = true);
+        }
+    }
+
+    fn order(&self, order: impl FnOnce(&mut Orders)) {
+        order(
+            &mut self
+                .inner
+                .shared
+                .orders
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        let sender = self.inner.sender.get_or_init(|| {
+            let (sender, receiver) = sync_channel(QUEUE);
+            writer::start(Arc::clone(&self.inner.shared), receiver);
+            sender
+        });
+        // Where there is no room, the writer is awake, and looks.
+        let _ = sender.try_send(Message::Look);
+    }
+
+    /// Waits until all is written that was given, but no longer than `patience`.
+    pub fn flush(&self, patience: Duration) {
+        let Some(sender) = self.inner.sender.get() else {
+            return;
+        };
+        let (done, written) = sync_channel(1);
+        let mut message = Message::Flush(done);
+        let deadline = std::time::Instant::now() + patience;
+        while let Err(TrySendError::Full(back)) = sender.try_send(message) {
+            if std::time::Instant::now() >= deadline {
+                return;
+            }
+            message = back;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = written.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()));
+    }
+
+    /// What became of records.
+    pub fn counts(&self) -> LogCounts {
+        let Counts {
+            written,
+            dropped,
+            failed,
+        } = &self.inner.shared.counts;
+        LogCounts {
+            written: written.load(Ordering::Relaxed),
+            dropped: dropped.load(Ordering::Relaxed),
+            failed: failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Where lines go: a file, or standard output.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use crate::config::{AccessLogConfig, AccessLogFormat};
+
+/// A place for lines, open, and their form.
+#[derive(Debug)]
+pub struct LogTarget {
+    pub(super) format: AccessLogFormat,
+    place: Place,
+    /// The last line was not written to its end.
+    torn: bool,
+}
+
+#[derive(Debug)]
+enum Place {
+    Stdout,
+    File { path: PathBuf, file: File },
+}
+
+/// Why it could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot open the access log {}: {source}{}", path.display(), remedy(.source))]
+pub struct OpenError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; make its folder first",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; the daemon's user must be allowed to write there (systemd: ReadWritePaths= or LogsDirectory=)"
+        }
+        _ => "",
+    }
+}
+
+impl LogTarget {
+    /// Opens it; a file is made, or appended to.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(config: &AccessLogConfig) -> Result<LogTarget, OpenError> {
+        let place = match &config.path {
+            None => Place::Stdout,
+            Some(path) => Place::File {
+                path: path.clone(),
+                file: open(path)?,
+            },
+        };
+        let format = config.format;
+        Ok(LogTarget {
+            format,
+            place,
+            torn: false,
+        })
+    }
+
+    /// Opens the file again by its name.
+    ///
+    /// # Errors
+    /// [`OpenError`]; it still goes to the file that it had.
+    pub(super) fn reopen(&mut self) -> Result<(), OpenError> {
+        if let Place::File { path, file } = &mut self.place {
+            *file = open(path)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
+    /// Writes lines at once. After an error, what is left of a line stands alone.
+    pub(super) fn write(&mut self, mut lines: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.place.write(b"\n")?;
+            self.torn = false;
+        }
+        while !lines.is_empty() {
+            match self.place.write(lines) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    let (written, rest) = lines.split_at(n.min(lines.len()));
+                    self.torn = !written.ends_with(b"\n");
+                    lines = rest;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            // Not io::stdout(), which would keep what it could not write.
+            Place::Stdout => Ok(nix::unistd::write(io::stdout(), bytes)?),
+            Place::File { file, .. } => file.write(bytes),
+        }
+    }
+}
+
+/// Others than the owner and the group have no business with who asked for what.
+fn open(path: &Path) -> Result<File, OpenError> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o640);
+    // A FIFO that nobody reads must not stop the daemon.
+    options.custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
+    options.open(path).map_err(|source| OpenError {
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,86 @@
+//! The log as a whole, with files of its own.
+
+use std::{fs, path::Path, time::Instant};
+
+use super::*;
+use crate::config::{AccessLogConfig, AccessLogFormat};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn target(path: &Path) -> LogTarget {
+    LogTarget::open(&AccessLogConfig {
+        path: Some(path.to_owned()),
+        format: AccessLogFormat::Common,
+    })
+    .unwrap()
+}
+
+fn record(port: u16) -> AccessRecord {
+    AccessRecord {
+        bytes_to_client: u64::from(port),
+        ..AccessRecord::new("web", ([198, 18, 0, 1], port).into())
+    }
+    .ended(Instant::now(), End::Complete)
+}
+
+fn lines(path: &Path) -> usize {
+    fs::read_to_string(path).unwrap().lines().count()
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_left_at_the_order_and_not_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, old) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
+    let log = AccessLog::default();
+    log.write(record(1));
+    assert!(!log.is_on(), "nobody reads it");
+    log.set(Some(target(&path)));
+    log.write(record(2));
+    log.flush(PATIENCE);
+    fs::rename(&path, &old).unwrap();
+    log.write(record(3));
+    log.flush(PATIENCE);
+    assert_eq!((lines(&old), path.exists()), (2, false));
+    log.reopen();
+    log.write(record(4));
+    log.flush(PATIENCE);
+    assert_eq!((lines(&old), lines(&path)), (2, 1));
+    log.set(None);
+    log.write(record(5));
+    log.flush(PATIENCE);
+    assert_eq!(lines(&path), 1);
+    let counts = LogCounts {
+        written: 3,
+        dropped: 0,
+        failed: 0,
+    };
+    assert_eq!(log.counts(), counts);
+}
+
+#[test]
+fn a_disk_that_takes_nothing_stops_nobody() {
+    // Every write to it fails with ENOSPC.
+    let log = AccessLog::default();
+    log.set(Some(target(Path::new("/dev/full"))));
+    let many = 2 * QUEUE as u64;
+    for port in 0..many {
+        log.write(record(port as u16));
+    }
+    log.flush(PATIENCE);
+    let counts = log.counts();
+    assert_eq!((counts.written, counts.failed + counts.dropped), (0, many));
+    assert!(counts.failed > 0);
+}
+
+#[test]
+fn where_it_cannot_be_opened_the_reason_is_told() {
+    let config = AccessLogConfig {
+        path: Some("/proc/none/access.log".into()),
+        format: AccessLogFormat::Json,
+    };
+    let error = LogTarget::open(&config).unwrap_err().to_string();
+    assert!(
+        error.contains("/proc/none/access.log") && error.contains("make its folder first"),
+        "{error}"
+    );
+}

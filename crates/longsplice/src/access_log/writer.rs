@@ -1,0 +1,120 @@
+//! The thread that writes.
+
+use std::{
+    mem,
+    sync::{
+        Arc, PoisonError,
+        atomic::Ordering,
+        mpsc::{Receiver, TryRecvError},
+    },
+    thread,
+};
+
+use super::{Message, Orders, Shared, format, target::LogTarget};
+
+/// So many bytes are written at once.
+const BATCH: usize = 64 << 10;
+
+/// Starts it; it ends with the last [`super::AccessLog`].
+pub(super) fn start(shared: Arc<Shared>, receiver: Receiver<Message>) {
+    let spawned = thread::Builder::new().name("access-log".into()).spawn(move || {
+        let mut writer = Writer {
+            shared,
+            target: None,
+            lines: Vec::new(),
+            records: 0,
+            broken: false,
+        };
+        while let Ok(message) = receiver.recv() {
+            writer.take(message);
+            loop {
+                match receiver.try_recv() {
+                    Ok(message) => writer.take(message),
+                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                }
+            }
+            writer.write();
+        }
+    });
+    if let Err(error) = spawned {
+        // Its receiver is gone: every record is counted as dropped.
+        tracing::error!(%error, "the access log has no thread");
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    target: Option<LogTarget>,
+    lines: Vec<u8>,
+    /// In `lines`.
+    records: u64,
+    /// The last write failed, and the log says so.
+    broken: bool,
+}
+
+impl Writer {
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Record(record) => {
+                self.obey();
+                if let Some(target) = &self.target {
+                    format::line(target.format, &record, &mut self.lines);
+                    self.records += 1;
+                }
+                if self.lines.len() >= BATCH {
+                    self.write();
+                }
+            }
+            Message::Look => self.obey(),
+            Message::Flush(done) => {
+                self.write();
+                // Nobody may wait any more.
+                let _ = done.try_send(());
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        let mut orders = self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let Orders { target, reopen } = mem::take(&mut *orders);
+        drop(orders);
+        if target.is_some() || reopen {
+            self.write();
+        }
+        if let Some(target) = target {
+            self.target = target;
+            self.broken = false;
+        } else if let (true, Some(target)) = (reopen, &mut self.target) {
+            match target.reopen() {
+                Ok(()) => self.broken = false,
+                Err(error) => tracing::error!("{error}; it goes to the old file on"),
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        let records = mem::take(&mut self.records);
+        let Some(target) = self.target.as_mut().filter(|_| records > 0) else {
+            self.lines.clear();
+            return;
+        };
+        match target.write(&self.lines) {
+            Ok(()) => {
+                self.shared.counts.written.fetch_add(records, Ordering::Relaxed);
+                if mem::take(&mut self.broken) {
+                    tracing::info!("the access log is written again");
+                }
+            }
+            Err(error) => {
+                self.shared.counts.failed.fetch_add(records, Ordering::Relaxed);
+                // One line for each time that it breaks.
+                if !mem::replace(&mut self.broken, true) {
+                    tracing::error!(%error, "the access log cannot be written: lines are lost, and counted");
+                }
+            }
+        }
+        self.lines.clear();
+        // After a burst.
+        self.lines.shrink_to(2 * BATCH);
+    }
+}

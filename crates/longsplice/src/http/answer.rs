@@ -1,0 +1,185 @@
+//! What we say ourselves, in words, and how a connection ends after that.
+
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
+
+use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
+use tokio::{io::AsyncWriteExt, time::Instant};
+
+use super::{request::Request, session::Session, wire::Wire};
+use crate::{access_log::End, client::Stream, upstream::Unavailable};
+
+/// How long a client is listened to that does not stop talking, and how much of it is thrown away: a reset would take the
+/// answer out of its hands (RFC 9112 section 9.6).
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 4 << 20;
+
+/// How soon it is worth to come back where no server has a place.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+/// A reply that no server gave.
+#[derive(Debug)]
+pub(super) struct OwnAnswer {
+    status: u16,
+    /// How the request ends with it.
+    end: End,
+    why: Cow<'static, str>,
+    location: Option<String>,
+    retry_after: Option<u32>,
+}
+
+/// The answer to what was not understood. Where the next request would begin nobody knows.
+#[derive(Debug)]
+pub(super) struct Refusal(OwnAnswer);
+
+impl OwnAnswer {
+    pub(super) fn new(status: u16, end: End, why: impl Into<Cow<'static, str>>) -> OwnAnswer {
+        OwnAnswer {
+            status,
+            end,
+            why: why.into(),
+            location: None,
+            retry_after: None,
+        }
+    }
+
+    pub(super) fn redirect(location: String) -> OwnAnswer {
+        OwnAnswer {
+            location: Some(location),
+            ..OwnAnswer::new(
+                308,
+                End::Refused,
+                "what you asked for is at the address in Location",
+            )
+        }
+    }
+
+    /// A route says so.
+    pub(super) fn configured(status: u16) -> OwnAnswer {
+        OwnAnswer::new(
+            status,
+            End::Refused,
+            "the switch is configured to answer this request so",
+        )
+    }
+
+    /// What was tried is for our log, and not for a stranger.
+    pub(super) fn unavailable(error: &Unavailable) -> OwnAnswer {
+        match error.status() {
+            503 => OwnAnswer {
+                retry_after: Some(RETRY_AFTER_SECONDS),
+                ..OwnAnswer::new(
+                    503,
+                    End::Unavailable,
+                    "no server can take the request now: try again later",
+                )
+            },
+            status => OwnAnswer::new(
+                status,
+                End::Unavailable,
+                "no server could be reached: try again later",
+            ),
+        }
+    }
+
+    fn bytes(&self, kind: RequestKind, persistence: Persistence) -> Vec<u8> {
+        let answer = Answer {
+            location: self.location.as_deref(),
+            retry_after: self.retry_after,
+            ..Answer::new(self.status, &self.why)
+        };
+        answer.to_bytes(&AnswerTo {
+            is_head: kind.is_head,
+            persistence,
+            version: kind.version,
+            now: SystemTime::now(),
+        })
+    }
+}
+
+impl Refusal {
+    pub(super) fn slow_head() -> Refusal {
+        Refusal(OwnAnswer::new(
+            408,
+            End::ClientTimeout,
+            "the head of the request did not come in time",
+        ))
+    }
+
+    /// RFC 9113 section 3.3.
+    pub(super) fn http2() -> Refusal {
+        let why = "HTTP/2 without TLS and ALPN is not spoken here: use HTTP/1.1";
+        Refusal(OwnAnswer::new(505, End::BadRequest, why))
+    }
+}
+
+impl From<HeadError> for Refusal {
+    fn from(error: HeadError) -> Refusal {
+        Refusal(OwnAnswer::new(error.status(), End::BadRequest, error.to_string()))
+    }
+}
+
+impl Session<'_> {
+    /// Answers a request whose head was read, and passes over it; the connection, if another request may follow.
+    pub(super) async fn answer(
+        &mut self,
+        mut client: Wire<Stream>,
+        request: &Request,
+        answer: &OwnAnswer,
+    ) -> Option<Wire<Stream>> {
+        let whole = request.whole.filter(|_| {
+            request.persistence == Persistence::KeepAlive && self.persistence() == Persistence::KeepAlive
+        });
+        let persistence = match whole {
+            Some(_) => Persistence::KeepAlive,
+            None => Persistence::Close,
+        };
+        let bytes = answer.bytes(request.kind, persistence);
+        let limit = self.settings.listener.http.body_timeout;
+        let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        self.note(|told| told.answered(answer.status, bytes.len()));
+        self.over(answer.end);
+        if !matches!(written, Ok(Ok(()))) {
+            return None;
+        }
+        let Some(whole) = whole else {
+            self.say_goodbye(client).await;
+            return None;
+        };
+        client.buffer.consume(whole);
+        Some(client)
+    }
+
+    /// Answers what was not understood, and closes.
+    pub(super) async fn refuse(&mut self, mut client: Wire<Stream>, refusal: &Refusal) {
+        let bytes = refusal.0.bytes(RequestKind::USUAL, Persistence::Close);
+        let limit = self.settings.listener.http.body_timeout;
+        let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        self.note(|told| told.answered(refusal.0.status, bytes.len()));
+        self.over(refusal.0.end);
+        if let Ok(Ok(())) = written {
+            self.say_goodbye(client).await;
+        }
+    }
+
+    /// Closes so that what was written arrives, whatever the client still says.
+    pub(super) async fn say_goodbye(&mut self, mut client: Wire<Stream>) {
+        let deadline = Instant::now() + LINGER;
+        let mut thrown_away = 0;
+        let listen = async {
+            client.stream.shutdown().await?;
+            while thrown_away < LINGER_BYTES {
+                client.buffer.consume(usize::MAX);
+                match client.read().await? {
+                    0 => break,
+                    n => thrown_away += n,
+                }
+            }
+            std::io::Result::Ok(())
+        };
+        // However it ends, it has ended.
+        let _ = self.clock.by(deadline, listen).await;
+    }
+}

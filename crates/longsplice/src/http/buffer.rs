@@ -1,0 +1,138 @@
+//! What was read of a connection and not yet used. Idle connections hold no memory for it.
+
+use std::cell::RefCell;
+
+/// A read brings at most this, and a head longer than it makes the buffer grow.
+const SIZE: usize = 64 << 10;
+
+/// Buffers that a thread keeps for its next reads.
+const KEPT: usize = 64;
+
+thread_local! {
+    static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes in the order they came; taken from the front.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    /// Either nothing or initialised to its whole length.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// Holds these bytes.
+    pub(super) fn of(bytes: Vec<u8>) -> Buffer {
+        let end = bytes.len();
+        Buffer { bytes, start: 0, end }
+    }
+
+    /// What is there.
+    pub(super) fn data(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The first `n` are used.
+    pub(super) fn consume(&mut self, n: usize) {
+        self.start = self.start.saturating_add(n).min(self.end);
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        }
+    }
+
+    /// Where more may be read to; never empty.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        if self.bytes.is_empty() {
+            self.bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
+        }
+        if self.end == self.bytes.len() && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.end == self.bytes.len() {
+            self.bytes.resize(self.bytes.len() + SIZE, 0);
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// `n` bytes were read to [`Buffer::space`].
+    pub(super) fn filled(&mut self, n: usize) {
+        self.end = (self.end + n).min(self.bytes.len());
+    }
+
+    /// Gives the memory back, if nothing is in it.
+    pub(super) fn rest(&mut self) {
+        if self.is_empty() && !self.bytes.is_empty() {
+            give_back(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
+fn give_back(bytes: Vec<u8>) {
+    if bytes.len() != SIZE {
+        return;
+    }
+    // At the end of a thread there may be nobody to give it to.
+    let _ = FREE.try_with(|free| {
+        if let Ok(mut free) = free.try_borrow_mut()
+            && free.len() < KEPT
+        {
+            free.push(bytes);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_however_long_they_are() {
+        let mut buffer = Buffer::of(b"early".to_vec());
+        let (mut came, mut went) = (b"early".to_vec(), Vec::new());
+        for round in 0..200_u32 {
+            let space = buffer.space();
+            let n = space.len().min(1 + 997 * round as usize);
+            let new: Vec<u8> = (0..n).map(|i| (i as u32 + round) as u8).collect();
+            space[..n].copy_from_slice(&new);
+            buffer.filled(n);
+            came.extend_from_slice(&new);
+            let use_up = buffer.len() * 2 / 3;
+            went.extend_from_slice(&buffer.data()[..use_up]);
+            buffer.consume(use_up);
+        }
+        went.extend_from_slice(buffer.data());
+        assert!(came == went);
+    }
+
+    #[test]
+    fn an_idle_connection_holds_no_memory_and_the_next_one_uses_it() {
+        let mut buffer = Buffer::default();
+        buffer.space()[0] = 1;
+        buffer.filled(1);
+        let place = buffer.data().as_ptr();
+        buffer.rest();
+        assert_eq!(buffer.data(), [1], "it is not idle");
+        buffer.consume(1);
+        buffer.rest();
+        assert!(buffer.bytes.is_empty());
+        assert_eq!(Buffer::default().space().as_ptr(), place);
+    }
+}

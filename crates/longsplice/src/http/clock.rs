@@ -1,0 +1,118 @@
+//! The one timer of a connection. Most waits end long before it, so it is moved as seldom as possible.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::atomic::{AtomicBool, Ordering},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// It took too long, or the connection is to end before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("nothing came or went for too long")]
+pub(super) struct Late;
+
+/// Limits of time, one after the other.
+#[derive(Debug)]
+pub(super) struct Clock<'a> {
+    /// Whether the connection is to end now: then nothing is waited for.
+    is_told: &'a AtomicBool,
+    /// Made at the first wait. It may ring before the limit, and is moved then.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl<'a> Clock<'a> {
+    pub(super) fn new(is_told: &'a AtomicBool) -> Clock<'a> {
+        Clock { is_told, sleep: None }
+    }
+
+    /// Whether the connection is to end now.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
+    }
+
+    /// What the future gives, if it does so within `limit`.
+    pub(super) async fn within<F: Future>(&mut self, limit: Duration, future: F) -> Result<F::Output, Late> {
+        let mut deadline = None;
+        self.race(future, || *deadline.get_or_insert_with(|| Instant::now() + limit))
+            .await
+    }
+
+    /// What the future gives, if it does so before `deadline`.
+    pub(super) async fn by<F: Future>(&mut self, deadline: Instant, future: F) -> Result<F::Output, Late> {
+        self.race(future, || deadline).await
+    }
+
+    /// What the future gives, which has limits of its own.
+    pub(super) async fn told<F: Future>(&mut self, future: F) -> Result<F::Output, Late> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// The deadline is not asked for where the future is ready at once.
+    async fn race<F: Future>(
+        &mut self,
+        future: F,
+        mut deadline: impl FnMut() -> Instant,
+    ) -> Result<F::Output, Late> {
+        let mut future = pin!(future);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
+            Poll::Pending => self.poll_until(deadline(), cx).map(|()| Err(Late)),
+        })
+        .await
+    }
+
+    fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() >= deadline || Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_of_all_lengths_hold_one_after_the_other() {
+        let is_told = AtomicBool::new(false);
+        let mut clock = Clock::new(&is_told);
+        for ms in [50, 1_000, 10, 10, 5_000, 0, 200] {
+            let limit = Duration::from_millis(ms);
+            let before = Instant::now();
+            assert_eq!(clock.within(limit, pending::<()>()).await, Err(Late));
+            let took = before.elapsed();
+            assert!(
+                took >= limit && took <= limit + Duration::from_millis(2),
+                "{ms}: {took:?}"
+            );
+            assert_eq!(clock.within(limit, async { 7 }).await, Ok(7));
+        }
+        is_told.store(true, Ordering::Relaxed);
+        let before = Instant::now();
+        assert_eq!(clock.within(Duration::MAX / 4, pending::<()>()).await, Err(Late));
+        assert_eq!(clock.told(pending::<()>()).await, Err(Late));
+        assert_eq!(clock.told(async { 7 }).await, Ok(7));
+        assert_eq!(before.elapsed(), Duration::ZERO);
+    }
+}

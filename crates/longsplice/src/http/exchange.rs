@@ -1,0 +1,297 @@
+//! A request at a server: sent, and answered.
+
+use std::{
+    future::poll_fn,
+    io,
+    task::{Poll, ready},
+};
+
+use longsplice_core::http::{Found, HeadError, Scan, Version};
+use tokio::{io::Interest, time::Instant};
+
+use super::{
+    answer::OwnAnswer,
+    body::Broken,
+    clock::Late,
+    reply::Reply,
+    request::{Goal, Request},
+    server::AtServer,
+    session::{Session, reset},
+    wire::Wire,
+};
+use crate::{access_log::End, client::Stream, upstream::Failure};
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// An idle connection was dead: another one is to be tried.
+    Stale,
+    /// The server's fault, by the request's status.
+    Server(Failure, String),
+    /// The body of the request could not be read: the client is to be told.
+    BadBody(String),
+    /// The body did not come.
+    SlowBody,
+    /// The client has gone.
+    Client,
+}
+
+/// What a wait for the reply brought.
+enum Step {
+    /// More of the reply.
+    Read,
+    /// The end of the server's stream, and how it came.
+    Ended(String),
+    /// A piece of the body was passed on.
+    Passed,
+}
+
+impl Session<'_> {
+    /// Sends a request to a server and its reply to the client; the client's connection, if another request may follow.
+    pub(super) async fn exchange(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut request: Request,
+        to: Goal,
+    ) -> Option<Wire<Stream>> {
+        // What cannot be sent twice must not meet a dead connection.
+        let mut fresh = request.whole.is_none();
+        loop {
+            let lease = match self.lease(&client, &to, fresh).await {
+                Ok(Ok(lease)) => lease,
+                Err(Late) => {
+                    self.over(End::Reset);
+                    reset(client);
+                    return None;
+                }
+                Ok(Err(error)) => {
+                    tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
+                    return self
+                        .answer(client, &request, &OwnAnswer::unavailable(&error))
+                        .await;
+                }
+            };
+            let mut at = AtServer::new(lease, request.body);
+            self.tell_server(&at);
+            at.reused &= !fresh;
+            let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
+                Ok(reply) => return self.reply(client, &request, at, reply).await,
+                Err(Failed::Stale) => {
+                    fresh = true;
+                    continue;
+                }
+                Err(failed) => failed,
+            };
+            return self.failed(client, &request, at, failed).await;
+        }
+    }
+
+    /// Tells the client what has become of its request.
+    pub(super) async fn failed(
+        &mut self,
+        client: Wire<Stream>,
+        request: &Request,
+        at: AtServer,
+        failed: Failed,
+    ) -> Option<Wire<Stream>> {
+        self.note(|told| told.to_server(at.upload.passed()));
+        let answer = match failed {
+            _ if self.clock.is_told() => {
+                self.over(End::Reset);
+                reset(client);
+                return None;
+            }
+            Failed::Client | Failed::Stale => {
+                self.over(End::ClientClosed);
+                reset(client);
+                return None;
+            }
+            Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),
+            Failed::SlowBody => OwnAnswer::new(
+                408,
+                End::ClientTimeout,
+                "the body of the request did not come in time",
+            ),
+            Failed::Server(how, why) => {
+                at.tenure.failed(how);
+                let server = at.tenure.to_string();
+                tracing::info!(listener = self.settings.listener.name, peer = %self.peer, server, why, "no reply");
+                match how {
+                    Failure::Timeout => {
+                        OwnAnswer::new(504, End::ServerTimeout, "the server did not reply in time")
+                    }
+                    Failure::Malformed => {
+                        OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
+                    }
+                    _ => OwnAnswer::new(
+                        502,
+                        End::ServerClosed,
+                        "the server closed the connection without a reply",
+                    ),
+                }
+            }
+        };
+        // Before the answer: the server need not wait for it.
+        drop(at);
+        self.answer(client, request, &answer).await
+    }
+
+    /// Sends the request, and reads the head of its reply.
+    async fn ask(
+        &mut self,
+        client: &mut Wire<Stream>,
+        request: &mut Request,
+        to: &Goal,
+        at: &mut AtServer,
+    ) -> Result<Reply, Failed> {
+        self.send(client, request, at).await?;
+        let mut scan = Scan::reply();
+        let mut deadline = self.deadline(at);
+        loop {
+            match self.clock.by(deadline, wait(client, at)).await {
+                Ok(Ok(Step::Read)) => {}
+                Ok(Ok(Step::Passed)) => {
+                    deadline = self.deadline(at);
+                    continue;
+                }
+                Ok(Ok(Step::Ended(why))) => return Err(ended(request, at, why)),
+                Ok(Err(failed)) => return Err(failed),
+                Err(Late) if at.is_sent() => {
+                    return Err(Failed::Server(
+                        Failure::Timeout,
+                        "it did not reply in time".to_owned(),
+                    ));
+                }
+                Err(Late) => return Err(Failed::SlowBody),
+            }
+            while let Found::Head(length) = scan
+                .find(at.wire.buffer.data(), &self.limits)
+                .map_err(malformed)?
+            {
+                let reply = self.understand(length, request, to, at).map_err(malformed)?;
+                if !reply.is_interim {
+                    return Ok(reply);
+                }
+                self.pass_interim(client, request, at, &reply).await?;
+                scan = Scan::reply();
+                deadline = self.deadline(at);
+            }
+        }
+    }
+
+    /// Sends the head, and what is there of the body. The client's buffer keeps them, for another server, if the body is whole.
+    async fn send(
+        &mut self,
+        client: &mut Wire<Stream>,
+        request: &mut Request,
+        at: &mut AtServer,
+    ) -> Result<(), Failed> {
+        let bytes = client.buffer.data();
+        let body = bytes.get(request.length..).unwrap_or_default();
+        let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
+        let head = request.head.bytes(bytes);
+        self.note(|told| told.to_server(head.len() as u64));
+        let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
+        let limit = self.settings.listener.http.body_timeout;
+        match self.clock.within(limit, write).await {
+            Ok(Ok(())) => at.upload.wrote_ready(),
+            Ok(Err(e)) if at.reused && (request.is_idempotent || e.written == 0) => {
+                return Err(Failed::Stale);
+            }
+            // It may have replied before it closed.
+            Ok(Err(_)) => at.refuses = true,
+            Err(Late) => {
+                let why = "it does not take the request".to_owned();
+                return Err(Failed::Server(Failure::Timeout, why));
+            }
+        }
+        at.kept = request.length + ready;
+        if !at.upload.has_ended() {
+            // What follows comes in pieces; if this fails they are only slower.
+            let _ = at.wire.stream.set_nodelay(true);
+            client.buffer.consume(std::mem::take(&mut at.kept));
+            request.whole = None;
+        }
+        Ok(())
+    }
+
+    /// Passes a 1xx on (RFC 9110 section 15.2). A client of HTTP/1.0 would not understand it.
+    async fn pass_interim(
+        &mut self,
+        client: &mut Wire<Stream>,
+        request: &Request,
+        at: &mut AtServer,
+        reply: &Reply,
+    ) -> Result<(), Failed> {
+        if request.kind.version == Version::Http11 {
+            let head = reply.bytes(at.wire.buffer.data());
+            let limit = self.settings.listener.http.body_timeout;
+            let written = self.clock.within(limit, client.write_both(head, &[])).await;
+            self.note(|told| told.to_client(head.len() as u64));
+            if !matches!(written, Ok(Ok(()))) {
+                return Err(Failed::Client);
+            }
+        }
+        at.wire.buffer.consume(reply.length);
+        Ok(())
+    }
+
+    /// When the server is to have begun its reply, or the client to have sent more of the request.
+    fn deadline(&self, at: &AtServer) -> Instant {
+        let http = &self.settings.listener.http;
+        Instant::now()
+            + match at.is_sent() {
+                true => http.reply_timeout,
+                false => http.body_timeout,
+            }
+    }
+}
+
+/// The server's connection ended before its reply was there.
+fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
+    match at.reused && request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty() {
+        true => Failed::Stale,
+        false => Failed::Server(Failure::Closed, why),
+    }
+}
+
+fn malformed(error: HeadError) -> Failed {
+    Failed::Server(Failure::Malformed, error.to_string())
+}
+
+/// Waits for the reply, and passes on what comes of the request's body meanwhile.
+async fn wait(client: &mut Wire<Stream>, at: &mut AtServer) -> Result<Step, Failed> {
+    if at.is_sent() {
+        return tokio::select! {
+            biased;
+            read = at.wire.read() => Ok(Step::read(read)),
+            // A client that has only closed its half still wants its reply.
+            _ = client.stream.socket().ready(Interest::ERROR) => Err(Failed::Client),
+        };
+    }
+    poll_fn(|cx| {
+        if let Poll::Ready(read) = at.wire.poll_read(cx) {
+            return Poll::Ready(Ok(Step::read(read)));
+        }
+        Poll::Ready(match ready!(at.upload.poll_pass(cx, client, &mut at.wire)) {
+            Ok(()) => Ok(Step::Passed),
+            Err(Broken::To(_)) => {
+                at.refuses = true;
+                Ok(Step::Passed)
+            }
+            Err(Broken::Malformed(error)) => Err(Failed::BadBody(error.to_string())),
+            Err(Broken::From(_) | Broken::CutShort) => Err(Failed::Client),
+        })
+    })
+    .await
+}
+
+impl Step {
+    fn read(read: io::Result<usize>) -> Step {
+        match read {
+            Ok(0) => Step::Ended("it closed the connection".to_owned()),
+            Ok(_) => Step::Read,
+            Err(error) => Step::Ended(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A reply: its head understood, and passed on with its body.
+
+use std::{borrow::Cow, future::poll_fn, task::Poll};
+
+use longsplice_core::http::{
+    Body, HeadError, Persistence, ReplyHead,
+    rewrite::{self, SetCookie, ToClient},
+};
+use longsplice_repair::options;
+
+use super::{
+    body::{Broken, Passage},
+    clock::Late,
+    exchange::Failed,
+    request::{Goal, Head, Request},
+    server::AtServer,
+    session::{Session, reset},
+    splice::Carried,
+    wire::Wire,
+};
+use crate::{access_log::End, client::Stream, upstream::Failure};
+
+/// What has to be known of a reply once its head is read.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Body,
+    pub(super) is_interim: bool,
+    /// The connections are no longer HTTP after its head.
+    pub(super) switches: bool,
+    /// Whether the server's connection serves another request.
+    pub(super) server: Persistence,
+    /// Whether the client's does.
+    pub(super) client: Persistence,
+    /// How many bytes of the server's buffer are its head.
+    pub(super) length: usize,
+    head: Head,
+}
+
+impl Reply {
+    /// The head as it is sent on; `buffer` is the server's, which still begins with it.
+    pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
+        self.head.bytes(buffer)
+    }
+}
+
+impl Session<'_> {
+    /// Reads the head that the first `length` bytes of the server's buffer are.
+    pub(super) fn understand(
+        &self,
+        length: usize,
+        request: &Request,
+        to: &Goal,
+        at: &AtServer,
+    ) -> Result<Reply, HeadError> {
+        let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
+        let head = ReplyHead::parse(bytes, request.kind, &self.limits)?;
+        at.tenure.answered(head.status(), at.sent_at.elapsed());
+        let is_whole = at.upload.is_done();
+        let goes_on = is_whole
+            && request.persistence == Persistence::KeepAlive
+            && self.persistence() == Persistence::KeepAlive
+            && head.body() != Body::UntilClose;
+        let client = if goes_on {
+            Persistence::KeepAlive
+        } else {
+            Persistence::Close
+        };
+        let to_client = ToClient {
+            persistence: client,
+            version: request.kind.version,
+            set_cookie: self.cookie(to, at),
+        };
+        let outgoing = match rewrite::reply(&head, &to_client) {
+            Cow::Borrowed(same) => Head::Same(length - same.len()..length),
+            Cow::Owned(new) => Head::New(new),
+        };
+        Ok(Reply {
+            status: head.status(),
+            body: head.body(),
+            is_interim: head.is_interim(),
+            switches: head.switches(),
+            server: if is_whole {
+                head.persistence()
+            } else {
+                Persistence::Close
+            },
+            client,
+            length,
+            head: outgoing,
+        })
+    }
+
+    /// The cookie that brings the client back to this server, if it does not have it.
+    fn cookie<'a>(&self, to: &'a Goal, at: &'a AtServer) -> Option<SetCookie<'a>> {
+        let Goal::Upstream { upstream, sticky, .. } = to else {
+            return None;
+        };
+        let value = at
+            .tenure
+            .cookie()
+            .filter(|value| sticky.as_deref() != Some(value))?;
+        Some(SetCookie {
+            name: upstream.sticky()?,
+            value,
+            secure: self.https,
+        })
+    }
+
+    /// Passes a reply on; the client's connection, if another request may follow.
+    pub(super) async fn reply(
+        &mut self,
+        mut client: Wire<Stream>,
+        request: &Request,
+        mut at: AtServer,
+        reply: Reply,
+    ) -> Option<Wire<Stream>> {
+        self.note(|told| told.reply_began(reply.status));
+        client.buffer.consume(std::mem::take(&mut at.kept));
+        if reply.switches {
+            let head = reply.bytes(at.wire.buffer.data()).to_vec();
+            self.tunnel(client, at, &head, reply.length).await;
+            return None;
+        }
+        let mut download = Passage::new(reply.body);
+        let behind = at.wire.buffer.data().get(reply.length..).unwrap_or_default();
+        let ready = match download.look(behind) {
+            Ok(ready) => ready,
+            Err(error) => {
+                let failed = Failed::Server(Failure::Malformed, error.to_string());
+                return self.failed(client, request, at, failed).await;
+            }
+        };
+        if reply.body == Body::UntilClose {
+            // Only a reset tells its end from ours.
+            let _ = client.stream.socket().set_zero_linger();
+        }
+        let head = reply.bytes(at.wire.buffer.data());
+        let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
+        let limit = self.settings.listener.http.body_timeout;
+        let begun = self.clock.within(limit, begin).await;
+        self.note(|told| {
+            told.to_client(head.len() as u64);
+            told.to_server(at.upload.passed());
+        });
+        let carried = match begun {
+            Ok(Ok(())) => {
+                at.wire.buffer.consume(reply.length + ready);
+                download.wrote_ready();
+                match at.is_sent() {
+                    true => self.carry(client, at, download).await,
+                    false => self.carry_both(client, at, download).await,
+                }
+            }
+            Ok(Err(_)) => Carried::Cut(client, End::ClientClosed),
+            Err(Late) => Carried::Cut(client, End::ClientTimeout),
+        };
+        self.conclude(carried, request, &reply).await
+    }
+
+    /// Passes the rest of a reply while the body of its request is still coming.
+    async fn carry_both(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut at: AtServer,
+        mut download: Passage,
+    ) -> Carried {
+        let limit = self.settings.listener.http.body_timeout;
+        let before = at.upload.passed();
+        let end = loop {
+            if download.is_done() {
+                break None;
+            }
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
+                    return Poll::Ready(passed);
+                }
+                if at.is_sent() {
+                    return Poll::Pending;
+                }
+                match at.upload.poll_pass(cx, &mut client, &mut at.wire) {
+                    // The reply is of use without the rest of the request.
+                    Poll::Ready(Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort)) => {
+                        at.refuses = true;
+                        Poll::Ready(Ok(()))
+                    }
+                    polled => polled,
+                }
+            });
+            match self.clock.within(limit, step).await {
+                Ok(Ok(())) => {}
+                Ok(Err(broken)) => break Some(broken.end()),
+                Err(Late) => break Some(download.late()),
+            }
+        };
+        self.note(|told| {
+            told.to_client(download.passed());
+            told.to_server(at.upload.passed() - before);
+        });
+        match end {
+            None => Carried::Whole(client, at),
+            Some(end) => Carried::Cut(client, end),
+        }
+    }
+
+    /// What becomes of both connections after a reply.
+    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
+        let (client, at) = match carried {
+            Carried::Whole(client, at) => (client, at),
+            Carried::Cut(client, end) => {
+                self.over(end);
+                reset(client);
+                return None;
+            }
+            Carried::Over(end) => {
+                self.over(end);
+                return None;
+            }
+        };
+        self.over(End::Complete);
+        // What stands behind a reply is none of it: nobody knows what it is.
+        if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() {
+            at.tenure.give_back(at.wire.stream);
+        }
+        if reply.client == Persistence::KeepAlive {
+            return Some(client);
+        }
+        let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
+        if !(says_no_more && client.stream.is_plain()) {
+            // If it fails, the connection is gone already.
+            let _ = options::set_reset_on_close(client.stream.socket(), false);
+            self.say_goodbye(client).await;
+        }
+        None
+    }
+}

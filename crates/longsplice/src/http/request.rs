@@ -1,0 +1,243 @@
+//! The head of a request: read, understood, and what becomes of it.
+
+use std::{borrow::Cow, io, ops::Range, sync::Arc};
+
+use longsplice_core::http::{
+    Body, Found, Persistence, RequestHead, RequestKind, Scan,
+    rewrite::{self, ToServer},
+};
+use tokio::time::Instant;
+
+use super::{
+    answer::{OwnAnswer, Refusal},
+    clock::Late,
+    facts::{FieldsOf, facts, key},
+    session::Session,
+    wire::Wire,
+};
+use crate::{
+    client::Stream,
+    config::OnChange,
+    listener::{Decided, Destination, KeptFacts},
+    upstream::Upstream,
+};
+
+/// What has to be known of a request once its head is read.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) kind: RequestKind,
+    pub(super) body: Body,
+    pub(super) persistence: Persistence,
+    /// It may be sent a second time (RFC 9110 section 9.2.2).
+    pub(super) is_idempotent: bool,
+    /// How many bytes of the client's buffer are its head.
+    pub(super) length: usize,
+    /// The same with its body, if all of that is there, too.
+    pub(super) whole: Option<usize>,
+    /// The head as it is sent on.
+    pub(super) head: Head,
+}
+
+/// A head as it is sent on.
+#[derive(Debug)]
+pub(super) enum Head {
+    /// As it came: there in the buffer.
+    Same(Range<usize>),
+    /// With changes.
+    New(Vec<u8>),
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(super) enum Goal {
+    /// To a server of this upstream.
+    Upstream {
+        upstream: Arc<Upstream>,
+        /// What its hash is of.
+        key: Option<Vec<u8>>,
+        /// What its cookie says.
+        sticky: Option<String>,
+    },
+    /// Where the client's connection was going.
+    Original,
+}
+
+/// What becomes of a request.
+pub(super) enum Decision {
+    Forward(Request, Goal),
+    /// It is answered here; the connection may go on.
+    Answer(Request, OwnAnswer),
+    /// It was not understood; the connection ends.
+    Refuse(Refusal),
+}
+
+/// Why there is no head.
+pub(super) enum Unread {
+    /// The client has gone, or has nothing to say.
+    Ended(&'static str),
+    /// It is to be told what is wrong.
+    Refused(Refusal),
+}
+
+impl Session<'_> {
+    /// Reads until a head is there; its length.
+    pub(super) async fn read_head(&mut self, client: &mut Wire<Stream>) -> Result<usize, Unread> {
+        let mut scan = Scan::request();
+        let mut deadline = None;
+        loop {
+            if !client.buffer.is_empty() {
+                match scan.find(client.buffer.data(), &self.limits) {
+                    Ok(Found::Head(length)) => return Ok(length),
+                    Ok(Found::NeedMore) => {}
+                    Ok(Found::Http2) => return Err(Unread::Refused(Refusal::http2())),
+                    Err(error) => return Err(Unread::Refused(error.into())),
+                }
+            }
+            let read = match self.requests > 0 && !scan.has_begun() {
+                true => self.wait_for_request(client).await?,
+                false => {
+                    let limit = self.settings.listener.http.head_timeout;
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                    self.clock.by(deadline, client.read()).await
+                }
+            };
+            match read {
+                Ok(Ok(0)) => return Err(Unread::Ended("it ended")),
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => return Err(Unread::Ended("it was reset")),
+                Err(Late) if scan.has_begun() => return Err(Unread::Refused(Refusal::slow_head())),
+                Err(Late) => return Err(Unread::Ended("it said nothing")),
+            }
+        }
+    }
+
+    /// Between two requests: a shutdown ends the wait.
+    async fn wait_for_request(
+        &mut self,
+        client: &mut Wire<Stream>,
+    ) -> Result<Result<io::Result<usize>, Late>, Unread> {
+        let limit = self.settings.listener.http.idle_timeout;
+        let service = self.service;
+        let read = async {
+            tokio::select! {
+                biased;
+                read = client.read() => Some(read),
+                () = service.stopping() => None,
+            }
+        };
+        match self.clock.within(limit, read).await {
+            Ok(None) => Err(Unread::Ended("the daemon shuts down")),
+            Ok(Some(read)) => Ok(Ok(read)),
+            Err(late) => Ok(Err(late)),
+        }
+    }
+
+    /// Decides what becomes of the request whose head is the first `length` bytes.
+    pub(super) fn decide(&mut self, client: &Wire<Stream>, length: usize) -> Decision {
+        let bytes = client.buffer.data().get(..length).unwrap_or_default();
+        let head = match RequestHead::parse(bytes, &self.limits) {
+            Ok(head) => head,
+            Err(error) => {
+                self.tell(None);
+                return Decision::Refuse(error.into());
+            }
+        };
+        self.tell(Some(&head));
+        let settings = Arc::clone(&self.settings);
+        let headers = FieldsOf(head.fields());
+        let facts = facts(&head, &headers, self.peer.ip(), self.hello.as_ref());
+        let (route, destination) = settings.decide(&facts);
+        let (upstream, goal) = match destination {
+            Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
+            Destination::Original => (None, Ok(Goal::Original)),
+            Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
+            Destination::Redirect(to) => {
+                let location = to.location(&head.target());
+                (None, Err(OwnAnswer::redirect(location)))
+            }
+        };
+        // What is kept open no longer than its reply is of interest only where a change would end it.
+        if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
+            let fields = head.fields().iter().map(|f| (f.name, f.value));
+            self.decided = Some(Decided {
+                generation: settings.generation,
+                listener: Arc::clone(&settings.listener),
+                route: route.cloned(),
+                upstream: upstream.map(|u| u.name().to_owned()),
+                server: None,
+                facts: Decided::wants_facts(&settings)
+                    .then(|| KeptFacts::keep(&facts, fields))
+                    .flatten(),
+            });
+        }
+        self.note(|told| told.routed(route, upstream.map(|u| u.name())));
+        let request = self.request(&head, length, client.buffer.len());
+        match goal {
+            Ok(goal) => Decision::Forward(request, goal),
+            Err(answer) => Decision::Answer(request, answer),
+        }
+    }
+
+    fn forwarded(&self) -> Option<rewrite::Forwarded> {
+        let fields = self.settings.listener.http.forwarded;
+        (!fields.is_empty()).then_some(rewrite::Forwarded {
+            fields,
+            client: self.peer.ip(),
+            https: self.https,
+        })
+    }
+
+    fn request(&self, head: &RequestHead<'_>, length: usize, buffered: usize) -> Request {
+        let to = ToServer {
+            persistence: Persistence::KeepAlive,
+            forwarded: self.forwarded(),
+        };
+        let outgoing = match rewrite::request(head, &to) {
+            Cow::Borrowed(same) => Head::Same(length - same.len()..length),
+            Cow::Owned(new) => Head::New(new),
+        };
+        Request {
+            kind: head.kind(),
+            body: head.body(),
+            persistence: head.persistence(),
+            is_idempotent: is_idempotent(head.method()),
+            length,
+            whole: match head.body() {
+                Body::None => Some(length),
+                Body::Length(n) => usize::try_from(n)
+                    .ok()
+                    .map(|n| length.saturating_add(n))
+                    .filter(|n| *n <= buffered),
+                Body::Chunked | Body::UntilClose => None,
+            },
+            head: outgoing,
+        }
+    }
+}
+
+impl Head {
+    /// Its bytes; `buffer` still begins with the head that was read.
+    pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
+        match self {
+            Head::Same(range) => buffer.get(range.clone()).unwrap_or_default(),
+            Head::New(bytes) => bytes,
+        }
+    }
+}
+
+/// Where a request goes that is for this upstream.
+fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
+    let sticky = upstream.sticky().and_then(|name| head.cookie(name));
+    Goal::Upstream {
+        upstream: Arc::clone(upstream),
+        key: key(head, &upstream.key()),
+        sticky: sticky
+            .and_then(|v| std::str::from_utf8(v).ok())
+            .map(str::to_owned),
+    }
+}
+
+/// RFC 9110 section 9.2.2. Others that are idempotent are not known here.
+fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}

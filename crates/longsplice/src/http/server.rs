@@ -1,0 +1,99 @@
+//! A request's connection to its server.
+
+use std::sync::Arc;
+
+use longsplice_core::http::Body;
+use tokio::{net::TcpStream, time::Instant};
+
+use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
+use crate::{
+    client::Stream,
+    config::SourceAddress,
+    upstream::{Ask, Lease, Tenure, Unavailable},
+};
+
+/// A leased connection and what has passed over it.
+#[derive(Debug)]
+pub(super) struct AtServer {
+    pub(super) wire: Wire<TcpStream>,
+    pub(super) tenure: Tenure,
+    /// It has served a request before, and may be dead without our knowing.
+    pub(super) reused: bool,
+    /// The body of the request.
+    pub(super) upload: Passage,
+    /// The server takes no more of it.
+    pub(super) refuses: bool,
+    /// So many bytes at the front of the client's buffer are the request, while it may be sent again.
+    pub(super) kept: usize,
+    pub(super) sent_at: Instant,
+}
+
+impl AtServer {
+    pub(super) fn new(lease: Lease, body: Body) -> AtServer {
+        AtServer {
+            wire: Wire::new(lease.stream, Vec::new()),
+            tenure: lease.tenure,
+            reused: lease.reused,
+            upload: Passage::new(body),
+            refuses: false,
+            kept: 0,
+            sent_at: Instant::now(),
+        }
+    }
+
+    /// Nothing more of the request will be sent.
+    pub(super) fn is_sent(&self) -> bool {
+        self.upload.is_done() || self.refuses
+    }
+}
+
+impl Session<'_> {
+    /// A connection for a request, a new one if it must not be dead.
+    pub(super) async fn lease(
+        &mut self,
+        client: &Wire<Stream>,
+        to: &Goal,
+        fresh: bool,
+    ) -> Result<Result<Lease, Unavailable>, Late> {
+        let settings = Arc::clone(&self.settings);
+        let listener = &settings.listener;
+        let source = listener.intercept.as_ref();
+        let ask = Ask {
+            client: client.stream.socket(),
+            peer: self.peer,
+            local: self.local,
+            source: source.map_or(SourceAddress::Forwarder, |i| i.source),
+            key: None,
+            sticky: None,
+            fresh,
+            not: &[],
+        };
+        match to {
+            Goal::Upstream {
+                upstream,
+                key,
+                sticky,
+            } => {
+                let ask = Ask {
+                    key: key.as_deref(),
+                    sticky: sticky.as_deref(),
+                    ..ask
+                };
+                self.clock.told(upstream.lease(&ask)).await
+            }
+            Goal::Original => {
+                let splicer = self.service.splicer();
+                self.clock.told(settings.lease_original(&ask, splicer)).await
+            }
+        }
+    }
+    /// For the log, and for `on_change`.
+    pub(super) fn tell_server(&mut self, at: &AtServer) {
+        let server = at.tenure.server();
+        if let Some(decided) = &mut self.decided {
+            decided.server = Some(server.clone());
+            self.open.decide(Some(decided.clone()));
+        }
+        self.note(|told| told.at_server(server.name().to_owned()));
+    }
+}

@@ -1,0 +1,167 @@
+//! One client's connection, request after request.
+
+use std::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+
+use longsplice_core::http::{Limits, Persistence};
+
+use super::{
+    clock::Clock,
+    record::Told,
+    request::{Decision, Unread},
+    splice::Tunnel,
+    wire::Wire,
+};
+use crate::{
+    client::{Client, Hello, Stream},
+    listener::{Carried, Decided, Open, Service, Settings},
+};
+
+/// What the requests of a connection share.
+pub(super) struct Session<'a> {
+    /// Those of the request that is served.
+    pub(super) settings: Arc<Settings>,
+    pub(super) service: &'a Service,
+    pub(super) open: &'a Open,
+    pub(super) clock: Clock<'a>,
+    pub(super) limits: Limits,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) hello: Option<Hello>,
+    pub(super) https: bool,
+    /// Requests so far, with the one that is served.
+    pub(super) requests: u64,
+    pub(super) told: Option<Told>,
+    /// For `on_change`, where that wants to know.
+    pub(super) decided: Option<Decided>,
+    /// After a 101.
+    pub(super) tunnel: Option<Tunnel>,
+}
+
+/// Serves a client's requests until its connection ends; `settings` are those of its first request, later ones have those of
+/// their time.
+pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
+    let is_told = AtomicBool::new(false);
+    let mut session = Session {
+        settings: Arc::clone(settings),
+        service: open.service(),
+        open: &open,
+        clock: Clock::new(&is_told),
+        limits: limits(settings.listener.http.max_head),
+        peer: client.peer,
+        local: client.local,
+        https: !client.stream.is_plain(),
+        hello: client.hello,
+        requests: 0,
+        told: None,
+        decided: None,
+        tunnel: None,
+    };
+    let wire = Wire::new(client.stream, client.early);
+    {
+        let mut all = pin!(session.serve_all(wire));
+        let mut told = pin!(open.told_to_end());
+        poll_fn(|cx| {
+            if all.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // From then on no wait is longer than this one.
+            if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
+                is_told.store(true, Ordering::Relaxed);
+                return all.as_mut().poll(cx);
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+    let (tunnel, told) = (session.tunnel.take(), session.told.take());
+    let (Some(tunnel), Some(told)) = (tunnel, told) else {
+        return;
+    };
+    let (record, began) = told.into_parts();
+    let unsplice = session.settings.listener.unsplice;
+    let carried = |open, tenure| Carried {
+        open,
+        tenure: Some(tenure),
+        record,
+        began,
+    };
+    match tunnel {
+        Tunnel::Plain { pair, tenure } => carried(open, tenure).carry(pair, unsplice).await,
+        Tunnel::Tls {
+            client,
+            server,
+            tenure,
+        } => carried(open, tenure).relay(client, server, &[]).await,
+    }
+}
+
+fn limits(max_head: usize) -> Limits {
+    let default = Limits::default();
+    Limits {
+        head: max_head,
+        line: default.line.max(max_head / 2),
+        ..default
+    }
+}
+
+impl Session<'_> {
+    async fn serve_all(&mut self, mut client: Wire<Stream>) {
+        while let Some(next) = self.serve_one(client).await {
+            client = next;
+        }
+    }
+
+    /// Serves the next request; the connection, if another one may follow.
+    async fn serve_one(&mut self, mut client: Wire<Stream>) -> Option<Wire<Stream>> {
+        let read = self.read_head(&mut client).await;
+        self.requests += 1;
+        let length = match read {
+            Ok(length) => length,
+            Err(Unread::Ended(why)) => {
+                tracing::trace!(peer = %self.peer, why, "no further request");
+                if self.clock.is_told() {
+                    reset(client);
+                }
+                return None;
+            }
+            Err(Unread::Refused(refusal)) => {
+                self.tell(None);
+                self.refuse(client, &refusal).await;
+                return None;
+            }
+        };
+        self.settings = self.service.settings();
+        match self.decide(&client, length) {
+            Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
+            Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
+            Decision::Refuse(refusal) => {
+                self.refuse(client, &refusal).await;
+                None
+            }
+        }
+    }
+
+    /// Whether the client may send another request after this one, as far as we are concerned.
+    pub(super) fn persistence(&self) -> Persistence {
+        let is_last = self.requests >= self.settings.listener.http.max_requests;
+        match is_last || self.service.is_stopping() {
+            true => Persistence::Close,
+            false => Persistence::KeepAlive,
+        }
+    }
+}
+
+/// Closes so that nobody takes what was sent for whole.
+pub(super) fn reset(client: Wire<Stream>) {
+    // Where that fails the connection is gone.
+    let _ = client.stream.socket().set_zero_linger();
+}

@@ -1,0 +1,190 @@
+//! The rest of a reply: relayed here, or carried by the engine.
+
+use std::{future::poll_fn, sync::Arc};
+
+use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+use super::{
+    body::{Passage, Unseen},
+    clock::Late,
+    server::AtServer,
+    session::{Session, reset},
+    wire::Wire,
+};
+use crate::{access_log::End, client::Stream, upstream::Tenure};
+
+/// Two connections that are no longer HTTP.
+pub(super) enum Tunnel {
+    Plain {
+        pair: Pair,
+        tenure: Tenure,
+    },
+    Tls {
+        client: Box<TlsStream<TcpStream>>,
+        server: TcpStream,
+        tenure: Tenure,
+    },
+}
+
+/// What became of a reply.
+pub(super) enum Carried {
+    /// It has passed.
+    Whole(Wire<Stream>, AtServer),
+    /// It broke off, in this way.
+    Cut(Wire<Stream>, End),
+    /// Both connections are gone.
+    Over(End),
+}
+
+impl Session<'_> {
+    /// Passes the rest of a reply, long parts by the engine.
+    pub(super) async fn carry(
+        &mut self,
+        client: Wire<Stream>,
+        at: AtServer,
+        mut download: Passage,
+    ) -> Carried {
+        let carried = self.carry_on(client, at, &mut download).await;
+        self.note(|told| told.to_client(download.passed()));
+        carried
+    }
+
+    async fn carry_on(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut at: AtServer,
+        download: &mut Passage,
+    ) -> Carried {
+        let limit = self.settings.listener.http.body_timeout;
+        let mut may_splice = client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never;
+        while !download.is_done() {
+            if may_splice && self.is_worthwhile(download.unseen()) {
+                let (c, a, why) = match self.splice(client, at, download).await {
+                    Ok(back) => back,
+                    Err(carried) => return carried,
+                };
+                (client, at) = (c, a);
+                // Else the same condition would bring it back at once.
+                may_splice = why == Trap::Server;
+                continue;
+            }
+            let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
+            match self.clock.within(limit, step).await {
+                Ok(Ok(())) => {}
+                Ok(Err(broken)) => return Carried::Cut(client, broken.end()),
+                Err(Late) => return Carried::Cut(client, download.late()),
+            }
+        }
+        Carried::Whole(client, at)
+    }
+
+    fn is_worthwhile(&self, unseen: Unseen) -> bool {
+        let least = self.settings.listener.splice_from.unwrap_or(64 << 10).max(1);
+        match unseen {
+            Unseen::Bytes(n) => n >= least,
+            Unseen::All => true,
+        }
+    }
+
+    /// Lets the engine carry what need not be seen; both connections, and why they came back.
+    async fn splice(
+        &mut self,
+        client: Wire<Stream>,
+        mut at: AtServer,
+        download: &mut Passage,
+    ) -> Result<(Wire<Stream>, AtServer, Trap), Carried> {
+        let listener = Arc::clone(&self.settings.listener);
+        let buffer = client.buffer;
+        let stream = match client.stream.into_plain() {
+            Ok(stream) => stream,
+            Err(stream) => return Ok((Wire { stream, buffer }, at, Trap::Asked)),
+        };
+        // What the client sends meanwhile is its next request.
+        let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
+        let pair = Pair::new(stream, at.wire.stream)
+            .with_splice(listener.splice)
+            .with_detach(listener.detach);
+        let (pair, until, unseen) = match download.unseen() {
+            Unseen::Bytes(n) => (
+                pair.with_length(n),
+                conditions.or(Until::bytes_from(Side::Server, n)),
+                Some(n),
+            ),
+            Unseen::All => (pair, conditions, None),
+        };
+        let returned = match self.open.splice(pair, until).await {
+            Ok(Ended::Returned(returned)) => returned,
+            Ok(Ended::Closed(summary)) => return Err(Carried::Over(self.closed(&summary, unseen))),
+            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Stopped)),
+            Err(_) => return Err(Carried::Over(End::Reset)),
+        };
+        let passed = returned.passed[Side::Server.index()];
+        self.note(|told| told.passed(returned.id, returned.spliced, passed));
+        let _ = returned.set_reset_on_close(unseen.is_none());
+        let Returned {
+            client, server, why, ..
+        } = returned;
+        let stream = Stream::Plain(client);
+        let client = Wire { stream, buffer };
+        at.wire.stream = server;
+        match (download.went_by(passed), why) {
+            (Err(_), _) => Err(Carried::Cut(client, End::BadReply)),
+            (Ok(()), Trap::Idle) => Err(Carried::Cut(client, End::ServerTimeout)),
+            (Ok(()), why) => Ok((client, at, why)),
+        }
+    }
+
+    /// How a reply ended whose connections the engine closed; `unseen`: how much of it was to come.
+    fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
+        self.note(|told| told.closed(summary));
+        match unseen {
+            _ if summary.reset => End::Reset,
+            Some(n) if summary.bytes_to_client < n => End::ServerClosed,
+            _ => End::Complete,
+        }
+    }
+
+    /// Passes the head of a 101 on, and what stands behind it and the request; what follows is not ours to read.
+    pub(super) async fn tunnel(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut at: AtServer,
+        head: &[u8],
+        length: usize,
+    ) {
+        let listener = Arc::clone(&self.settings.listener);
+        let limit = listener.http.body_timeout;
+        let mut behind = std::mem::take(&mut at.wire.buffer);
+        behind.consume(length);
+        let early = async {
+            client.write_both(head, behind.data()).await?;
+            at.wire.write_both(client.buffer.data(), &[]).await
+        };
+        let begun = self.clock.within(limit, early).await;
+        self.note(|told| {
+            told.to_client((head.len() + behind.len()) as u64);
+            told.to_server(client.buffer.len() as u64);
+        });
+        if !matches!(begun, Ok(Ok(()))) {
+            self.over(End::ClientClosed);
+            return reset(client);
+        }
+        let tenure = at.tenure;
+        self.tunnel = Some(match client.stream {
+            Stream::Plain(socket) => {
+                let pair = Pair::new(socket, at.wire.stream)
+                    .with_splice(listener.splice)
+                    .with_detach(listener.detach)
+                    .with_rate_limit(listener.rate_limit);
+                Tunnel::Plain { pair, tenure }
+            }
+            Stream::Tls(client) => Tunnel::Tls {
+                client,
+                server: at.wire.stream,
+                tenure,
+            },
+        });
+    }
+}

@@ -1,0 +1,121 @@
+//! A connection and what was read of it.
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use super::buffer::Buffer;
+use crate::client::Stream;
+
+/// A stream that may say whether a read is worth a buffer.
+pub(super) trait Readable: AsyncRead + AsyncWrite + Unpin {
+    /// Ready when a read may bring something.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl Readable for TcpStream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(cx)
+    }
+}
+
+impl Readable for Stream {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(socket) => socket.poll_read_ready(cx),
+            // Some of it may be decrypted already.
+            Stream::Tls(_) => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// A write that failed.
+#[derive(Debug)]
+pub(super) struct NotWritten {
+    /// So many bytes went before.
+    pub(super) written: usize,
+    pub(super) error: io::Error,
+}
+
+/// A stream with what was read of it and not yet used.
+#[derive(Debug)]
+pub(super) struct Wire<S> {
+    pub(super) stream: S,
+    pub(super) buffer: Buffer,
+}
+
+impl<S: Readable> Wire<S> {
+    pub(super) fn new(stream: S, early: Vec<u8>) -> Wire<S> {
+        Wire {
+            stream,
+            buffer: Buffer::of(early),
+        }
+    }
+
+    /// Reads more; 0 at the end of the stream. Dropped before it is ready, it has read nothing.
+    pub(super) async fn read(&mut self) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_read(cx)).await
+    }
+
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.stream.poll_readable(cx)?.is_pending() {
+            self.buffer.rest();
+            return Poll::Pending;
+        }
+        let mut into = ReadBuf::new(self.buffer.space());
+        let polled = Pin::new(&mut self.stream).poll_read(cx, &mut into)?;
+        if polled.is_pending() {
+            self.buffer.rest();
+            return Poll::Pending;
+        }
+        let n = into.filled().len();
+        self.buffer.filled(n);
+        Poll::Ready(Ok(n))
+    }
+
+    /// Writes both, one after the other, in one call where the system takes it.
+    pub(super) async fn write_both(&mut self, first: &[u8], second: &[u8]) -> Result<(), NotWritten> {
+        let mut written = 0;
+        let all = first.len() + second.len();
+        while written < all {
+            let of_second = second
+                .get(written.saturating_sub(first.len())..)
+                .unwrap_or_default();
+            let of_first = first.get(written..).unwrap_or_default();
+            match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
+                Ok(n) => written += n,
+                Err(error) => return Err(NotWritten { written, error }),
+            }
+        }
+        let flushed = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await;
+        flushed.map_err(|error| NotWritten { written, error })
+    }
+
+    fn poll_write_both(
+        &mut self,
+        cx: &mut Context<'_>,
+        first: &[u8],
+        second: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        let n = match (first.is_empty(), second.is_empty()) {
+            (false, false) => {
+                ready!(stream.poll_write_vectored(cx, &[IoSlice::new(first), IoSlice::new(second)]))?
+            }
+            (false, true) => ready!(stream.poll_write(cx, first))?,
+            (true, _) => ready!(stream.poll_write(cx, second))?,
+        };
+        match n {
+            0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            n => Poll::Ready(Ok(n)),
+        }
+    }
+}

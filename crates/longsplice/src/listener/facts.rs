@@ -1,0 +1,119 @@
+//! What a decision was made on, kept to make it again.
+
+use std::net::IpAddr;
+
+use longsplice_core::route::Facts;
+
+/// More than most requests say; a decision on more is not made again. In bytes, for each open connection.
+pub const MAX_KEPT: usize = 4096;
+
+/// The facts of a decision, with a life of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptFacts {
+    client: IpAddr,
+    method: Option<String>,
+    host: Option<String>,
+    path: Option<String>,
+    query: Option<String>,
+    headers: Vec<(String, Vec<u8>)>,
+    sni: Option<String>,
+    alpn: Vec<Vec<u8>>,
+}
+
+impl KeptFacts {
+    /// A copy, with these header fields in the place of the facts' own; `None` if it would be longer than [`MAX_KEPT`].
+    pub fn keep<'h>(
+        facts: &Facts<'_>,
+        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
+    ) -> Option<KeptFacts> {
+        let mut room = MAX_KEPT;
+        let mut pay = |n: usize| -> Option<()> {
+            room = room.checked_sub(n)?;
+            Some(())
+        };
+        let mut own = |text: Option<&str>| -> Option<Option<String>> {
+            pay(text.map_or(0, str::len))?;
+            Some(text.map(str::to_owned))
+        };
+        let (method, host) = (own(facts.method)?, own(facts.host)?);
+        let (path, query, sni) = (own(facts.path)?, own(facts.query)?, own(facts.sni)?);
+        let mut kept = KeptFacts {
+            client: facts.client,
+            method,
+            host,
+            path,
+            query,
+            headers: Vec::new(),
+            sni,
+            alpn: Vec::new(),
+        };
+        for protocol in facts.alpn {
+            pay(protocol.len())?;
+            kept.alpn.push(protocol.clone());
+        }
+        for (name, value) in headers {
+            pay(name.len() + value.len())?;
+            kept.headers.push((name.to_owned(), value.to_owned()));
+        }
+        Some(kept)
+    }
+
+    /// To decide on.
+    pub fn facts(&self) -> Facts<'_> {
+        Facts {
+            client: self.client,
+            method: self.method.as_deref(),
+            host: self.host.as_deref(),
+            path: self.path.as_deref(),
+            query: self.query.as_deref(),
+            headers: &self.headers,
+            sni: self.sni.as_deref(),
+            alpn: &self.alpn,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsplice_core::route::NoHeaders;
+
+    use super::*;
+
+    fn facts<'a>(path: &'a str, alpn: &'a [Vec<u8>]) -> Facts<'a> {
+        Facts {
+            client: "198.18.0.1".parse().unwrap(),
+            method: Some("GET"),
+            host: Some("a.example"),
+            path: Some(path),
+            query: None,
+            headers: &NoHeaders,
+            sni: Some("b.example"),
+            alpn,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_says_the_same() {
+        let alpn = [b"h2".to_vec()];
+        let kept = KeptFacts::keep(&facts("/x", &alpn), [("x-tenant", &b"a"[..])].into_iter()).unwrap();
+        let again = kept.facts();
+        assert_eq!((again.method, again.host), (Some("GET"), Some("a.example")));
+        assert_eq!(
+            (again.path, again.query, again.sni),
+            (Some("/x"), None, Some("b.example"))
+        );
+        assert_eq!(again.alpn, alpn);
+        assert!(again.headers.any("X-Tenant", &mut |value| value == b"a"));
+    }
+
+    #[test]
+    fn too_much_is_not_kept() {
+        let rest = "GET".len() + "a.example".len() + "b.example".len();
+        let fits = "p".repeat(MAX_KEPT - rest);
+        assert!(KeptFacts::keep(&facts(&fits, &[]), std::iter::empty()).is_some());
+        let long = "p".repeat(MAX_KEPT - rest + 1);
+        assert_eq!(KeptFacts::keep(&facts(&long, &[]), std::iter::empty()), None);
+        let one = [("n", &b"v"[..])];
+        assert_eq!(KeptFacts::keep(&facts(&fits, &[]), one.into_iter()), None);
+    }
+}

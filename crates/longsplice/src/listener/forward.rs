@@ -1,0 +1,223 @@
+//! A connection of which nothing more has to be read: a server is chosen, and the pair is the engine's.
+
+use std::{io, sync::Arc, time::Instant};
+
+use longsplice_core::route::Facts;
+use longsplice_engine::{
+    Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
+};
+use longsplice_repair::unread;
+use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
+use tokio_rustls::server::TlsStream;
+
+use super::{Decided, Destination, KeptFacts, Open, Settings, connection::refuse};
+use crate::{
+    access_log::{AccessRecord, End},
+    client::{Client, Hello, Stream},
+    tls,
+    upstream::{Lease, Tenure, Upstream},
+};
+
+/// Forwards a connection that began at `began`, to its end or until it runs on in the kernel.
+pub(super) async fn forward(client: Client, settings: &Settings, open: Open, began: Instant) {
+    let mut carried = Carried {
+        record: AccessRecord::new(&settings.listener.name, client.peer),
+        tenure: None,
+        open,
+        began,
+    };
+    carried.record.sni = client.hello.as_ref().and_then(|hello| hello.sni.clone());
+    let lease = match carried.lease(&client, settings).await {
+        Ok(lease) => lease,
+        Err((end, reason)) => {
+            let record = carried.record.ended(began, end);
+            return refuse(
+                client.stream.into_socket(),
+                carried.open.service(),
+                record,
+                &reason,
+            );
+        }
+    };
+    carried.tenure = Some(lease.tenure);
+    let config = &settings.listener;
+    match client.stream {
+        Stream::Tls(stream) => carried.relay(stream, lease.stream, &client.early).await,
+        Stream::Plain(socket) => {
+            let mut server = lease.stream;
+            // A ClientHello fits a socket's buffer; a server that takes no byte of it is none.
+            let early = timeout(config.connect_timeout, server.write_all(&client.early)).await;
+            if let Err(error) = early.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                tracing::debug!(listener = config.name, peer = %client.peer, %error, "the server is gone");
+                return carried.finish(End::ServerClosed);
+            }
+            carried.record.bytes_to_server += client.early.len() as u64;
+            let pair = Pair::new(socket, server)
+                .with_splice(config.splice)
+                .with_detach(config.detach)
+                .with_rate_limit(config.rate_limit);
+            carried.carry(pair, config.unsplice).await;
+        }
+    }
+}
+
+/// A connection on its way.
+pub(crate) struct Carried {
+    pub(crate) open: Open,
+    /// It counts as one of its server's connections.
+    pub(crate) tenure: Option<Tenure>,
+    pub(crate) record: AccessRecord,
+    pub(crate) began: Instant,
+}
+
+impl Carried {
+    /// Decides where it goes, and connects. What is refused has a reason.
+    async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, (End, String)> {
+        let (upstream, decided) = self.decide(client, settings)?;
+        let splicer = self.open.service().splicer();
+        let leased = tokio::select! {
+            leased = settings.lease(upstream.as_ref(), client, splicer) => leased,
+            why = self.open.told_to_end() => return Err((why, "it was to end while it connected".into())),
+        };
+        let lease = leased.map_err(|error| (End::Unavailable, error.to_string()))?;
+        let server = lease.tenure.server();
+        self.record.server = Some(server.name().to_owned());
+        self.open.decide(Some(Decided {
+            server: Some(server.clone()),
+            ..decided
+        }));
+        Ok(lease)
+    }
+
+    fn decide(
+        &mut self,
+        client: &Client,
+        settings: &Settings,
+    ) -> Result<(Option<Arc<Upstream>>, Decided), (End, String)> {
+        let none = Hello::default();
+        let hello = client.hello.as_ref().unwrap_or(&none);
+        let facts = Facts {
+            sni: hello.sni.as_deref(),
+            alpn: &hello.alpn,
+            ..Facts::of_client(client.peer.ip())
+        };
+        let (route, destination) = settings.decide(&facts);
+        self.record.route = route.map(|route| route.name.clone());
+        let upstream = match destination {
+            Destination::Upstream(upstream) => Some(Arc::clone(upstream)),
+            Destination::Original => None,
+            Destination::Status(_) | Destination::Redirect(_) => {
+                return Err((End::Refused, "a route says so".into()));
+            }
+        };
+        self.record.upstream = upstream.as_ref().map(|upstream| upstream.name().to_owned());
+        let decided = Decided {
+            generation: settings.generation,
+            listener: Arc::clone(&settings.listener),
+            route: route.cloned(),
+            upstream: self.record.upstream.clone(),
+            server: None,
+            facts: match Decided::wants_facts(settings) {
+                true => KeptFacts::keep(&facts, std::iter::empty()),
+                false => None,
+            },
+        };
+        Ok((upstream, decided))
+    }
+
+    /// Forwards a pair to its end, however often it comes back.
+    pub(crate) async fn carry(mut self, mut pair: Pair, mut conditions: Until) {
+        let (name, peer) = (self.record.listener.clone(), self.record.client);
+        let mut until = conditions;
+        loop {
+            let returned = match self.open.splice(pair, until).await {
+                Ok(Ended::Closed(summary)) => return self.closed(&summary),
+                Ok(Ended::Detached(id)) => {
+                    tracing::debug!(listener = name, %peer, flow = %id, "detached: it runs on in the kernel");
+                    self.record.spliced = true;
+                    return self.open.detached(id, self.tenure, self.record, self.began);
+                }
+                Ok(Ended::Returned(returned)) => returned,
+                Err(error) => {
+                    tracing::warn!(listener = name, %peer, %error, "the connection was cut off");
+                    return self.finish(End::Reset);
+                }
+            };
+            let why = returned.why;
+            if returned.spliced {
+                tracing::debug!(listener = name, %peer, flow = %returned.id, why = why.as_str(), "unspliced");
+            }
+            self.record.add_returned(&returned);
+            until = until_passed(&returned, conditions);
+            pair = Pair::from(returned);
+            if why == Trap::Asked {
+                // Who wants it back wants it to stay, until it is asked to be spliced.
+                pair.splice = SplicePolicy::Never;
+                conditions = Until::closed();
+                until = conditions;
+            }
+        }
+    }
+
+    /// Passes on what is decrypted here: no segment of such a connection can be translated.
+    pub(crate) async fn relay(mut self, client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) {
+        // Told to end, both are dropped.
+        let _ = longsplice_repair::options::set_reset_on_close(&server, true);
+        let end = tokio::select! {
+            passed = tls::relay(client, server, early) => {
+                self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
+                self.record.bytes_to_server += passed.to_server;
+                self.record.bytes_to_client += passed.to_client;
+                match &passed.end {
+                    Ok(()) => End::Complete,
+                    Err(error) => {
+                        tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
+                        End::Reset
+                    }
+                }
+            }
+            why = self.open.told_to_end() => why,
+        };
+        self.record.relay_reason = Some(RelayReason::Tls);
+        self.finish(end);
+    }
+
+    fn closed(mut self, summary: &Summary) {
+        tracing::debug!(
+            listener = self.record.listener, peer = %self.record.client,
+            flow = %summary.id,
+            to_server = summary.bytes_to_server,
+            to_client = summary.bytes_to_client,
+            spliced = summary.spliced,
+            relay_reason = summary.relay_reason.map(|r| r.as_str()),
+            reset = summary.reset,
+            "connection ended"
+        );
+        self.record.add(summary);
+        let stopped = self.open.service().is_stopping() && summary.reset;
+        let end = match (self.open.to_end(), summary.reset) {
+            (Some(why), true) => why,
+            (None, true) if stopped => End::Stopped,
+            (None, true) => End::Reset,
+            (_, false) => End::Complete,
+        };
+        self.finish(end);
+    }
+
+    fn finish(self, end: End) {
+        self.open.service().finished(self.record.ended(self.began, end));
+    }
+}
+
+/// What was trapped has to pass before the condition counts again: where there is a protocol, its handler reads it.
+fn until_passed(returned: &Returned, conditions: Until) -> Until {
+    let (side, from) = match returned.why {
+        Trap::Client => (Side::Client, &returned.client),
+        Trap::Server => (Side::Server, &returned.server),
+        _ => return conditions,
+    };
+    if !conditions.is_data(side) {
+        return conditions;
+    }
+    conditions.with_data_beyond(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
+}

@@ -1,0 +1,69 @@
+//! Flows that nobody had waited for, taken back by command.
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use longsplice_engine::{Pair, Returned, Until};
+
+use super::{Open, Service, Shared, forward::Carried};
+use crate::access_log::AccessRecord;
+
+/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of
+/// its listener, or, where a predecessor had accepted it, of the one that has its address, whose limits do not refuse what is
+/// there already.
+pub(crate) fn spawn_reclaimed(
+    returned: Returned,
+    shared: &Shared,
+    listeners: &[(Arc<Service>, Vec<SocketAddr>)],
+) {
+    let (Ok(peer), Ok(local)) = (returned.client.peer_addr(), returned.client.local_addr()) else {
+        return tracing::debug!(flow = %returned.id, "it was reset while it came back");
+    };
+    let left = shared.tracker.take(returned.id);
+    let covers = |bound: &SocketAddr| {
+        bound.port() == local.port() && (bound.ip() == local.ip() || bound.ip().is_unspecified())
+    };
+    let of_address = || listeners.iter().find(|(_, bound)| bound.iter().any(covers));
+    let service = match &left {
+        Some(left) => Some(Arc::clone(&left.service)),
+        None => of_address().map(|(service, _)| Arc::clone(service)),
+    };
+    let Some(service) = service else {
+        return spawn_alone(returned, shared, peer);
+    };
+    let open = Open::new(
+        Arc::clone(&service),
+        service.slots.take_beyond(),
+        shared.resources.try_pair(),
+    );
+    let carried = match left {
+        Some(left) => {
+            open.decide(left.decided.map(|decided| *decided));
+            Carried {
+                open,
+                tenure: left.tenure,
+                record: left.record,
+                began: left.began,
+            }
+        }
+        None => Carried {
+            open,
+            tenure: None,
+            record: AccessRecord::new(&service.settings().listener.name, peer),
+            began: Instant::now(),
+        },
+    };
+    tracing::debug!(listener = carried.record.listener, %peer, flow = %returned.id, "taken back from the kernel");
+    tokio::spawn(carried.carry(Pair::from(returned), Until::closed()));
+}
+
+/// The listener that had accepted it is gone: nobody counts it.
+fn spawn_alone(returned: Returned, shared: &Shared, peer: SocketAddr) {
+    tracing::debug!(%peer, flow = %returned.id, "taken back from the kernel; it belongs to no listener");
+    let splicer = shared.splicer.clone();
+    tokio::spawn(async move {
+        match splicer.splice(returned, Until::closed()).await {
+            Ok(ended) => tracing::debug!(%peer, ?ended, "a connection of no listener"),
+            Err(error) => tracing::debug!(%peer, %error, "the connection was cut off"),
+        }
+    });
+}

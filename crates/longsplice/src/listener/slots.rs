@@ -1,0 +1,128 @@
+//! `max_connections`: how many connections a listener's process holds at once. The limit can change meanwhile.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// Places for connections.
+#[derive(Debug)]
+pub(super) struct Slots {
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    limit: Option<u32>,
+    taken: u32,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot(Arc<Slots>);
+
+impl Slots {
+    /// So many; `None`: no limit.
+    pub(super) fn new(limit: Option<u32>) -> Arc<Slots> {
+        Arc::new(Slots {
+            state: Mutex::new(State { limit, taken: 0 }),
+            freed: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the limit. Those that have a place beyond it keep it.
+    pub(super) fn set_limit(&self, limit: Option<u32>) {
+        self.state().limit = limit;
+        self.freed.notify_waiters();
+    }
+
+    /// A place, if there is one.
+    pub(super) fn try_take(self: &Arc<Self>) -> Option<Slot> {
+        let mut state = self.state();
+        if state.limit.is_some_and(|limit| state.taken >= limit) {
+            return None;
+        }
+        Some(self.taken(&mut state))
+    }
+
+    /// The same, whatever the limit.
+    pub(super) fn take_beyond(self: &Arc<Self>) -> Slot {
+        self.taken(&mut self.state())
+    }
+
+    fn taken(self: &Arc<Self>, state: &mut State) -> Slot {
+        state.taken = state.taken.saturating_add(1);
+        Slot(Arc::clone(self))
+    }
+
+    /// A place, once there is one. Cancel-safe.
+    pub(super) async fn take(self: &Arc<Self>) -> Slot {
+        loop {
+            let freed = self.freed.notified();
+            if let Some(slot) = self.try_take() {
+                return slot;
+            }
+            freed.await;
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.taken -= 1;
+        drop(state);
+        // All of them look: few wait, one for each address of the listener.
+        self.0.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_limit_holds_and_can_change() {
+        let slots = Slots::new(Some(1));
+        let first = slots.take().await;
+        assert!(slots.try_take().is_none());
+        slots.set_limit(Some(2));
+        let second = slots.try_take().expect("a place more");
+        slots.set_limit(Some(1));
+        drop(first);
+        assert!(slots.try_take().is_none(), "the second one has the only place");
+        drop(second);
+        assert!(slots.try_take().is_some());
+        slots.set_limit(None);
+        let many: Vec<_> = (0..100).map(|_| slots.try_take()).collect();
+        assert!(many.iter().all(Option::is_some));
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_of_a_free_place_and_of_a_higher_limit() {
+        for free in [true, false] {
+            let slots = Slots::new(Some(1));
+            let held = slots.try_take();
+            let waiting = Arc::clone(&slots);
+            let task = tokio::spawn(async move { waiting.take().await });
+            tokio::task::yield_now().await;
+            assert!(!task.is_finished());
+            match free {
+                true => drop(held),
+                false => slots.set_limit(Some(2)),
+            }
+            timeout(Duration::from_secs(5), task)
+                .await
+                .expect("in time")
+                .unwrap();
+        }
+    }
+}

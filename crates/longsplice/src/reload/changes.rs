@@ -1,0 +1,80 @@
+//! `on_change`: which open connections end because the configuration changed.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    config::{ListenerConfig, OnChange},
+    listener::{Decided, Destination, Settings},
+    upstream::{Server, Upstream},
+};
+
+/// The settings of the new generation, by listener.
+#[derive(Debug, Default)]
+pub(super) struct Next {
+    listeners: HashMap<String, Arc<Settings>>,
+}
+
+impl Next {
+    pub(super) fn new<'a>(settings: impl Iterator<Item = &'a Arc<Settings>>) -> Next {
+        Next {
+            listeners: settings
+                .map(|s| (s.listener.name.clone(), Arc::clone(s)))
+                .collect(),
+        }
+    }
+
+    /// Whether what was decided does not hold any more, as its listener understands it. A listener that is gone has its last word.
+    pub(super) fn ends(&self, decided: &Decided) -> bool {
+        let next = self.listeners.get(&decided.listener.name);
+        let how = next.map_or(decided.listener.on_change, |next| next.listener.on_change);
+        match (how, next) {
+            (OnChange::Keep, _) => false,
+            (OnChange::Recheck | OnChange::Reset, None) => true,
+            (OnChange::Reset, Some(next)) => has_changed(decided, next),
+            (OnChange::Recheck, Some(next)) => match &decided.facts {
+                Some(facts) => !arrives(decided, next.decide(&facts.facts()).1),
+                None => has_changed(decided, next),
+            },
+        }
+    }
+}
+
+/// Whether something of what decided is gone, or says something else.
+fn has_changed(decided: &Decided, next: &Settings) -> bool {
+    if !decides_alike(&decided.listener, &next.listener) {
+        return true;
+    }
+    let destination = match &decided.route {
+        Some(route) if !next.listener.routes.routes().contains(route) => return true,
+        Some(route) => next.destination(Some(route)),
+        None => next.destination(None),
+    };
+    !arrives(decided, destination)
+}
+
+/// Whether two versions of a listener treat a connection alike before its routes are asked.
+fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
+    a.protocol == b.protocol
+        && a.upstream == b.upstream
+        && a.intercept == b.intercept
+        && a.accept_proxy == b.accept_proxy
+        && a.tls.is_some() == b.tls.is_some()
+}
+
+/// Whether what was decided to go to its server goes there, or may, from this destination.
+fn arrives(decided: &Decided, destination: Destination<'_>) -> bool {
+    match (destination, &decided.upstream) {
+        (Destination::Upstream(upstream), Some(name)) => {
+            let server = decided.server.as_deref();
+            upstream.name() == name && server.is_none_or(|server| has(upstream, server))
+        }
+        (Destination::Original, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether it is still one of its servers.
+fn has(upstream: &Upstream, server: &Server) -> bool {
+    let _ = (upstream, server);
+    true
+}

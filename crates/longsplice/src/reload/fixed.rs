@@ -1,0 +1,78 @@
+//! What a reload cannot change: the engine was opened with it, or clients look for it.
+
+use longsplice_engine::SplicerConfig;
+
+use crate::config::Config;
+
+/// The keys that differ and need a restart, as they are written in the file.
+pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
+    // What is new in there has to be thought of here.
+    let SplicerConfig {
+        instance: _,
+        interfaces,
+        xdp,
+        xdp_mode,
+        max_flows,
+        max_dormant,
+        source_ports,
+        idle_timeout,
+        linger,
+    } = &next.splicer;
+    let before = &now.splicer;
+    let keys = [
+        ("instance", now.instance != next.instance),
+        ("admin", now.admin != next.admin),
+        ("interfaces", before.interfaces != *interfaces),
+        ("xdp", before.xdp != *xdp),
+        ("xdp_mode", before.xdp_mode != *xdp_mode),
+        ("max_flows", before.max_flows != *max_flows),
+        ("max_dormant", before.max_dormant != *max_dormant),
+        ("source_ports", before.source_ports != *source_ports),
+        ("idle_timeout", before.idle_timeout != *idle_timeout),
+        ("linger", before.linger != *linger),
+        ("log.format", now.log.format != next.log.format),
+    ];
+    keys.into_iter()
+        .filter_map(|(key, differs)| differs.then_some(key))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn parse(head: &str) -> Config {
+        let text = format!("{head}\n[[listener]]\nlisten = \"127.0.0.1:8080\"\nto = \"127.0.0.1:80\"\n");
+        config::parse(Path::new("x.toml"), &text).unwrap()
+    }
+
+    #[test]
+    fn each_key_that_needs_a_restart_is_named() {
+        let now = parse("");
+        for (head, key) in [
+            ("instance = \"b\"", "instance"),
+            ("admin = \"/run/b.sock\"", "admin"),
+            ("interfaces = [\"lo\"]", "interfaces"),
+            ("xdp = [\"eth0\"]", "xdp"),
+            ("max_flows = 70000", "max_flows"),
+            ("max_dormant = 10", "max_dormant"),
+            ("source_ports = \"20000-20009\"", "source_ports"),
+            ("idle_timeout = \"1h\"", "idle_timeout"),
+            ("linger = \"1s\"", "linger"),
+            ("[log]\nformat = \"json\"", "log.format"),
+        ] {
+            assert_eq!(differing(&now, &parse(head)), [key], "{head}");
+        }
+        for head in [
+            "grace = \"1s\"",
+            "shutdown = \"end\"",
+            "[log]\nlevel = \"debug\"",
+            "on_change = \"reset\"",
+        ] {
+            assert_eq!(differing(&now, &parse(head)), [""; 0], "{head}");
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! A configuration in the place of another: all of it, or nothing.
+//!
+//! What can fail comes first, and nothing is in force by then: the file, new sockets, certificates, the access log's file, at last
+//! the rules for packets. Then the listeners change their settings at once ([`Shared::switch`]).
+
+mod board;
+mod changes;
+mod fixed;
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+
+use longsplice_engine::Splicer;
+use serde::{Deserialize, Serialize};
+
+pub use board::{Board, FailedReload, GenerationStatus, Listeners};
+
+use crate::{
+    access_log::{End, LogTarget, OpenError},
+    config::{Config, ConfigError, ListenerConfig},
+    listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
+    logging,
+    rulebook::{RuleBook, SetupError},
+    tls::{Terminator, TerminatorError},
+    upstream::Upstreams,
+};
+
+/// Reads the configuration once more, as the command line has it.
+pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
+
+/// Why a configuration could not take the place of the one in force, which still is.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// There is nothing to read.
+    #[error("this daemon was started without a file: there is nothing to load again")]
+    NoFile,
+    /// The file.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// What needs a restart.
+    #[error(
+        "{} cannot be changed without a restart: put {} back, or restart the daemon (spliced connections run on meanwhile)",
+        list(.0), if .0.len() == 1 { "it" } else { "them" }
+    )]
+    Fixed(Vec<&'static str>),
+    /// An address.
+    #[error("{error}{}", beside(.old))]
+    Bind {
+        /// What the system said.
+        error: BindError,
+        /// An address that this daemon listens on, and that is in the way.
+        old: Option<SocketAddr>,
+    },
+    /// A certificate or key.
+    #[error("listener {0}: {1}")]
+    Tls(String, TerminatorError),
+    /// The access log.
+    #[error("{0}")]
+    Log(#[from] OpenError),
+    /// Rules and routes.
+    #[error("{0}")]
+    Rules(#[from] SetupError),
+    /// A socket cannot intercept.
+    #[error("listener {0} cannot intercept: {1}")]
+    Intercept(String, std::io::Error),
+}
+
+fn list(keys: &[&'static str]) -> String {
+    keys.iter()
+        .map(|k| format!("`{k}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn beside(old: &Option<SocketAddr>) -> String {
+    match old {
+        Some(old) => format!(
+            "; this daemon listens on {old} itself, and cannot have both for the moment of the change: restart it instead \
+             (spliced connections run on meanwhile)"
+        ),
+        None => String::new(),
+    }
+}
+
+/// What a reload has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// The number of the generation that is in force now.
+    pub generation: u64,
+    /// Listeners that are new.
+    pub added: Vec<String>,
+    /// Listeners that are gone.
+    pub removed: Vec<String>,
+    /// How many there are.
+    pub listeners: usize,
+    /// Open connections that were ended, as `on_change` says.
+    pub ended: usize,
+}
+
+/// The configuration in force, and what it consists of.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    pub(crate) config: Config,
+    generation: u64,
+    shared: Arc<Shared>,
+    upstreams: Arc<Upstreams>,
+    services: Vec<Arc<Service>>,
+    sockets: Vec<Socket>,
+    rules: Arc<RuleBook>,
+    board: Arc<Board>,
+}
+
+/// What is ready to be put in force.
+struct Ready {
+    listening: Vec<Listening>,
+    terminators: HashMap<String, Arc<Terminator>>,
+    log: Option<LogTarget>,
+}
+
+/// Takes all addresses of a configuration.
+pub(crate) fn bind_all(config: &Config) -> Result<Vec<Bound>, BindError> {
+    addresses(config)
+        .map(|(address, l)| Bound::bind(address, l.intercept.is_some()))
+        .collect()
+}
+
+fn addresses(config: &Config) -> impl Iterator<Item = (SocketAddr, &ListenerConfig)> {
+    let of_one = |l: &'_ ListenerConfig| l.listen.clone();
+    config
+        .listeners
+        .iter()
+        .flat_map(move |l| of_one(l).into_iter().map(move |address| (address, l)))
+}
+
+fn terminators(config: &Config) -> Result<HashMap<String, Arc<Terminator>>, ReloadError> {
+    let mut all = HashMap::new();
+    for listener in &config.listeners {
+        let terminator = Terminator::of(listener).map_err(|e| ReloadError::Tls(listener.name.clone(), e))?;
+        all.extend(terminator.map(|terminator| (listener.name.clone(), terminator)));
+    }
+    Ok(all)
+}
+
+impl InForce {
+    /// Puts the first configuration in force.
+    ///
+    /// # Errors
+    /// Everything but a file and what is fixed.
+    pub(crate) async fn start(
+        config: Config,
+        bound: Vec<Bound>,
+        shared: Arc<Shared>,
+    ) -> Result<InForce, ReloadError> {
+        let terminators = terminators(&config)?;
+        if let Some(log) = &config.operations.access_log {
+            shared.access_log.set(Some(LogTarget::open(log)?));
+        }
+        let upstreams = Arc::new(Upstreams::new(&config, &shared.splicer));
+        let generation = 1;
+        let mut listening = Vec::new();
+        for bound in bound {
+            listening.push(
+                bound
+                    .listen()
+                    .map_err(|error| ReloadError::Bind { error, old: None })?,
+            );
+        }
+        let settings = settings(&config, generation, &upstreams, &terminators);
+        let services: Vec<_> = settings
+            .into_iter()
+            .map(|s| Service::new(s, Arc::clone(&shared)))
+            .collect();
+        let mut listening = listening.into_iter();
+        let mut sockets = Vec::new();
+        for service in &services {
+            let many = service.settings().listener.listen.len();
+            for listening in listening.by_ref().take(many) {
+                listening.prepare(service).await;
+                sockets.push(Socket::serve(listening, Arc::clone(service)));
+            }
+        }
+        // Where a rule delivers to, somebody listens by now.
+        let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
+        let board = Arc::new(Board::new(shown(&services, &sockets)));
+        Ok(InForce {
+            config,
+            generation,
+            shared,
+            upstreams,
+            services,
+            sockets,
+            rules,
+            board,
+        })
+    }
+
+    pub(crate) fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
+    pub(crate) fn rules(&self) -> &Arc<RuleBook> {
+        &self.rules
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Returns when all sockets are closed, which they are soon after the daemon begins to shut down.
+    pub(crate) async fn closed(&mut self) {
+        for socket in self.sockets.drain(..) {
+            socket.closed().await;
+        }
+    }
+
+    /// Loads the configuration again. What fails has changed nothing, and is to be seen in `status`.
+    ///
+    /// # Errors
+    /// [`ReloadError`].
+    pub(crate) async fn reload(&mut self, load: Option<&Load>) -> Result<Reloaded, ReloadError> {
+        let done = self.try_reload(load).await;
+        match &done {
+            Ok(done) => tracing::info!(
+                generation = done.generation,
+                listeners = done.listeners,
+                added = ?done.added,
+                removed = ?done.removed,
+                ended = done.ended,
+                "the configuration was loaded again"
+            ),
+            Err(error) => {
+                self.board.show_failure(&error.to_string());
+                tracing::error!("the configuration stays as it is: {error}");
+            }
+        }
+        done
+    }
+
+    async fn try_reload(&mut self, load: Option<&Load>) -> Result<Reloaded, ReloadError> {
+        let load = load.ok_or(ReloadError::NoFile)?;
+        let next = tokio::task::block_in_place(load)?;
+        let fixed = fixed::differing(&self.config, &next);
+        if !fixed.is_empty() {
+            return Err(ReloadError::Fixed(fixed));
+        }
+        let ready = self.ready(&next).await?;
+        // The last thing that can fail, and the first that is seen from outside.
+        self.rules.change(&next).await?;
+        Ok(self.put_in_force(next, ready).await)
+    }
+
+    /// Gets what the next configuration needs beyond what is there.
+    async fn ready(&self, next: &Config) -> Result<Ready, ReloadError> {
+        let terminators = terminators(next)?;
+        let log = next
+            .operations
+            .access_log
+            .as_ref()
+            .map(LogTarget::open)
+            .transpose()?;
+        let mut listening = Vec::new();
+        for (address, listener) in addresses(next) {
+            let intercepts = listener.intercept.is_some();
+            match self.sockets.iter().find(|s| s.configured() == address) {
+                Some(socket) if intercepts => socket
+                    .intercept()
+                    .map_err(|error| ReloadError::Intercept(listener.name.clone(), error))?,
+                Some(_) => {}
+                None => {
+                    let bound = Bound::bind(address, intercepts).and_then(Bound::listen);
+                    listening.push(bound.map_err(|error| self.bind_error(error, address))?);
+                }
+            }
+        }
+        Ok(Ready {
+            listening,
+            terminators,
+            log,
+        })
+    }
+
+    fn bind_error(&self, error: BindError, address: SocketAddr) -> ReloadError {
+        let clash = |old: &SocketAddr| crate::config::rules::overlap(address, *old).is_some();
+        let old = self.sockets.iter().map(Socket::configured).find(clash);
+        ReloadError::Bind { error, old }
+    }
+
+    /// Nothing fails any more.
+    async fn put_in_force(&mut self, next: Config, ready: Ready) -> Reloaded {
+        let Ready {
+            listening,
+            terminators,
+            log,
+        } = ready;
+        self.generation += 1;
+        self.upstreams = Arc::new(self.upstreams.next(&next, &self.shared.splicer));
+        let settings = settings(&next, self.generation, &self.upstreams, &terminators);
+        let mut before: HashMap<String, Arc<Service>> = std::mem::take(&mut self.services)
+            .into_iter()
+            .map(|service| (service.settings().listener.name.clone(), service))
+            .collect();
+        let mut added = Vec::new();
+        let mut switch = Vec::new();
+        for settings in settings {
+            let name = settings.listener.name.clone();
+            self.services.push(match before.remove(&name) {
+                Some(service) => {
+                    switch.push((Arc::clone(&service), Arc::new(settings)));
+                    service
+                }
+                None => {
+                    added.push(name);
+                    Service::new(settings, Arc::clone(&self.shared))
+                }
+            });
+        }
+        let mut removed: Vec<String> = before.into_keys().collect();
+        removed.sort();
+        self.shared.switch(|| {
+            switch
+                .into_iter()
+                .for_each(|(service, settings)| service.put(settings))
+        });
+        self.shared.access_log.set(log);
+        self.move_sockets(listening).await;
+        self.rules.trim().await;
+        logging::set_level(next.log.level);
+        self.config = next;
+        self.board
+            .show(self.generation, shown(&self.services, &self.sockets));
+        let ended = self.end_changed().await;
+        Reloaded {
+            generation: self.generation,
+            added,
+            removed,
+            listeners: self.services.len(),
+            ended,
+        }
+    }
+
+    /// Gives each address its socket and each socket its listener, and closes those that nobody wants.
+    async fn move_sockets(&mut self, listening: Vec<Listening>) {
+        let mut old = std::mem::take(&mut self.sockets);
+        let mut new = listening;
+        for service in &self.services {
+            for address in &service.settings().listener.listen {
+                if let Some(n) = old.iter().position(|s| s.configured() == *address) {
+                    let socket = old.swap_remove(n);
+                    socket.hand_to(service);
+                    socket.prepare().await;
+                    self.sockets.push(socket);
+                } else if let Some(n) = new.iter().position(|l| l.configured() == *address) {
+                    let listening = new.swap_remove(n);
+                    listening.prepare(service).await;
+                    self.sockets.push(Socket::serve(listening, Arc::clone(service)));
+                }
+            }
+        }
+        old.into_iter().for_each(Socket::close);
+    }
+
+    /// Ends the open connections that the new configuration does not want any more.
+    async fn end_changed(&self) -> usize {
+        let settings: Vec<_> = self.services.iter().map(|s| s.settings()).collect();
+        let next = changes::Next::new(settings.iter());
+        let (open, left) = self
+            .shared
+            .tracker
+            .end_where(End::Changed, |decided| next.ends(decided));
+        open + end_flows(&self.shared.splicer, left).await
+    }
+}
+
+/// Ends flows that no handler has; how many.
+async fn end_flows(splicer: &Splicer, flows: Vec<longsplice_engine::FlowId>) -> usize {
+    let mut ended = 0;
+    for id in flows {
+        match splicer.request_end(id).await {
+            Ok(()) => ended += 1,
+            Err(error) => tracing::debug!(flow = %id, %error, "it has ended by itself"),
+        }
+    }
+    ended
+}
+
+fn settings(
+    config: &Config,
+    generation: u64,
+    upstreams: &Arc<Upstreams>,
+    terminators: &HashMap<String, Arc<Terminator>>,
+) -> Vec<Settings> {
+    let of_one = |listener: &ListenerConfig| Settings {
+        generation,
+        listener: Arc::new(listener.clone()),
+        upstreams: Arc::clone(upstreams),
+        terminator: terminators.get(&listener.name).cloned(),
+    };
+    config.listeners.iter().map(of_one).collect()
+}
+
+fn shown(services: &[Arc<Service>], sockets: &[Socket]) -> Listeners {
+    let bound = |service: &Arc<Service>| {
+        let listen = &service.settings().listener.listen;
+        let of_it = sockets.iter().filter(|s| listen.contains(&s.configured()));
+        of_it.map(Socket::address).collect()
+    };
+    services.iter().map(|s| (Arc::clone(s), bound(s))).collect()
+}

@@ -1,0 +1,240 @@
+//! Servers that die, that answer wrongly, and that come back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+const QUICK: &str = "interval = \"20ms\", timeout = \"500ms\", rise = 2, fall = 2";
+
+#[tokio::test]
+async fn checks_take_a_server_down_and_bring_it_back() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let servers = list(&[a.address, b.address]);
+    let u = upstream(&format!(
+        "{servers}\npassive = {{ failures = 0 }}\nhealth = {{ tcp = true, {QUICK} }}"
+    ));
+    let guest = Guest::new().await;
+    until("both were checked", || {
+        u.status()
+            .servers
+            .iter()
+            .all(|s| s.last_check.as_ref().is_some_and(|c| c.good))
+    })
+    .await;
+    let at = b.address;
+    drop(b);
+    until("it is down", || u.server(1).state == "down").await;
+    let why = u.server(1).last_check.unwrap().why.unwrap();
+    assert!(why.contains("Connection refused"), "{why}");
+    let failures = u.server(1).connect_failures_total;
+    for _ in 0..6 {
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
+    }
+    assert_eq!(
+        u.server(1).connect_failures_total,
+        failures,
+        "it was tried although it is down"
+    );
+    let _b = Backend::at(at).await;
+    until("it is up", || u.server(1).state == "up").await;
+    let mut both = [
+        u.lease_for(&guest).await.unwrap().address(),
+        u.lease_for(&guest).await.unwrap().address(),
+    ];
+    both.sort();
+    let mut expected = [a.address, at];
+    expected.sort();
+    assert_eq!(both, expected);
+}
+
+/// Answers each connection with this status, and notes what it was asked.
+async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, Task) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = Task::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = vec![0; 4096];
+            let n = stream.read(&mut request).await.unwrap_or(0);
+            *asked.lock().unwrap() = String::from_utf8_lossy(&request[..n]).into_owned();
+            let _ = stream
+                .write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes())
+                .await;
+        }
+    });
+    (address, task)
+}
+
+#[tokio::test]
+async fn a_page_decides() {
+    let asked = Arc::new(Mutex::new(String::new()));
+    let (good, _good) = http("204 No Content", Arc::clone(&asked)).await;
+    let (bad, _bad) = http("503 Later", Arc::default()).await;
+    let u = upstream(&format!(
+        "{}\nhealth = {{ http = \"/health?x=1\", host = \"h.example\", status = \"200-299\", {QUICK} }}",
+        list(&[good, bad])
+    ));
+    // The first check alone decides.
+    until("they were checked", || {
+        u.status().servers.iter().all(|s| s.last_check.is_some())
+    })
+    .await;
+    assert_eq!(
+        (u.server(0).state.as_str(), u.server(1).state.as_str()),
+        ("up", "down")
+    );
+    let why = u.server(1).last_check.unwrap().why.unwrap();
+    assert_eq!(why, "its status is 503, not one of 200-299");
+    let asked = asked.lock().unwrap().clone();
+    assert!(
+        asked.starts_with("GET /health?x=1 HTTP/1.1\r\nHost: h.example\r\n"),
+        "{asked}"
+    );
+    let why = upstream(&list(&[bad])).lease_for(&Guest::new().await).await;
+    assert!(why.is_ok(), "without checks nobody knows");
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_down() {
+    let a = Backend::new().await;
+    let u = upstream(&format!(
+        "{}\nhealth = {{ http = \"/\", interval = \"10ms\", timeout = \"20ms\" }}",
+        list(&[a.address])
+    ));
+    until("it is down", || u.server(0).state == "down").await;
+    let why = u.lease_for(&Guest::new().await).await.unwrap_err();
+    assert_eq!(why.status(), 503);
+    assert!(why.to_string().contains("1 down"), "{why}");
+}
+
+#[tokio::test]
+async fn failures_take_a_server_out_for_a_while() {
+    let (a, gone) = (Backend::new().await, closed().await);
+    let u = upstream(&format!(
+        "{}\npassive = {{ failures = 3, period = \"10s\", out_for = \"300ms\" }}",
+        list(&[a.address, gone])
+    ));
+    let guest = Guest::new().await;
+    for _ in 0..20 {
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
+    }
+    assert_eq!(
+        (u.server(1).state.as_str(), u.server(1).connect_failures_total),
+        ("out", 3)
+    );
+    let back = Backend::at(gone).await;
+    until("it is on trial", || u.server(1).state == "up").await;
+    let mut got = 0;
+    for _ in 0..4 {
+        got += usize::from(u.lease_for(&guest).await.unwrap().address() == back.address);
+    }
+    assert_eq!(got, 2);
+}
+
+#[tokio::test]
+async fn replies_count_too_and_the_last_server_is_never_out() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let u = upstream(&format!(
+        "{}\npassive = {{ failures = 2, out_for = \"60s\", status = true }}",
+        list(&[a.address, b.address])
+    ));
+    let guest = Guest::new().await;
+    let fail = async |server: SocketAddr| {
+        let all: Vec<_> = [
+            u.lease_for(&guest).await.unwrap(),
+            u.lease_for(&guest).await.unwrap(),
+        ]
+        .into();
+        let one = all.into_iter().find(|l| l.address() == server).unwrap();
+        one.tenure.answered(502, Duration::from_millis(1));
+        one.tenure.failed(Failure::Timeout);
+    };
+    fail(a.address).await;
+    assert_eq!(
+        (u.server(0).state.as_str(), u.server(0).replies_total),
+        ("out", [0, 0, 0, 0, 1])
+    );
+    for _ in 0..4 {
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), b.address);
+    }
+    let lease = u.lease_for(&guest).await.unwrap();
+    lease.tenure.failed(Failure::Closed);
+    lease.tenure.failed(Failure::Malformed);
+    assert_eq!(u.server(1).state, "out");
+    // Both are in doubt now: both serve.
+    let mut both = Vec::new();
+    for _ in 0..4 {
+        both.push(u.lease_for(&guest).await.unwrap().address());
+    }
+    assert!(both.contains(&a.address) && both.contains(&b.address), "{both:?}");
+}
+
+#[tokio::test]
+async fn what_this_host_lacks_is_no_fault_of_the_server() {
+    use super::super::lease::is_of_the_server;
+    let refused = TcpStream::connect(closed().await).await.unwrap_err();
+    assert!(is_of_the_server(&refused));
+    for ours in [nix::libc::EMFILE, nix::libc::EADDRNOTAVAIL, nix::libc::ENOBUFS] {
+        assert!(
+            !is_of_the_server(&std::io::Error::from_raw_os_error(ours)),
+            "{ours}"
+        );
+    }
+}
+
+/// Clients that come all the time while a server dies, is out, and comes back: none of them is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_refused_while_a_server_dies_and_comes_back() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let u = upstream(&format!(
+        "{}\nhealth = {{ tcp = true, {QUICK} }}",
+        list(&[a.address, b.address])
+    ));
+    let stop = Arc::new(AtomicBool::new(false));
+    let served = Arc::new(AtomicU64::new(0));
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            let (u, stop, served) = (Arc::clone(&u), Arc::clone(&stop), Arc::clone(&served));
+            tokio::spawn(async move {
+                let guest = Guest::new().await;
+                while !stop.load(Ordering::Relaxed) {
+                    let lease = u.lease_for(&guest).await.unwrap();
+                    served.fetch_add(1, Ordering::Relaxed);
+                    lease.tenure.give_back(lease.stream);
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    let more = async || {
+        let before = served.load(Ordering::Relaxed);
+        until("clients go on", || served.load(Ordering::Relaxed) > before + 200).await;
+    };
+    more().await;
+    let at = b.address;
+    drop(b);
+    until("it is down", || u.server(1).state == "down").await;
+    more().await;
+    let before = u.server(1).requests_total;
+    let _b = Backend::at(at).await;
+    until("it serves again", || u.server(1).requests_total > before).await;
+    more().await;
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn checks_end_with_their_upstream() {
+    let a = Backend::new().await;
+    let all = upstreams(&format!(
+        "{}\nhealth = {{ tcp = true, interval = \"10ms\" }}",
+        list(&[a.address])
+    ));
+    a.accept().await;
+    let roster = Arc::downgrade(&all.get("u").unwrap().roster);
+    drop(all);
+    until("nobody holds it", || roster.upgrade().is_none()).await;
+}

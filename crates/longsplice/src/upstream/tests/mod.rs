@@ -1,0 +1,185 @@
+//! Upstreams at work, over real sockets on the loopback.
+
+mod health;
+mod idle;
+mod leases;
+mod names;
+mod queue;
+mod reload;
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use longsplice_engine::{OpenError, Splicer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time,
+};
+
+use super::{names::Names, task::Task, *};
+use crate::config::{self, Config, SourceAddress};
+
+/// Long for anything on the loopback.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server that hands out what it accepts. It refuses once it is dropped.
+struct Backend {
+    address: SocketAddr,
+    accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<TcpStream>>,
+    _task: Task,
+}
+
+impl Backend {
+    async fn new() -> Backend {
+        Backend::at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    async fn at(address: SocketAddr) -> Backend {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        let listener = socket.listen(1024).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, accepted) = mpsc::unbounded_channel();
+        let task = Task::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                if sender.send(stream).is_err() {
+                    return;
+                }
+            }
+        });
+        Backend {
+            address,
+            accepted: tokio::sync::Mutex::new(accepted),
+            _task: task,
+        }
+    }
+
+    async fn accept(&self) -> TcpStream {
+        let next = async { self.accepted.lock().await.recv().await };
+        time::timeout(PATIENCE, next).await.unwrap().unwrap()
+    }
+}
+
+/// An address where nobody listens.
+async fn closed() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// Leg A: a connection, of which nothing is read.
+struct Guest {
+    near: TcpStream,
+    _far: TcpStream,
+}
+
+impl Guest {
+    async fn new() -> Guest {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap());
+        let (far, near) = tokio::join!(far, listener.accept());
+        Guest {
+            near: near.unwrap().0,
+            _far: far.unwrap(),
+        }
+    }
+
+    fn ask(&self) -> Ask<'_> {
+        Ask {
+            client: &self.near,
+            peer: self.near.peer_addr().unwrap(),
+            local: self.near.local_addr().unwrap(),
+            source: SourceAddress::Forwarder,
+            key: None,
+            sticky: None,
+            fresh: false,
+            not: &[],
+        }
+    }
+}
+
+/// A configuration whose one upstream, `u`, has these keys.
+fn config(keys: &str) -> Config {
+    let text =
+        format!("[[upstream]]\nname = \"u\"\n{keys}\n[[listener]]\nlisten = \":1\"\nupstream = \"u\"\n");
+    config::parse(Path::new("test.toml"), &text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
+}
+
+/// The value of `servers`.
+fn list(addresses: &[SocketAddr]) -> String {
+    let quoted: Vec<_> = addresses.iter().map(|a| format!("\"{a}\"")).collect();
+    format!("servers = [{}]", quoted.join(", "))
+}
+
+fn splicer() -> Splicer {
+    Splicer::relay_only(Default::default(), OpenError::Unsupported("a test".into()))
+}
+
+fn upstreams(keys: &str) -> Upstreams {
+    Upstreams::new(&config(keys), &splicer())
+}
+
+fn upstream(keys: &str) -> Arc<Upstream> {
+    Arc::clone(upstreams(keys).get("u").unwrap())
+}
+
+/// The same with names looked up at this name server.
+fn with_names(keys: &str, name_server: SocketAddr) -> Arc<Upstream> {
+    let names = Arc::new(Names::of_server(name_server));
+    let all = Upstreams::build(&config(keys), &splicer(), None, &names);
+    Arc::clone(all.get("u").unwrap())
+}
+
+impl Upstream {
+    async fn lease_for(self: &Arc<Self>, guest: &Guest) -> Result<Lease, Unavailable> {
+        self.lease(&guest.ask()).await
+    }
+
+    fn status(&self) -> UpstreamStatus {
+        self.roster.status()
+    }
+
+    fn server(&self, n: usize) -> ServerStatus {
+        self.status().servers[n].clone()
+    }
+}
+
+impl Lease {
+    fn address(&self) -> SocketAddr {
+        self.tenure.server().address()
+    }
+
+    fn port(&self) -> u16 {
+        self.stream.local_addr().unwrap().port()
+    }
+}
+
+/// Waits until something is so that nobody tells.
+async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let waited = async {
+        while !so() {
+            time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let done = time::timeout(PATIENCE, waited).await;
+    assert!(done.is_ok(), "{what}: it never came to that");
+}
+
+/// What is collected by tasks.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<usize>>>);
+
+impl Notes {
+    fn add(&self, note: usize) {
+        self.0.lock().unwrap().push(note);
+    }
+
+    fn all(&self) -> Vec<usize> {
+        self.0.lock().unwrap().clone()
+    }
+}

@@ -1,0 +1,252 @@
+//! Names whose addresses come and go, with a name server of the test's own.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use hickory_resolver::proto::{
+    op::{Message, ResponseCode},
+    rr::{
+        Name, RData, Record, RecordType,
+        rdata::{A, AAAA, SRV},
+    },
+};
+use tokio::net::UdpSocket;
+
+use super::*;
+
+type Zone = HashMap<(String, RecordType), Vec<RData>>;
+
+/// Answers over UDP what its zone has, with a TTL of a second; counts questions.
+struct NameServer {
+    address: SocketAddr,
+    zone: Arc<Mutex<Zone>>,
+    mute: Arc<Mutex<bool>>,
+    _task: Task,
+}
+
+impl NameServer {
+    async fn new() -> NameServer {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (zone, mute) = (Arc::<Mutex<Zone>>::default(), Arc::<Mutex<bool>>::default());
+        let (of_task, is_mute) = (Arc::clone(&zone), Arc::clone(&mute));
+        let task = Task::spawn(async move {
+            let mut bytes = vec![0; 4096];
+            while let Ok((n, from)) = socket.recv_from(&mut bytes).await {
+                if *is_mute.lock().unwrap() {
+                    continue;
+                }
+                let answer = answer(&bytes[..n], &of_task.lock().unwrap());
+                let _ = socket.send_to(&answer, from).await;
+            }
+        });
+        NameServer {
+            address,
+            zone,
+            mute,
+            _task: task,
+        }
+    }
+
+    fn set(&self, name: &str, addresses: &[IpAddr]) {
+        let mut zone = self.zone.lock().unwrap();
+        let of = |v4: bool| {
+            addresses
+                .iter()
+                .filter(move |a| a.is_ipv4() == v4)
+                .map(|a| match a {
+                    IpAddr::V4(ip) => RData::A(A(*ip)),
+                    IpAddr::V6(ip) => RData::AAAA(AAAA(*ip)),
+                })
+        };
+        zone.insert((format!("{name}."), RecordType::A), of(true).collect());
+        zone.insert((format!("{name}."), RecordType::AAAA), of(false).collect());
+    }
+
+    fn set_service(&self, name: &str, records: &[(u16, u16, u16, &str)]) {
+        let srv = |&(priority, weight, port, target): &(u16, u16, u16, &str)| {
+            RData::SRV(SRV::new(priority, weight, port, Name::from_str(target).unwrap()))
+        };
+        let records = records.iter().map(srv).collect();
+        self.zone
+            .lock()
+            .unwrap()
+            .insert((format!("{name}."), RecordType::SRV), records);
+    }
+}
+
+fn answer(question: &[u8], zone: &Zone) -> Vec<u8> {
+    let question = Message::from_vec(question).unwrap();
+    let query = question.queries[0].clone();
+    let name = query.name().to_string().to_lowercase();
+    let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
+    answer.add_query(query.clone());
+    match zone.get(&(name.clone(), query.query_type())) {
+        Some(data) => {
+            for data in data {
+                answer.add_answer(Record::from_rdata(query.name().clone(), 1, data.clone()));
+            }
+        }
+        None => answer.metadata.response_code = ResponseCode::NXDomain,
+    }
+    answer.to_vec().unwrap()
+}
+
+fn ip(n: u8) -> IpAddr {
+    Ipv4Addr::new(127, 0, 0, n).into()
+}
+
+fn addresses(u: &Upstream) -> Vec<String> {
+    let mut all: Vec<_> = u.status().servers.into_iter().map(|s| s.address).collect();
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn the_addresses_of_a_name_are_servers_that_come_and_go() {
+    let dns = NameServer::new().await;
+    let a = Backend::new().await;
+    let port = a.address.port();
+    dns.set("web.test", &[ip(1)]);
+    let u = with_names(&format!("servers = [\"web.test:{port}\"]"), dns.address);
+    // The first lease waits for the first look-up.
+    let lease = u.lease_for(&Guest::new().await).await.unwrap();
+    assert_eq!(lease.address(), a.address);
+    assert_eq!(
+        lease.tenure.server().name(),
+        format!("web.test:{port}@127.0.0.1:{port}")
+    );
+    dns.set("web.test", &[ip(1), ip(2)]);
+    until("there are two", || addresses(&u).len() == 2).await;
+    assert_eq!(u.server(0).open, 1, "the one that stays keeps its state");
+    dns.set("web.test", &[ip(2)]);
+    until("one went", || addresses(&u) == [format!("127.0.0.2:{port}")]).await;
+    // A name that does not resolve any more keeps its last addresses.
+    dns.zone.lock().unwrap().clear();
+    until("it is told", || !u.status().unresolved.is_empty()).await;
+    assert_eq!(addresses(&u), [format!("127.0.0.2:{port}")]);
+    let why = &u.status().unresolved[0].why;
+    assert!(why.contains("the name `web.test` does not exist"), "{why}");
+}
+
+#[tokio::test]
+async fn a_name_without_an_address_is_asked_for_again() {
+    let dns = NameServer::new().await;
+    let a = Backend::new().await;
+    let port = a.address.port();
+    let u = with_names(&format!("servers = [\"late.test:{port}\"]"), dns.address);
+    let guest = Guest::new().await;
+    let why = u.lease_for(&guest).await.unwrap_err();
+    assert_eq!(why.status(), 502);
+    assert!(
+        why.to_string()
+            .contains(&format!("late.test:{port}: the name `late.test` does not exist")),
+        "{why}"
+    );
+    dns.set("late.test", &[ip(1)]);
+    // Whoever comes a second later has it looked up, without waiting for the pause to be over.
+    let found = async {
+        while u.lease_for(&guest).await.is_err() {
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    time::timeout(Duration::from_secs(3), found).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_server_that_is_mute_costs_no_more_than_the_timeout() {
+    let dns = NameServer::new().await;
+    *dns.mute.lock().unwrap() = true;
+    let a = Backend::new().await;
+    let u = with_names(
+        &format!(
+            "servers = [\"slow.test:80\", \"{}\"]\nbalance = \"in_order\"\nconnect_timeout = \"100ms\"",
+            a.address
+        ),
+        dns.address,
+    );
+    assert_eq!(
+        u.lease_for(&Guest::new().await).await.unwrap().address(),
+        a.address
+    );
+    // Where the order does not ask for it, a name that is not known yet keeps nobody waiting.
+    let u = with_names(
+        &format!("servers = [\"slow.test:80\", \"{}\"]", a.address),
+        dns.address,
+    );
+    let quick = time::timeout(Duration::from_millis(400), async {
+        let guest = Guest::new().await;
+        u.lease_for(&guest).await.unwrap().address()
+    });
+    assert_eq!(quick.await.unwrap(), a.address);
+}
+
+#[tokio::test]
+async fn a_client_gets_an_address_of_its_own_family_first() {
+    let dns = NameServer::new().await;
+    let a = Backend::new().await;
+    let port = a.address.port();
+    dns.set("dual.test", &["::1".parse().unwrap(), ip(1)]);
+    let u = with_names(&format!("servers = [\"dual.test:{port}\"]"), dns.address);
+    let guest = Guest::new().await;
+    for _ in 0..4 {
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
+    }
+    assert_eq!(addresses(&u).len(), 2);
+    // Where that one does not answer, the other family is tried.
+    drop(a);
+    let why = u.lease_for(&guest).await.unwrap_err();
+    assert!(
+        matches!(&why, Unavailable::Refused(tried) if tried.len() == 2),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn srv_records_say_ports_weights_and_who_stands_in() {
+    let dns = NameServer::new().await;
+    let (a, b, c) = (Backend::new().await, Backend::new().await, Backend::new().await);
+    let port = |b: &Backend| b.address.port();
+    dns.set("one.test", &[ip(1)]);
+    let records = [
+        (10, 3000, port(&a), "one.test."),
+        (10, 1000, port(&b), "one.test."),
+        (20, 0, port(&c), "one.test."),
+        (5, 1, 9, "."),
+    ];
+    dns.set_service("_http._tcp.test", &records);
+    let names = Arc::new(Names::of_server(dns.address));
+    let keys = "servers = [\"srv:_http._tcp.test\"]\nkeep_idle = 0";
+    let all = Upstreams::build(&config(keys), &splicer(), None, &names);
+    let u = all.get("u").unwrap();
+    let guest = Guest::new().await;
+    let mut counts = HashMap::new();
+    for _ in 0..8 {
+        *counts
+            .entry(u.lease_for(&guest).await.unwrap().address())
+            .or_insert(0) += 1;
+    }
+    assert_eq!((counts[&a.address], counts[&b.address]), (6, 2));
+    for one in [&a, &b] {
+        all.drain("u", &one.address.to_string(), true).unwrap();
+    }
+    assert_eq!(u.lease_for(&guest).await.unwrap().address(), c.address);
+    // All of an entry by its name, those that come later included.
+    assert_eq!(all.drain("u", "srv:_http._tcp.test", true), Ok(3));
+    assert_eq!(u.lease_for(&guest).await.unwrap_err().status(), 503);
+    assert_eq!(all.drain("u", "srv:_http._tcp.test", false), Ok(3));
+    assert!(u.lease_for(&guest).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_hosts_file_is_respected() {
+    let a = Backend::new().await;
+    let u = upstream(&format!("servers = [\"localhost:{}\"]", a.address.port()));
+    assert_eq!(
+        u.lease_for(&Guest::new().await).await.unwrap().address(),
+        a.address
+    );
+}

@@ -1,0 +1,71 @@
+//! What outlives a reload.
+
+use tokio::io::AsyncReadExt;
+
+use super::*;
+
+#[tokio::test]
+async fn servers_that_stay_keep_their_state() {
+    let (a, b, c) = (Backend::new().await, Backend::new().await, Backend::new().await);
+    let all = upstreams(&list(&[a.address, b.address]));
+    let u = all.get("u").unwrap();
+    let guest = Guest::new().await;
+    let running = u.lease_for(&guest).await.unwrap();
+    let leaving = u.lease_for(&guest).await.unwrap();
+    let mut far = b.accept().await;
+    all.drain("u", &a.address.to_string(), true).unwrap();
+    let idle = u.lease_for(&guest).await.unwrap();
+    assert_eq!((running.address(), idle.address()), (a.address, b.address));
+    b.accept().await;
+    idle.tenure.give_back(idle.stream);
+    let before = u.server(0);
+
+    let next = all.next(
+        &config(&format!(
+            "{}\nbalance = \"least_connections\"",
+            list(&[a.address, c.address])
+        )),
+        &splicer(),
+    );
+    let v = next.get("u").unwrap();
+    assert_eq!(v.status().balance, "least_connections");
+    assert_eq!(v.server(0), before, "drained, one open");
+    assert_eq!(v.server(0).state, "draining");
+    assert_eq!(v.server(1).address, c.address.to_string());
+    for u in [u, v] {
+        // Connections of the old configuration get servers of the new one.
+        assert_eq!(u.lease_for(&guest).await.unwrap().address(), c.address);
+    }
+    // What runs goes on, what is given back to a server that is gone is closed.
+    leaving.tenure.give_back(leaving.stream);
+    assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+    drop(running);
+    assert_eq!(v.server(0).open, 0);
+    // It comes back, and is drained no more when it is told so.
+    next.drain("u", &a.address.to_string(), false).unwrap();
+    let taken = [
+        v.lease_for(&guest).await.unwrap(),
+        v.lease_for(&guest).await.unwrap(),
+    ];
+    let mut both = taken.each_ref().map(Lease::address);
+    both.sort();
+    let mut expected = [a.address, c.address];
+    expected.sort();
+    assert_eq!(both, expected);
+}
+
+#[tokio::test]
+async fn open_connections_count_when_a_server_goes_and_comes_back() {
+    let (a, b) = (Backend::new().await, Backend::new().await);
+    let keys = |servers: &[SocketAddr]| config(&format!("{}\nmax_connections = 1", list(servers)));
+    let all = upstreams(&format!("{}\nmax_connections = 1", list(&[a.address, b.address])));
+    let guest = Guest::new().await;
+    let one = all.get("u").unwrap().lease_for(&guest).await.unwrap();
+    assert_eq!(one.address(), a.address);
+    let without = all.next(&keys(&[b.address]), &splicer());
+    let with = without.next(&keys(&[a.address]), &splicer());
+    let u = with.get("u").unwrap();
+    assert_eq!((u.server(0).open, u.server(0).requests_total), (1, 1));
+    drop(one);
+    assert_eq!(u.server(0).open, 0);
+}
