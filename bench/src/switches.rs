@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::topology::Nodes;
+use longsplice_lab::{Namespace, Three, ThreeOptions};
 use serde::Serialize;
 
+use crate::cores::{self, Pinned};
 use crate::daemon::{Daemon, Instance};
 use crate::peers::{self, Peer};
 use crate::supervise::Room;
@@ -88,6 +90,35 @@ impl Standing {
     }
 }
 
+/// Does `work` with one that has a core for itself and nginx behind it, with files of these lengths; the ends have another
+/// core, as has the calling thread meanwhile. It is given the client.
+pub(crate) fn apart<T>(
+    room: &Room,
+    switch: Switch,
+    lengths: &[u64],
+    work: impl FnOnce(&Namespace, &Standing) -> Result<T>,
+) -> Result<T> {
+    // New namespaces: no TIME-WAIT of the one before.
+    let net = Three::new("bench", routing())?;
+    cores::part(&net)?;
+    let rig = Rig { room, nodes: &net };
+    let standing = {
+        let _middle = Pinned::to(cores::MIDDLE)?;
+        rig.start(switch)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    let _server = rig.files(lengths)?;
+    work(&net.client, &standing)
+}
+
+/// What [`Switch::Direct`] needs.
+pub(crate) fn routing() -> ThreeOptions {
+    ThreeOptions {
+        router: true,
+        ..ThreeOptions::default()
+    }
+}
+
 /// Where switches meet: the same namespaces and ports for each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rig<'a> {
@@ -104,7 +135,7 @@ impl Rig<'_> {
     }
 
     /// Starts nginx as the server, with a file of each of these lengths, named by it.
-    pub(crate) fn files(&self, lengths: &[u64]) -> Result<Peer> {
+    fn files(&self, lengths: &[u64]) -> Result<Peer> {
         let root = self.room.file("files");
         fs::create_dir_all(&root).context("make the directory of files")?;
         for length in lengths {

@@ -50,17 +50,34 @@ impl<C> Sample<C> {
 /// Row 10.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (connections, rounds) = scope.count((8000, 5), (1000, 1));
+    let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
+        measure(scope, contender, connections)
+    })?;
+    Ok(vec![judge(&all)?])
+}
+
+/// Measures each in turn, for so many rounds.
+pub(super) fn in_turn<C: Copy>(
+    contenders: &[C],
+    title: fn(C) -> &'static str,
+    rounds: u32,
+    measure: impl Fn(C) -> Result<Sample<C>>,
+) -> Result<Vec<Sample<C>>> {
     // What the first connections leave in the kernel's caches is nobody's.
-    measure(scope, Contender::Router, connections)?;
+    contenders
+        .first()
+        .map(|&first| measure(first))
+        .transpose()
+        .context("warm up")?;
     let mut all = Vec::new();
     for _ in 0..rounds {
-        for contender in CONTENDERS {
-            let one = measure(scope, contender, connections)?;
-            eprintln!("   {:<22} {}", contender.title(), one.show());
+        for &contender in contenders {
+            let one = measure(contender).with_context(|| title(contender))?;
+            eprintln!("   {:<26} {}", title(contender), one.show());
             all.push(one);
         }
     }
-    Ok(vec![judge(&all)?])
+    Ok(all)
 }
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Sample<Contender>> {

@@ -6,16 +6,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
 use serde::Serialize;
 
 use super::Scope;
-use crate::cores::{self, Pinned};
 use crate::fetch::Load;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
-use crate::switches::{Rig, Switch};
+use crate::switches::{self, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
@@ -70,37 +68,23 @@ fn half_load(scope: &Scope<'_>) -> Result<f64> {
 
 /// The times of requests through one of them, in microseconds.
 fn through(scope: &Scope<'_>, switch: Switch, rate: Option<f64>, ms: u64) -> Result<Spread> {
-    let options = ThreeOptions {
-        router: true,
-        ..ThreeOptions::default()
-    };
-    let net = Three::new("bench", options)?;
-    cores::part(&net)?;
-    let rig = Rig {
-        room: scope.room,
-        nodes: &net,
-    };
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(switch)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
-    let _server = rig.files(&[SIZE])?;
-    let load = Load {
-        at: standing.at,
-        path: PATH,
-        length: SIZE,
-        connections: CONNECTIONS,
-        persistent: true,
-        rate,
-        duration: Duration::from_millis(ms),
-    };
-    let warm_up = Load {
-        duration: Duration::from_millis(ms / 10),
-        ..load
-    };
-    warm_up.run(&net.client)?;
-    let fetched = load.run(&net.client)?;
+    let fetched = switches::apart(scope.room, switch, &[SIZE], |client, standing| {
+        let load = Load {
+            at: standing.at,
+            path: PATH,
+            length: SIZE,
+            connections: CONNECTIONS,
+            persistent: true,
+            rate,
+            duration: Duration::from_millis(ms),
+        };
+        let warm_up = Load {
+            duration: Duration::from_millis(ms / 10),
+            ..load
+        };
+        warm_up.run(client)?;
+        load.run(client)
+    })?;
     Spread::of(fetched.times_us).context("no request was answered")
 }
 

@@ -1,41 +1,30 @@
 //! Row 5.6: the memory of WebSockets that say nothing, spliced after their 101, beside HAProxy's.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use longsplice_dataplane::FLOW_BYTES;
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::Three;
 
 use super::Scope;
-use super::memory::{Sample, kernel, median};
+use super::memory::{Sample, in_turn, kernel, median};
 use crate::holder::{Held, Opening};
 use crate::memory::Usage;
 use crate::report::{Finding, Target};
 use crate::row::Row;
-use crate::switches::{Rig, Switch};
+use crate::switches::{self, Rig, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
 /// Row 5.6.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (sockets, rounds) = scope.count((8000, 5), (500, 1));
-    // What the first connections leave in the kernel's caches is nobody's.
-    measure(scope, Switch::Direct, sockets)?;
-    let mut all = Vec::new();
-    for _ in 0..rounds {
-        for switch in SWITCHES {
-            let one = measure(scope, switch, sockets).with_context(|| switch.title())?;
-            eprintln!("   {:<26} {}", switch.title(), one.show());
-            all.push(one);
-        }
-    }
+    let all = in_turn(&SWITCHES, Switch::title, rounds, |switch| {
+        measure(scope, switch, sockets)
+    })?;
     Ok(vec![judge(&all)?])
 }
 
 fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<Switch>> {
-    let options = ThreeOptions {
-        router: true,
-        ..ThreeOptions::default()
-    };
-    let net = Three::new("bench", options)?;
+    let net = Three::new("bench", switches::routing())?;
     let rig = Rig {
         room: scope.room,
         nodes: &net,

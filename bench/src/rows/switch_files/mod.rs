@@ -12,14 +12,14 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longsplice_lab::{Three, ThreeOptions};
+use longsplice_lab::Namespace;
 use serde::Serialize;
 
 use super::Scope;
-use crate::cores::{self, Pinned, Watch, Work};
+use crate::cores::{self, Watch, Work};
 use crate::fetch::Load;
 use crate::report::Finding;
-use crate::switches::{Rig, Standing, Switch};
+use crate::switches::{self, Standing, Switch};
 
 /// In the order of the table.
 const SWITCHES: [Switch; 6] = [
@@ -77,47 +77,23 @@ fn cases() -> impl Iterator<Item = Case> {
 
 /// All sizes through one of them.
 fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample>) -> Result<()> {
-    let options = ThreeOptions {
-        router: true,
-        ..ThreeOptions::default()
-    };
-    // New namespaces: no TIME-WAIT of the one before.
-    let net = Three::new("bench", options)?;
-    cores::part(&net)?;
-    let rig = Rig {
-        room: scope.room,
-        nodes: &net,
-    };
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(switch)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
-    let _server = rig.files(&SIZES)?;
-    for case in cases() {
-        let sample = one(scope, &rig, &standing, case)
-            .with_context(|| format!("{} bytes, persistent: {}", case.size, case.persistent))?;
-        let sample = Sample {
-            round,
-            switch,
-            ..sample
-        };
-        eprintln!(
-            "   {:<26} {:>8} bytes, {:<10} {:8.0} requests/s, {:8.0} for each busy second, middle {:3.0} % busy, {:.2} splices each",
-            switch.title(),
-            case.size,
-            if case.persistent { "persistent" } else { "new" },
-            sample.by_the_clock(),
-            sample.rate(),
-            100.0 * sample.work.busy[cores::MIDDLE] / sample.work.seconds,
-            sample.splices
-        );
-        all.push(sample);
-    }
-    Ok(())
+    switches::apart(scope.room, switch, &SIZES, |client, standing| {
+        for case in cases() {
+            let sample = one(scope, client, standing, case)
+                .with_context(|| format!("{} bytes, persistent: {}", case.size, case.persistent))?;
+            let sample = Sample {
+                round,
+                switch,
+                ..sample
+            };
+            sample.tell();
+            all.push(sample);
+        }
+        Ok(())
+    })
 }
 
-fn one(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing, case: Case) -> Result<Sample> {
+fn one(scope: &Scope<'_>, client: &Namespace, standing: &Standing, case: Case) -> Result<Sample> {
     let ms = Duration::from_millis;
     let path = format!("/{}", case.size);
     let load = Load {
@@ -134,11 +110,11 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing, case: Case) -> Res
         duration: ms(scope.count(300, 50)),
         ..load
     };
-    warm_up.run(&rig.nodes.client)?;
+    warm_up.run(client)?;
     let before = standing.splices()?;
     let background = scope.background()?;
     let watch = Watch::start()?;
-    let fetched = load.run(&rig.nodes.client)?;
+    let fetched = load.run(client)?;
     let work = watch.stop(background)?.seen()?;
     Ok(Sample {
         round: 0,
@@ -151,6 +127,19 @@ fn one(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing, case: Case) -> Res
 }
 
 impl Sample {
+    fn tell(&self) {
+        eprintln!(
+            "   {:<26} {:>8} bytes, {:<10} {:8.0} requests/s, {:8.0} for each busy second, middle {:3.0} % busy, {:.2} splices each",
+            self.switch.title(),
+            self.case.size,
+            if self.case.persistent { "persistent" } else { "new" },
+            self.by_the_clock(),
+            self.rate(),
+            self.busy(cores::MIDDLE),
+            self.splices
+        );
+    }
+
     /// Requests for each second that the middle's core was busy.
     fn rate(&self) -> f64 {
         self.requests as f64 / self.work.busy[cores::MIDDLE]

@@ -1,5 +1,7 @@
 //! The command line without a daemon: help, versions, files, exit codes, errors in words.
 
+use std::path::{Path, PathBuf};
+
 use crate::common::{ask, examples, instance};
 
 #[test]
@@ -83,11 +85,29 @@ fn wrong_usage_ends_with_2_and_the_remedy() {
 fn the_examples_are_good() {
     let files = examples();
     assert!(!files.is_empty());
+    let dir = tempfile::tempdir().unwrap();
     for file in files {
+        let file = with_certificate(&file, dir.path());
         let (code, out, err) = ask(&["check", file.to_str().unwrap()]);
         assert_eq!(code, 0, "{err}");
         assert!(out.contains(": good\n"), "{out}");
     }
+}
+
+/// A copy of the file, in which certificates are those of `dir`: the ones that users have are not on this machine.
+fn with_certificate(file: &Path, dir: &Path) -> PathBuf {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["www.example".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names)
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    std::fs::write(dir.join("www.example.pem"), certificate.pem()).unwrap();
+    std::fs::write(dir.join("www.example.key"), key.serialize_pem()).unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    let copy = dir.join(file.file_name().unwrap());
+    std::fs::write(&copy, text.replace("/etc/longsplice", dir.to_str().unwrap())).unwrap();
+    copy
 }
 
 #[test]
