@@ -60,12 +60,17 @@ fn the_quick_start_works_as_it_stands() {
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap())
         .collect();
-    assert_eq!(blocks.len(), 2, "the README's marks");
+    assert_eq!(blocks.len(), 3, "the README's marks");
     let forwarded = run(blocks[0]);
     assert!(
         forwarded.contains("<!DOCTYPE"),
         "the web server's page:\n{forwarded}"
     );
     assert!(forwarded.contains("accepted      1"), "the status:\n{forwarded}");
-    run(blocks[1]);
+    let switched = run(blocks[1]);
+    for says in ["a page", "a program", "photo.jpg"] {
+        assert!(switched.contains(says), "{says}:\n{switched}");
+    }
+    assert!(switched.contains("spliced       1"), "the reply was spliced:\n{switched}");
+    run(blocks[2]);
 }
