@@ -81,9 +81,10 @@ impl Session<'_> {
     }
 
     fn is_worthwhile(&self, unseen: Unseen) -> bool {
-        let least = self.settings.listener.splice_from.unwrap_or(64 << 10).max(1);
+        let configured = self.settings.listener.splice_from;
+        let least = configured.unwrap_or_else(|| self.service.shared().splice_from.bytes());
         match unseen {
-            Unseen::Bytes(n) => n >= least,
+            Unseen::Bytes(n) => n >= least.max(1),
             Unseen::All => true,
         }
     }

@@ -42,7 +42,6 @@ impl Readable for Stream {
 pub(super) struct NotWritten {
     /// So many bytes went before.
     pub(super) written: usize,
-    pub(super) error: io::Error,
 }
 
 /// A stream with what was read of it and not yet used.
@@ -92,11 +91,11 @@ impl<S: Readable> Wire<S> {
             let of_first = first.get(written..).unwrap_or_default();
             match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
                 Ok(n) => written += n,
-                Err(error) => return Err(NotWritten { written, error }),
+                Err(_) => return Err(NotWritten { written }),
             }
         }
         let flushed = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await;
-        flushed.map_err(|error| NotWritten { written, error })
+        flushed.map_err(|_| NotWritten { written })
     }
 
     fn poll_write_both(

@@ -32,7 +32,7 @@ pub use settings::{Destination, Settings};
 pub use sockets::Socket;
 pub use tracker::Tracker;
 
-use crate::access_log::AccessLog;
+use crate::{access_log::AccessLog, http::Threshold};
 
 /// What all listeners of a process share.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct Shared {
     pub access_log: AccessLog,
     /// Turns true when the daemon shuts down: what is between two requests ends.
     pub stopping: watch::Receiver<bool>,
+    /// From which length on replies are spliced where the configuration leaves it to us.
+    pub splice_from: Threshold,
     /// Held for writing while the listeners change their settings.
     turn: RwLock<()>,
 }
@@ -60,6 +62,7 @@ impl Shared {
             tracker: Tracker::default(),
             access_log,
             stopping,
+            splice_from: Threshold::default(),
             turn: RwLock::new(()),
         });
         let ended = Arc::downgrade(&shared);

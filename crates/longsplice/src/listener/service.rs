@@ -8,11 +8,15 @@ use std::{
     },
 };
 
-use longsplice_engine::Splicer;
+use longsplice_engine::{Splicer, policy::SplicePolicy};
 use serde::{Deserialize, Serialize};
 
 use super::{Settings, Shared, counts::Counts, slots::Slots};
-use crate::{access_log::AccessRecord, config::Period, upstream::same_family_first};
+use crate::{
+    access_log::AccessRecord,
+    config::{Period, Protocol},
+    upstream::same_family_first,
+};
 
 /// One listener at work: its configuration and what it counts. Its addresses share it.
 #[derive(Debug)]
@@ -43,6 +47,9 @@ pub struct ListenerStatus {
     /// When a spliced connection comes back to the relay; empty: when it is asked for.
     #[serde(default)]
     pub unsplice: String,
+    /// From which length on replies are spliced, in bytes; of HTTP.
+    #[serde(default)]
+    pub splice_from: Option<u64>,
     /// How long an address of a target may take to answer.
     pub connect_timeout: String,
     /// Connections that the process holds now, or waits for because of `unsplice`.
@@ -138,6 +145,8 @@ impl Service {
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
+            splice_from: (c.protocol == Protocol::Http && c.splice != SplicePolicy::Never)
+                .then(|| c.splice_from.unwrap_or_else(|| self.shared.splice_from.bytes())),
             connect_timeout: Period(c.connect_timeout).to_string(),
             open: self.open(),
             max_connections: c.max_connections,

@@ -173,7 +173,10 @@ fn listeners(s: &Status) -> String {
             l.name.clone(),
             addresses.join(" "),
             l.to.join(" "),
-            l.splice.clone(),
+            match l.splice_from {
+                Some(from) => format!("{} from {}", l.splice, bytes(from)),
+                None => l.splice.clone(),
+            },
             l.detach.clone(),
             if l.unsplice.is_empty() {
                 "by command".to_owned()
