@@ -1,11 +1,13 @@
 //! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`, `GET`, `PUT` and `DELETE /rules`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `POST /flows/ID/unsplice`, `GET`, `PUT` and `DELETE /rules`, `GET /servers`,
+//! `POST /servers/drain`, `POST /servers/undrain`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
 mod places;
 pub mod server;
+pub mod servers;
 
 use std::{net::SocketAddr, sync::Arc, time::Instant, time::SystemTime};
 
@@ -20,6 +22,7 @@ use crate::{
     instance::InstanceName,
     listener::{ListenerStatus, Service},
     rulebook::RuleBook,
+    upstream::Upstreams,
 };
 
 /// What the admin interface shows and acts upon.
@@ -72,6 +75,12 @@ pub(crate) struct ErrorBody {
 }
 
 impl Admin {
+    /// Those of the configuration in force.
+    pub fn upstreams(&self) -> Option<Arc<Upstreams>> {
+        let (service, _) = self.listeners.first()?;
+        Some(Arc::clone(&service.settings().upstreams))
+    }
+
     /// What is to be seen now.
     pub fn status(&self) -> Status {
         let epoch = self.started_at.duration_since(SystemTime::UNIX_EPOCH);

@@ -15,7 +15,7 @@ use longsplice_engine::{
 };
 use tokio::{net::UnixListener, task::JoinHandle};
 
-use super::{Admin, Claim, ErrorBody, Status};
+use super::{Admin, Claim, ErrorBody, Status, servers};
 use crate::listener::connection;
 
 /// Serves until the task is aborted.
@@ -37,6 +37,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/rules", get(rules).put(load_rules).delete(clear_rules))
         .route("/flows/{id}/splice", post(splice))
         .route("/flows/{id}/unsplice", post(unsplice))
+        .merge(servers::router())
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
         .with_state(admin)
 }
@@ -116,7 +117,7 @@ async fn set_rules(admin: &Admin, rules: Vec<Rule>) -> Response {
     }
 }
 
-fn error(status: StatusCode, what: &str) -> Response {
+pub(super) fn error(status: StatusCode, what: &str) -> Response {
     (
         status,
         Json(ErrorBody {

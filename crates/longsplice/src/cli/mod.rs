@@ -5,6 +5,7 @@ mod ask;
 mod check;
 mod rules;
 mod serve;
+mod servers;
 
 use std::{
     fmt::Display,
@@ -49,6 +50,9 @@ pub fn main() -> ExitCode {
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
         Command::Unsplice { id, admin } => ask::unsplice(id, admin.as_deref(), &common),
         Command::Rules { what } => rules::rules(what, &common),
+        Command::Servers(ask) => servers::servers(&ask, &common),
+        Command::Drain(server) => servers::drain(&server, true, &common),
+        Command::Undrain(server) => servers::drain(&server, false, &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };
     let (message, code) = match done {

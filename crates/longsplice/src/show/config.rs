@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::rules::takes;
+use super::{rules::takes, upstream_config::upstream};
 use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period, SourceAddress};
 
 /// The configuration in words, defaults included.
@@ -68,6 +68,9 @@ pub fn config(c: &Config) -> String {
             format!("{}: {action} {}", rule.name, takes(&rule.matching)),
         );
     }
+    for u in &c.upstreams {
+        upstream(&mut out, u);
+    }
     for l in &c.listeners {
         listener(&mut out, l);
     }
@@ -77,9 +80,10 @@ pub fn config(c: &Config) -> String {
 fn listener(out: &mut String, l: &ListenerConfig) {
     let listen: Vec<_> = l.listen.iter().map(ToString::to_string).collect();
     let to: Vec<_> = l.to.iter().map(ToString::to_string).collect();
-    let target = match to.is_empty() {
-        true => "where it was going".to_owned(),
-        false => to.join(", else "),
+    let target = match (&l.upstream, to.is_empty()) {
+        (Some(name), _) => format!("upstream {name}"),
+        (None, true) => "where it was going".to_owned(),
+        (None, false) => to.join(", else "),
     };
     line(
         out,
@@ -127,7 +131,7 @@ fn listener(out: &mut String, l: &ListenerConfig) {
     );
 }
 
-fn line(out: &mut String, name: &str, value: String) {
+pub(super) fn line(out: &mut String, name: &str, value: String) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "  {name:<13} {value}");
 }

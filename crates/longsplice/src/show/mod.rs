@@ -5,11 +5,14 @@ mod flows;
 mod rules;
 mod status;
 mod table;
+mod upstream_config;
+mod upstreams;
 
 pub use config::config;
 pub use flows::flows;
 pub use rules::rules;
 pub use status::status;
+pub use upstreams::upstreams;
 
 /// A number of bytes with three significant digits, in powers of 1024.
 fn bytes(n: u64) -> String {
