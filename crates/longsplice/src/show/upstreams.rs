@@ -138,9 +138,9 @@ mod tests {
         assert_eq!(
             upstreams(&all),
             "\
-UPSTREAM  SERVER  ADDRESS       STATE          WEIGHT  OPEN  IDLE  QUEUED  REQUESTS  FAILURES  LAST CHECK
-web       one     192.0.2.1:80  up           3 (50 %)  2/10     1       0         7         2  none
-web       two     192.0.2.2:80  down (backup)        3     2     1       0         7         2  cannot connect: Connection refused, 1s ago
+UPSTREAM  SERVER  ADDRESS       STATE            WEIGHT  OPEN  IDLE  QUEUED  REQUESTS  FAILURES  LAST CHECK
+web       one     192.0.2.1:80  up             3 (50 %)  2/10     1       0         7         2  none
+web       two     192.0.2.2:80  down (backup)         3     2     1       0         7         2  cannot connect: Connection refused, 1s ago
 web: late.example:80: the name `late.example` does not exist
 web: 2 waited for a place in vain, 0 found the queue full
 "
