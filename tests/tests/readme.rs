@@ -71,6 +71,9 @@ fn the_quick_start_works_as_it_stands() {
     for says in ["a page", "a program", "photo.jpg"] {
         assert!(switched.contains(says), "{says}:\n{switched}");
     }
-    assert!(switched.contains("spliced       1"), "the reply was spliced:\n{switched}");
+    assert!(
+        switched.contains("spliced       1"),
+        "the reply was spliced:\n{switched}"
+    );
     run(blocks[2]);
 }

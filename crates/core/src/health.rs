@@ -136,6 +136,11 @@ impl Passive {
         }
     }
 
+    /// Forgets all failures: something else says that the server works again.
+    pub fn clear(&mut self) {
+        *self = Passive::new(self.rules);
+    }
+
     /// Whether it is out.
     pub fn is_out(&self, now: Duration) -> bool {
         self.out_until.is_some_and(|until| now < until)
@@ -225,6 +230,11 @@ mod tests {
             times.push(server.failed(now).unwrap());
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 160, 160].map(s));
+        server.clear();
+        assert!(!server.is_out(now));
+        for _ in 0..3 {
+            server.failed(now);
+        }
         now += s(1000);
         server.succeeded(now);
         assert_eq!(server.on_trial_since(now), None);

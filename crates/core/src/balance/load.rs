@@ -20,7 +20,7 @@ pub(super) fn least(
             Ordering::Greater => continue,
         };
         // Each of those that are alike stays with the same chance.
-        if alike == 1 || random() % alike == 0 {
+        if alike == 1 || random().is_multiple_of(alike) {
             best = Some((index, candidate));
         }
     }

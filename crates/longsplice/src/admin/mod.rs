@@ -1,12 +1,13 @@
 //! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
 //! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/end`, `GET`, `PUT` and `DELETE /rules`,
-//! `POST /reload`. Errors are `{"error": "…"}`.
+//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/undrain`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
 mod places;
 pub mod server;
+pub mod servers;
 
 use std::{sync::Arc, time::Instant, time::SystemTime};
 

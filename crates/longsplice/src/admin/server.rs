@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Admin, Claim, ErrorBody, Status};
+use super::{Admin, Claim, ErrorBody, Status, servers};
 use crate::{access_log::End, listener::spawn_reclaimed};
 
 /// Serves until the task is aborted.
@@ -43,6 +43,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/flows/{id}/unsplice", post(unsplice))
         .route("/flows/{id}/end", post(end))
         .route("/reload", post(reload))
+        .merge(servers::router())
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
         .with_state(admin)
 }
@@ -158,7 +159,7 @@ async fn set_rules(admin: &Admin, rules: Vec<Rule>) -> Response {
     }
 }
 
-fn error(status: StatusCode, what: &str) -> Response {
+pub(super) fn error(status: StatusCode, what: &str) -> Response {
     (
         status,
         Json(ErrorBody {

@@ -96,6 +96,19 @@ Example: longsplice rules load /etc/longsplice-rules.toml
         #[command(subcommand)]
         what: Rules,
     },
+    /// List the servers of a running daemon: their state, connections and checks
+    #[command(
+        after_help = "Example: longsplice servers --json | jq '.[].servers[] | select(.state != \"up\")'"
+    )]
+    Servers(Ask),
+    /// Let a server take no new connections and requests; those under way go on, sticky clients move to others
+    #[command(after_help = "\
+Example: longsplice drain images/192.0.2.1:80     (`longsplice servers` shows the names)
+It lasts until `undrain` or a restart of the daemon; a reload does not end it.")]
+    Drain(Server),
+    /// Let a drained server take connections and requests again
+    #[command(after_help = "Example: longsplice undrain images/192.0.2.1:80")]
+    Undrain(Server),
     /// Say what this machine can do, what is missing, and how to mend it
     #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
     Doctor(Doctor),
@@ -257,6 +270,17 @@ pub enum Rules {
         #[arg(long, value_name = "PATH")]
         admin: Option<PathBuf>,
     },
+}
+
+/// `drain` and `undrain`.
+#[derive(Debug, Args)]
+pub struct Server {
+    /// The server's name or address, behind that of its upstream (of a listener with `to`, the listener's name)
+    #[arg(value_name = "UPSTREAM/SERVER")]
+    pub name: String,
+    /// Where the daemon's admin socket is, if not at the usual place
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
 }
 
 /// `doctor`.

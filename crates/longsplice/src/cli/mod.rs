@@ -6,6 +6,7 @@ mod check;
 mod explain;
 mod rules;
 mod serve;
+mod servers;
 
 use std::{
     fmt::Display,
@@ -52,6 +53,9 @@ pub fn main() -> ExitCode {
         Command::End { id, admin } => ask::end(id, admin.as_deref(), &common),
         Command::Reload { admin } => ask::reload(admin.as_deref(), &common),
         Command::Rules { what } => rules::rules(what, &common),
+        Command::Servers(ask) => servers::servers(&ask, &common),
+        Command::Drain(server) => servers::drain(&server, true, &common),
+        Command::Undrain(server) => servers::drain(&server, false, &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };
     let (message, code) = match done {

@@ -99,3 +99,6 @@ impl UpstreamConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! `longsplice check`: what was understood.
 
-use super::{line, rules::takes};
+use super::{line, rules::takes, upstream_config::upstream};
 use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period, SourceAddress};
 
 /// The configuration in words, defaults included.
@@ -65,6 +65,9 @@ pub fn config(c: &Config) -> String {
             "rule",
             format!("{}: {action} {}", rule.name, takes(&rule.matching)),
         );
+    }
+    for u in &c.upstreams {
+        upstream(&mut out, u);
     }
     for l in &c.listeners {
         listener(&mut out, l);

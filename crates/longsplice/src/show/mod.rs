@@ -7,6 +7,8 @@ mod reload;
 mod rules;
 mod status;
 mod table;
+mod upstream_config;
+mod upstreams;
 
 use std::fmt::Write;
 
@@ -16,6 +18,7 @@ pub use flows::flows;
 pub use reload::reloaded;
 pub use rules::rules;
 pub use status::status;
+pub use upstreams::upstreams;
 
 /// A line of what was understood: a name, or blanks below one, and a value.
 fn line(out: &mut String, name: &str, value: String) {

@@ -84,9 +84,8 @@ async fn read_status(stream: &mut TcpStream) -> Result<u16, String> {
             Err(error) => return Err(format!("what it sent is no reply: {error}")),
         }
         let read = stream.read_buf(&mut head).await;
-        match read.map_err(|error| format!("the connection broke: {error}"))? {
-            0 => return Err("it closed the connection without a reply".into()),
-            _ => {}
+        if read.map_err(|error| format!("the connection broke: {error}"))? == 0 {
+            return Err("it closed the connection without a reply".into());
         }
     }
 }

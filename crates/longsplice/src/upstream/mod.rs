@@ -1,8 +1,8 @@
 //! Upstreams: sets of servers, of which each connection or request gets one.
 //!
-//! [`Upstream::lease`] chooses a server ([`crew`]), waits in the queue where all are full ([`queue`]), and takes an idle connection
-//! ([`idle`]) or makes one ([`connect`]). What is known of the servers is kept in a [`roster`], which outlives reloads. It is fed by
-//! what becomes of leases ([`place`]), by active checks ([`check`]) and by the resolver ([`entry`], [`names`]).
+//! [`Upstream::lease`] (`search`) chooses a server (`crew`), waits in the queue where all are full (`queue`), and takes an idle
+//! connection (`idle`) or makes one (`connect`). What is known of the servers is kept in a `roster`, which outlives reloads. It
+//! is fed by what becomes of leases (`place`), by active checks (`check`) and by the resolver (`entry`, `names`).
 
 mod check;
 mod connect;
@@ -14,6 +14,7 @@ mod names;
 mod place;
 mod queue;
 mod roster;
+mod search;
 mod server;
 mod status;
 mod task;
@@ -175,6 +176,12 @@ impl Upstream {
     /// Whether a server is one of its servers now, in whatever state.
     pub fn has(&self, server: ServerId) -> bool {
         self.roster.has(server)
+    }
+
+    /// An address that a client of this family will most likely be connected to, if one is known: what the engine prepares for.
+    pub fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
+        let addresses = self.roster.addresses();
+        same_family_first(addresses, ipv4).first().copied()
     }
 
     /// What of a request its choice depends on.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -293,6 +294,12 @@ impl Roster {
 
     pub(super) fn count_timeout(&self) {
         self.queue_timeouts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The addresses of its servers, in the order of the configuration.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        let inner = self.inner();
+        inner.crew.members.iter().map(|m| m.server.address()).collect()
     }
 
     /// How it stands.

@@ -220,6 +220,9 @@ impl Server {
             (false, _) => None,
             (true, true) => {
                 health.back = Some(now);
+                // What connections said while it was down is over.
+                health.connects.clear();
+                health.replies.clear();
                 Some(State::Up)
             }
             (true, false) => {

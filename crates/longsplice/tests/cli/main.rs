@@ -6,3 +6,4 @@ mod command;
 mod common;
 mod daemon;
 mod explain;
+mod servers;

@@ -88,7 +88,7 @@ impl Settler<'_> {
                 HOUR / 6,
             ),
             retries: Some(self.number("retries", raw.retries, 2, 1000)),
-            queue: self.number("queue", raw.queue, d.queue, 1 << 20),
+            queue: self.number("queue", raw.queue, d.queue, 1 << 16),
             queue_timeout: self.period("queue_timeout", raw.queue_timeout, d.queue_timeout, ms, HOUR),
             keep_idle: self.number("keep_idle", raw.keep_idle, d.keep_idle, 1 << 16),
             idle_timeout: self.period("idle_timeout", raw.idle_timeout, d.idle_timeout, ms, HOUR * 24),

@@ -172,7 +172,7 @@ async fn replies_count_too_and_the_last_server_is_never_out() {
 
 #[tokio::test]
 async fn what_this_host_lacks_is_no_fault_of_the_server() {
-    use super::super::lease::is_of_the_server;
+    use super::super::search::is_of_the_server;
     let refused = TcpStream::connect(closed().await).await.unwrap_err();
     assert!(is_of_the_server(&refused));
     for ours in [nix::libc::EMFILE, nix::libc::EADDRNOTAVAIL, nix::libc::ENOBUFS] {

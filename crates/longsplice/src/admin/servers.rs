@@ -1,0 +1,62 @@
+//! `GET /servers`, `POST /servers/drain` and `POST /servers/undrain`.
+
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Admin, server::error};
+use crate::upstream::UpstreamStatus;
+
+/// Which server is meant: names may hold slashes, so that a path could not say it.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Which {
+    /// The upstream.
+    pub upstream: String,
+    /// The server's name or address.
+    pub server: String,
+}
+
+/// How many servers it concerned.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Concerned {
+    /// A name may have several addresses, or none yet.
+    pub servers: usize,
+}
+
+pub(super) fn router() -> Router<Arc<Admin>> {
+    Router::new()
+        .route("/servers", get(servers))
+        .route("/servers/drain", post(drain))
+        .route("/servers/undrain", post(undrain))
+}
+
+async fn servers(State(admin): State<Arc<Admin>>) -> Json<Vec<UpstreamStatus>> {
+    Json(admin.board.upstreams().status())
+}
+
+async fn drain(State(admin): State<Arc<Admin>>, body: String) -> Response {
+    set_drained(&admin, &body, true)
+}
+
+async fn undrain(State(admin): State<Arc<Admin>>, body: String) -> Response {
+    set_drained(&admin, &body, false)
+}
+
+fn set_drained(admin: &Admin, body: &str, drain: bool) -> Response {
+    let which: Which = match serde_json::from_str(body) {
+        Ok(which) => which,
+        Err(e) => return error(StatusCode::BAD_REQUEST, &format!("this names no server: {e}")),
+    };
+    let upstreams = admin.board.upstreams();
+    match upstreams.drain(&which.upstream, &which.server, drain) {
+        Ok(servers) => Json(Concerned { servers }).into_response(),
+        Err(e) => error(StatusCode::NOT_FOUND, &e.to_string()),
+    }
+}

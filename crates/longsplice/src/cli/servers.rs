@@ -1,0 +1,59 @@
+//! `servers`, `drain` and `undrain`: the servers of a running daemon.
+
+use std::process::ExitCode;
+
+use super::{
+    Failure,
+    args::{Ask, Common, Server},
+    ask::{answer, request},
+    print,
+};
+use crate::{
+    admin::{
+        client::ClientError,
+        servers::{Concerned, Which},
+    },
+    show,
+    upstream::UpstreamStatus,
+};
+
+pub(super) fn servers(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
+    let body = request("GET", "/servers", "", ask.admin.as_deref(), common)?;
+    answer(ask, body, |upstreams: Vec<UpstreamStatus>| {
+        show::upstreams(&upstreams)
+    })
+}
+
+pub(super) fn drain(server: &Server, drain: bool, common: &Common) -> Result<ExitCode, Failure> {
+    // A server's name holds no slash.
+    let Some((upstream, name)) = server.name.rsplit_once('/') else {
+        return Err(Failure::Usage(format!(
+            "`{}` names no server: write UPSTREAM/SERVER (`longsplice servers` shows them)",
+            server.name
+        )));
+    };
+    let which = Which {
+        upstream: upstream.to_owned(),
+        server: name.to_owned(),
+    };
+    let body = serde_json::to_string(&which).map_err(Failure::runtime)?;
+    let path = if drain {
+        "/servers/drain"
+    } else {
+        "/servers/undrain"
+    };
+    let answered = request("POST", path, &body, server.admin.as_deref(), common)?;
+    let concerned: Concerned =
+        serde_json::from_str(&answered).map_err(|e| Failure::runtime(ClientError::Strange(e.to_string())))?;
+    let subject = match concerned.servers {
+        1 => format!("{} takes", server.name),
+        n => format!("{} ({n} servers) takes", server.name),
+    };
+    print(&match drain {
+        true => format!(
+            "{subject} no new connections and requests; those under way go on (`longsplice servers` shows how many; `longsplice undrain` ends it)\n"
+        ),
+        false => format!("{subject} connections and requests again\n"),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,71 @@
+//! `servers`, `drain` and `undrain` of a running daemon.
+
+use std::io::{ErrorKind, Read, Write};
+
+use crate::common::{Daemon, ask, closed_port, echo_server, instance};
+
+/// Whom a new connection reaches: whoever sends back.
+fn is_served(daemon: &Daemon) -> bool {
+    let mut stream = daemon.connect();
+    stream.write_all(b"hello").unwrap();
+    let mut back = [0; 5];
+    stream.read_exact(&mut back).is_ok() && back == *b"hello"
+}
+
+#[test]
+fn a_server_is_drained_and_undrained_by_command() {
+    let (one, two) = (echo_server().to_string(), echo_server().to_string());
+    let daemon = Daemon::forward(&instance("drain"), &one, &["--to", &two, "--splice", "never"]);
+    let servers = || -> serde_json::Value {
+        let (code, out, err) = daemon.ask(&["servers", "--json"]);
+        assert_eq!(code, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let mut kept = daemon.connect();
+    kept.write_all(b"hello").unwrap();
+    kept.read_exact(&mut [0; 5]).unwrap();
+    let all = servers();
+    assert_eq!(all[0]["balance"], "in_order");
+    assert_eq!(all[0]["servers"][0]["open"], 1);
+
+    // A listener of `forward` is named by its address as it was given.
+    let (code, out, err) = daemon.ask(&["drain", &format!("127.0.0.1:0/{one}")]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("takes no new connections"), "{out}");
+    assert_eq!(servers()[0]["servers"][0]["state"], "draining");
+    assert!(is_served(&daemon));
+    assert_eq!(servers()[0]["servers"][1]["requests_total"], 1);
+    // What is under way goes on.
+    kept.write_all(b"again").unwrap();
+    kept.read_exact(&mut [0; 5]).unwrap();
+
+    let (_, table, _) = daemon.ask(&["servers"]);
+    let row = table.lines().find(|line| line.contains(&one)).unwrap();
+    assert!(row.contains("draining"), "{table}");
+
+    let (code, _, err) = daemon.ask(&["drain", &format!("127.0.0.1:0/{two}")]);
+    assert_eq!(code, 0, "{err}");
+    let refused = daemon.outcome();
+    assert!(matches!(refused, Err(ErrorKind::ConnectionReset)), "{refused:?}");
+    let (code, out, err) = daemon.ask(&["undrain", &format!("127.0.0.1:0/{one}")]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("again"), "{out}");
+    assert!(is_served(&daemon));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let daemon = Daemon::forward(&instance("drain-none"), &closed_port().to_string(), &[]);
+    let (code, _, err) = daemon.ask(&["drain", "web/one"]);
+    assert_eq!(code, 1);
+    assert!(
+        err.contains("there is no upstream `web`; `longsplice servers` shows them"),
+        "{err}"
+    );
+    let (code, _, err) = daemon.ask(&["undrain", "127.0.0.1:0/one"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("has no server `one`"), "{err}");
+    let (code, _, err) = ask(&["drain", "one"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("write UPSTREAM/SERVER"), "{err}");
+}
