@@ -2,11 +2,7 @@
 
 use std::{
     mem,
-    sync::{
-        Arc, PoisonError,
-        atomic::Ordering,
-        mpsc::{Receiver, TryRecvError},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering, mpsc::Receiver},
     thread,
 };
 
@@ -27,11 +23,8 @@ pub(super) fn start(shared: Arc<Shared>, receiver: Receiver<Message>) {
         };
         while let Ok(message) = receiver.recv() {
             writer.take(message);
-            loop {
-                match receiver.try_recv() {
-                    Ok(message) => writer.take(message),
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
+            while let Ok(message) = receiver.try_recv() {
+                writer.take(message);
             }
             writer.write();
         }

@@ -134,3 +134,56 @@ impl Settler<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config;
+
+    fn parse(head: &str) -> Result<config::Config, String> {
+        let listener = "[[listener]]\nlisten = \"127.0.0.1:8080\"\nto = \"127.0.0.1:80\"\n";
+        config::parse(Path::new("/etc/x/y.toml"), &format!("{head}\n{listener}"))
+            .map_err(|wrong| wrong.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_is_watched_and_where() {
+        let none = parse("").unwrap();
+        assert_eq!(none.operations, OperationsConfig::default());
+        assert_eq!(none.listeners[0].on_change, OnChange::Keep);
+        let text = "on_change = \"recheck\"\n[metrics]\nlisten = \":9090\"\n[access_log]\npath = \"a.log\"\nformat = \"common\"";
+        let all = parse(text).unwrap();
+        assert_eq!(all.listeners[0].on_change, OnChange::Recheck);
+        assert_eq!(all.operations.metrics, Some(([0, 0, 0, 0], 9090).into()));
+        let log = all.operations.access_log.unwrap();
+        assert_eq!(
+            (log.path, log.format),
+            (Some("/etc/x/a.log".into()), AccessLogFormat::Common)
+        );
+        let stdout = parse("[access_log]\npath = \"stdout\"").unwrap();
+        let log = stdout.operations.access_log.unwrap();
+        assert_eq!((log.path, log.format), (None, AccessLogFormat::Json));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_told_with_its_place() {
+        for (head, says) in [
+            ("[metrics]\nlisten = \"127.0.0.1:8080\"", "listened on twice"),
+            ("[metrics]\nlisten = \":8080\"", "includes or is included"),
+            ("[metrics]\nlisten = \"127.0.0.1:0\"", "port 0"),
+            ("[metrics]", "listen"),
+            ("[access_log]\npath = \"\"", "no path"),
+            ("[access_log]\npath = \"x\"\nformat = \"xml\"", "xml"),
+            ("[access_log]\npath = \"x\"\nsize = 1", "size"),
+            ("on_change = \"drop\"", "drop"),
+        ] {
+            let error = parse(head).unwrap_err();
+            assert!(
+                error.contains(says) && error.contains("/etc/x/y.toml:"),
+                "{head}: {error}"
+            );
+        }
+    }
+}

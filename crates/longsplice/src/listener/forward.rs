@@ -29,7 +29,7 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     carried.record.sni = client.hello.as_ref().and_then(|hello| hello.sni.clone());
     let lease = match carried.lease(&client, settings).await {
         Ok(lease) => lease,
-        Err((end, reason)) => {
+        Err(Refusal { end, reason }) => {
             let record = carried.record.ended(began, end);
             return refuse(
                 client.stream.into_socket(),
@@ -61,6 +61,19 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     }
 }
 
+/// Why a connection is not forwarded.
+struct Refusal {
+    end: End,
+    reason: String,
+}
+
+impl Refusal {
+    fn new(end: End, reason: impl ToString) -> Refusal {
+        let reason = reason.to_string();
+        Refusal { end, reason }
+    }
+}
+
 /// A connection on its way.
 pub(crate) struct Carried {
     pub(crate) open: Open,
@@ -72,14 +85,14 @@ pub(crate) struct Carried {
 
 impl Carried {
     /// Decides where it goes, and connects. What is refused has a reason.
-    async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, (End, String)> {
+    async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
         let (upstream, decided) = self.decide(client, settings)?;
         let splicer = self.open.service().splicer();
         let leased = tokio::select! {
             leased = settings.lease(upstream.as_ref(), client, splicer) => leased,
-            why = self.open.told_to_end() => return Err((why, "it was to end while it connected".into())),
+            why = self.open.told_to_end() => return Err(Refusal::new(why, "it was to end while it connected")),
         };
-        let lease = leased.map_err(|error| (End::Unavailable, error.to_string()))?;
+        let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
         let server = lease.tenure.server();
         self.record.server = Some(server.name().to_owned());
         self.open.decide(Some(Decided {
@@ -93,7 +106,7 @@ impl Carried {
         &mut self,
         client: &Client,
         settings: &Settings,
-    ) -> Result<(Option<Arc<Upstream>>, Decided), (End, String)> {
+    ) -> Result<(Option<Arc<Upstream>>, Decided), Refusal> {
         let none = Hello::default();
         let hello = client.hello.as_ref().unwrap_or(&none);
         let facts = Facts {
@@ -107,7 +120,7 @@ impl Carried {
             Destination::Upstream(upstream) => Some(Arc::clone(upstream)),
             Destination::Original => None,
             Destination::Status(_) | Destination::Redirect(_) => {
-                return Err((End::Refused, "a route says so".into()));
+                return Err(Refusal::new(End::Refused, "a route says so"));
             }
         };
         self.record.upstream = upstream.as_ref().map(|upstream| upstream.name().to_owned());

@@ -1,7 +1,7 @@
 //! `longsplice check`: what was understood.
 
 use super::{line, rules::takes, upstream_config::upstream};
-use crate::config::{Config, ListenerConfig, OnFull, OnShutdown, Period, SourceAddress};
+use crate::config::{Config, ListenerConfig, OnChange, OnFull, OnShutdown, Period, SourceAddress};
 
 /// The configuration in words, defaults included.
 pub fn config(c: &Config) -> String {
@@ -58,6 +58,20 @@ pub fn config(c: &Config) -> String {
         "log",
         format!("{:?}, {:?}", c.log.format, c.log.level).to_lowercase(),
     );
+    if let Some(address) = c.operations.metrics {
+        line(&mut out, "metrics", format!("http://{address}/metrics"));
+    }
+    if let Some(log) = &c.operations.access_log {
+        let place = log
+            .path
+            .as_ref()
+            .map_or("standard output".into(), |p| p.display().to_string());
+        line(
+            &mut out,
+            "access log",
+            format!("{place}, {}", log.format.as_str()),
+        );
+    }
     for rule in &c.rules {
         let action = rule.action.as_str();
         line(
@@ -124,6 +138,13 @@ fn listener(out: &mut String, l: &ListenerConfig) {
     );
     if !l.rate_limit.is_none() {
         line(out, "", format!("at most {} of each connection", l.rate_limit));
+    }
+    if l.on_change != OnChange::Keep {
+        line(
+            out,
+            "",
+            format!("open connections at a reload: {}", l.on_change.as_str()),
+        );
     }
     let then = match l.on_full {
         OnFull::Wait => "others wait",

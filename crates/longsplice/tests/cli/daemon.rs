@@ -337,6 +337,15 @@ fn readiness_and_the_end_are_announced() {
     ];
     let daemon = Daemon::start_command(&name, longsplice(&args).env("NOTIFY_SOCKET", &path));
     assert_eq!(received(), "READY=1");
+    // However a reload ends.
+    daemon.signal(Signal::SIGHUP);
+    let reloading = received();
+    let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
+    assert!(
+        micros.is_some_and(|n| n.parse::<u64>().is_ok_and(|n| n > 0)),
+        "{reloading}"
+    );
+    assert_eq!(received(), "READY=1");
     daemon.signal(Signal::SIGTERM);
     assert_eq!(received(), "STOPPING=1");
 }
