@@ -20,6 +20,8 @@ pub fn client_hello(name: &str, alpn: &[&str], record: usize) -> Vec<u8> {
         ),
     ]
     .into_iter()
+    // An empty list would be malformed.
+    .filter(|(kind, _)| *kind != 16 || !alpn.is_empty())
     .flat_map(|(kind, body)| [&kind.to_be_bytes()[..], &with_length::<2>(&body)].concat())
     .collect();
     let body = [

@@ -50,7 +50,9 @@ fn s_client(place: &Place, words: &[&str]) -> Process {
         .net
         .client
         .command("timeout")
-        .args(["60", "openssl", "s_client", "-connect", &place.front.to_string()])
+        // Who ends the one ends the other.
+        .args(["60", "setpriv", "--pdeathsig", "KILL"])
+        .args(["openssl", "s_client", "-connect", &place.front.to_string()])
         .args(words)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
