@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use longsplice_engine::{OpenError, Splicer};
+use longsplice_engine::{OpenError, Splicer, policy::SplicePolicy};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     access_log::AccessLog,
     admin::{Admin, ClaimError, Places, claim, server},
-    config::Config,
+    config::{Config, ListenerConfig, Protocol},
     listener::{BindError, Shared},
     notify::{notify, notify_reloading},
     reload::{InForce, Load, ReloadError, Reloaded, bind_all},
@@ -79,6 +79,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
 
     let (stop, stopping) = watch::channel(false);
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
+    measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
     let mut in_force = match InForce::start(config, bound, shared).await {
         Ok(in_force) => in_force,
@@ -131,6 +132,7 @@ async fn serve_until_stopped(
         };
         notify_reloading();
         let done = in_force.reload(load).await;
+        measure_splices(&in_force.config, in_force.shared()).await;
         // Whoever rotates logs sends a signal, and which one it is they cannot always choose.
         in_force.shared().access_log.reopen();
         notify("READY=1");
@@ -138,6 +140,16 @@ async fn serve_until_stopped(
             // Nobody may wait any more.
             let _ = asked.send(done);
         }
+    }
+}
+
+/// Measures from which length on replies are spliced, if a listener wants to know.
+async fn measure_splices(config: &Config, shared: &Shared) {
+    let wants = |l: &ListenerConfig| {
+        l.protocol == Protocol::Http && l.splice != SplicePolicy::Never && l.splice_from.is_none()
+    };
+    if config.listeners.iter().any(wants) {
+        shared.splice_from.measure(&shared.splicer).await;
     }
 }
 

@@ -16,6 +16,10 @@ mod request;
 mod server;
 mod session;
 mod splice;
+#[cfg(test)]
+mod tests;
+mod threshold;
 mod wire;
 
 pub use session::serve;
+pub use threshold::{Measured, Threshold, measure};

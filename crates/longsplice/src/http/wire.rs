@@ -42,7 +42,6 @@ impl Readable for Stream {
 pub(super) struct NotWritten {
     /// So many bytes went before.
     pub(super) written: usize,
-    pub(super) error: io::Error,
 }
 
 /// A stream with what was read of it and not yet used.
@@ -86,25 +85,18 @@ impl<S: Readable> Wire<S> {
         let mut written = 0;
         let all = first.len() + second.len();
         while written < all {
-            let of_second = second
-                .get(written.saturating_sub(first.len())..)
-                .unwrap_or_default();
+            let of_second = second.get(written.saturating_sub(first.len())..).unwrap_or_default();
             let of_first = first.get(written..).unwrap_or_default();
             match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
                 Ok(n) => written += n,
-                Err(error) => return Err(NotWritten { written, error }),
+                Err(_) => return Err(NotWritten { written }),
             }
         }
         let flushed = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await;
-        flushed.map_err(|error| NotWritten { written, error })
+        flushed.map_err(|_| NotWritten { written })
     }
 
-    fn poll_write_both(
-        &mut self,
-        cx: &mut Context<'_>,
-        first: &[u8],
-        second: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write_both(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> Poll<io::Result<usize>> {
         let stream = Pin::new(&mut self.stream);
         let n = match (first.is_empty(), second.is_empty()) {
             (false, false) => {

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
 pub use facts::{KeptFacts, MAX_KEPT};
-pub(crate) use forward::Carried;
 pub use open::{Decided, Open};
+pub(crate) use forward::Carried;
 pub(crate) use reclaimed::spawn_reclaimed;
 pub use resources::Resources;
 pub use service::{ListenerStatus, Service};
@@ -30,7 +30,7 @@ pub use settings::{Destination, Settings};
 pub use sockets::Socket;
 pub use tracker::Tracker;
 
-use crate::access_log::AccessLog;
+use crate::{access_log::AccessLog, http::Threshold};
 
 /// What all listeners of a process share.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ pub struct Shared {
     pub access_log: AccessLog,
     /// Turns true when the daemon shuts down: what is between two requests ends.
     pub stopping: watch::Receiver<bool>,
+    /// From which length on replies are spliced where the configuration leaves it to us.
+    pub splice_from: Threshold,
     /// Held for writing while the listeners change their settings.
     turn: RwLock<()>,
 }
@@ -58,6 +60,7 @@ impl Shared {
             tracker: Tracker::default(),
             access_log,
             stopping,
+            splice_from: Threshold::default(),
             turn: RwLock::new(()),
         });
         let ended = Arc::downgrade(&shared);

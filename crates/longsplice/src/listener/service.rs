@@ -8,11 +8,15 @@ use std::{
     },
 };
 
-use longsplice_engine::Splicer;
+use longsplice_engine::{Splicer, policy::SplicePolicy};
 use serde::{Deserialize, Serialize};
 
 use super::{Settings, Shared, slots::Slots};
-use crate::{access_log::AccessRecord, config::Period, upstream::same_family_first};
+use crate::{
+    access_log::AccessRecord,
+    config::{Period, Protocol},
+    upstream::same_family_first,
+};
 
 /// One listener at work: its configuration and what it counts. Its addresses share it.
 #[derive(Debug)]
@@ -42,6 +46,9 @@ pub struct ListenerStatus {
     /// When a spliced connection comes back to the relay; empty: when it is asked for.
     #[serde(default)]
     pub unsplice: String,
+    /// From which length on replies are spliced, in bytes; of HTTP.
+    #[serde(default)]
+    pub splice_from: Option<u64>,
     /// How long an address of a target may take to answer.
     pub connect_timeout: String,
     /// Connections that the process holds now, or waits for because of `unsplice`.
@@ -94,7 +101,12 @@ impl Service {
     /// Returns when the daemon shuts down. Cancel-safe.
     pub async fn stopping(&self) {
         // Its sender goes when all is over.
-        let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
+        let _ = self
+            .shared
+            .stopping
+            .clone()
+            .wait_for(|stopping| *stopping)
+            .await;
     }
 
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.
@@ -117,6 +129,8 @@ impl Service {
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
+            splice_from: (c.protocol == Protocol::Http && c.splice != SplicePolicy::Never)
+                .then(|| c.splice_from.unwrap_or_else(|| self.shared.splice_from.bytes())),
             connect_timeout: Period(c.connect_timeout).to_string(),
             open: self.open.load(Ordering::Relaxed),
             max_connections: c.max_connections,

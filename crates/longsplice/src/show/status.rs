@@ -94,11 +94,7 @@ fn configuration(out: &mut String, generation: &GenerationStatus) {
     line(
         out,
         "configuration",
-        format!(
-            "generation {}, loaded {} ago",
-            generation.number,
-            since(generation.loaded_at)
-        ),
+        format!("generation {}, loaded {} ago", generation.number, since(generation.loaded_at)),
     );
     if let Some(failed) = &generation.failed {
         line(out, "", format!("a reload failed {} ago:", since(failed.at)));
@@ -173,7 +169,10 @@ fn listeners(s: &Status) -> String {
             l.name.clone(),
             addresses.join(" "),
             l.to.join(" "),
-            l.splice.clone(),
+            match l.splice_from {
+                Some(from) => format!("{} from {}", l.splice, bytes(from)),
+                None => l.splice.clone(),
+            },
             l.detach.clone(),
             if l.unsplice.is_empty() {
                 "by command".to_owned()

@@ -1,0 +1,162 @@
+//! How servers and clients fail.
+
+use longsplice_repair::options::set_reset_on_close;
+use tokio::io::AsyncWriteExt;
+
+use super::harness::{Client, Server, Switch, ok};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// One request, after which the switch holds an idle connection to the server.
+async fn warm_up(server: &mut Server, client: &mut Client) -> Client {
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("warm")).await;
+    client.until("warm").await;
+    at_server
+}
+
+#[tokio::test]
+async fn a_reply_that_is_cut_short_never_looks_whole() {
+    for reply in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    ] {
+        let mut server = Server::new().await;
+        let switch = Switch::new(server.address, "", "").await;
+        let mut client = switch.client().await;
+        client.send(GET).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        at_server.send(reply).await;
+        drop(at_server);
+        let (got, in_order) = client.rest().await;
+        assert!(!in_order, "{got}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_ends_with_its_connection_and_breaks_is_reset() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send("HTTP/1.1 200 OK\r\n\r\nhalf").await;
+    client.until("half").await;
+    set_reset_on_close(&at_server.0, true).unwrap();
+    drop(at_server);
+    assert_eq!(client.rest().await, (String::new(), false));
+}
+
+#[tokio::test]
+async fn servers_that_give_no_reply_are_named_by_their_fault() {
+    for (reply, status) in [
+        ("", "502 Bad Gateway"),
+        ("HTTP/1.1 200", "502 Bad Gateway"),
+        ("rubbish\r\n\r\n", "502 Bad Gateway"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "502 Bad Gateway"),
+        ("wait", "504 Gateway Timeout"),
+    ] {
+        let mut server = Server::new().await;
+        let switch = Switch::new(server.address, "reply_timeout = \"300ms\"", "").await;
+        let mut client = switch.client().await;
+        client.send(GET).await;
+        let mut at_server = server.next().await;
+        at_server.until("\r\n\r\n").await;
+        if reply != "wait" {
+            at_server.send(reply).await;
+            at_server.0.shutdown().await.unwrap();
+        }
+        let answer = client.until("\r\n\r\n").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{reply}: {answer}");
+        // It is the server's fault: the client's connection goes on.
+        client.until("\n").await;
+        client.send(GET).await;
+        drop(at_server);
+        server.next().await.until("\r\n\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn no_server_at_all_is_a_502_and_the_connection_goes_on() {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let switch = Switch::new(gone, "", "").await;
+    let mut client = switch.client().await;
+    for _ in 0..2 {
+        client.send(GET).await;
+        let answer = client.until("\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 50"), "{answer}");
+        client.until("\n").await;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    let mut at_server = warm_up(&mut server, &mut client).await;
+    client.send(GET).await;
+    // The request arrives, and the connection ends without a word: as if it had been under way when the server closed.
+    at_server.until("\r\n\r\n").await;
+    drop(at_server);
+    let mut second = server.next().await;
+    second.until("\r\n\r\n").await;
+    second.send(ok("again")).await;
+    client.until("again").await;
+    // Nobody knows what became of this one.
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx").await;
+    second.until("x").await;
+    drop(second);
+    assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 502 "));
+    assert!(!server.has_more());
+}
+
+#[tokio::test]
+async fn a_client_that_has_closed_its_half_gets_its_reply() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    client.0.shutdown().await.unwrap();
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("late")).await;
+    let (reply, in_order) = client.rest().await;
+    assert!(reply.ends_with("late") && in_order, "{reply}");
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_frees_its_server() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    set_reset_on_close(&client.0, true).unwrap();
+    drop(client);
+    assert_eq!(at_server.rest().await.0, "");
+}
+
+#[tokio::test]
+async fn a_body_that_stops_is_not_waited_for() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "body_timeout = \"60ms\"", "").await;
+    let mut client = switch.client().await;
+    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").await;
+    let mut at_server = server.next().await;
+    at_server.until("half").await;
+    let (answer, _) = client.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert_eq!(at_server.rest().await.0, "");
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await;
+    assert!(!client.rest().await.1, "half a reply looks whole");
+}
