@@ -12,12 +12,16 @@ packages=(
     iproute2 ethtool procps util-linux
     # The demonstration and the benchmark: traffic, and the peers beside which it is measured.
     curl iperf3 nginx-light libnginx-mod-stream haproxy nftables openssl
+    # Other clients and servers of the switch's tests.
+    git python3 wget
 )
 components=(rustfmt clippy)
 
 installed() {
     # Another flavour of nginx serves as well.
     [[ $1 == nginx-light ]] && command -v nginx >/dev/null && return
+    # So does a Python of one's own.
+    [[ $1 == python3 ]] && command -v python3 >/dev/null && return
     [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
 }
 

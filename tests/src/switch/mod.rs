@@ -130,7 +130,27 @@ impl Switch {
         self.client("curl").args(usual).args(words).output().unwrap()
     }
 
-    /// Fails unless replies were spliced where they should be, and only there.
+    /// A reply of which the second half waits until the first one has come, and until it is spliced where replies are:
+    /// shorter ones may be over before they could be.
+    pub fn get_halves(&self, client: &mut Client, server: &Backend) {
+        const LENGTH: usize = 400_000;
+        client.send(format!("GET /halves/{LENGTH} HTTP/1.1\r\nHost: switch\r\n\r\n"));
+        client.read_until(b"\r\n\r\n").unwrap();
+        let mut body = client.read_exactly(LENGTH / 2).unwrap();
+        self.wait_spliced(client);
+        server.go_on();
+        body.extend(client.read_exactly(LENGTH - body.len()).unwrap());
+        assert!(body == content(LENGTH), "{:?}", self.mode);
+    }
+
+    /// Waits until this client's connection is spliced as the mode has it; does not wait where nothing is.
+    pub fn wait_spliced(&self, client: &Client) {
+        if self.mode.splices() {
+            self.daemon.wait_state(client.port(), &[self.mode.name()]);
+        }
+    }
+
+    /// Fails unless replies were spliced where they should be, and only there. At least one has to have been slow.
     pub fn assert_mode(&self) {
         let status = self.daemon.status();
         assert_eq!(

@@ -62,11 +62,14 @@ fn replies_in_all_framings_on_one_connection() {
         let switch = Switch::new("framing", mode);
         let server = Backend::start(&switch.net.server, switch.target());
         let mut client = switch.connect();
-        for _ in 0..EXCHANGES {
+        for n in 0..EXCHANGES {
             exchange(&mut client, &mut luck);
+            if n % 10 == 0 {
+                switch.get_halves(&mut client, &server);
+            }
         }
         let seen = server.seen();
-        assert_eq!(seen.len(), EXCHANGES);
+        assert_eq!(seen.len(), EXCHANGES + EXCHANGES / 10);
         assert!(
             seen.iter()
                 .all(|s| s.is_whole && s.field("Host") == Some("switch"))
@@ -97,7 +100,6 @@ fn several_clients_at_once() {
                 });
             }
         });
-        switch.assert_mode();
     }
 }
 
@@ -125,7 +127,6 @@ fn a_reply_up_to_the_end_of_the_connection_is_whole() {
                 );
             }
         }
-        switch.assert_mode();
     }
 }
 
@@ -181,7 +182,6 @@ fn clients_of_http_1_0() {
             ),
             ("ok", true)
         );
-        switch.assert_mode();
     }
 }
 

@@ -31,9 +31,7 @@ fn what_follows_a_101_passes_unread_both_ways() {
             client.send(message);
             assert!(client.read_exactly(message.len()).unwrap() == message);
         }
-        if mode.splices() {
-            switch.daemon.wait_state(client.port(), &[mode.name()]);
-        }
+        switch.wait_spliced(&client);
         client.send("last");
         client.stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(client.read_exactly(4).unwrap(), b"last");

@@ -192,9 +192,6 @@ fn request_line(line: &[u8]) -> Result<(&str, &str, Version), HeadError> {
     else {
         return Err(HeadError::StartLine);
     };
-    if line.contains(&b'\r') {
-        return Err(HeadError::BareCarriageReturn);
-    }
     if !text::is_token(method) {
         return Err(HeadError::Method);
     }

@@ -82,15 +82,13 @@ impl Scan {
                 Some([line @ .., b'\r']) => line,
                 _ => return Err(HeadError::BareLineFeed),
             };
-            if self.lines == 0 && line.first() == Some(&b'\r') {
-                return Err(HeadError::BareCarriageReturn);
-            }
             if self.lines == 0 && line.is_empty() {
                 self.pass_empty_line()?;
                 continue;
             }
             self.line = self.seen;
             if !line.is_empty() {
+                self.check_first_line(line)?;
                 self.lines += 1;
                 if self.lines - 1 > limits.fields {
                     return Err(HeadError::TooManyFields);
@@ -120,6 +118,22 @@ impl Scan {
             Some(b'\r') | None => Ok(()),
             Some(b) if is_token_byte(*b) => Ok(()),
             Some(_) => Err(HeadError::StartLine),
+        }
+    }
+
+    /// Who speaks another protocol in lines is not waited for either: SMTP, SSH.
+    fn check_first_line(&self, line: &[u8]) -> Result<(), HeadError> {
+        if self.lines > 0 {
+            return Ok(());
+        }
+        let version = match self.is_request {
+            true => line.rsplit(|b| *b == b' ').next().unwrap_or_default(),
+            false => line,
+        };
+        match memchr(b'\r', line) {
+            Some(_) => Err(HeadError::BareCarriageReturn),
+            None if version.starts_with(b"HTTP/") => Ok(()),
+            None => Err(HeadError::StartLine),
         }
     }
 

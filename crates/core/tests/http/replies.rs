@@ -200,10 +200,15 @@ fn a_head_that_breaks_a_rule_is_refused() {
         (
             "9112 4: CR in the reason",
             b"HTTP/1.1 200 O\rK\r\n\r\n",
-            StartLine,
+            BareCarriageReturn,
         ),
         ("9112 2.3: another version", b"HTTP/2.0 200 OK\r\n\r\n", Version),
         ("another protocol", b"ICY 200 OK\r\n\r\n", StartLine),
+        (
+            "another protocol, seen with its first line",
+            b"SSH-2.0-OpenSSH_9.2\r\n",
+            StartLine,
+        ),
         ("another protocol, seen at once", b"\x15\x03\x03", StartLine),
         (
             "9112 2.2: an empty line before",

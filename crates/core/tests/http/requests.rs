@@ -261,6 +261,11 @@ fn a_head_that_breaks_a_rule_is_refused() {
         ("9110 15.6.6: 2.0", b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", Version),
         ("9110 15.6.6: 0.9", b"GET / HTTP/0.9\r\nHost: h\r\n\r\n", Version),
         ("9110 9.1: no token", b"G(T / HTTP/1.1\r\nHost: h\r\n\r\n", Method),
+        (
+            "another protocol is seen with its first line",
+            b"EHLO client.example\r\n",
+            StartLine,
+        ),
         ("what is TLS is seen at once", b"\x16\x03\x01\x02", StartLine),
         ("9112 3.2: no form", b"GET a HTTP/1.1\r\nHost: h\r\n\r\n", Target),
         ("9112 3.2: empty", b"GET  HTTP/1.1\r\nHost: h\r\n\r\n", Target),

@@ -61,11 +61,7 @@ impl Session<'_> {
             && request.persistence == Persistence::KeepAlive
             && self.persistence() == Persistence::KeepAlive
             && head.body() != Body::UntilClose;
-        let client = if goes_on {
-            Persistence::KeepAlive
-        } else {
-            Persistence::Close
-        };
+        let client = if goes_on { Persistence::KeepAlive } else { Persistence::Close };
         let to_client = ToClient {
             persistence: client,
             version: request.kind.version,
@@ -80,11 +76,7 @@ impl Session<'_> {
             body: head.body(),
             is_interim: head.is_interim(),
             switches: head.switches(),
-            server: if is_whole {
-                head.persistence()
-            } else {
-                Persistence::Close
-            },
+            server: if is_whole { head.persistence() } else { Persistence::Close },
             client,
             length,
             head: outgoing,
@@ -96,10 +88,7 @@ impl Session<'_> {
         let Goal::Upstream { upstream, sticky, .. } = to else {
             return None;
         };
-        let value = at
-            .tenure
-            .cookie()
-            .filter(|value| sticky.as_deref() != Some(value))?;
+        let value = at.tenure.cookie().filter(|value| sticky.as_deref() != Some(value))?;
         Some(SetCookie {
             name: upstream.sticky()?,
             value,
@@ -204,7 +193,12 @@ impl Session<'_> {
     }
 
     /// What becomes of both connections after a reply.
-    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
+    async fn conclude(
+        &mut self,
+        carried: Carried,
+        request: &Request,
+        reply: &Reply,
+    ) -> Option<Wire<Stream>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, end) => {
