@@ -26,6 +26,8 @@ pub(crate) enum Switch {
     Direct,
     /// Longsplice by its own choice: replies are spliced where that is worth it.
     Splicing,
+    /// Longsplice, every reply spliced that has a length or chunks: what `Splicing` has to choose from.
+    Eager,
     /// Longsplice, no reply spliced.
     Relaying,
     /// HAProxy in HTTP mode with splice(2).
@@ -42,6 +44,7 @@ impl Switch {
         match self {
             Switch::Direct => "no switch (kernel router)",
             Switch::Splicing => "longsplice, splice = auto",
+            Switch::Eager => "longsplice, splice = now",
             Switch::Relaying => "longsplice, splice = never",
             Switch::HaProxyHttp => "HAProxy, HTTP mode",
             Switch::HaProxyTcp => "HAProxy, TCP mode",
@@ -49,10 +52,12 @@ impl Switch {
         }
     }
 
+    /// What a listener of it says about splicing.
     fn policy(self) -> Option<&'static str> {
         match self {
-            Switch::Splicing => Some("auto"),
-            Switch::Relaying => Some("never"),
+            Switch::Splicing => Some("splice = \"auto\""),
+            Switch::Eager => Some("splice = \"now\"\nsplice_from = \"1\""),
+            Switch::Relaying => Some("splice = \"never\""),
             _ => None,
         }
     }
@@ -159,7 +164,7 @@ impl Rig<'_> {
                     peer: None,
                 });
             }
-            Switch::Splicing | Switch::Relaying => (Some(self.longsplice(switch, at)?), None),
+            Switch::Splicing | Switch::Eager | Switch::Relaying => (Some(self.longsplice(switch, at)?), None),
             Switch::HaProxyHttp => peer(peers::haproxy_http(room, middle, at, to)?),
             Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, true)?),
             Switch::Nginx => peer(peers::nginx_proxy(room, middle, at, to)?),
@@ -174,7 +179,7 @@ impl Rig<'_> {
             "instance = \"{}\"\n\
              [[upstream]]\nname = \"files\"\nservers = \"{}\"\nkeep_idle = 256\nidle_timeout = \"1h\"\n\
              [[listener]]\nname = \"web\"\nlisten = \"{at}\"\nprotocol = \"http\"\nupstream = \"files\"\n\
-             splice = \"{policy}\"\n\
+             {policy}\n\
              [listener.http]\nmax_requests = 100000000\n",
             instance.name(),
             self.server()

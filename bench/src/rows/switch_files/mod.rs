@@ -22,9 +22,10 @@ use crate::report::Finding;
 use crate::switches::{self, Standing, Switch};
 
 /// In the order of the table.
-const SWITCHES: [Switch; 6] = [
+const SWITCHES: [Switch; 7] = [
     Switch::Direct,
     Switch::Splicing,
+    Switch::Eager,
     Switch::Relaying,
     Switch::HaProxyHttp,
     Switch::HaProxyTcp,
@@ -78,8 +79,9 @@ fn cases() -> impl Iterator<Item = Case> {
 /// All sizes through one of them.
 fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample>) -> Result<()> {
     switches::apart(scope.room, switch, &SIZES, |client, standing| {
+        let background = scope.background()?;
         for case in cases() {
-            let sample = one(scope, client, standing, case)
+            let sample = one(scope, background, client, standing, case)
                 .with_context(|| format!("{} bytes, persistent: {}", case.size, case.persistent))?;
             let sample = Sample {
                 round,
@@ -93,7 +95,13 @@ fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample
     })
 }
 
-fn one(scope: &Scope<'_>, client: &Namespace, standing: &Standing, case: Case) -> Result<Sample> {
+fn one(
+    scope: &Scope<'_>,
+    background: Work,
+    client: &Namespace,
+    standing: &Standing,
+    case: Case,
+) -> Result<Sample> {
     let ms = Duration::from_millis;
     let path = format!("/{}", case.size);
     let load = Load {
@@ -112,7 +120,6 @@ fn one(scope: &Scope<'_>, client: &Namespace, standing: &Standing, case: Case) -
     };
     warm_up.run(client)?;
     let before = standing.splices()?;
-    let background = scope.background()?;
     let watch = Watch::start()?;
     let fetched = load.run(client)?;
     let work = watch.stop(background)?.seen()?;

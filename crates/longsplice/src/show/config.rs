@@ -94,6 +94,7 @@ fn listener(out: &mut String, l: &ListenerConfig) {
     let to: Vec<_> = l.to.iter().map(ToString::to_string).collect();
     let target = match &l.upstream {
         Some(name) => format!("upstream {name}"),
+        None if l.routes.takes_all() => "as its routes say".to_owned(),
         None if to.is_empty() => "where it was going".to_owned(),
         None => to.join(", else "),
     };
