@@ -98,6 +98,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// As at the moment when the time is over, before it left the queue.
+    #[cfg(test)]
+    pub(super) fn close(&mut self) {
+        self.given.close();
+    }
+
     /// Waits for a place.
     pub(super) async fn place(mut self, patience: Duration) -> Answer {
         match time::timeout(patience, &mut self.given).await {

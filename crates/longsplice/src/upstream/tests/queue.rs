@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::*;
+use super::{
+    super::{queue::Want, roster::Entered},
+    *,
+};
 
 fn limited(addresses: &[SocketAddr], most: u32, rest: &str) -> Arc<Upstream> {
     upstream(&format!("{}\nmax_connections = {most}\n{rest}", list(addresses)))
@@ -79,6 +82,30 @@ async fn who_gives_up_leaves_the_queue_and_loses_no_place() {
     drop(first);
     assert_eq!((u.server(0).open, u.status().queued), (1, 0));
     drop(waiting);
+    assert_eq!(u.server(0).open, 0);
+}
+
+#[tokio::test]
+async fn a_place_that_comes_too_late_goes_to_the_next() {
+    let a = Backend::new().await;
+    let u = limited(&[a.address], 1, "");
+    let guest = Guest::new().await;
+    let first = u.lease_for(&guest).await.unwrap();
+    let want = Want {
+        ipv4: true,
+        key: None,
+        sticky: None,
+        not: [].as_slice().into(),
+    };
+    let Ok(Entered::Wait(mut late)) = u.roster.enter(want, &[]) else {
+        panic!("there was a place");
+    };
+    let mut next = Box::pin(u.lease_for(&guest));
+    assert!(poll_once(next.as_mut()).await.is_none());
+    late.close();
+    drop(first);
+    assert_eq!(u.server(0).open, 1);
+    drop(time::timeout(PATIENCE, next).await.unwrap().unwrap());
     assert_eq!(u.server(0).open, 0);
 }
 
