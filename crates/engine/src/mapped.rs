@@ -201,15 +201,14 @@ impl Table {
         let now = Instant::now();
         for leg in legs {
             self.flows.remove(&leg);
-            if awake.flow.is_mapped() {
-                self.alone.insert(
-                    leg,
-                    Watched {
-                        looked: now,
-                        gone: None,
-                    },
-                );
-            }
+            // Mapped or not: of a flow that was never drained the kernel half may keep what TSval its peer was sent.
+            self.alone.insert(
+                leg,
+                Watched {
+                    looked: now,
+                    gone: None,
+                },
+            );
         }
         left.push(awake.flow.part());
     }
