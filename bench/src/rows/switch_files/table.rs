@@ -46,8 +46,10 @@ pub(super) fn show(all: &[Sample]) -> Result<String> {
     Ok(out)
 }
 
-/// What is told of each.
-const FIGURES: [(&str, fn(&Sample) -> f64); 6] = [
+/// Something that is told of each, and its heading.
+type Figure = (&'static str, fn(&Sample) -> f64);
+
+const FIGURES: [Figure; 6] = [
     (
         "Requests for each second that the middle's core was busy:",
         Sample::rate,
