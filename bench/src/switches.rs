@@ -85,6 +85,18 @@ impl Standing {
         Ok(daemon.status()?.counters.spliced_total)
     }
 
+    /// Why connections were not spliced, if it is Longsplice, in one line.
+    pub(crate) fn reasons(&self) -> Result<Option<String>> {
+        let Some(daemon) = &self.daemon else {
+            return Ok(None);
+        };
+        let counters = daemon.status()?.counters;
+        Ok(Some(format!(
+            "{} splices; relayed: {:?}",
+            counters.spliced_total, counters.relayed_reasons
+        )))
+    }
+
     /// Waits until so many connections have been detached, if it is Longsplice.
     pub(crate) fn detached(&self, connections: usize) -> Result<()> {
         let Some(daemon) = &self.daemon else { return Ok(()) };

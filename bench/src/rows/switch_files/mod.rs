@@ -91,6 +91,9 @@ fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample
             sample.tell();
             all.push(sample);
         }
+        if let Some(reasons) = standing.reasons()? {
+            eprintln!("   {:<26} {reasons}", switch.title());
+        }
         Ok(())
     })
 }
