@@ -82,9 +82,9 @@ impl Settler<'_> {
             period("body_timeout", raw.body_timeout, default.body_timeout),
             period("reply_timeout", raw.reply_timeout, default.reply_timeout),
         );
-        let max_requests = raw
-            .max_requests
-            .map_or(default.max_requests, |n| self.count("max_requests", Some(&n), 1, u32::MAX).into());
+        let max_requests = raw.max_requests.map_or(default.max_requests, |n| {
+            self.count("max_requests", Some(&n), 1, u32::MAX).into()
+        });
         HttpConfig {
             head_timeout,
             max_head: raw.max_head.map_or(default.max_head, |n| self.max_head(&n)),
@@ -132,14 +132,20 @@ mod tests {
     use crate::config::parse;
 
     fn listener(http: &str) -> String {
-        format!("[[listener]]\nlisten = \"127.0.0.1:1\"\nto = \"127.0.0.1:2\"\nprotocol = \"http\"\n[listener.http]\n{http}")
+        format!(
+            "[[listener]]\nlisten = \"127.0.0.1:1\"\nto = \"127.0.0.1:2\"\nprotocol = \"http\"\n[listener.http]\n{http}"
+        )
     }
 
     #[test]
     fn every_key_is_taken_and_what_is_left_out_has_its_default() {
         let all = "head_timeout = \"1s\"\nmax_head = \"64KiB\"\nidle_timeout = \"2s\"\nbody_timeout = \"3s\"\n\
                    reply_timeout = \"4s\"\nforwarded = [\"x-forwarded-for\", \"forwarded\"]\nmax_requests = 5";
-        let http = |text: &str| parse(Path::new("t"), &listener(text)).unwrap().listeners[0].http.clone();
+        let http = |text: &str| {
+            parse(Path::new("t"), &listener(text)).unwrap().listeners[0]
+                .http
+                .clone()
+        };
         let s = Duration::from_secs;
         let expected = HttpConfig {
             head_timeout: s(1),

@@ -1,15 +1,14 @@
 //! What we say ourselves, in words, and how a connection ends after that.
 
-use std::{borrow::Cow, time::{Duration, SystemTime}};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
 use tokio::{io::AsyncWriteExt, time::Instant};
 
-use super::{
-    request::Request,
-    session::Session,
-    wire::Wire,
-};
+use super::{request::Request, session::Session, wire::Wire};
 use crate::{access_log::End, client::Stream, upstream::Unavailable};
 
 /// How long a client is listened to that does not stop talking, and how much of it is thrown away: a reset would take the
@@ -49,13 +48,21 @@ impl OwnAnswer {
     pub(super) fn redirect(location: String) -> OwnAnswer {
         OwnAnswer {
             location: Some(location),
-            ..OwnAnswer::new(308, End::Refused, "what you asked for is at the address in Location")
+            ..OwnAnswer::new(
+                308,
+                End::Refused,
+                "what you asked for is at the address in Location",
+            )
         }
     }
 
     /// A route says so.
     pub(super) fn configured(status: u16) -> OwnAnswer {
-        OwnAnswer::new(status, End::Refused, "the switch is configured to answer this request so")
+        OwnAnswer::new(
+            status,
+            End::Refused,
+            "the switch is configured to answer this request so",
+        )
     }
 
     /// What was tried is for our log, and not for a stranger.
@@ -63,9 +70,17 @@ impl OwnAnswer {
         match error.status() {
             503 => OwnAnswer {
                 retry_after: Some(RETRY_AFTER_SECONDS),
-                ..OwnAnswer::new(503, End::Unavailable, "no server can take the request now: try again later")
+                ..OwnAnswer::new(
+                    503,
+                    End::Unavailable,
+                    "no server can take the request now: try again later",
+                )
             },
-            status => OwnAnswer::new(status, End::Unavailable, "no server could be reached: try again later"),
+            status => OwnAnswer::new(
+                status,
+                End::Unavailable,
+                "no server could be reached: try again later",
+            ),
         }
     }
 
@@ -86,7 +101,11 @@ impl OwnAnswer {
 
 impl Refusal {
     pub(super) fn slow_head() -> Refusal {
-        Refusal(OwnAnswer::new(408, End::ClientTimeout, "the head of the request did not come in time"))
+        Refusal(OwnAnswer::new(
+            408,
+            End::ClientTimeout,
+            "the head of the request did not come in time",
+        ))
     }
 
     /// RFC 9113 section 3.3.
@@ -111,8 +130,7 @@ impl Session<'_> {
         answer: &OwnAnswer,
     ) -> Option<Wire<Stream>> {
         let whole = request.whole.filter(|_| {
-            request.persistence == Persistence::KeepAlive
-                && self.persistence() == Persistence::KeepAlive
+            request.persistence == Persistence::KeepAlive && self.persistence() == Persistence::KeepAlive
         });
         let persistence = match whole {
             Some(_) => Persistence::KeepAlive,

@@ -53,9 +53,7 @@ impl Buffer {
     /// Where more may be read to; never empty.
     pub(super) fn space(&mut self) -> &mut [u8] {
         if self.bytes.is_empty() {
-            self.bytes = FREE
-                .with_borrow_mut(Vec::pop)
-                .unwrap_or_else(|| vec![0; SIZE]);
+            self.bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
         }
         if self.end == self.bytes.len() && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);

@@ -73,9 +73,7 @@ impl<'a> Clock<'a> {
     }
 
     fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let sleep = self
-            .sleep
-            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
         }

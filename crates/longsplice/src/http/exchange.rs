@@ -66,7 +66,9 @@ impl Session<'_> {
                 }
                 Ok(Err(error)) => {
                     tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
-                    return self.answer(client, &request, &OwnAnswer::unavailable(&error)).await;
+                    return self
+                        .answer(client, &request, &OwnAnswer::unavailable(&error))
+                        .await;
                 }
             };
             let mut at = AtServer::new(lease, request.body);
@@ -105,9 +107,11 @@ impl Session<'_> {
                 return None;
             }
             Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),
-            Failed::SlowBody => {
-                OwnAnswer::new(408, End::ClientTimeout, "the body of the request did not come in time")
-            }
+            Failed::SlowBody => OwnAnswer::new(
+                408,
+                End::ClientTimeout,
+                "the body of the request did not come in time",
+            ),
             Failed::Server(how, why) => {
                 at.tenure.failed(how);
                 let server = at.tenure.to_string();
@@ -119,7 +123,11 @@ impl Session<'_> {
                     Failure::Malformed => {
                         OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
                     }
-                    _ => OwnAnswer::new(502, End::ServerClosed, "the server closed the connection without a reply"),
+                    _ => OwnAnswer::new(
+                        502,
+                        End::ServerClosed,
+                        "the server closed the connection without a reply",
+                    ),
                 }
             }
         };
@@ -149,11 +157,17 @@ impl Session<'_> {
                 Ok(Ok(Step::Ended(why))) => return Err(ended(request, at, why)),
                 Ok(Err(failed)) => return Err(failed),
                 Err(Late) if at.is_sent() => {
-                    return Err(Failed::Server(Failure::Timeout, "it did not reply in time".to_owned()));
+                    return Err(Failed::Server(
+                        Failure::Timeout,
+                        "it did not reply in time".to_owned(),
+                    ));
                 }
                 Err(Late) => return Err(Failed::SlowBody),
             }
-            while let Found::Head(length) = scan.find(at.wire.buffer.data(), &self.limits).map_err(malformed)? {
+            while let Found::Head(length) = scan
+                .find(at.wire.buffer.data(), &self.limits)
+                .map_err(malformed)?
+            {
                 let reply = self.understand(length, request, to, at).map_err(malformed)?;
                 if !reply.is_interim {
                     return Ok(reply);
@@ -181,7 +195,9 @@ impl Session<'_> {
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
             Ok(Ok(())) => at.upload.wrote_ready(),
-            Ok(Err(e)) if at.reused && (request.is_idempotent || e.written == 0) => return Err(Failed::Stale),
+            Ok(Err(e)) if at.reused && (request.is_idempotent || e.written == 0) => {
+                return Err(Failed::Stale);
+            }
             // It may have replied before it closed.
             Ok(Err(_)) => at.refuses = true,
             Err(Late) => {

@@ -55,13 +55,19 @@ impl Session<'_> {
     ) -> Result<Reply, HeadError> {
         let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
         let head = ReplyHead::parse(bytes, request.kind, &self.limits)?;
-        at.tenure.answered(head.status(), at.sent_at.elapsed());
+        if !head.is_interim() {
+            at.tenure.answered(head.status(), at.sent_at.elapsed());
+        }
         let is_whole = at.upload.is_done();
         let goes_on = is_whole
             && request.persistence == Persistence::KeepAlive
             && self.persistence() == Persistence::KeepAlive
             && head.body() != Body::UntilClose;
-        let client = if goes_on { Persistence::KeepAlive } else { Persistence::Close };
+        let client = if goes_on {
+            Persistence::KeepAlive
+        } else {
+            Persistence::Close
+        };
         let to_client = ToClient {
             persistence: client,
             version: request.kind.version,
@@ -76,7 +82,11 @@ impl Session<'_> {
             body: head.body(),
             is_interim: head.is_interim(),
             switches: head.switches(),
-            server: if is_whole { head.persistence() } else { Persistence::Close },
+            server: if is_whole {
+                head.persistence()
+            } else {
+                Persistence::Close
+            },
             client,
             length,
             head: outgoing,
@@ -88,7 +98,10 @@ impl Session<'_> {
         let Goal::Upstream { upstream, sticky, .. } = to else {
             return None;
         };
-        let value = at.tenure.cookie().filter(|value| sticky.as_deref() != Some(value))?;
+        let value = at
+            .tenure
+            .cookie()
+            .filter(|value| sticky.as_deref() != Some(value))?;
         Some(SetCookie {
             name: upstream.sticky()?,
             value,
@@ -105,8 +118,8 @@ impl Session<'_> {
         reply: Reply,
     ) -> Option<Wire<Stream>> {
         self.note(|told| told.reply_began(reply.status));
-        client.buffer.consume(std::mem::take(&mut at.kept));
         if reply.switches {
+            client.buffer.consume(at.kept);
             let head = reply.bytes(at.wire.buffer.data()).to_vec();
             self.tunnel(client, at, &head, reply.length).await;
             return None;
@@ -120,6 +133,8 @@ impl Session<'_> {
                 return self.failed(client, request, at, failed).await;
             }
         };
+        // From here on the request is not answered otherwise.
+        client.buffer.consume(std::mem::take(&mut at.kept));
         if reply.body == Body::UntilClose {
             // Only a reset tells its end from ours.
             let _ = client.stream.socket().set_zero_linger();
@@ -193,12 +208,7 @@ impl Session<'_> {
     }
 
     /// What becomes of both connections after a reply.
-    async fn conclude(
-        &mut self,
-        carried: Carried,
-        request: &Request,
-        reply: &Reply,
-    ) -> Option<Wire<Stream>> {
+    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, end) => {

@@ -112,7 +112,10 @@ impl Session<'_> {
     }
 
     /// Between two requests: a shutdown ends the wait.
-    async fn wait_for_request(&mut self, client: &mut Wire<Stream>) -> Result<Result<io::Result<usize>, Late>, Unread> {
+    async fn wait_for_request(
+        &mut self,
+        client: &mut Wire<Stream>,
+    ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
         let read = async {
@@ -201,7 +204,10 @@ impl Session<'_> {
             length,
             whole: match head.body() {
                 Body::None => Some(length),
-                Body::Length(n) => usize::try_from(n).ok().map(|n| length.saturating_add(n)).filter(|n| *n <= buffered),
+                Body::Length(n) => usize::try_from(n)
+                    .ok()
+                    .map(|n| length.saturating_add(n))
+                    .filter(|n| *n <= buffered),
                 Body::Chunked | Body::UntilClose => None,
             },
             head: outgoing,
@@ -225,7 +231,9 @@ fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     Goal::Upstream {
         upstream: Arc::clone(upstream),
         key: key(head, &upstream.key()),
-        sticky: sticky.and_then(|v| std::str::from_utf8(v).ok()).map(str::to_owned),
+        sticky: sticky
+            .and_then(|v| std::str::from_utf8(v).ok())
+            .map(str::to_owned),
     }
 }
 

@@ -5,13 +5,7 @@ use std::sync::Arc;
 use longsplice_core::http::Body;
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{
-    body::Passage,
-    clock::Late,
-    request::Goal,
-    session::Session,
-    wire::Wire,
-};
+use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
 use crate::{
     client::Stream,
     config::SourceAddress,
@@ -75,7 +69,11 @@ impl Session<'_> {
             not: &[],
         };
         match to {
-            Goal::Upstream { upstream, key, sticky } => {
+            Goal::Upstream {
+                upstream,
+                key,
+                sticky,
+            } => {
                 let ask = Ask {
                     key: key.as_deref(),
                     sticky: sticky.as_deref(),

@@ -83,13 +83,24 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         .await;
     }
     let (tunnel, told) = (session.tunnel.take(), session.told.take());
-    let (Some(tunnel), Some(told)) = (tunnel, told) else { return };
+    let (Some(tunnel), Some(told)) = (tunnel, told) else {
+        return;
+    };
     let (record, began) = told.into_parts();
     let unsplice = session.settings.listener.unsplice;
-    let carried = |open, tenure| Carried { open, tenure: Some(tenure), record, began };
+    let carried = |open, tenure| Carried {
+        open,
+        tenure: Some(tenure),
+        record,
+        began,
+    };
     match tunnel {
         Tunnel::Plain { pair, tenure } => carried(open, tenure).carry(pair, unsplice).await,
-        Tunnel::Tls { client, server, tenure } => carried(open, tenure).relay(client, server, &[]).await,
+        Tunnel::Tls {
+            client,
+            server,
+            tenure,
+        } => carried(open, tenure).relay(client, server, &[]).await,
     }
 }
 

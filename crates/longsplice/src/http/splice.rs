@@ -17,8 +17,15 @@ use crate::{access_log::End, client::Stream, upstream::Tenure};
 
 /// Two connections that are no longer HTTP.
 pub(super) enum Tunnel {
-    Plain { pair: Pair, tenure: Tenure },
-    Tls { client: Box<TlsStream<TcpStream>>, server: TcpStream, tenure: Tenure },
+    Plain {
+        pair: Pair,
+        tenure: Tenure,
+    },
+    Tls {
+        client: Box<TlsStream<TcpStream>>,
+        server: TcpStream,
+        tenure: Tenure,
+    },
 }
 
 /// What became of a reply.
@@ -33,7 +40,12 @@ pub(super) enum Carried {
 
 impl Session<'_> {
     /// Passes the rest of a reply, long parts by the engine.
-    pub(super) async fn carry(&mut self, client: Wire<Stream>, at: AtServer, mut download: Passage) -> Carried {
+    pub(super) async fn carry(
+        &mut self,
+        client: Wire<Stream>,
+        at: AtServer,
+        mut download: Passage,
+    ) -> Carried {
         let carried = self.carry_on(client, at, &mut download).await;
         self.note(|told| told.to_client(download.passed()));
         carried
@@ -96,7 +108,11 @@ impl Session<'_> {
             .with_splice(listener.splice)
             .with_detach(listener.detach);
         let (pair, until, unseen) = match download.unseen() {
-            Unseen::Bytes(n) => (pair.with_length(n), conditions.or(Until::bytes_from(Side::Server, n)), Some(n)),
+            Unseen::Bytes(n) => (
+                pair.with_length(n),
+                conditions.or(Until::bytes_from(Side::Server, n)),
+                Some(n),
+            ),
             Unseen::All => (pair, conditions, None),
         };
         let returned = match self.open.splice(pair, until).await {
@@ -108,7 +124,9 @@ impl Session<'_> {
         let passed = returned.passed[Side::Server.index()];
         self.note(|told| told.passed(returned.id, returned.spliced, passed));
         let _ = returned.set_reset_on_close(unseen.is_none());
-        let Returned { client, server, why, .. } = returned;
+        let Returned {
+            client, server, why, ..
+        } = returned;
         let stream = Stream::Plain(client);
         let client = Wire { stream, buffer };
         at.wire.stream = server;
@@ -130,7 +148,13 @@ impl Session<'_> {
     }
 
     /// Passes the head of a 101 on, and what stands behind it and the request; what follows is not ours to read.
-    pub(super) async fn tunnel(&mut self, mut client: Wire<Stream>, mut at: AtServer, head: &[u8], length: usize) {
+    pub(super) async fn tunnel(
+        &mut self,
+        mut client: Wire<Stream>,
+        mut at: AtServer,
+        head: &[u8],
+        length: usize,
+    ) {
         let listener = Arc::clone(&self.settings.listener);
         let limit = listener.http.body_timeout;
         let mut behind = std::mem::take(&mut at.wire.buffer);

@@ -75,7 +75,10 @@ impl Threshold {
                 %error, bytes = self.bytes(),
                 "what a splice costs here could not be measured: replies are spliced from this length on (splice_from sets it)"
             ),
-            Err(_) => tracing::warn!(bytes = self.bytes(), "measuring what a splice costs took too long"),
+            Err(_) => tracing::warn!(
+                bytes = self.bytes(),
+                "measuring what a splice costs took too long"
+            ),
         }
     }
 }
@@ -115,9 +118,7 @@ impl Measured {
         Measured {
             splice,
             relay_mebibyte: relay.mul_f64((1 << 20) as f64 / length as f64),
-            bytes: u64::try_from(bytes)
-                .unwrap_or(u64::MAX)
-                .clamp(BOUNDS.0, BOUNDS.1),
+            bytes: u64::try_from(bytes).unwrap_or(u64::MAX).clamp(BOUNDS.0, BOUNDS.1),
         }
     }
 }
@@ -173,9 +174,18 @@ impl Bench {
         match ended? {
             Ended::Returned(back) if back.spliced == (policy == SplicePolicy::Now) => {
                 let (client, server) = (back.client, back.server);
-                Ok((Bench { client, server, ..self }, time))
+                Ok((
+                    Bench {
+                        client,
+                        server,
+                        ..self
+                    },
+                    time,
+                ))
             }
-            _ => Err(io::Error::other("connections over the loopback cannot be spliced")),
+            _ => Err(io::Error::other(
+                "connections over the loopback cannot be spliced",
+            )),
         }
     }
 }
@@ -197,8 +207,16 @@ mod tests {
         let measured = Measured::of(us(10), us(10 + 252), us(110));
         assert_eq!(measured.splice, us(100));
         assert_eq!(measured.bytes, 100 * (252 << 10) / 126);
-        assert_eq!(Measured::of(us(10), us(10), us(20)).bytes, BOUNDS.1, "a relay for nothing");
-        assert_eq!(Measured::of(us(10), us(20), us(5)).bytes, BOUNDS.0, "a splice for nothing");
+        assert_eq!(
+            Measured::of(us(10), us(10), us(20)).bytes,
+            BOUNDS.1,
+            "a relay for nothing"
+        );
+        assert_eq!(
+            Measured::of(us(10), us(20), us(5)).bytes,
+            BOUNDS.0,
+            "a splice for nothing"
+        );
     }
 
     #[tokio::test]

@@ -85,7 +85,9 @@ impl<S: Readable> Wire<S> {
         let mut written = 0;
         let all = first.len() + second.len();
         while written < all {
-            let of_second = second.get(written.saturating_sub(first.len())..).unwrap_or_default();
+            let of_second = second
+                .get(written.saturating_sub(first.len())..)
+                .unwrap_or_default();
             let of_first = first.get(written..).unwrap_or_default();
             match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
                 Ok(n) => written += n,
@@ -96,7 +98,12 @@ impl<S: Readable> Wire<S> {
         flushed.map_err(|_| NotWritten { written })
     }
 
-    fn poll_write_both(&mut self, cx: &mut Context<'_>, first: &[u8], second: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write_both(
+        &mut self,
+        cx: &mut Context<'_>,
+        first: &[u8],
+        second: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let stream = Pin::new(&mut self.stream);
         let n = match (first.is_empty(), second.is_empty()) {
             (false, false) => {

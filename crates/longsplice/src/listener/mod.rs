@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
 pub use facts::{KeptFacts, MAX_KEPT};
-pub use open::{Decided, Open};
 pub(crate) use forward::Carried;
+pub use open::{Decided, Open};
 pub(crate) use reclaimed::spawn_reclaimed;
 pub use resources::Resources;
 pub use service::{ListenerStatus, Service};

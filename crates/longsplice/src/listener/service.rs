@@ -101,12 +101,7 @@ impl Service {
     /// Returns when the daemon shuts down. Cancel-safe.
     pub async fn stopping(&self) {
         // Its sender goes when all is over.
-        let _ = self
-            .shared
-            .stopping
-            .clone()
-            .wait_for(|stopping| *stopping)
-            .await;
+        let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
     }
 
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.

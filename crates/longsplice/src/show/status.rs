@@ -94,7 +94,11 @@ fn configuration(out: &mut String, generation: &GenerationStatus) {
     line(
         out,
         "configuration",
-        format!("generation {}, loaded {} ago", generation.number, since(generation.loaded_at)),
+        format!(
+            "generation {}, loaded {} ago",
+            generation.number,
+            since(generation.loaded_at)
+        ),
     );
     if let Some(failed) = &generation.failed {
         line(out, "", format!("a reload failed {} ago:", since(failed.at)));

@@ -7,12 +7,25 @@ async fn chunks_pass_as_they_are_and_the_next_messages_are_found_behind_them() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    let chunks = format!("5;x=y\r\nhello\r\n{:x}\r\n{}\r\n0\r\nTrailer: t\r\n\r\n", 100_000, "b".repeat(100_000));
+    let chunks = format!(
+        "5;x=y\r\nhello\r\n{:x}\r\n{}\r\n0\r\nTrailer: t\r\n\r\n",
+        100_000,
+        "b".repeat(100_000)
+    );
     let head = "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    client.send(format!("{head}{chunks}GET /2 HTTP/1.1\r\nHost: a\r\n\r\n")).await;
+    client
+        .send(format!("{head}{chunks}GET /2 HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .await;
     let mut at_server = server.next().await;
-    assert_eq!(at_server.until("Trailer: t\r\n\r\n").await, format!("{head}{chunks}"));
-    at_server.send(format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}")).await;
+    assert_eq!(
+        at_server.until("Trailer: t\r\n\r\n").await,
+        format!("{head}{chunks}")
+    );
+    at_server
+        .send(format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}"
+        ))
+        .await;
     let reply = client.until("Trailer: t\r\n\r\n").await;
     assert!(reply.ends_with(&chunks));
     assert!(at_server.until("\r\n\r\n").await.starts_with("GET /2 "));
@@ -26,10 +39,19 @@ async fn who_waits_for_100_continue_gets_it_from_the_server() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n").await;
+    client
+        .send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+        .await;
     let mut at_server = server.next().await;
-    assert!(at_server.until("\r\n\r\n").await.contains("Expect: 100-continue\r\n"));
-    at_server.send("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n").await;
+    assert!(
+        at_server
+            .until("\r\n\r\n")
+            .await
+            .contains("Expect: 100-continue\r\n")
+    );
+    at_server
+        .send("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+        .await;
     assert!(client.until("100 Continue\r\n\r\n").await.contains("Link: x"));
     client.send("body").await;
     assert_eq!(at_server.until("body").await, "body");
@@ -42,13 +64,20 @@ async fn a_reply_overtakes_the_body_of_its_request() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin").await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nbegin")
+        .await;
     let mut at_server = server.next().await;
     at_server.until("begin").await;
-    at_server.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno").await;
+    at_server
+        .send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        .await;
     drop(at_server);
     let (reply, in_order) = client.rest().await;
-    assert!(reply.starts_with("HTTP/1.1 413 ") && reply.ends_with("\r\n\r\nno") && in_order, "{reply}");
+    assert!(
+        reply.starts_with("HTTP/1.1 413 ") && reply.ends_with("\r\n\r\nno") && in_order,
+        "{reply}"
+    );
     assert!(reply.contains("Connection: close\r\n"), "{reply}");
 }
 
@@ -57,10 +86,14 @@ async fn a_server_may_reply_while_it_reads() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\none").await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\none")
+        .await;
     let mut at_server = server.next().await;
     at_server.until("one").await;
-    at_server.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none").await;
+    at_server
+        .send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\none")
+        .await;
     client.until("\r\n\r\none").await;
     client.send("two").await;
     at_server.until("two").await;
@@ -80,7 +113,9 @@ async fn replies_without_a_body_end_with_their_head() {
         ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1000\r\n\r\n"),
         ("GET", "HTTP/1.1 204 No Content\r\n\r\n"),
     ] {
-        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n")).await;
+        client
+            .send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .await;
         let at_server = match &mut at_server {
             Some(at_server) => at_server,
             none => none.insert(server.next().await),
@@ -112,10 +147,14 @@ async fn after_a_101_both_streams_pass() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nearly").await;
+    client
+        .send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nearly")
+        .await;
     let mut at_server = server.next().await;
     assert!(at_server.until("\r\n\r\n").await.contains("Upgrade: echo\r\n"));
-    at_server.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nfirst").await;
+    at_server
+        .send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nfirst")
+        .await;
     client.until("first").await;
     at_server.until("early").await;
     for word in ["one", "two"] {

@@ -57,7 +57,10 @@ async fn servers_that_give_no_reply_are_named_by_their_fault() {
         ("", "502 Bad Gateway"),
         ("HTTP/1.1 200", "502 Bad Gateway"),
         ("rubbish\r\n\r\n", "502 Bad Gateway"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "502 Bad Gateway"),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            "502 Bad Gateway",
+        ),
         ("wait", "504 Gateway Timeout"),
     ] {
         let mut server = Server::new().await;
@@ -71,7 +74,10 @@ async fn servers_that_give_no_reply_are_named_by_their_fault() {
             at_server.0.shutdown().await.unwrap();
         }
         let answer = client.until("\r\n\r\n").await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{reply}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}\r\n")),
+            "{reply}: {answer}"
+        );
         // It is the server's fault: the client's connection goes on.
         client.until("\n").await;
         client.send(GET).await;
@@ -82,7 +88,10 @@ async fn servers_that_give_no_reply_are_named_by_their_fault() {
 
 #[tokio::test]
 async fn no_server_at_all_is_a_502_and_the_connection_goes_on() {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let switch = Switch::new(gone, "", "").await;
     let mut client = switch.client().await;
     for _ in 0..2 {
@@ -108,7 +117,9 @@ async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated(
     second.send(ok("again")).await;
     client.until("again").await;
     // Nobody knows what became of this one.
-    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx").await;
+    client
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+        .await;
     second.until("x").await;
     drop(second);
     assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 502 "));
@@ -147,7 +158,9 @@ async fn a_body_that_stops_is_not_waited_for() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "body_timeout = \"60ms\"", "").await;
     let mut client = switch.client().await;
-    client.send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf").await;
+    client
+        .send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf")
+        .await;
     let mut at_server = server.next().await;
     at_server.until("half").await;
     let (answer, _) = client.rest().await;
@@ -157,6 +170,8 @@ async fn a_body_that_stops_is_not_waited_for() {
     client.send(GET).await;
     let mut at_server = server.next().await;
     at_server.until("\r\n\r\n").await;
-    at_server.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf").await;
+    at_server
+        .send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        .await;
     assert!(!client.rest().await.1, "half a reply looks whole");
 }

@@ -9,14 +9,19 @@ async fn pipelined_requests_are_answered_in_order_over_one_idle_connection() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
     let mut client = switch.client().await;
-    client.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /").await;
+    client
+        .send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /")
+        .await;
     let mut at_server = server.next().await;
     for n in 1..=2 {
         let request = at_server.until("\r\n\r\n").await;
         assert_eq!(request, format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
         let mut early = [0];
         let more = at_server.0.try_read(&mut early);
-        assert!(more.is_err(), "the next request did not wait for this reply: {more:?}");
+        assert!(
+            more.is_err(),
+            "the next request did not wait for this reply: {more:?}"
+        );
         at_server.send(ok(&format!("reply {n}"))).await;
         client.until(&format!("reply {n}")).await;
     }
@@ -32,7 +37,8 @@ async fn what_is_not_understood_is_answered_and_the_connection_ends() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "max_head = \"1KiB\"", "").await;
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nx: {}\r\n\r\n", "x".repeat(2000));
-    let both = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let both =
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     for (request, status) in [
         ("GET / HTTP/1.1\r\n\r\n", "400 "),
         (both, "400 "),
@@ -40,15 +46,26 @@ async fn what_is_not_understood_is_answered_and_the_connection_ends() {
         ("GET / HTTP/2.0\r\n\r\n", "505 "),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "505 "),
         ("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", "501 "),
-        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", "400 "),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+            "400 ",
+        ),
     ] {
         let mut client = switch.client().await;
         // What follows must not turn the answer into a reset.
-        client.send(format!("{request}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")).await;
+        client
+            .send(format!("{request}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .await;
         let (answer, in_order) = client.rest().await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
-        assert!(in_order && answer.contains("Connection: close\r\n"), "{request}: {answer}");
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{request}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{request}: {answer}"
+        );
+        assert!(
+            in_order && answer.contains("Connection: close\r\n"),
+            "{request}: {answer}"
+        );
+        assert_eq!(answer.matches("\r\nDate: ").count(), 1, "{request}: {answer}");
     }
     while server.has_more() {
         let (request, _) = server.next().await.rest().await;
@@ -59,7 +76,12 @@ async fn what_is_not_understood_is_answered_and_the_connection_ends() {
 #[tokio::test]
 async fn slow_and_silent_clients_are_not_waited_for() {
     let server = Server::new().await;
-    let switch = Switch::new(server.address, "head_timeout = \"50ms\"\nidle_timeout = \"60ms\"", "").await;
+    let switch = Switch::new(
+        server.address,
+        "head_timeout = \"50ms\"\nidle_timeout = \"60ms\"",
+        "",
+    )
+    .await;
     let mut slow = switch.client().await;
     slow.send("GET / HTTP/1.1\r\n").await;
     let (answer, _) = slow.rest().await;
@@ -89,7 +111,12 @@ async fn routes_answer_redirect_and_the_server_is_told_of_the_client() {
     let mut server = Server::new().await;
     let routes = "[[listener.route]]\npath = \"/no\"\nstatus = 403\n[[listener.route]]\npath_prefix = \"/old\"\n\
                   redirect = \"https://new.example\"\n";
-    let switch = Switch::new(server.address, "forwarded = [\"x-forwarded-for\", \"x-forwarded-proto\"]", routes).await;
+    let switch = Switch::new(
+        server.address,
+        "forwarded = [\"x-forwarded-for\", \"x-forwarded-proto\"]",
+        routes,
+    )
+    .await;
     let mut client = switch.client().await;
     client.send("GET /no HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 403 "));
@@ -97,12 +124,21 @@ async fn routes_answer_redirect_and_the_server_is_told_of_the_client() {
     client.send("GET /old/x?y HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let redirect = client.until("\r\n\r\n").await;
     assert!(redirect.starts_with("HTTP/1.1 308 "), "{redirect}");
-    assert!(redirect.contains("Location: https://new.example/old/x?y\r\n"), "{redirect}");
+    assert!(
+        redirect.contains("Location: https://new.example/old/x?y\r\n"),
+        "{redirect}"
+    );
     client.until("\n").await;
     client.send("GET /x HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nConnection: keep-alive, x\r\nX: 1\r\n\r\n").await;
     let request = server.next().await.until("\r\n\r\n").await;
-    assert!(request.contains("X-Forwarded-For: 192.0.2.1, 127.0.0.1\r\nX-Forwarded-Proto: http\r\n"), "{request}");
-    assert!(!request.contains("keep-alive") && !request.contains("X: 1"), "{request}");
+    assert!(
+        request.contains("X-Forwarded-For: 192.0.2.1, 127.0.0.1\r\nX-Forwarded-Proto: http\r\n"),
+        "{request}"
+    );
+    assert!(
+        !request.contains("keep-alive") && !request.contains("X: 1"),
+        "{request}"
+    );
 }
 
 #[tokio::test]
@@ -119,7 +155,10 @@ async fn the_last_request_of_a_connection_is_told_so() {
     at_server.until("\r\n\r\n").await;
     at_server.send(ok("2")).await;
     let (reply, in_order) = client.rest().await;
-    assert!(reply.contains("Connection: close\r\n") && reply.ends_with("\r\n\r\n2") && in_order, "{reply}");
+    assert!(
+        reply.contains("Connection: close\r\n") && reply.ends_with("\r\n\r\n2") && in_order,
+        "{reply}"
+    );
 }
 
 #[tokio::test]
@@ -138,5 +177,8 @@ async fn a_shutdown_ends_idle_connections_and_lets_replies_pass() {
     assert_eq!(idle.rest().await, (String::new(), true));
     first.send(ok("2")).await;
     let (reply, _) = busy.rest().await;
-    assert!(reply.contains("Connection: close\r\n") && reply.ends_with("\r\n\r\n2"), "{reply}");
+    assert!(
+        reply.contains("Connection: close\r\n") && reply.ends_with("\r\n\r\n2"),
+        "{reply}"
+    );
 }
