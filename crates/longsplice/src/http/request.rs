@@ -230,7 +230,7 @@ fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     let sticky = upstream.sticky().and_then(|name| head.cookie(name));
     Goal::Upstream {
         upstream: Arc::clone(upstream),
-        key: key(head, &upstream.key()),
+        key: key(head, upstream.key()),
         sticky: sticky
             .and_then(|v| std::str::from_utf8(v).ok())
             .map(str::to_owned),

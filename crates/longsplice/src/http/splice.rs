@@ -16,6 +16,7 @@ use super::{
 use crate::{access_log::End, client::Stream, upstream::Tenure};
 
 /// Two connections that are no longer HTTP.
+#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Tunnel {
     Plain {
         pair: Pair,
@@ -29,6 +30,7 @@ pub(super) enum Tunnel {
 }
 
 /// What became of a reply.
+#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Carried {
     /// It has passed.
     Whole(Wire<Stream>, AtServer),
@@ -47,7 +49,7 @@ impl Session<'_> {
         mut download: Passage,
     ) -> Carried {
         let carried = self.carry_on(client, at, &mut download).await;
-        self.note(|told| told.to_client(download.passed()));
+        self.note(|told| told.sent_client(download.passed()));
         carried
     }
 
@@ -165,8 +167,8 @@ impl Session<'_> {
         };
         let begun = self.clock.within(limit, early).await;
         self.note(|told| {
-            told.to_client((head.len() + behind.len()) as u64);
-            told.to_server(client.buffer.len() as u64);
+            told.sent_client((head.len() + behind.len()) as u64);
+            told.sent_server(client.buffer.len() as u64);
         });
         if !matches!(begun, Ok(Ok(()))) {
             self.over(End::ClientClosed);

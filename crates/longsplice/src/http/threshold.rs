@@ -170,7 +170,8 @@ impl Bench {
             self.far_client.read_exact(&mut got),
         );
         let time = cpu_time()?.saturating_sub(before);
-        (sent?, read?);
+        sent?;
+        read?;
         match ended? {
             Ended::Returned(back) if back.spliced == (policy == SplicePolicy::Now) => {
                 let (client, server) = (back.client, back.server);
