@@ -94,7 +94,7 @@ impl Session<'_> {
         at: AtServer,
         failed: Failed,
     ) -> Option<Wire<Stream>> {
-        self.note(|told| told.passed_to_server(at.upload.passed()));
+        self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
             _ if self.clock.is_told() => {
                 self.over(End::Reset);
@@ -190,7 +190,7 @@ impl Session<'_> {
         let body = bytes.get(request.length..).unwrap_or_default();
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
         let head = request.head.bytes(bytes);
-        self.note(|told| told.passed_to_server(head.len() as u64));
+        self.note(|told| told.sent_server(head.len() as u64));
         let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
@@ -227,7 +227,7 @@ impl Session<'_> {
             let head = reply.bytes(at.wire.buffer.data());
             let limit = self.settings.listener.http.body_timeout;
             let written = self.clock.within(limit, client.write_both(head, &[])).await;
-            self.note(|told| told.passed_to_client(head.len() as u64));
+            self.note(|told| told.sent_client(head.len() as u64));
             if !matches!(written, Ok(Ok(()))) {
                 return Err(Failed::Client);
             }

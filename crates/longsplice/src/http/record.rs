@@ -28,11 +28,11 @@ impl Told {
         self.record.bytes_to_client += bytes as u64;
     }
 
-    pub(super) fn passed_to_client(&mut self, bytes: u64) {
+    pub(super) fn sent_client(&mut self, bytes: u64) {
         self.record.bytes_to_client += bytes;
     }
 
-    pub(super) fn passed_to_server(&mut self, bytes: u64) {
+    pub(super) fn sent_server(&mut self, bytes: u64) {
         self.record.bytes_to_server += bytes;
     }
 

@@ -144,8 +144,8 @@ impl Session<'_> {
         let limit = self.settings.listener.http.body_timeout;
         let begun = self.clock.within(limit, begin).await;
         self.note(|told| {
-            told.passed_to_client(head.len() as u64);
-            told.passed_to_server(at.upload.passed());
+            told.sent_client(head.len() as u64);
+            told.sent_server(at.upload.passed());
         });
         let carried = match begun {
             Ok(Ok(())) => {
@@ -198,8 +198,8 @@ impl Session<'_> {
             }
         };
         self.note(|told| {
-            told.passed_to_client(download.passed());
-            told.passed_to_server(at.upload.passed() - before);
+            told.sent_client(download.passed());
+            told.sent_server(at.upload.passed() - before);
         });
         match end {
             None => Carried::Whole(client, at),

@@ -49,7 +49,7 @@ impl Session<'_> {
         mut download: Passage,
     ) -> Carried {
         let carried = self.carry_on(client, at, &mut download).await;
-        self.note(|told| told.passed_to_client(download.passed()));
+        self.note(|told| told.sent_client(download.passed()));
         carried
     }
 
@@ -167,8 +167,8 @@ impl Session<'_> {
         };
         let begun = self.clock.within(limit, early).await;
         self.note(|told| {
-            told.passed_to_client((head.len() + behind.len()) as u64);
-            told.passed_to_server(client.buffer.len() as u64);
+            told.sent_client((head.len() + behind.len()) as u64);
+            told.sent_server(client.buffer.len() as u64);
         });
         if !matches!(begun, Ok(Ok(()))) {
             self.over(End::ClientClosed);

@@ -31,7 +31,7 @@ async fn chunks_pass_as_they_are_and_the_next_messages_are_found_behind_them() {
     assert!(at_server.until("\r\n\r\n").await.starts_with("GET /2 "));
     at_server.send(ok("2")).await;
     client.until("\r\n\r\n2").await;
-    assert!(!server.has_more());
+    assert!(server.another().is_none());
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn replies_without_a_body_end_with_their_head() {
         at_server.send(reply).await;
         assert_eq!(client.until("\r\n\r\n").await, reply);
     }
-    assert!(!server.has_more());
+    assert!(server.another().is_none());
 }
 
 #[tokio::test]

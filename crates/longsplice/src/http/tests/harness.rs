@@ -128,9 +128,9 @@ impl Server {
         Client(connection.expect("no connection").unwrap())
     }
 
-    /// Whether another connection has come.
-    pub(super) fn has_more(&mut self) -> bool {
-        self.connections.try_recv().is_ok()
+    /// Another connection that has come already.
+    pub(super) fn another(&mut self) -> Option<Client> {
+        self.connections.try_recv().ok().map(Client)
     }
 }
 
