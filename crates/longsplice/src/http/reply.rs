@@ -6,7 +6,6 @@ use longsplice_core::http::{
     Body, HeadError, Persistence, ReplyHead,
     rewrite::{self, SetCookie, ToClient},
 };
-use longsplice_repair::options;
 
 use super::{
     body::{Broken, Passage},
@@ -14,7 +13,7 @@ use super::{
     exchange::Failed,
     request::{Goal, Head, Request},
     server::AtServer,
-    session::{Session, reset},
+    session::{Session, reset, reset_on_close},
     splice::Carried,
     wire::Wire,
 };
@@ -135,9 +134,10 @@ impl Session<'_> {
         };
         // From here on the request is not answered otherwise.
         client.buffer.consume(std::mem::take(&mut at.kept));
-        if reply.body == Body::UntilClose {
-            // Only a reset tells its end from ours.
-            let _ = client.stream.socket().set_zero_linger();
+        let is_long = !download.has_ended();
+        if is_long {
+            // A process that dies must not make it look finished. (What is short goes at once, or not at all.)
+            reset_on_close(&client, true);
         }
         let head = reply.bytes(at.wire.buffer.data());
         let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
@@ -159,6 +159,9 @@ impl Session<'_> {
             Ok(Err(_)) => Carried::Cut(client, End::ClientClosed),
             Err(Late) => Carried::Cut(client, End::ClientTimeout),
         };
+        if let (true, Carried::Whole(client, _)) = (is_long, &carried) {
+            reset_on_close(client, false);
+        }
         self.conclude(carried, request, &reply).await
     }
 
@@ -231,8 +234,6 @@ impl Session<'_> {
         }
         let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
         if !(says_no_more && client.stream.is_plain()) {
-            // If it fails, the connection is gone already.
-            let _ = options::set_reset_on_close(client.stream.socket(), false);
             self.say_goodbye(client).await;
         }
         None

@@ -12,6 +12,7 @@ use std::{
 };
 
 use longsplice_core::http::{Limits, Persistence};
+use longsplice_repair::options;
 
 use super::{
     clock::Clock,
@@ -160,8 +161,12 @@ impl Session<'_> {
     }
 }
 
+/// Whether a close resets the connection; where that cannot be set, it is gone.
+pub(super) fn reset_on_close(client: &Wire<Stream>, on: bool) {
+    let _ = options::set_reset_on_close(client.stream.socket(), on);
+}
+
 /// Closes so that nobody takes what was sent for whole.
 pub(super) fn reset(client: Wire<Stream>) {
-    // Where that fails the connection is gone.
-    let _ = client.stream.socket().set_zero_linger();
+    reset_on_close(&client, true);
 }

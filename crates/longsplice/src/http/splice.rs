@@ -3,6 +3,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_repair::options;
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -104,6 +105,11 @@ impl Session<'_> {
             Ok(stream) => stream,
             Err(stream) => return Ok((Wire { stream, buffer }, at, Trap::Asked)),
         };
+        if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
+            // Both ends of it have closed: what it received is still to be read.
+            let stream = Stream::Plain(stream);
+            return Ok((Wire { stream, buffer }, at, Trap::Asked));
+        }
         // What the client sends meanwhile is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
         let pair = Pair::new(stream, at.wire.stream)
@@ -125,7 +131,8 @@ impl Session<'_> {
         };
         let passed = returned.passed[Side::Server.index()];
         self.note(|told| told.passed(returned.id, returned.spliced, passed));
-        let _ = returned.set_reset_on_close(unseen.is_none());
+        // The client's is not finished yet; the server's may be idle next.
+        let _ = options::set_reset_on_close(&returned.server, false);
         let Returned {
             client, server, why, ..
         } = returned;
