@@ -47,6 +47,8 @@ fn no_connection_fails_or_is_lost() {
     let mut luck = Luck::new();
     let bed = Bed::new("reload-load", Policy::DETACHED);
     echo(&bed.listener);
+    // Tens of thousands of connections would use the ports up.
+    bed.net.client.sysctl("net.ipv4.tcp_tw_reuse", "1").unwrap();
     let (front, target) = (bed.front(), bed.target());
     let listen = SocketAddr::from((bed.net.family().unspecified(), front.port()));
     // Its socket goes from listener to listener, its policy and limits change, others come and go beside it.

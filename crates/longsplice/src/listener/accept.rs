@@ -5,7 +5,7 @@ use std::{io, mem, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
-    time,
+    time::{self, Instant},
 };
 
 use super::{Service, connection};
@@ -16,6 +16,9 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// A connection that was made before this is there within it.
 const LAST_CALL: Duration = Duration::from_millis(20);
+
+/// Who still comes after this comes too late: else a busy socket would never be closed.
+const LAST_CALLS: Duration = Duration::from_millis(500);
 
 /// Accepts, and has each connection served by the listener that `service` shows, until `stopping` turns true; or until nobody can
 /// change `service` any more: then those that have come by that time are still served.
@@ -51,7 +54,10 @@ async fn accept_until_closed(listener: &TcpListener, mut service: watch::Receive
         };
         admission.settle(accepted).await;
     }
-    while let Ok(Ok(accepted)) = time::timeout(LAST_CALL, listener.accept()).await {
+    let close = Instant::now() + LAST_CALLS;
+    while Instant::now() < close
+        && let Ok(Ok(accepted)) = time::timeout(LAST_CALL, listener.accept()).await
+    {
         admission.settle(Ok(accepted)).await;
     }
 }

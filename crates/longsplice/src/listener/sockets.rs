@@ -74,8 +74,8 @@ impl Socket {
         super::bind::prepare(&self.listener, self.address, &service).await;
     }
 
-    /// Serves those that have come by now, then closes it.
-    pub fn close(self) {
+    /// Serves those that have come by now, then closes it: the task that ends with it.
+    pub fn close(self) -> JoinHandle<()> {
         tracing::info!(
             listener = self.service.borrow().settings().listener.name,
             address = %self.address,
@@ -83,6 +83,7 @@ impl Socket {
         );
         // What tells the task is that nobody can hand the socket over any more.
         drop(self.service);
+        self.task
     }
 
     /// Returns when it is closed, which it is soon after the daemon begins to shut down.

@@ -8,7 +8,12 @@ mod changes;
 mod error;
 mod fixed;
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
@@ -26,6 +31,9 @@ use crate::{
     tls::Terminator,
     upstream::Upstreams,
 };
+
+/// How long a reload waits for sockets that are to be closed.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Reads the configuration once more, as the command line has it.
 pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
@@ -336,7 +344,14 @@ impl InForce {
                 }
             }
         }
-        old.into_iter().for_each(Socket::close);
+        // The next reload may want their addresses again. One whose listener is full stays until it has room.
+        let closing: Vec<_> = old.into_iter().map(Socket::close).collect();
+        let closed = async {
+            for task in closing {
+                let _ = task.await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSING, closed).await;
     }
 
     /// Ends the open connections that the new configuration does not want any more.
