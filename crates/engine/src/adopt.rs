@@ -20,10 +20,14 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }
             splicer.settle_later(Settling::of_orphan(slot, legs));
-        } else {
+        } else if legs
+            .iter()
+            .any(|leg| plane.direction(*leg).is_some_and(|d| d.serial == slot.serial()))
+        {
             lost += 1;
             plane.unregister(legs);
         }
+        // Else it is what a call has left that ended: its sockets may have been in another flow since, which has the records.
     }
     let adopted = reaper::records(plane)
         .map(|flows| flows.len())

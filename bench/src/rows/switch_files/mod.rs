@@ -61,7 +61,7 @@ struct Sample {
 /// Rows 5.1 to 5.4.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut all = Vec::new();
-    for round in 0..scope.count(5, 1) {
+    for round in 0..scope.count(3, 1) {
         for switch in SWITCHES {
             measure(scope, round, switch, &mut all).with_context(|| switch.title())?;
         }
