@@ -67,6 +67,22 @@ macro_rules! set_hash {
 }
 pub(crate) use set_hash;
 
+/// The maps that maps.h names, with the names of their pins. (Each program's are of types of their own.)
+macro_rules! all_maps {
+    ($open:expr) => {{
+        let maps = &mut $open.maps;
+        [
+            ("flows", &mut maps.flows),
+            ("heads", &mut maps.heads),
+            ("slots", &mut maps.slots),
+            ("verdicts", &mut maps.verdicts),
+            ("meta", &mut maps.meta),
+            ("events", &mut maps.events),
+        ]
+    }};
+}
+pub(crate) use all_maps;
+
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let loading = |what: &'static str| move |e: libbpf_rs::Error| Error::from_load(what, &e);
@@ -88,15 +104,7 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         .slots
         .set_max_entries(options.max_slots)
         .map_err(bpf("cannot size the slots"))?;
-    let maps = &mut open.maps;
-    for (name, map) in [
-        ("flows", &mut maps.flows),
-        ("heads", &mut maps.heads),
-        ("slots", &mut maps.slots),
-        ("verdicts", &mut maps.verdicts),
-        ("meta", &mut maps.meta),
-        ("events", &mut maps.events),
-    ] {
+    for (name, map) in all_maps!(open) {
         adopt_or_pin(map, &pins.map(name)).map_err(bpf("cannot use the pinned maps"))?;
     }
     set_hash!(open, heads, hash_keys);
@@ -149,18 +157,7 @@ fn load_moves(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[O
         .open(&mut object)
         .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
     set_hash!(open, heads, hash_keys);
-    let maps = &mut open.maps;
-    share(
-        pins,
-        [
-            ("flows", &mut maps.flows),
-            ("heads", &mut maps.heads),
-            ("slots", &mut maps.slots),
-            ("verdicts", &mut maps.verdicts),
-            ("meta", &mut maps.meta),
-            ("events", &mut maps.events),
-        ],
-    )?;
+    share(pins, all_maps!(open))?;
     let moves = open
         .load()
         .map_err(|e| Error::from_load("cannot load the programs that move flows", &e))?;

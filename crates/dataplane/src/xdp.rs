@@ -16,7 +16,7 @@ use libbpf_rs::{
 use crate::{
     attach::{create_link, detach_link, pin_link, update_link},
     error::Error,
-    load::{hold, pinned_hashing, set_hash, share},
+    load::{all_maps, hold, pinned_hashing, set_hash, share},
     pins::Pins,
     skel::XdpSkelBuilder,
 };
@@ -242,18 +242,7 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
         });
     };
     set_hash!(open, heads, keys);
-    let maps = &mut open.maps;
-    share(
-        pins,
-        [
-            ("flows", &mut maps.flows),
-            ("heads", &mut maps.heads),
-            ("slots", &mut maps.slots),
-            ("verdicts", &mut maps.verdicts),
-            ("meta", &mut maps.meta),
-            ("events", &mut maps.events),
-        ],
-    )?;
+    share(pins, all_maps!(open))?;
     let skel = open.load().map_err(bpf("cannot load the XDP program"))?;
     Ok(Loaded {
         program: hold(&skel.progs.fast)?,

@@ -256,6 +256,11 @@ fn a_late_run_does_not_count() {
     }
 }
 
+/// The number of an answer, as ping prints it.
+fn sequence(line: &str) -> Option<u32> {
+    line.split_once("icmp_seq=")?.1.split_once(' ')?.0.parse().ok()
+}
+
 /// What is reported of 200 packets each way, in the middle of which the emulator was stopped for 60 ms.
 fn stopped_for_a_while(link: &str) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longsplice-lab"));
@@ -268,9 +273,10 @@ fn stopped_for_a_while(link: &str) -> Value {
     let up = Process::spawn(&mut command).unwrap();
     let mut output = BufReader::new(up.take_stdout().unwrap());
     let mut lines = output.by_ref().lines().map(Result::unwrap);
+    // Any of the later ones: one may be lost on a busy machine.
     lines
-        .find(|line| line.contains("icmp_seq=20 "))
-        .expect("this test needs root");
+        .find(|line| sequence(line).is_some_and(|seq| seq >= 20))
+        .expect("pings should be answered (this test needs root)");
     up.kill(Signal::STOP).unwrap();
     // Time itself is what is tested here.
     std::thread::sleep(Duration::from_millis(60));

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::proxy_protocol::Malformed;
+use longsplice_core::{proxy_protocol::Malformed, route::Facts};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -54,6 +54,20 @@ pub struct Hello {
     pub sni: Option<String>,
     /// Protocols, in the client's order (RFC 7301).
     pub alpn: Vec<Vec<u8>>,
+}
+
+impl Hello {
+    /// These facts, with what a ClientHello says where one was read.
+    pub fn told<'a>(hello: Option<&'a Hello>, facts: Facts<'a>) -> Facts<'a> {
+        match hello {
+            None => facts,
+            Some(hello) => Facts {
+                sni: hello.sni.as_deref(),
+                alpn: &hello.alpn,
+                ..facts
+            },
+        }
+    }
 }
 
 /// Why a connection was not let in. It is closed, or reset, by then.

@@ -109,6 +109,13 @@ impl InterceptConfig {
 }
 
 impl ListenerConfig {
+    /// Whose address its servers see.
+    pub fn source(&self) -> SourceAddress {
+        self.intercept
+            .as_ref()
+            .map_or(SourceAddress::Forwarder, |i| i.source)
+    }
+
     /// The rules by which it intercepts.
     pub fn rules(&self) -> Vec<Rule> {
         let Some(intercept) = &self.intercept else {

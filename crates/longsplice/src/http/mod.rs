@@ -9,7 +9,6 @@ mod body;
 mod buffer;
 mod clock;
 mod exchange;
-mod facts;
 mod record;
 mod reply;
 mod request;

@@ -2,24 +2,26 @@
 
 use std::{borrow::Cow, io, ops::Range, sync::Arc};
 
-use longsplice_core::http::{
-    Body, Found, Persistence, RequestHead, RequestKind, Scan,
-    rewrite::{self, ToServer},
+use longsplice_core::{
+    http::{
+        Body, Found, Persistence, RequestHead, RequestKind, Scan,
+        rewrite::{self, ToServer},
+    },
+    route::Facts,
 };
 use tokio::time::Instant;
 
 use super::{
     answer::{OwnAnswer, Refusal},
     clock::Late,
-    facts::{FieldsOf, facts, key},
     session::Session,
     wire::Wire,
 };
 use crate::{
-    client::Stream,
+    client::{Hello, Stream},
     config::OnChange,
     listener::{Decided, Destination, KeptFacts},
-    upstream::Upstream,
+    upstream::{KeyKind, Upstream},
 };
 
 /// What has to be known of a request once its head is read.
@@ -144,8 +146,7 @@ impl Session<'_> {
         };
         self.tell(Some(&head));
         let settings = Arc::clone(&self.settings);
-        let headers = FieldsOf(head.fields());
-        let facts = facts(&head, &headers, self.peer.ip(), self.hello.as_ref());
+        let facts = Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head));
         let (route, destination) = settings.decide(&facts);
         let (upstream, goal) = match destination {
             Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
@@ -240,4 +241,13 @@ fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
 /// RFC 9110 section 9.2.2. Others that are idempotent are not known here.
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// What an upstream's hash is of, where it is not of the client's address.
+fn key(head: &RequestHead<'_>, kind: &KeyKind) -> Option<Vec<u8>> {
+    match kind {
+        KeyKind::None | KeyKind::Client => None,
+        KeyKind::Header(name) => head.fields().first(name).map(<[u8]>::to_vec),
+        KeyKind::Cookie(name) => head.cookie(name).map(<[u8]>::to_vec),
+    }
 }

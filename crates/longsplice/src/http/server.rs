@@ -8,7 +8,6 @@ use tokio::{net::TcpStream, time::Instant};
 use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
 use crate::{
     client::Stream,
-    config::SourceAddress,
     upstream::{Ask, Lease, Tenure, Unavailable},
 };
 
@@ -56,37 +55,28 @@ impl Session<'_> {
         fresh: bool,
     ) -> Result<Result<Lease, Unavailable>, Late> {
         let settings = Arc::clone(&self.settings);
-        let listener = &settings.listener;
-        let source = listener.intercept.as_ref();
-        let ask = Ask {
-            client: client.stream.socket(),
-            peer: self.peer,
-            local: self.local,
-            source: source.map_or(SourceAddress::Forwarder, |i| i.source),
-            key: None,
-            sticky: None,
-            fresh,
-            not: &[],
-        };
-        match to {
+        let (upstream, key, sticky) = match to {
             Goal::Upstream {
                 upstream,
                 key,
                 sticky,
-            } => {
-                let ask = Ask {
-                    key: key.as_deref(),
-                    sticky: sticky.as_deref(),
-                    ..ask
-                };
-                self.clock.told(upstream.lease(&ask)).await
-            }
-            Goal::Original => {
-                let splicer = self.service.splicer();
-                self.clock.told(settings.lease_original(&ask, splicer)).await
-            }
-        }
+            } => (Some(upstream), key.as_deref(), sticky.as_deref()),
+            Goal::Original => (None, None, None),
+        };
+        let ask = Ask {
+            client: client.stream.socket(),
+            peer: self.peer,
+            local: self.local,
+            source: settings.listener.source(),
+            key,
+            sticky,
+            fresh,
+            not: &[],
+        };
+        let splicer = self.service.splicer();
+        self.clock.told(settings.lease(upstream, &ask, splicer)).await
     }
+
     /// For the log, and for `on_change`.
     pub(super) fn tell_server(&mut self, at: &AtServer) {
         let server = at.tenure.server();

@@ -15,7 +15,7 @@ use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream},
     tls,
-    upstream::{Lease, Tenure, Upstream},
+    upstream::{Ask, Lease, Tenure, Upstream},
 };
 
 /// Forwards a connection that began at `began`, to its end or until it runs on in the kernel.
@@ -88,8 +88,9 @@ impl Carried {
     async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
         let (upstream, decided) = self.decide(client, settings)?;
         let splicer = self.open.service().splicer();
+        let ask = Ask::of(client, settings.listener.source());
         let leased = tokio::select! {
-            leased = settings.lease(upstream.as_ref(), client, splicer) => leased,
+            leased = settings.lease(upstream.as_ref(), &ask, splicer) => leased,
             why = self.open.told_to_end() => return Err(Refusal::new(why, "it was to end while it connected")),
         };
         let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
@@ -107,13 +108,7 @@ impl Carried {
         client: &Client,
         settings: &Settings,
     ) -> Result<(Option<Arc<Upstream>>, Decided), Refusal> {
-        let none = Hello::default();
-        let hello = client.hello.as_ref().unwrap_or(&none);
-        let facts = Facts {
-            sni: hello.sni.as_deref(),
-            alpn: &hello.alpn,
-            ..Facts::of_client(client.peer.ip())
-        };
+        let facts = Hello::told(client.hello.as_ref(), Facts::of_client(client.peer.ip()));
         let (route, destination) = settings.decide(&facts);
         self.record.route = route.map(|route| route.name.clone());
         let upstream = match destination {

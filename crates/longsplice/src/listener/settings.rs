@@ -6,8 +6,7 @@ use longsplice_core::route::{Action, Facts, Redirect, Route};
 use longsplice_engine::{Splicer, intercept::is_local};
 
 use crate::{
-    client::Client,
-    config::{ListenerConfig, SourceAddress},
+    config::ListenerConfig,
     tls::Terminator,
     upstream::{Ask, Lease, Unavailable, Upstream, Upstreams, lease_original},
 };
@@ -70,23 +69,12 @@ impl Settings {
     pub async fn lease(
         &self,
         upstream: Option<&Arc<Upstream>>,
-        client: &Client,
+        ask: &Ask<'_>,
         splicer: &Splicer,
     ) -> Result<Lease, Unavailable> {
-        let listener = &self.listener;
-        let source = listener.intercept.as_ref();
-        let ask = Ask::of(client, source.map_or(SourceAddress::Forwarder, |i| i.source));
         if let Some(upstream) = upstream {
-            return upstream.lease(&ask).await;
+            return upstream.lease(ask).await;
         }
-        self.lease_original(&ask, splicer).await
-    }
-
-    /// A connection to where the client was going.
-    ///
-    /// # Errors
-    /// What it answered.
-    pub async fn lease_original(&self, ask: &Ask<'_>, splicer: &Splicer) -> Result<Lease, Unavailable> {
         let (listener, to) = (&self.listener, ask.local);
         // Connected to, it would connect to itself, and that again.
         if listener.listen.iter().any(|l| l.port() == to.port()) && is_local(to.ip()) {
