@@ -9,7 +9,7 @@ packages=(
     # The kernel half and its bindings.
     clang-16 clang-format-16 libelf-dev zlib1g-dev pkg-config make gcc libc6-dev
     # The laboratory. chrt is in util-linux.
-    iproute2 ethtool procps util-linux
+    iproute2 iputils-ping ethtool procps util-linux
     # The demonstration and the benchmark: traffic, and the peers beside which it is measured.
     curl iperf3 nginx-light libnginx-mod-stream haproxy nftables openssl
     # Other clients and servers of the switch's tests.

@@ -51,10 +51,15 @@ fi
 check "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 if ((EUID == 0)); then
+    # The daemon that cargo builds along with its own tests. For that alone (`cargo build --package longsplice`) dependencies have
+    # fewer features, and nearly all of them would be built once more, in the middle of a test.
+    LONGSPLICE_BIN=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}/debug/longsplice")
+    export LONGSPLICE_BIN
     tests --workspace
     # The same once more over IPv6, where it could fail differently: the rest is the same code, and ipv6.rs has what only IPv6 has.
     over_ipv6=(blind half_close handshake local local_unsplice options pmtu reset routes sigkill slow_reader syn unsplice)
-    LONGSPLICE_FAMILY=6 tests --package longsplice-tests "${over_ipv6[@]/#/--test=}"
+    # (Of the workspace again, lest features be others.)
+    LONGSPLICE_FAMILY=6 tests --workspace "${over_ipv6[@]/#/--test=}"
 else
     tests --package longsplice-core --package longsplice-engine
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")

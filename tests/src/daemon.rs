@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use crate::{Flow, SOON, Status, binary, eventually, soon};
+use crate::{Flow, SOON, Status, binary, eventually, patient, soon};
 
 /// How much of the log a failed test shows, in lines.
 const LOG_LINES: usize = 60;
@@ -192,7 +192,7 @@ impl Daemon {
     /// Starts it where it cannot serve, and waits for its end.
     pub fn start_in_vain(&mut self, namespace: &Namespace) -> Exit {
         self.spawn(namespace);
-        let status = self.process().wait(SOON).unwrap().expect("it ends");
+        let status = self.process().wait(patient(SOON)).unwrap().expect("it ends");
         let says = self.log();
         self.process = None;
         Exit {
@@ -290,7 +290,7 @@ impl Daemon {
 
     /// Waits for its end after [`Daemon::terminate`], and answers its exit code.
     pub fn join(&mut self) -> Option<i32> {
-        let status = self.process().wait(SOON).unwrap().expect("it ends");
+        let status = self.process().wait(patient(SOON)).unwrap().expect("it ends");
         self.process = None;
         status.code()
     }
@@ -303,7 +303,7 @@ impl Daemon {
 
     fn http(&self, method: &str, path: &str) -> Option<(u16, String)> {
         let mut socket = UnixStream::connect(self.admin()).ok()?;
-        socket.set_read_timeout(Some(SOON)).ok()?;
+        socket.set_read_timeout(Some(patient(SOON))).ok()?;
         write!(
             socket,
             "{method} {path} HTTP/1.1\r\nhost: longsplice\r\nconnection: close\r\n\r\n"

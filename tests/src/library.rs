@@ -24,7 +24,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Pair, SOON, bed, daemon::remove_pins, eventually, family};
+use crate::{Pair, SOON, bed, daemon::remove_pins, eventually, family, patient};
 
 /// How deep a splice is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Library {
     /// Runs `work` to its end, at most for [`SOON`]; sockets that it makes itself are not in the namespace.
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime
-            .block_on(async { timeout(SOON, work).await })
+            .block_on(async { timeout(patient(SOON), work).await })
             .unwrap_or_else(|_| panic!("waited {SOON:?} in vain; flows: {:#?}", self.splicer.flows()))
     }
 
@@ -150,7 +150,7 @@ impl Library {
         // `connect` wants the client only for its MSS.
         let client = client.peer_addr().and_then(|_| dup(client)).unwrap();
         let client = self.run(async { NearStream::from_std(client) }).unwrap();
-        let near = self.run(self.spawn(async move { splicer.connect(addr, &client, SOON).await }));
+        let near = self.run(self.spawn(async move { splicer.connect(addr, &client, patient(SOON)).await }));
         (near.unwrap().unwrap(), accept(target))
     }
 
@@ -314,7 +314,7 @@ pub fn connect(library: &Library, net: &Nodes, listener: &TcpListener) -> (Pair,
     let front = SocketAddr::from((net.forwarder_client_addr, FRONT_PORT));
     let far_client = net
         .client
-        .run(|| TcpStream::connect_timeout(&front, SOON))
+        .run(|| TcpStream::connect_timeout(&front, patient(SOON)))
         .unwrap()
         .unwrap();
     let client = library.accept();

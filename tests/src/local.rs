@@ -9,14 +9,14 @@ use std::{
 use longsplice_lab::Namespace;
 use socket2::{Domain, Socket, Type};
 
-use crate::SOON;
+use crate::{SOON, patient};
 
 /// Connects from this address and port, and closes.
 pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     let connect = || {
         let socket = Socket::new(Domain::for_address(source), Type::STREAM, None)?;
         socket.bind(&source.into())?;
-        socket.connect_timeout(&target.into(), SOON)
+        socket.connect_timeout(&target.into(), patient(SOON))
     };
     namespace.run(connect).unwrap()
 }

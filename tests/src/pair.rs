@@ -13,7 +13,7 @@ use longsplice_lab::{Namespace, pattern::Pattern};
 use longsplice_repair::tcp_info;
 use socket2::SockRef;
 
-use crate::{SOON, library::accept};
+use crate::{SOON, library::accept, patient};
 
 /// One end of a connection: what it sends is a pattern, and what it receives is compared with the other end's.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Pair {
     /// Connects from `namespace` to `front`, and accepts at `listener` what the daemon connects.
     pub fn connect(namespace: &Namespace, front: SocketAddr, listener: &TcpListener) -> Pair {
         let client = namespace
-            .run(|| TcpStream::connect_timeout(&front, SOON))
+            .run(|| TcpStream::connect_timeout(&front, patient(SOON)))
             .unwrap()
             .unwrap_or_else(|e| panic!("cannot connect to {front}: {e}"));
         Pair::accept(client, listener)
@@ -188,8 +188,8 @@ impl Receiver<'_> {
 
 impl End {
     fn new(stream: TcpStream, out: Pattern, expected: Pattern) -> End {
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.set_write_timeout(Some(SOON)).unwrap();
+        stream.set_read_timeout(Some(patient(SOON))).unwrap();
+        stream.set_write_timeout(Some(patient(SOON))).unwrap();
         stream.set_nodelay(true).unwrap();
         End {
             stream,
@@ -246,7 +246,7 @@ impl End {
 
     /// Expects a reset within `limit`; bytes before it are compared.
     pub fn expect_reset(&mut self, limit: Duration) {
-        self.stream.set_read_timeout(Some(limit)).unwrap();
+        self.stream.set_read_timeout(Some(patient(limit))).unwrap();
         let mut buffer = vec![0; 64 << 10];
         loop {
             let mut stream = &self.stream;

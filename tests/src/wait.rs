@@ -1,6 +1,8 @@
 //! Waiting for what must come, without knowing when.
 
 use std::{
+    env,
+    sync::LazyLock,
     thread,
     time::{Duration, Instant},
 };
@@ -11,9 +13,21 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// How often one looks where no event tells.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until `probe` answers something, at most for `limit`.
+/// A limit of time on this machine: so many times longer as the environment variable `LONGSPLICE_PATIENCE` says, for one that is
+/// emulated; without it, as it is.
+pub fn patient(limit: Duration) -> Duration {
+    static FACTOR: LazyLock<u32> = LazyLock::new(|| {
+        let word = env::var("LONGSPLICE_PATIENCE");
+        word.map_or(1, |word| {
+            word.parse().expect("LONGSPLICE_PATIENCE: a whole number")
+        })
+    });
+    limit * *FACTOR
+}
+
+/// Waits until `probe` answers something, at most for `limit` ([`patient`]).
 pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
+    let (limit, start) = (patient(limit), Instant::now());
     loop {
         if let Some(found) = probe() {
             return found;

@@ -7,7 +7,7 @@ use std::{
 
 use longsplice_lab::Namespace;
 
-use crate::SOON;
+use crate::{SOON, patient};
 
 /// A connection to the switch.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl Client {
     pub fn connect(from: &Namespace, to: SocketAddr) -> Client {
         let stream = from.run(|| TcpStream::connect(to)).unwrap().unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.set_write_timeout(Some(SOON)).unwrap();
+        stream.set_read_timeout(Some(patient(SOON))).unwrap();
+        stream.set_write_timeout(Some(patient(SOON))).unwrap();
         Client {
             stream,
             buffer: Vec::new(),

@@ -16,7 +16,11 @@ pub mod net;
 pub mod options;
 #[path = "../../../../crates/dataplane/tests/support/packet.rs"]
 pub mod packet;
+#[path = "../../../../crates/dataplane/tests/support/pins.rs"]
+mod pins;
 #[path = "../../../../crates/dataplane/tests/support/reference.rs"]
 mod reference;
+#[path = "../../../../crates/dataplane/tests/support/workplace.rs"]
+mod workplace;
 
 use family::{FAMILY, choose};

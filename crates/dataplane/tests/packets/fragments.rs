@@ -1,5 +1,7 @@
 //! Fragments of a spliced flow: the first one is translated, the others follow it.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use longsplice_dataplane::{Context, Family, Hook, Side};
 
 use crate::support::{
@@ -11,9 +13,11 @@ use crate::support::{
 /// Bytes of TCP header and payload in a fragment.
 const PIECE: usize = 240;
 
-/// A segment that goes in three pieces.
+/// A segment that goes in three pieces. Its identification is a new one: the programs remember others.
 fn segment(flow: &Flow, side: Side) -> Packet {
+    static ID: AtomicU16 = AtomicU16::new(1);
     let whole = Packet {
+        id: ID.fetch_add(1, Ordering::Relaxed),
         payload: pattern(PIECE * 3 - BODY + L4 - 12 - 40),
         ..flow.peer_segment(side)
     };

@@ -1,11 +1,12 @@
 //! A flow that is registered in a data plane of its own.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     collections::BTreeMap,
     ops::Deref,
     rc::Rc,
     sync::atomic::{AtomicU32, Ordering},
+    thread,
 };
 
 use longsplice_dataplane::{
@@ -17,6 +18,7 @@ use super::{
     net::{Net, OUR_MAC, PEER_MAC},
     packet::{Packet, assert_frame, pattern},
     reference::Reference,
+    workplace::workplace,
 };
 
 pub const OK: u32 = u32::MAX; // TC_ACT_UNSPEC: the next program on the hook has its turn
@@ -42,27 +44,6 @@ pub struct Plane {
     pub instance: String,
     /// Another flow may use it.
     reusable: Cell<bool>,
-}
-
-thread_local! {
-    /// The last data plane and its namespace: to load the programs takes longer than most tests.
-    static LAST: RefCell<Option<(Rc<Plane>, Rc<Net>)>> = const { RefCell::new(None) };
-}
-
-/// A data plane in its namespace without any flow: the last one of this thread, if nobody uses or has changed it.
-fn workplace() -> (Rc<Plane>, Rc<Net>) {
-    LAST.with_borrow_mut(|last| {
-        let fit = |(plane, net): &(Rc<Plane>, Rc<Net>)| {
-            Rc::strong_count(plane) == 1 && net.is_pristine() && plane.is_clean()
-        };
-        if !last.as_ref().is_some_and(fit) {
-            // The old one goes first: its namespace is where the new one's thread came from.
-            *last = None;
-            let net = Rc::new(Net::new());
-            *last = Some((Rc::new(Plane::open()), net));
-        }
-        last.clone().expect("it is there")
-    })
 }
 
 impl Plane {
@@ -92,10 +73,13 @@ impl Plane {
         self.reusable.set(false);
     }
 
-    /// Removes whatever flows have left; whether it is as good as new then.
-    fn is_clean(&self) -> bool {
-        if !self.reusable.get() || !self.linked_interfaces().is_empty() {
+    /// Removes whatever flows have left, and takes the programs off; whether it is as good as new then.
+    pub fn is_clean(&self) -> bool {
+        if !self.reusable.get() {
             return false;
+        }
+        for ifindex in self.linked_interfaces() {
+            self.detach(ifindex);
         }
         let mut legs = self.legs_alone().expect("a scan");
         self.scan(|d| legs.push(d.leg)).expect("a scan");
@@ -282,6 +266,8 @@ pub struct Flow {
     /// How many transitions it has made, and whether it is detached then.
     modes: usize,
     detached: bool,
+    /// The exits that it has opened.
+    exits: [Cell<bool>; 2],
 }
 
 impl Flow {
@@ -298,6 +284,7 @@ impl Flow {
             ifindex,
             modes: 0,
             detached: false,
+            exits: Default::default(),
         }
     }
 
@@ -456,6 +443,7 @@ impl Flow {
         self.net.take_frames(side, open);
         let opened = self.plane.open_exit(self.ifindex(side), XdpMode::Native);
         assert_eq!(opened.expect("the map is there"), open);
+        self.exits[side.index()].set(open);
     }
 
     /// Runs the program of a hook over a frame on the interface toward `side`.
@@ -528,6 +516,19 @@ impl Flow {
     #[track_caller]
     pub fn ignores(&self, side: Side, frame: &[u8]) {
         self.ingress_gives(side, frame, (OK, "", frame));
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            return self.plane.spoil();
+        }
+        for side in Side::BOTH {
+            if self.exits[side.index()].get() && self.net.is_here() {
+                self.set_exit(side, false);
+            }
+        }
     }
 }
 

@@ -7,9 +7,11 @@ pub mod icmp;
 pub mod net;
 pub mod options;
 pub mod packet;
+mod pins;
 pub mod raw;
 pub mod reference;
 pub mod tap;
 pub mod woken;
+mod workplace;
 
 pub use family::{FAMILY, choose};

@@ -14,7 +14,7 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{FAMILY, choose, flow::leg};
+use super::{FAMILY, choose, flow::leg, pins};
 
 /// The forwarder's MAC address toward the client and the server, and theirs.
 pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
@@ -36,6 +36,7 @@ const NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// and `b1`. Neighbours are known, as nobody answers there.
 pub struct Net {
     home: File,
+    own: File,
     /// It is as it was made.
     pristine: Cell<bool>,
     inode: u64,
@@ -45,14 +46,10 @@ pub struct Net {
 
 impl Net {
     pub fn new() -> Net {
-        let home = File::open(NAMESPACE).expect("a network namespace");
+        pins::enter();
+        let home = open();
         unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
-        let net = Net {
-            home,
-            pristine: Cell::new(true),
-            inode: current(),
-            not_send: PhantomData,
-        };
+        let net = Net::at(home, open());
         net.ip("link set lo up
              link add a0 address 02:00:00:00:01:01 type veth peer name a1 address 02:00:00:00:01:02
              link add b0 address 02:00:00:00:02:01 type veth peer name b1 address 02:00:00:00:02:02
@@ -72,9 +69,37 @@ impl Net {
         net
     }
 
-    /// Whether nobody has changed anything, and the thread is there.
+    /// One that a thread has left, as it was made.
+    pub fn enter(own: File) -> Net {
+        pins::enter();
+        let home = open();
+        setns(&own, CloneFlags::CLONE_NEWNET).expect("a namespace that was left");
+        Net::at(home, own)
+    }
+
+    /// Leaves it for another thread.
+    pub fn leave(self) -> File {
+        self.own.try_clone().expect("a descriptor")
+    }
+
+    fn at(home: File, own: File) -> Net {
+        Net {
+            home,
+            own,
+            pristine: Cell::new(true),
+            inode: current(),
+            not_send: PhantomData,
+        }
+    }
+
+    /// Whether nobody has changed anything.
     pub fn is_pristine(&self) -> bool {
-        self.pristine.get() && self.inode == current()
+        self.pristine.get()
+    }
+
+    /// Whether the thread is there.
+    pub fn is_here(&self) -> bool {
+        self.inode == current()
     }
 
     /// Runs lines of `ip`.
@@ -166,6 +191,11 @@ fn wait_for_a_tick() {
 }
 
 /// The namespace that this thread is in.
+fn open() -> File {
+    File::open(NAMESPACE).expect("a network namespace")
+}
+
+/// The same, as its inode.
 fn current() -> u64 {
     std::fs::metadata(NAMESPACE).expect("a network namespace").ino()
 }

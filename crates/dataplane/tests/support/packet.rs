@@ -178,7 +178,8 @@ impl Packet {
     pub fn fragment_at(&self, offset: u16, more: bool) -> Packet {
         let mut extension = vec![0];
         extension.extend((offset << 3 | u16::from(more)).to_be_bytes());
-        extension.extend([0xde, 0xad, 0xbe, 0xef]);
+        extension.extend([0xde, 0xad]);
+        extension.extend(self.id.to_be_bytes());
         Packet {
             fragment: offset | u16::from(more) << 13,
             extensions: vec![(FRAGMENT, extension)],

@@ -1,0 +1,73 @@
+//! Data planes that are handed from test to test: to load the programs takes longer than most tests.
+
+use std::{
+    cell::RefCell,
+    fs::File,
+    rc::Rc,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use super::{flow::Plane, net::Net};
+
+/// Those that nobody uses, each with its namespace if that is as it was made.
+static IDLE: Mutex<Vec<(Plane, Option<File>)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The last one of this test.
+    static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
+}
+
+struct Last(Option<(Rc<Plane>, Rc<Net>)>);
+
+impl Last {
+    /// Gives up the old one: what of it is as good as new, if nobody uses it.
+    fn take(&mut self) -> Option<(Plane, Option<Net>)> {
+        let (plane, net) = self.0.take()?;
+        let is_clean = Rc::strong_count(&plane) == 1 && net.is_here() && plane.is_clean();
+        let plane = Rc::into_inner(plane).filter(|_| is_clean)?;
+        Some((plane, Rc::into_inner(net).filter(Net::is_pristine)))
+    }
+
+    /// The old one, or an idle one, or a new one.
+    fn renew(&mut self) {
+        let old = self.take();
+        let idle = || {
+            let (plane, namespace) = lock_idle().pop()?;
+            Some((plane, namespace.map(Net::enter)))
+        };
+        let (plane, net) = match old.or_else(idle) {
+            Some((plane, Some(net))) => (plane, net),
+            Some((plane, None)) => {
+                let net = Net::new();
+                plane.keep_lo_forwarding().expect("a sysctl");
+                (plane, net)
+            }
+            None => {
+                let net = Net::new();
+                (Plane::open(), net)
+            }
+        };
+        self.0 = Some((Rc::new(plane), Rc::new(net)));
+    }
+}
+
+impl Drop for Last {
+    /// The test has ended: the next one goes on with it.
+    fn drop(&mut self) {
+        if let Some((plane, net)) = self.take() {
+            lock_idle().push((plane, net.map(Net::leave)));
+        }
+    }
+}
+
+fn lock_idle() -> MutexGuard<'static, Vec<(Plane, Option<File>)>> {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A data plane in its namespace without any flow, which nobody uses.
+pub fn workplace() -> (Rc<Plane>, Rc<Net>) {
+    LAST.with_borrow_mut(|last| {
+        last.renew();
+        last.0.clone().expect("it is there")
+    })
+}
