@@ -41,8 +41,9 @@ impl Routes {
 
     /// The way to `target`, no older than a second, and than the last change that was told of.
     pub(crate) fn way(&self, target: SocketAddr) -> io::Result<Way> {
-        match self.known().get(&target) {
-            Some((asked, way)) if asked.elapsed() < LIFETIME => Ok(*way),
+        let known = self.known().get(&target).copied();
+        match known {
+            Some((asked, way)) if asked.elapsed() < LIFETIME => Ok(way),
             _ => self.ask(target),
         }
     }
