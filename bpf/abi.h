@@ -301,6 +301,7 @@ struct ls_peek {
 	__u32 ifindex;	    /* of the route to the peer; 1 (the loopback) where the peer is local; 0: none */
 	__u32 fib;	    /* what the route look-up said */
 	__u32 out_of_order; /* 1 if it holds segments beyond a hole */
+	__u32 layered;	    /* 1 if its bytes are not those on the wire: kTLS, MPTCP */
 };
 
 /* The program `peek` looks at one connection or at two. */

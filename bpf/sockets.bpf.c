@@ -23,6 +23,10 @@ struct rb_root {
 	struct rb_node *rb_node;
 } __attribute__((preserve_access_index));
 
+struct inet_connection_sock {
+	const void *icsk_ulp_ops;
+} __attribute__((preserve_access_index));
+
 struct tcp_sock {
 	__u32 rcv_nxt, copied_seq, rcv_wup, rcv_wnd;
 	__u32 snd_nxt, snd_una, snd_wnd, write_seq;
@@ -96,6 +100,8 @@ static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 			p.ts_recent = tp->rx_opt.ts_recent;
 			p.mss_clamp = tp->rx_opt.mss_clamp;
 			p.out_of_order = !!tp->out_of_order_queue.rb_node;
+			/* A tcp_sock begins with one. */
+			p.layered = !!((struct inet_connection_sock *)tp)->icsk_ulp_ops;
 		}
 		bpf_sk_release(sk);
 	}

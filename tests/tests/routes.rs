@@ -1,8 +1,10 @@
-//! The world changes around a spliced flow: neighbours, routes, interfaces. The flow follows.
+//! The world changes around a spliced flow: neighbours, routes, interfaces. The flow follows; and new connections go by what is
+//! true now, although what the kernel said of their target before is remembered.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use longsplice_lab::{Namespace, Three};
+use longsplice_lab::{Family, Namespace, Three};
+use longsplice_repair::options;
 use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, three};
 use std::net::{SocketAddr, TcpListener};
 
@@ -115,4 +117,73 @@ fn an_interface_that_comes_later_is_watched() {
     soon("the old interface to be let go of", || {
         bed.daemon.status().health.interfaces.iter().all(|i| i != "f2")
     });
+}
+
+/// The address that the server sees.
+fn source(pair: &Pair) -> SocketAddr {
+    pair.server.stream.peer_addr().unwrap()
+}
+
+/// Gives the forwarder a second address toward the server, and has its packets come from there.
+fn leave_from_another_address(bed: &Bed) -> SocketAddr {
+    ip(&bed.net.forwarder, "addr add 198.18.2.9/32 dev f1");
+    ip(
+        &bed.net.forwarder,
+        "route replace 198.18.2.1/32 dev f1 src 198.18.2.9",
+    );
+    (addr("198.18.2.9"), 0).into()
+}
+
+#[test]
+fn a_new_connection_leaves_from_where_the_route_says() {
+    let bed = Bed::new("route-source", Policy::DETACHED);
+    let old = source(&bed.connect_spliced("detached"));
+    let new = leave_from_another_address(&bed);
+    assert_ne!(old.ip(), new.ip());
+    // What is remembered is forgotten at the notice of the kernel, which nobody here can wait for.
+    soon("connections to leave from the new address", || {
+        let mut pair = bed.connect_spliced("detached");
+        pair.exchange(BYTES);
+        pair.close();
+        source(&pair).ip() == new.ip()
+    });
+}
+
+#[test]
+fn an_address_that_is_gone_is_not_left_from() {
+    for _ in 0..5 {
+        let bed = Bed::new("route-gone", Policy::DETACHED);
+        let old = bed.connect_spliced("detached");
+        let new = leave_from_another_address(&bed);
+        ip(&bed.net.forwarder, "addr del 198.18.2.2/24 dev f1");
+        // The very next one, whether or not the notice has come.
+        let mut pair = bed.connect_spliced("detached");
+        assert_eq!(source(&pair).ip(), new.ip(), "after {}", source(&old));
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+#[test]
+fn a_way_that_takes_longer_segments_than_before_does_not_offer_them_to_a_client_that_cannot() {
+    let headers = if family() == Family::V4 { 40 } else { 60 };
+    let net = three("route-mtu", Default::default());
+    ip(&net.client, "link set c0 mtu 1400");
+    ip(&net.forwarder, "link set f0 mtu 1400");
+    let bed = Bed::on(net, Policy::DETACHED, |c| c);
+    // As the server sends: its peer's MSS, less the timestamps.
+    let longest = |pair: &Pair| options::max_segment(&pair.server.stream).unwrap() + 12 + headers;
+    // What the client can take, what the way can, and again what the client can.
+    for (mtu, offered) in [(1500, 1400), (1300, 1300), (1500, 1400)] {
+        ip(&bed.net.forwarder, &format!("link set f1 mtu {mtu}"));
+        soon("connections to offer what both can take", || {
+            let mut pair = bed.connect();
+            pair.exchange(BYTES);
+            pair.close();
+            longest(&pair) == offered
+        });
+    }
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(BYTES);
+    pair.close();
 }

@@ -73,7 +73,7 @@ pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_heads>();
 
 // Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
 const _: () =
-    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 368 && size_of::<ls_peek>() == 92);
+    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 368 && size_of::<ls_peek>() == 96);
 
 pub use longsplice_core::family::Family;
 use longsplice_core::family::mapped;

@@ -32,6 +32,8 @@ pub struct Peek {
     pub ifindex: u32,
     /// The socket holds segments beyond a hole.
     pub out_of_order: bool,
+    /// Its bytes are not those on the wire: an upper layer is between (kTLS, MPTCP).
+    pub layered: bool,
 }
 
 impl Peek {
@@ -92,6 +94,7 @@ impl Peek {
             mss_clamp: p.mss_clamp,
             ifindex: p.ifindex,
             out_of_order: p.out_of_order != 0,
+            layered: p.layered != 0,
         })
     }
 }

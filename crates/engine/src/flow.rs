@@ -264,15 +264,19 @@ impl Flow {
                 self.slot().note_acknowledged(side.other(), o.loc_end);
                 acknowledged = Seq::new(o.loc_end);
             }
-            let snapshot = DirectionSnapshot {
+            let mut snapshot = DirectionSnapshot {
                 held: pump.held(side) as u64,
-                unread: unread(pump.socket(side))?,
+                unread: 0,
                 copied: Seq::new(copied),
                 cut: Seq::new(cut),
                 acknowledged,
                 offset: Offset::new(x.seq_off),
                 send_queue,
             };
+            // Asked only where it decides: what is not acknowledged is not through, whatever is unread.
+            if drain::drained(&snapshot) {
+                snapshot.unread = unread(pump.socket(side))?;
+            }
             // At its limit the pump will pass on no more, whatever there is.
             let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
             if at_trap.is_some() && passed_on && snapshot.held == 0 && snapshot.send_queue == 0 {

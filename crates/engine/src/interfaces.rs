@@ -15,7 +15,7 @@ use rtnetlink::{
         route::{RouteAddress, RouteAttribute},
     },
 };
-use tokio::time::sleep;
+use tokio::{sync::watch::channel, time::sleep};
 
 use crate::splicer::Inner;
 
@@ -29,21 +29,32 @@ pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error
         MulticastGroup::Link,
         MulticastGroup::Ipv4Ifaddr,
         MulticastGroup::Ipv4Route,
+        MulticastGroup::Ipv4Rule,
         MulticastGroup::Ipv6Ifaddr,
         MulticastGroup::Ipv6Route,
+        MulticastGroup::Ipv6Rule,
     ];
     let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
     tokio::spawn(connection);
     follow(splicer, &handle).await?;
     let weak = Arc::downgrade(splicer);
+    let (told, mut changes) = channel(());
+    let follower = weak.clone();
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            sleep(CALM).await;
+            changes.mark_unchanged();
+            if !again(&follower, &handle).await {
+                return;
+            }
+        }
+    });
     tokio::spawn(async move {
         while messages.next().await.is_some() {
-            sleep(CALM).await;
-            while futures_util::FutureExt::now_or_never(messages.next())
-                .flatten()
-                .is_some()
-            {}
-            if !again(&weak, &handle).await {
+            // At once: the next connection goes by the new routes.
+            let Some(splicer) = weak.upgrade() else { return };
+            splicer.routes.forget();
+            if told.send(()).is_err() {
                 return;
             }
         }

@@ -83,11 +83,23 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
     peek.mss_clamp.min(fits)
 }
 
-/// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told.
-pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
+/// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told. `like`
+/// is an address of leg B's family: legs of two families are not spliced.
+pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream, like: IpAddr) -> Option<u32> {
+    let info = tcp_info(client).ok()?;
+    let fits = info.pmtu().saturating_sub(headers(like));
+    if info.snd_mss() + timestamps_length(&info) == fits {
+        // It is sent just that: the peer's option does not forbid it.
+        return Some(fits);
+    }
     let leg = leg(&addresses(client).ok()?).ok()?;
     let peek = plane.peek(leg).ok()?;
-    Some(peer_max_segment(leg, &tcp_info(client).ok()?, &peek))
+    Some(peer_max_segment(leg, &info, &peek))
+}
+
+/// What timestamps take of each segment, with their padding (RFC 7323 appendix A).
+fn timestamps_length(info: &TcpInfo) -> u32 {
+    if info.timestamps() { 12 } else { 0 }
 }
 
 fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
@@ -137,26 +149,12 @@ pub(crate) struct Assessment {
     alone: [bool; 2],
     /// The TSval that was, or would be, sent last.
     clocks: [u32; 2],
-    sack: [bool; 2],
-    ecn: bool,
+    /// As of the assessment.
+    pub(crate) infos: [TcpInfo; 2],
 }
 
 /// Asks the kernel about both sockets and matches them. `place` knows what a leg counts otherwise than the wire.
 pub(crate) fn assess(
-    plane: &Dataplane,
-    addresses: &[LegInfo; 2],
-    pump: &Pump,
-    watched: impl Fn(u32) -> bool,
-    place: impl FnMut(Side, Leg) -> Place,
-) -> Result<Assessment, Refusal> {
-    for side in Side::BOTH {
-        check_layers(pump.socket(side))?;
-    }
-    assess_again(plane, addresses, pump, watched, place)
-}
-
-/// The same for a pair that was spliced before.
-pub(crate) fn assess_again(
     plane: &Dataplane,
     addresses: &[LegInfo; 2],
     pump: &Pump,
@@ -180,6 +178,9 @@ pub(crate) fn assess_again(
         // After the peek: if no FIN had come by now, none was in the sequence numbers either.
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
+        if peek.layered {
+            return Err(Refusal::for_good(RelayReason::SocketOption));
+        }
         // What lies beyond a hole was shown to the socket before anybody noted it.
         if peek.out_of_order {
             return Err(Refusal::for_now(RelayReason::Recovery));
@@ -225,8 +226,7 @@ pub(crate) fn assess_again(
         mappings,
         alone: is_alone,
         clocks,
-        sack: [infos[0].sack(), infos[1].sack()],
-        ecn: infos[0].ecn(),
+        infos: [infos[0], infos[1]],
     })
 }
 
@@ -248,15 +248,6 @@ pub(crate) fn has_ended(info: &TcpInfo) -> bool {
         info.state(),
         State::Established | State::FinWait1 | State::FinWait2
     )
-}
-
-/// Sockets whose bytes are not those on the wire.
-fn check_layers(socket: &TcpStream) -> Result<(), Refusal> {
-    let layered = options::upper_layer(socket).is_ok_and(|name| name.is_some());
-    if layered || options::is_mptcp(socket).unwrap_or(false) {
-        return Err(Refusal::for_good(RelayReason::SocketOption));
-    }
-    Ok(())
 }
 
 impl Assessment {
@@ -301,8 +292,8 @@ impl Assessment {
                 mapping: self.mappings[x],
                 alone: self.alone[x],
                 mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
-                sack: self.sack[x],
-                ecn: self.ecn,
+                sack: self.infos[x].sack(),
+                ecn: self.infos[0].ecn(),
                 ts_high: self.clocks[o],
             }
         })

@@ -94,6 +94,7 @@ mod reclaim;
 mod registry;
 mod relaying;
 mod ring;
+mod routes;
 pub mod rules;
 mod splicer;
 mod splicing;

@@ -17,9 +17,6 @@ use crate::{
     until::Until,
 };
 
-/// Unsent bytes that a socket may hold: more would only have to be drained.
-const NOTSENT_LOWAT: u32 = 256 << 10;
-
 /// Carries a pair to its end, back to its caller, or to where it needs no process any more.
 pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
     let length = pair.length;
@@ -100,7 +97,6 @@ fn stillborn(splicer: &Inner) -> Summary {
 pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
     options::set_reset_on_close(&socket, true)?;
     options::set_nodelay(&socket, true)?;
-    options::set_notsent_lowat(&socket, NOTSENT_LOWAT)?;
     // Else an urgent byte is left out of what is read (RFC 6093 section 3.2), and would be lost here.
     SockRef::from(&socket.as_fd()).set_out_of_band_inline(true)
 }

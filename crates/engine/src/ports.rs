@@ -4,7 +4,7 @@ use std::{
     fs,
     hash::{BuildHasher, RandomState},
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -15,7 +15,7 @@ use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::{options, set_initial_sequence};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::packet::headers;
+use crate::routes::{Routes, Way};
 
 /// Of both families, in spite of its name; so is the next one.
 const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -62,19 +62,17 @@ impl SourcePorts {
     pub(crate) async fn connect(
         &self,
         plane: &Dataplane,
+        routes: &Routes,
         from: Option<IpAddr>,
         target: SocketAddr,
         max_segment: Option<u32>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        let source = match from {
-            Some(from) => from,
-            None => source_address(target)?,
-        };
+        let mut by = Departure::new(routes, from, target)?;
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
         let attempt = async {
             for port in Candidates::new(&self.range, seed) {
-                let local = SocketAddr::new(source, port);
+                let local = SocketAddr::new(by.source, port);
                 if plane.in_use(Leg::new(target, local)) {
                     continue;
                 }
@@ -83,8 +81,10 @@ impl SourcePorts {
                     foreign: from.is_some(),
                     initial_sequence: None,
                 };
+                let max_segment = max_segment.filter(|&bytes| by.needs_saying(bytes));
                 match connect_from(origin, target, max_segment).await {
-                    Err(e) if is_taken(&e) => {}
+                    // It may be the address that is gone, if we only remember it.
+                    Err(e) if is_taken(&e) => by.look_again(routes, target)?,
                     result => return result,
                 }
             }
@@ -97,6 +97,52 @@ impl SourcePorts {
             ))
         };
         tokio::time::timeout(timeout, attempt).await?
+    }
+}
+
+/// From where a connection starts.
+struct Departure {
+    source: IpAddr,
+    /// The longest segment that the way takes, if that is known.
+    way_takes: Option<u32>,
+    /// The way is a remembered one, which may have changed.
+    remembered: bool,
+}
+
+impl Departure {
+    fn new(routes: &Routes, from: Option<IpAddr>, target: SocketAddr) -> io::Result<Departure> {
+        Ok(match from {
+            // Routing may go by the source, too, and that one was not asked about.
+            Some(source) => Departure {
+                source,
+                way_takes: None,
+                remembered: false,
+            },
+            None => Departure {
+                remembered: true,
+                ..Departure::by(routes.way(target)?)
+            },
+        })
+    }
+
+    fn by(way: Way) -> Departure {
+        Departure {
+            source: way.source,
+            way_takes: way.max_segment,
+            remembered: false,
+        }
+    }
+
+    /// Whether the kernel would not offer less by itself.
+    fn needs_saying(&self, max_segment: u32) -> bool {
+        self.way_takes.is_none_or(|takes| max_segment < takes)
+    }
+
+    fn look_again(&mut self, routes: &Routes, target: SocketAddr) -> io::Result<()> {
+        if self.remembered {
+            *self = Departure::by(routes.ask(target)?);
+        }
+        Ok(())
     }
 }
 
@@ -151,29 +197,4 @@ pub(crate) async fn connect_from(
         options::set_max_segment(&socket, bytes)?;
     }
     socket.connect(target).await
-}
-
-/// The address that routing gives to packets for `target`.
-fn source_address(target: SocketAddr) -> io::Result<IpAddr> {
-    Ok(route_probe(target)?.local_addr()?.ip())
-}
-
-/// A socket that is routed to `target`, and has sent nothing.
-fn route_probe(target: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match target {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let probe = UdpSocket::bind(any)?;
-    probe.connect(target)?;
-    Ok(probe)
-}
-
-/// The longest segment that the route to `target` takes, as an MSS option has it; `None` where it cannot be told, or is
-/// so long (the loopback) that TCP_MAXSEG cannot say it.
-pub(crate) fn route_max_segment(target: SocketAddr) -> Option<u32> {
-    const LARGEST: u32 = 32_767;
-    let mtu = options::path_mtu(&route_probe(target).ok()?).ok()?;
-    let mss = mtu.checked_sub(headers(target.ip()))?;
-    (mss <= LARGEST).then_some(mss)
 }

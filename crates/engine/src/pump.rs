@@ -3,11 +3,15 @@
 use std::{cell::RefCell, io, io::Read, mem::MaybeUninit, net::Shutdown};
 
 use longsplice_dataplane::Side;
+use longsplice_repair::options;
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
 /// What one read may bring. One buffer for each thread: an idle connection holds none.
 const BUFFER: usize = 256 << 10;
+
+/// Unsent bytes that a socket may hold: more would only have to be drained.
+const NOTSENT_LOWAT: u32 = 256 << 10;
 
 /// Reads in one direction before the other gets its turn.
 const TURN: usize = 8;
@@ -28,6 +32,8 @@ struct Direction {
     stopped: bool,
     /// How many bytes may be read before the next look at the rate; `None`: there is none.
     allowance: Option<u64>,
+    /// The socket that it goes to holds no more than it should: most connections are over before that matters.
+    bounded: bool,
     /// The runtime has not yet said whether the socket is readable, nor been asked by us.
     fresh: bool,
     eof: bool,
@@ -78,6 +84,7 @@ impl Pump {
             d.eof = false;
             d.shut = false;
             d.stopped = false;
+            d.bounded = false;
             d.fresh = true;
         }
     }
@@ -289,6 +296,10 @@ impl Direction {
                 Err(e) => return Err(e),
             };
             self.bytes += n as u64;
+            if !self.bounded && self.bytes > u64::from(NOTSENT_LOWAT / 2) {
+                self.bounded = true;
+                options::set_notsent_lowat(to, NOTSENT_LOWAT)?;
+            }
             self.allowance = self.allowance.map(|left| left - n as u64);
             *moved = true;
             let written = match to.try_write(&buffer[..n]) {

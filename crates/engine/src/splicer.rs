@@ -33,6 +33,7 @@ use crate::{
     ports::{Origin, SourcePorts},
     reaper, reclaim,
     registry::{Registry, direction_info},
+    routes::Routes,
     rules,
     stats::Stats,
     until::{Trap, Until},
@@ -101,6 +102,7 @@ pub(crate) struct Inner {
     pub(crate) ends: Ends,
     pub(crate) interfaces: RwLock<HashMap<u32, String>>,
     pub(crate) fast_path: FastPath,
+    pub(crate) routes: Routes,
     pub(crate) rules: rules::Keeper,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
@@ -249,7 +251,8 @@ impl Splicer {
     /// The socket is not a TCP socket.
     pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
         if self.inner.plane.is_some()
-            && let Some(bytes) = ports::route_max_segment(longsplice_repair::canonical(target))
+            && let Ok(way) = self.inner.routes.ask(longsplice_repair::canonical(target))
+            && let Some(bytes) = way.max_segment.filter(|&bytes| bytes <= LARGEST_SEGMENT)
         {
             options::set_max_segment(listener, bytes)?;
         }
@@ -297,8 +300,10 @@ impl Splicer {
             };
             return tokio::time::timeout(timeout, connect).await?;
         };
-        let segment = segment_limit(plane, client);
-        ports.connect(plane, from, target, segment, timeout).await
+        let segment = segment_limit(plane, client, target);
+        ports
+            .connect(plane, &inner.routes, from, target, segment, timeout)
+            .await
     }
 
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
@@ -466,10 +471,12 @@ impl Splicer {
 /// How long it takes at most until pairs have noticed that they are to be reset.
 const RESET_TIME: Duration = Duration::from_millis(500);
 
-/// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit. Longer ones cannot be asked for,
-/// and are none but the loopback's.
-fn segment_limit(plane: &Dataplane, client: &TcpStream) -> Option<u32> {
-    legs::fits_client(plane, client).filter(|&bytes| bytes <= 32_767)
+/// The largest one that TCP_MAXSEG can say, in bytes; longer ones are none but the loopback's.
+const LARGEST_SEGMENT: u32 = 32_767;
+
+/// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
+fn segment_limit(plane: &Dataplane, client: &TcpStream, target: SocketAddr) -> Option<u32> {
+    legs::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
 }
 
 fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> Option<FlowInfo> {
@@ -517,6 +524,7 @@ impl Inner {
             ends: Ends::default(),
             interfaces: RwLock::default(),
             fast_path: FastPath::default(),
+            routes: Routes::default(),
             rules: rules::Keeper::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),

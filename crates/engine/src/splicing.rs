@@ -44,9 +44,9 @@ pub(crate) enum Drained {
 
 /// Registers, couples and drains. The flow that is given back is in mode Drain, and drained, or in mode Undrain.
 pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), Spliced> {
-    let mut flow = register(driver).map_err(Spliced::Refused)?;
+    let (mut flow, infos) = register(driver).map_err(Spliced::Refused)?;
     driver.note_start(&flow);
-    match couple(driver, &mut flow).await {
+    match couple(driver, &mut flow, infos).await {
         Ok(()) => {}
         Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow.into()))),
         Err(refused) => {
@@ -62,7 +62,8 @@ pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), S
     }
 }
 
-fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
+/// The flow, and what was known of its sockets when it was registered.
+fn register(driver: &mut Driver<'_>) -> Result<(Flow, [TcpInfo; 2]), Refusal> {
     let splicer = driver.splicer;
     let plane: &Arc<Dataplane> = splicer
         .plane
@@ -70,11 +71,11 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         .ok_or(Refusal::for_good(RelayReason::Unsupported))?;
     let watched = |ifindex| splicer.watches(ifindex);
     if let Some(mut flow) = driver.flow.take() {
-        let assessed = legs::assess_again(plane, driver.legs(), &driver.pump, watched, |side, _| {
+        let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |side, _| {
             Place::Alone(flow.alone(side))
         });
         return match assessed {
-            Ok(assessment) if flow.resume(&assessment, &driver.pump) => Ok(flow),
+            Ok(assessment) if flow.resume(&assessment, &driver.pump) => Ok((flow, assessment.infos)),
             other => {
                 driver.flow = Some(flow);
                 Err(other.err().unwrap_or(Refusal::for_now(RelayReason::Unsettled)))
@@ -86,25 +87,24 @@ fn register(driver: &mut Driver<'_>) -> Result<Flow, Refusal> {
         splicer.mapped.place(plane, leg, &mut left)
     });
     left.into_iter().for_each(|one| splicer.settle_later(one));
-    let mut flow = Flow::register(splicer, plane, &assessed?, &driver.pump, driver.id().0)?;
+    let assessment = assessed?;
+    let mut flow = Flow::register(splicer, plane, &assessment, &driver.pump, driver.id().0)?;
     flow.set_one_clock(driver.one_clock);
-    Ok(flow)
+    Ok((flow, assessment.infos))
 }
 
-async fn couple(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<(), Spliced> {
+async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2]) -> Result<(), Spliced> {
     let over = |e: io::Error| Spliced::Over(e.into(), None);
     let ask = |d: &Driver<'_>| -> io::Result<[TcpInfo; 2]> {
         let [client, server] = Side::BOTH.map(|side| tcp_info(d.pump.socket(side)));
         Ok([client?, server?])
     };
-    let mut infos = ask(driver).map_err(over)?;
     let rtts = infos.each_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
     // What waits for its turn already has to pass first.
     let waiting = Side::BOTH.map(|side| {
-        driver
-            .throttle
-            .time_for(side, unread(driver.pump.socket(side)).ok())
+        let unread = || unread(driver.pump.socket(side)).unwrap_or(0);
+        driver.throttle.time_for(side, unread)
     });
     let give_up = started + coupling::give_up_after(rtts[0], rtts[1]) + 2 * waiting[0].max(waiting[1]);
     let splicer = driver.splicer.clone();

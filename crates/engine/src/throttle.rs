@@ -100,11 +100,9 @@ impl Throttle {
     }
 
     /// How long so many bytes of a side take, where it is limited; at most a minute.
-    pub(crate) fn time_for(&self, side: Side, bytes: Option<u32>) -> Duration {
+    pub(crate) fn time_for(&self, side: Side, bytes: impl FnOnce() -> u32) -> Duration {
         let rate = self.accounts[side.index()].map(|account| account.rate);
-        let seconds = rate.map_or(0.0, |rate| {
-            f64::from(bytes.unwrap_or(0)) / f64::from(rate.per_second())
-        });
+        let seconds = rate.map_or(0.0, |rate| f64::from(bytes()) / f64::from(rate.per_second()));
         Duration::from_secs_f64(seconds.min(60.0))
     }
 

@@ -1,7 +1,7 @@
 //! A connection as a protocol handler gets it.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
@@ -185,6 +185,25 @@ impl AsyncWrite for Stream {
         }
     }
 
+    // By default only the first piece would be written: a head and its body would be two segments, and two system calls.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain(socket) => socket.is_write_vectored(),
+            Stream::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_flush(cx),
@@ -197,5 +216,22 @@ impl AsyncWrite for Stream {
             Stream::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_head_and_its_body_are_written_in_one_call() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap());
+        let (far, near) = tokio::join!(far, listener.accept());
+        let (mut stream, _far) = (Stream::Plain(near.unwrap().0), far.unwrap());
+        let written = stream.write_vectored(&[IoSlice::new(b"head"), IoSlice::new(b"body")]);
+        assert_eq!(written.await.unwrap(), 8);
     }
 }

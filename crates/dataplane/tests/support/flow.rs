@@ -223,6 +223,7 @@ impl Plan {
                 ifindex: u32::from(self.on_this_host[x]),
                 mss_clamp: 1460,
                 out_of_order: false,
+                layered: false,
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
             mapping: self.mapping[x],

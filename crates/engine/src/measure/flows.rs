@@ -84,6 +84,7 @@ fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
             ifindex: 0,
             mss_clamp: 1460,
             out_of_order: false,
+            layered: false,
         },
         mapping: Mapping::default(),
         alone: false,

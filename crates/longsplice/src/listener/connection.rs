@@ -78,7 +78,8 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
         }
     };
     match settings.listener.protocol {
-        Protocol::Tcp | Protocol::Tls => forward::forward(client, &settings, open, began).await,
-        Protocol::Http => http::serve(client, &settings, open).await,
+        // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
+        Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
+        Protocol::Http => Box::pin(http::serve(client, &settings, open)).await,
     }
 }

@@ -24,9 +24,25 @@ pub(super) struct IdlePool {
 
 #[derive(Debug)]
 struct Idle {
-    stream: TcpStream,
+    /// `None`: it has been given out.
+    stream: Option<TcpStream>,
     since: Instant,
     owner: Owner,
+}
+
+impl Idle {
+    fn is_quiet(&self) -> bool {
+        self.stream.as_ref().is_some_and(is_quiet)
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        // The engine lets sockets reset; an idle connection is at a good end. Here, not for each request.
+        if let Some(stream) = &self.stream {
+            let _ = options::set_reset_on_close(stream, false);
+        }
+    }
 }
 
 impl IdlePool {
@@ -34,18 +50,16 @@ impl IdlePool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a connection, if it is fit for it; the one that waits longest goes where there would be more than `most`.
+    /// Keeps a connection; the one that waits longest goes where there would be more than `most`. Whether it is still open is
+    /// asked when it is taken.
     pub(super) fn put(&self, stream: TcpStream, owner: Owner, most: u32) {
-        // The engine lets sockets reset; an idle connection is at a good end.
-        if !is_quiet(&stream) || most == 0 || options::set_reset_on_close(&stream, false).is_err() {
-            return;
-        }
-        let mut waiting = self.waiting();
-        waiting.push_back(Idle {
-            stream,
+        let idle = Idle {
+            stream: Some(stream),
             since: Instant::now(),
             owner,
-        });
+        };
+        let mut waiting = self.waiting();
+        waiting.push_back(idle);
         while waiting.len() > most as usize {
             waiting.pop_front();
         }
@@ -57,9 +71,9 @@ impl IdlePool {
         let mut waiting = self.waiting();
         loop {
             let newest = waiting.iter().rposition(|idle| idle.owner == owner)?;
-            let idle = waiting.remove(newest)?;
-            if idle.since.elapsed() < timeout && is_quiet(&idle.stream) {
-                return Some(idle.stream);
+            let mut idle = waiting.remove(newest)?;
+            if idle.since.elapsed() < timeout && idle.is_quiet() {
+                return idle.stream.take();
             }
         }
     }
@@ -67,7 +81,7 @@ impl IdlePool {
     /// Closes those that waited too long or that are of no use any more.
     pub(super) fn sweep(&self, timeout: Duration, most: u32) {
         let mut waiting = self.waiting();
-        waiting.retain(|idle| idle.since.elapsed() < timeout && is_quiet(&idle.stream));
+        waiting.retain(|idle| idle.since.elapsed() < timeout && idle.is_quiet());
         while waiting.len() > most as usize {
             waiting.pop_front();
         }
