@@ -56,13 +56,17 @@ impl Session<'_> {
     ) -> Option<Wire<Stream>> {
         // What cannot be sent twice must not meet a dead connection.
         let mut fresh = request.whole.is_none();
+        let mut tried = Vec::new();
         loop {
-            let lease = match self.lease(&client, &to, fresh).await {
+            let lease = match self.lease(&client, &to, fresh, &tried).await {
                 Ok(Ok(lease)) => lease,
                 Err(Late) => {
                     self.over(End::Reset);
                     reset(client);
                     return None;
+                }
+                Ok(Err(_)) if !tried.is_empty() => {
+                    return self.answer(client, &request, &no_reply()).await;
                 }
                 Ok(Err(error)) => {
                     tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
@@ -77,6 +81,21 @@ impl Session<'_> {
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
                 Err(Failed::Stale) => {
+                    fresh = true;
+                    continue;
+                }
+                Err(Failed::Server(Failure::Closed, why))
+                    if may_ask_another(&request, &at, &to, tried.len()) =>
+                {
+                    let server = at.tenure.to_string();
+                    tracing::info!(
+                        listener = self.settings.listener.name,
+                        server,
+                        why,
+                        "no reply: another one is asked"
+                    );
+                    at.tenure.failed(Failure::Closed);
+                    tried.push(at.tenure.server().id());
                     fresh = true;
                     continue;
                 }
@@ -123,11 +142,7 @@ impl Session<'_> {
                     Failure::Malformed => {
                         OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
                     }
-                    _ => OwnAnswer::new(
-                        502,
-                        End::ServerClosed,
-                        "the server closed the connection without a reply",
-                    ),
+                    _ => no_reply(),
                 }
             }
         };
@@ -249,10 +264,29 @@ impl Session<'_> {
 
 /// The server's connection ended before its reply was there.
 fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
-    match at.reused && request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty() {
+    match at.reused && may_send_again(request, at) {
         true => Failed::Stale,
         false => Failed::Server(Failure::Closed, why),
     }
+}
+
+/// Whether a request does no harm to another server: nothing of a reply came, and all of it is still here.
+fn may_send_again(request: &Request, at: &AtServer) -> bool {
+    request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty()
+}
+
+/// Whether another server is asked after so many that have closed without a reply.
+fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) -> bool {
+    let retries = match to {
+        Goal::Upstream { upstream, .. } => upstream.retries(),
+        Goal::Original => 0,
+    };
+    tried < retries as usize && may_send_again(request, at)
+}
+
+fn no_reply() -> OwnAnswer {
+    let why = "the server closed the connection without a reply";
+    OwnAnswer::new(502, End::ServerClosed, why)
 }
 
 fn malformed(error: HeadError) -> Failed {
