@@ -7,6 +7,7 @@ use std::{
 };
 
 use longsplice_core::http::{Found, HeadError, Scan, Version};
+use longsplice_engine::Side;
 use tokio::{io::Interest, time::Instant};
 
 use super::{
@@ -163,9 +164,12 @@ impl Session<'_> {
         let mut scan = Scan::reply();
         let mut deadline = self.deadline(at);
         loop {
+            let before = at.upload.passed();
             match self.clock.by(deadline, wait(client, at)).await {
                 Ok(Ok(Step::Read)) => {}
                 Ok(Ok(Step::Passed)) => {
+                    self.pace.charge(Side::Client, at.upload.passed() - before);
+                    self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
                     deadline = self.deadline(at);
                     continue;
                 }
@@ -206,6 +210,8 @@ impl Session<'_> {
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
         let head = request.head.bytes(bytes);
         self.note(|told| told.sent_server(head.len() as u64));
+        self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
+        self.pace.charge(Side::Client, (head.len() + ready) as u64);
         let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
