@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use super::{
     Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, OnChange, Period,
+    Protocol,
     diagnostic::Source,
     hint, intercept, packet_rules,
     raw::{self, flatten},
@@ -274,7 +275,8 @@ impl Settler<'_> {
         let upstream = given
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
-        let splice_from = self.splice_from(given.splice_from);
+        let protocol = given.protocol.unwrap_or_default();
+        let splice_from = self.splice_from(given.splice_from, protocol);
         let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(
@@ -317,17 +319,13 @@ impl Settler<'_> {
                 .max_connections
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
-            protocol: given.protocol.unwrap_or_default(),
+            protocol,
             upstream,
             accept_proxy: packet_rules::list(given.accept_proxy),
             splice_from,
             on_change: given.on_change.unwrap_or(shared.on_change),
-            tls: self.tls(
-                given.tls,
-                given.protocol.unwrap_or_default(),
-                given.rate_limit.is_some(),
-            ),
-            http: self.http(given.http),
+            tls: self.tls(given.tls, protocol),
+            http: self.http(given.http, protocol),
             routes,
         }
     }
@@ -377,8 +375,18 @@ impl Settler<'_> {
         self.wrong.len()
     }
 
-    fn splice_from(&mut self, given: Option<Spanned<String>>) -> Option<u64> {
+    /// A key of a listener that means something to HTTP only.
+    pub(super) fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
+        if protocol != Protocol::Http {
+            let message = format!("{key} is for HTTP, which this listener does not read");
+            let help = "add protocol = \"http\" to the listener, or leave it out";
+            self.complain(at, message, help);
+        }
+    }
+
+    fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
         let given = given?;
+        self.needs_http("splice_from", given.span(), protocol);
         match given.get_ref().as_str() {
             "auto" => None,
             text => {
