@@ -99,6 +99,32 @@ impl Settler<'_> {
         }
     }
 
+    /// A key of a listener that means something to HTTP only.
+    fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
+        if protocol != Protocol::Http {
+            let message = format!("{key} is for HTTP, which this listener does not read");
+            let help = "add protocol = \"http\" to the listener, or leave it out";
+            self.complain(at, message, help);
+        }
+    }
+
+    /// From which length on replies are spliced, in bytes; `None`: as measured.
+    pub(super) fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
+        let given = given?;
+        self.needs_http("splice_from", given.span(), protocol);
+        match given.get_ref().as_str() {
+            "auto" => None,
+            text => {
+                let bytes = parse_bytes(text);
+                if bytes.is_none() {
+                    let message = format!("`{text}` is no length");
+                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
+                }
+                bytes
+            }
+        }
+    }
+
     fn max_head(&mut self, given: &Spanned<String>) -> usize {
         match parse_bytes(given.get_ref()) {
             Some(n) if HEADS.contains(&n) => usize::try_from(n).unwrap_or(usize::MAX),

@@ -6,13 +6,11 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::policy::parse_bytes;
 use longsplice_engine::{ParseXdpModeError, SplicerConfig, Until, XdpMode};
 use toml::Spanned;
 
 use super::{
     Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, Diagnostic, ListenerConfig, LogConfig, OnChange, Period,
-    Protocol,
     diagnostic::Source,
     hint, intercept, packet_rules,
     raw::{self, flatten},
@@ -373,31 +371,6 @@ impl Settler<'_> {
     /// How many there were.
     pub(super) fn complaints(&self) -> usize {
         self.wrong.len()
-    }
-
-    /// A key of a listener that means something to HTTP only.
-    pub(super) fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
-        if protocol != Protocol::Http {
-            let message = format!("{key} is for HTTP, which this listener does not read");
-            let help = "add protocol = \"http\" to the listener, or leave it out";
-            self.complain(at, message, help);
-        }
-    }
-
-    fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
-        let given = given?;
-        self.needs_http("splice_from", given.span(), protocol);
-        match given.get_ref().as_str() {
-            "auto" => None,
-            text => {
-                let bytes = parse_bytes(text);
-                if bytes.is_none() {
-                    let message = format!("`{text}` is no length");
-                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
-                }
-                bytes
-            }
-        }
     }
 
     fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<intercept::InterceptConfig> {
