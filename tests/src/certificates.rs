@@ -37,6 +37,12 @@ impl Certificate {
         certificate
     }
 
+    /// The table of a listener that terminates TLS with it.
+    pub fn listener_table(&self) -> String {
+        let (certificate, key) = (self.certificate.display(), self.key.display());
+        format!("[listener.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n")
+    }
+
     /// The lines of a listener that terminates TLS with these; the first is the default.
     pub fn table(all: &[&Certificate]) -> String {
         let one = |c: &&Certificate| {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::policy::{parse_bytes, serde_by_string};
 
+/// What has become free is used when it is worth a read: after so many parts of a second.
+const WORTHWHILE_PARTS: u32 = 100;
+
 /// The burst where none is asked for: what passes in so many parts of a second, …
 const BURST_PARTS: u32 = 10;
 /// … but never less than this many bytes: a GRO super-packet.
@@ -53,6 +56,11 @@ impl Rate {
     /// How many bytes may pass at once.
     pub fn burst(self) -> u32 {
         self.burst
+    }
+
+    /// How many bytes must be free before it is worth to read any: a hundredth of a second's, 1 byte to the burst.
+    pub fn worthwhile(self) -> u32 {
+        (self.per_second / WORTHWHILE_PARTS).clamp(1, self.burst)
     }
 
     /// How many bytes may pass now.

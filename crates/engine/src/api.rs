@@ -91,6 +91,8 @@ pub struct Pair {
     /// and all else without payload are never held back.
     pub rate_limit: RateLimit,
     pub(crate) handle: Option<FlowHandle>,
+    /// What the limit has seen pass over other connections: see [`Pair::with_paid`].
+    pub(crate) paid: [u64; 2],
     /// So many bytes more are known to come.
     pub(crate) length: Option<u64>,
     /// Of a pair that came back.
@@ -139,6 +141,7 @@ impl Pair {
             outstanding: Outstanding::default(),
             rate_limit: RateLimit::default(),
             handle: None,
+            paid: [0; 2],
             length: None,
             before: None,
             one_clock: false,
@@ -174,6 +177,13 @@ impl Pair {
     #[must_use]
     pub fn with_rate_limit(self, rate_limit: RateLimit) -> Pair {
         Pair { rate_limit, ..self }
+    }
+
+    /// The same pair, whose rate limit goes on where that of another pair stands ([`Returned::paid`]): one limit for what a
+    /// client gets of several servers, one after the other. Of a pair that came back, its own account counts.
+    #[must_use]
+    pub fn with_paid(self, paid: [u64; 2]) -> Pair {
+        Pair { paid, ..self }
     }
 
     /// The same pair, whose flow `handle` names from the beginning of its call of [`crate::Splicer::splice`] on.
@@ -245,6 +255,12 @@ pub struct Returned {
 }
 
 impl Returned {
+    /// When what has passed is worth its time at the rate limit, by side: see [`longsplice_core::limit::Rate`]; nanoseconds of
+    /// `CLOCK_MONOTONIC`.
+    pub fn paid(&self) -> [u64; 2] {
+        self.before.paid
+    }
+
     /// Whether a close of either socket resets its connection (`SO_LINGER` with no time). Say no before the last one.
     ///
     /// # Errors
@@ -267,6 +283,7 @@ impl From<Returned> for Pair {
             outstanding: r.outstanding,
             rate_limit: r.rate_limit,
             handle: r.handle,
+            paid: [0; 2],
             length: None,
             before: Some(r.before),
             one_clock: false,

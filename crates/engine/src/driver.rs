@@ -141,7 +141,7 @@ impl<'a> Driver<'a> {
             cookies: before.map(|b| b.cookies),
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, now),
-            throttle: Throttle::new(pair.rate_limit, before.map_or([0; 2], |b| b.paid)),
+            throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             meter: Meter::new(now),
             flow,
             splice: pair.splice,
@@ -260,11 +260,18 @@ impl Driver<'_> {
         self.throttle.take_back(flow.slot());
         self.flow = Some(flow);
         for side in Side::BOTH {
-            self.pump.set_limit(side, self.traps.pump_limit(side));
+            self.limit_pump(side, None);
             if self.keepalive[side.index()] {
                 let _ = options::set_keepalive(self.pump.socket(side), true);
             }
         }
+    }
+
+    /// Lets the pump read up to the trap of a side, and to `most` where that is nearer.
+    pub(crate) fn limit_pump(&mut self, side: Side, most: Option<u64>) {
+        let limits = [self.traps.pump_limit(side), most];
+        self.pump.set_limit(side, limits.into_iter().flatten().min());
+        self.pump.set_end(side, self.traps.pump_end(side));
     }
 
     /// Switches keep-alive off: a parked socket's probes are not the flow's.

@@ -19,7 +19,9 @@ impl Driver<'_> {
     /// Gives the sockets to the caller, once what was read is written.
     pub(crate) async fn give_back(mut self, why: Trap) -> io::Result<Ended> {
         for side in Side::BOTH {
-            self.pump.set_limit(side, Some(self.pump.bytes(side)));
+            let bytes = self.pump.bytes(side);
+            self.pump.set_limit(side, Some(bytes));
+            self.pump.set_end(side, Some(bytes));
         }
         while !self.pump.is_empty() {
             if let Err(over) = self.step() {

@@ -107,6 +107,6 @@ mod wake;
 pub use api::*;
 pub use ends::{FlowEnd, FlowEnded};
 pub use longsplice_core::{limit, policy, reason};
-pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode};
+pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode, monotonic};
 pub use splicer::{OpenError, Splicer};
 pub use until::{ParseUntilError, Trap, Until};

@@ -28,7 +28,9 @@ struct Direction {
     bytes: u64,
     /// How many of them may be read at most; `None`: all.
     limit: Option<u64>,
-    /// There is payload beyond the limit.
+    /// Behind so many nothing is the pump's, an end of the stream neither.
+    end: Option<u64>,
+    /// There is payload beyond the limit, or nobody wants to know.
     stopped: bool,
     /// How many bytes may be read before the next look at the rate; `None`: there is none.
     allowance: Option<u64>,
@@ -128,6 +130,11 @@ impl Pump {
             d.limit = limit;
             d.stopped = false;
         }
+    }
+
+    /// Has the pump leave all that is behind so many bytes of a side to the caller, an end of the stream there, too.
+    pub(crate) fn set_end(&mut self, side: Side, end: Option<u64>) {
+        self.directions[side.index()].end = end;
     }
 
     /// Lets no more than so many payload bytes of a side be read from now on. What waits then is not looked at.
@@ -274,6 +281,11 @@ impl Direction {
     /// Reads once and writes on; whether it is worth to try again.
     fn fill(&mut self, from: &TcpStream, to: &TcpStream, moved: &mut bool) -> io::Result<bool> {
         let room = self.room();
+        if room == 0 && self.end.is_some_and(|end| self.bytes >= end) {
+            // Passed on, an end of the stream would end the other connection, too.
+            self.stopped = true;
+            return Ok(false);
+        }
         if room == 0 {
             self.look(from)?;
             *moved |= self.eof;

@@ -38,7 +38,7 @@ impl Driver<'_> {
         let mut look = Look { after: Look::FIRST };
         loop {
             for side in Side::BOTH {
-                self.pump.set_limit(side, self.traps.pump_limit(side));
+                self.limit_pump(side, None);
             }
             self.step()?;
             if self.pump.finished() {

@@ -175,8 +175,7 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
         }
         for side in Side::BOTH {
             let to_cut = flow.bytes_to(side, cuts[side.index()], &driver.pump);
-            let limit = driver.traps.pump_limit(side).map_or(to_cut, |n| n.min(to_cut));
-            driver.pump.set_limit(side, Some(limit));
+            driver.limit_pump(side, Some(to_cut));
         }
         driver.step_beside(Some(flow))?;
         let now = Instant::now();

@@ -8,9 +8,6 @@ use longsplice_dataplane::{Side, Slot, monotonic};
 
 use crate::pump::Pump;
 
-/// What has become free is used when it is worth a read: after so many parts of a second.
-const PARTS: u32 = 100;
-
 /// The account of one direction.
 #[derive(Debug, Clone, Copy)]
 struct Account {
@@ -22,14 +19,13 @@ struct Account {
 }
 
 impl Account {
-    /// How much must be free before anything is read.
-    fn worthwhile(&self) -> u32 {
-        (self.rate.per_second() / PARTS).clamp(1, self.rate.burst())
-    }
-
     fn allowance(&self, now: u64) -> u64 {
         let free = self.rate.allowance(self.paid, now);
-        if free < self.worthwhile().into() { 0 } else { free }
+        if free < self.rate.worthwhile().into() {
+            0
+        } else {
+            free
+        }
     }
 }
 
@@ -94,7 +90,11 @@ impl Throttle {
     pub(crate) fn wait(&self, pump: &Pump) -> Option<Duration> {
         self.of_sides()
             .filter(|(side, _)| pump.is_held_back(*side))
-            .map(|(_, account)| account.rate.wait(account.paid, monotonic(), account.worthwhile()))
+            .map(|(_, account)| {
+                account
+                    .rate
+                    .wait(account.paid, monotonic(), account.rate.worthwhile())
+            })
             .min()
             .map(Duration::from_nanos)
     }

@@ -71,6 +71,12 @@ impl Traps {
             .map(|b| b.saturating_sub(self.past[side.index()]))
     }
 
+    /// Behind how many bytes of a side all is the caller's, counted as the pump counts.
+    pub(crate) fn pump_end(&self, side: Side) -> Option<u64> {
+        // Where data is waited for, an end of the stream passes.
+        self.pump_limit(side).filter(|_| !self.until.is_data(side))
+    }
+
     /// How many bytes from the next one to be read on bring control back, when they have passed or are there. What is too
     /// far for a sequence number is approached in steps.
     pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u32> {

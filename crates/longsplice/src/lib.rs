@@ -17,6 +17,7 @@ pub mod listener;
 mod logging;
 pub mod metrics;
 mod notify;
+pub mod pace;
 pub mod proxy_header;
 pub mod reload;
 pub mod rulebook;

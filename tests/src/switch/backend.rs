@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -60,6 +60,7 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
     connections: AtomicUsize,
     go_on: Semaphore,
+    well: AtomicBool,
 }
 
 /// The server. Dropping it ends its connections.
@@ -71,8 +72,11 @@ struct Shared {
 /// | `/close/N` | the same up to the end of the connection |
 /// | `/old/N` | the same, of HTTP/1.0 |
 /// | `/halves/N` | the same; the second half waits for [`Backend::go_on`] |
+/// | `/last/N` | the same, and then the end of the connection, of which its head does not speak |
 /// | `/short/N` | one byte less than was promised, and the end |
 /// | `/status/S` | that status, and no body |
+/// | `/health` | 200, or 503: see [`Backend::set_well`] |
+/// | `/vanish` | `ok`; of one that is not well, the end of the connection |
 /// | `/hints` | 103, then `ok` |
 /// | `/echo` | the request's body |
 /// | `/reject` | 403 at once, without reading the body |
@@ -94,6 +98,7 @@ impl Backend {
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
             go_on: Semaphore::new(0),
+            well: AtomicBool::new(true),
         });
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -137,7 +142,12 @@ impl Backend {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Lets one `/halves` go on.
+    /// Whether it answers checks of its health as one does that is well, which it is at first.
+    pub fn set_well(&self, is_well: bool) {
+        self.shared.well.store(is_well, Ordering::Relaxed);
+    }
+
+    /// Lets one `/halves` or `/last` go on.
     pub fn go_on(&self) {
         self.shared.go_on.add_permits(1);
     }
@@ -264,14 +274,14 @@ impl Connection {
         let is_head = head.starts_with("HEAD ");
         let is_old = head.split("\r\n").next().unwrap_or_default().ends_with("1.0");
         match kind {
-            "length" | "halves" | "short" => {
+            "length" | "halves" | "last" | "short" => {
                 let keep = if is_old { "Connection: keep-alive\r\n" } else { "" };
                 self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n{keep}\r\n").as_bytes())
                     .await?;
                 if !is_head {
                     self.content(kind, n).await?;
                 }
-                Ok(kind != "short")
+                Ok(kind != "short" && kind != "last")
             }
             "chunked" => {
                 self.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -299,6 +309,16 @@ impl Connection {
                 let hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
                 self.write(hints).await.map(|()| true)
             }
+            "/health" => {
+                let status = if self.shared.well.load(Ordering::Relaxed) {
+                    200
+                } else {
+                    503
+                };
+                let head = format!("HTTP/1.1 {status} Health\r\nContent-Length: 0\r\n\r\n");
+                self.write(head.as_bytes()).await.map(|()| true)
+            }
+            "/vanish" if !self.shared.well.load(Ordering::Relaxed) => Ok(false),
             "/mute" => std::future::pending().await,
             "/upgrade" => {
                 self.write(
@@ -327,7 +347,7 @@ impl Connection {
         let content = content(n);
         match kind {
             "short" => self.write(&content[..n - 1]).await,
-            "halves" => {
+            "halves" | "last" => {
                 self.write(&content[..n / 2]).await?;
                 let shared = Arc::clone(&self.shared);
                 shared.go_on.acquire().await.map_err(io::Error::other)?.forget();

@@ -4,7 +4,7 @@ mod backend;
 mod client;
 mod programs;
 
-use std::{fmt::Write as _, net::SocketAddr, process::Output};
+use std::{fmt::Write as _, net::SocketAddr, path::Path, process::Output};
 
 use longsplice_lab::{NsCommand, Three, ThreeOptions};
 
@@ -52,6 +52,9 @@ impl Mode {
     }
 }
 
+/// How long replies are that wait in their middle.
+const HALVES: usize = 400_000;
+
 /// The port of the listener.
 const FRONT_PORT: u16 = 8080;
 /// Where servers listen, each at its own.
@@ -71,11 +74,13 @@ pub struct Switch {
 /// What is configured besides.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct More<'a> {
+    /// Lines of the listener.
+    pub listener: &'a str,
     /// Lines of `[listener.http]`.
     pub http: &'a str,
-    /// Lines of the upstream that takes all.
+    /// Lines of the upstream that takes all. `@SECOND@` is where the second server listens.
     pub upstream: &'a str,
-    /// Tables after these: routes, upstreams. `@SECOND@` is where the second server listens.
+    /// Tables after these: of the listener, routes, upstreams. `@SECOND@`, likewise.
     pub tables: &'a str,
 }
 
@@ -88,9 +93,15 @@ impl Switch {
     /// The same, with more settings.
     pub fn with(name: &str, mode: Mode, more: More<'_>) -> Switch {
         let net = three(&format!("{name}-{}", mode.name()), ThreeOptions::default());
-        let mut daemon = Daemon::of(&configuration(&net, mode, more));
+        let mut daemon = Daemon::of(&configuration(&net, mode, more, 0));
         daemon.start(&net.forwarder);
         Switch { daemon, mode, net }
+    }
+
+    /// Has it reload: another server is in the place of the first one, and these are the settings. What the command said.
+    pub fn change(&self, nth: usize, more: More<'_>) -> String {
+        let config = configuration(&self.net, self.mode, more, nth);
+        self.daemon.change(&config).unwrap()
     }
 
     /// Where clients find it.
@@ -133,14 +144,45 @@ impl Switch {
     /// A reply of which the second half waits until the first one has come, and until it is spliced where replies are:
     /// shorter ones may be over before they could be.
     pub fn get_halves(&self, client: &mut Client, server: &Backend) {
-        const LENGTH: usize = 400_000;
-        client.send(format!("GET /halves/{LENGTH} HTTP/1.1\r\nHost: switch\r\n\r\n"));
-        client.read_until(b"\r\n\r\n").unwrap();
-        let mut body = client.read_exactly(LENGTH / 2).unwrap();
-        self.wait_spliced(client);
+        let half = self.get_half("halves", client);
         server.go_on();
-        body.extend(client.read_exactly(LENGTH - body.len()).unwrap());
-        assert!(body == content(LENGTH), "{:?}", self.mode);
+        self.get_other_half(half, client);
+    }
+
+    /// The first half of such a reply, which may have another name; it is spliced then, where replies are.
+    pub fn get_half(&self, name: &str, client: &mut Client) -> Vec<u8> {
+        client.send(format!("GET /{name}/{HALVES} HTTP/1.1\r\nHost: switch\r\n\r\n"));
+        client.read_until(b"\r\n\r\n").unwrap();
+        let half = client.read_exactly(HALVES / 2).unwrap();
+        self.wait_spliced(client);
+        half
+    }
+
+    /// The second one, which must fit.
+    pub fn get_other_half(&self, half: Vec<u8>, client: &mut Client) {
+        let rest = client.read_exactly(HALVES - half.len()).unwrap();
+        assert!([half, rest].concat() == content(HALVES), "{:?}", self.mode);
+    }
+
+    /// Has curl fetch the files of these names on one connection, into a folder; how many connections each of them took, a line
+    /// for each. More words may follow.
+    pub fn curl_files(&self, names: &[String], into: &Path, more: &[&str]) -> String {
+        let into = into.display().to_string();
+        let urls: Vec<String> = names.iter().map(|name| self.url(&format!("/{name}"))).collect();
+        let usual = [
+            "--fail",
+            "--remote-name-all",
+            "--output-dir",
+            &into,
+            "-w",
+            "%{num_connects}\n",
+        ];
+        let mut words = [&usual, more].concat();
+        words.extend(urls.iter().map(String::as_str));
+        let output = self.curl(&words);
+        let says = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{says}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Waits until this client's connection is spliced as the mode has it; does not wait where nothing is.
@@ -162,18 +204,21 @@ impl Switch {
     }
 }
 
-fn configuration(net: &Three, mode: Mode, more: More<'_>) -> Config {
+fn configuration(net: &Three, mode: Mode, more: More<'_>, nth: usize) -> Config {
     let mut text = String::new();
     let front = SocketAddr::from((net.family().unspecified(), FRONT_PORT));
-    let [server, second] = SERVER_PORTS.map(|port| SocketAddr::from((net.server_addr, port)));
+    let servers = SERVER_PORTS.map(|port| SocketAddr::from((net.server_addr, port)).to_string());
+    let filled = |text: &str| text.replace("@SECOND@", &servers[1]);
     write!(
         text,
-        "[[listener]]\nname = \"web\"\nlisten = \"{front}\"\nprotocol = \"http\"\nupstream = \"servers\"\n{}\n\
-         [listener.http]\n{}\n{}\n[[upstream]]\nname = \"servers\"\nservers = [\"{server}\"]\n{}\n",
+        "[[listener]]\nname = \"web\"\nlisten = \"{front}\"\nprotocol = \"http\"\nupstream = \"servers\"\n{}\n{}\n\
+         [listener.http]\n{}\n{}\n[[upstream]]\nname = \"servers\"\nservers = [\"{}\"]\n{}\n",
         mode.lines(),
+        more.listener,
         more.http,
-        more.tables.replace("@SECOND@", &second.to_string()),
-        more.upstream,
+        filled(more.tables),
+        servers[nth],
+        filled(more.upstream),
     )
     .unwrap();
     Config::new().with(&text)

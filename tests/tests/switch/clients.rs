@@ -24,6 +24,22 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// nginx with these files, as the switch's server.
+fn nginx_with_files(switch: &Switch) -> Nginx {
+    let nginx = Nginx::start(&switch.net.server, switch.target());
+    put_files(&nginx.root());
+    nginx
+}
+
+#[track_caller]
+fn get_files_on_one_connection(switch: &Switch) {
+    let dir = tempfile::tempdir().unwrap();
+    let names: Vec<String> = LENGTHS.map(|n| n.to_string()).to_vec();
+    let connects = switch.curl_files(&names, dir.path(), &[]);
+    assert_eq!(connects, "1\n0\n0\n0\n0\n0\n0\n");
+    assert_files(dir.path());
+}
+
 #[track_caller]
 fn assert_files(dir: &Path) {
     for length in LENGTHS {
@@ -36,23 +52,8 @@ fn assert_files(dir: &Path) {
 fn curl_gets_files_of_nginx_on_one_connection() {
     for mode in Mode::ALL {
         let switch = Switch::new("curl", mode);
-        let nginx = Nginx::start(&switch.net.server, switch.target());
-        put_files(&nginx.root());
-        let dir = tempfile::tempdir().unwrap();
-        let into = dir.path().display().to_string();
-        let urls: Vec<String> = LENGTHS.map(|n| switch.url(&format!("/{n}"))).to_vec();
-        let mut words = vec![
-            "--fail",
-            "--remote-name-all",
-            "--output-dir",
-            &into,
-            "-w",
-            "%{num_connects}\n",
-        ];
-        words.extend(urls.iter().map(String::as_str));
-        let connects = said(&switch.curl(&words));
-        assert_eq!(connects, "1\n0\n0\n0\n0\n0\n0\n");
-        assert_files(dir.path());
+        let nginx = nginx_with_files(&switch);
+        get_files_on_one_connection(&switch);
         assert_eq!(nginx.log().len(), LENGTHS.len(), "{:?}", nginx.log());
     }
 }
@@ -62,8 +63,7 @@ fn curl_gets_files_of_nginx_on_one_connection() {
 fn slow_clients_are_spliced() {
     for mode in Mode::ALL {
         let switch = Switch::new("slowly", mode);
-        let nginx = Nginx::start(&switch.net.server, switch.target());
-        put_files(&nginx.root());
+        let _nginx = nginx_with_files(&switch);
         let url = switch.url("/10000000");
         for n in 1..=2 {
             let output = switch.curl(&["--fail", "--limit-rate", "8M", &url, &url]);
@@ -93,8 +93,7 @@ fn slow_clients_are_spliced() {
 fn curl_gets_files_at_once() {
     for mode in Mode::ALL {
         let switch = Switch::new("parallel", mode);
-        let nginx = Nginx::start(&switch.net.server, switch.target());
-        put_files(&nginx.root());
+        let _nginx = nginx_with_files(&switch);
         let url = switch.url("/100000?[1-60]");
         let dir = tempfile::tempdir().unwrap();
         let into = format!("{}/#1", dir.path().display());
@@ -112,8 +111,7 @@ fn curl_gets_files_at_once() {
 fn curl_asks_in_other_ways() {
     for mode in Mode::ALL {
         let switch = Switch::new("ways", mode);
-        let nginx = Nginx::start(&switch.net.server, switch.target());
-        put_files(&nginx.root());
+        let _nginx = nginx_with_files(&switch);
         let file = switch.url("/100000");
         let curl = |words: &[&str]| said(&switch.curl(words));
         // HTTP/1.0.
@@ -162,8 +160,7 @@ fn curl_asks_in_other_ways() {
 fn wget_gets_files_of_nginx() {
     for mode in Mode::ALL {
         let switch = Switch::new("wget", mode);
-        let nginx = Nginx::start(&switch.net.server, switch.target());
-        put_files(&nginx.root());
+        let _nginx = nginx_with_files(&switch);
         let dir = tempfile::tempdir().unwrap();
         let command = switch
             .client("wget")
@@ -261,24 +258,8 @@ fn a_server_of_http_1_0_behind_a_persistent_connection() {
             let switch = Switch::new("python", mode);
             let python = Python::start(&switch.net.server, switch.target(), version);
             put_files(&python.root());
-            let dir = tempfile::tempdir().unwrap();
-            let into = dir.path().display().to_string();
-            let urls: Vec<String> = LENGTHS.map(|n| switch.url(&format!("/{n}"))).to_vec();
-            let mut words = vec![
-                "--fail",
-                "--remote-name-all",
-                "--output-dir",
-                &into,
-                "-w",
-                "%{num_connects}\n",
-            ];
-            words.extend(urls.iter().map(String::as_str));
-            let connects = said(&switch.curl(&words));
-            // The client's connection is ours, whatever becomes of the server's; a spliced reply ends both.
-            if !mode.splices() || version == "HTTP/1.1" {
-                assert_eq!(connects, "1\n0\n0\n0\n0\n0\n0\n");
-            }
-            assert_files(dir.path());
+            // The client's connection is ours, whatever becomes of the server's.
+            get_files_on_one_connection(&switch);
             assert!(!python.log().contains("STRICT"), "{}", python.log());
         }
     }

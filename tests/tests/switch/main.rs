@@ -4,12 +4,19 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 mod clients;
+mod closing;
 mod errors;
 mod framing;
 mod git;
 mod heads;
+mod on_change;
+mod pace;
 mod pipelining;
+mod retries;
 mod sigkill;
 mod smuggling;
+mod sticky;
+mod terminated;
+mod under_load;
 mod upgrades;
 mod uploads;

@@ -1,13 +1,21 @@
 //! The daemon dies by SIGKILL in the middle of a reply: what was spliced goes on to its last byte, what was relayed never looks
 //! whole.
 
-use longsplice_tests::switch::{Backend, Mode, Switch, content};
+use std::time::{Duration, Instant};
+
+use longsplice_tests::{
+    SOON,
+    switch::{Backend, Mode, Switch, content},
+};
 
 /// More than all buffers on the way hold.
 const LENGTH: usize = 24_000_000;
 
 /// What is short of the end of the reply by this much needs no daemon; its end is where control comes back.
 const LAST: usize = 256 << 10;
+
+/// Nothing comes for so long; the server's timer has backed off beyond it.
+const SILENCE: Duration = Duration::from_millis(800);
 
 #[test]
 fn a_spliced_reply_goes_on_without_the_daemon() {
@@ -37,6 +45,34 @@ fn a_spliced_reply_goes_on_without_the_daemon() {
             // Its successor serves new clients.
             assert_eq!(switch.connect().get("/length/1000").body, content(1_000));
         }
+    }
+}
+
+/// The last segment meets the trap that its length is: nobody but a daemon can pass it on.
+#[test]
+fn a_restarted_daemon_delivers_the_last_segment_at_once() {
+    for mode in [Mode::Dormant, Mode::Detached] {
+        let mut switch = Switch::new("killlast", mode);
+        let server = Backend::start(&switch.net.server, switch.target());
+        let mut client = switch.connect();
+        let mut body = switch.get_half("halves", &mut client);
+        switch.daemon.kill();
+        server.go_on();
+        // All that comes without a daemon.
+        client.stream.set_read_timeout(Some(SILENCE)).unwrap();
+        let rest = client
+            .read_exactly(body.len())
+            .expect_err("the last segment is trapped");
+        assert!(!rest.contains("reset") && !rest.contains("ended"), "{rest}");
+        client.stream.set_read_timeout(Some(SOON)).unwrap();
+        switch.daemon.start(&switch.net.forwarder);
+        let start = Instant::now();
+        body.extend(client.read_exactly(body.len()).unwrap());
+        let took = start.elapsed();
+        assert!(body == content(body.len()), "{mode:?}");
+        // A retransmission of the server's could take longer by now.
+        eprintln!("{mode:?}: {took:?} after the daemon was there");
+        assert!(took < SILENCE, "{mode:?}: {took:?}");
     }
 }
 

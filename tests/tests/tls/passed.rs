@@ -3,13 +3,14 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
 };
 
-use longsplice_lab::pattern::Pattern;
-use longsplice_tests::{Certificate, Daemon, Nginx, Pair, Policy, SOON, client_hello, curl, library::accept};
+use longsplice_tests::{
+    Certificate, Daemon, Nginx, Pair, Policy, SOON, client_hello, curl, library::accept, switch::content,
+};
 
-use crate::Place;
+use crate::{Place, terminated::handshake};
 
 const SIZE: usize = 4 << 20;
 
@@ -28,7 +29,7 @@ fn curl_fetches_from_nginx_by_http_1_and_2() {
             certificate.key.display()
         );
         let nginx = Nginx::start(&place.net.server, &dir, &server, place.target);
-        let body = Pattern::new(5).at(0, SIZE).to_vec();
+        let body = content(SIZE);
         nginx.add("file", &body);
         daemon.start(&place.net.forwarder);
         for (option, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
@@ -107,4 +108,42 @@ fn what_follows_a_hello_at_once_comes_after_it() {
     hello.extend([0x17, 3, 3, 0, 100]);
     hello.extend([42; 100]);
     arrive("tls-early", Policy::DETACHED, &[(hello, usize::MAX)]);
+}
+
+/// Clients that know nothing later than TLS 1.1 offer no signature algorithms. That is between them and their server.
+#[test]
+fn an_old_clients_hello_is_passed_on_by_its_name() {
+    let place = Place::new("tls-old");
+    let nowhere = SocketAddr::new(place.target.ip(), 7999);
+    let config = longsplice_tests::Config::new()
+        .listener(place.front, nowhere, "now", "now")
+        .with(&format!(
+            "protocol = \"tls\"\n[[listener.route]]\nsni = \"a.example\"\nupstream = \"old\"\n\
+             [[upstream]]\nname = \"old\"\nservers = \"{}\"",
+            place.target
+        ));
+    let mut daemon = Daemon::of(&config);
+    let dir = daemon.dir().join("nginx");
+    fs::create_dir(&dir).unwrap();
+    let certificate = Certificate::write(&dir, "a", &["a.example"]);
+    let server = format!(
+        "server {{ listen {} ssl; ssl_protocols TLSv1.1; ssl_ciphers DEFAULT@SECLEVEL=0; ssl_certificate {}; ssl_certificate_key {}; }}",
+        place.target,
+        certificate.certificate.display(),
+        certificate.key.display()
+    );
+    let _nginx = Nginx::start(&place.net.server, &dir, &server, place.target);
+    daemon.start(&place.net.forwarder);
+    let said = handshake(
+        &place,
+        &[
+            "-tls1_1",
+            "-cipher",
+            "DEFAULT@SECLEVEL=0",
+            "-servername",
+            "a.example",
+        ],
+    );
+    assert!(said.contains(certificate.pem.trim()), "{said}");
+    assert!(said.contains("Protocol  : TLSv1.1"), "{said}");
 }

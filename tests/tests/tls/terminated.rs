@@ -6,10 +6,11 @@ use std::{
     net::TcpListener,
     process::Stdio,
     thread,
+    time::{Duration, Instant},
 };
 
-use longsplice_lab::{Namespace, Process, pattern::Pattern};
-use longsplice_tests::{Certificate, Daemon, Nginx, Policy, SOON, curl, eventually};
+use longsplice_lab::{Namespace, Process};
+use longsplice_tests::{Certificate, Daemon, Nginx, Policy, SOON, curl, eventually, switch::content};
 use tempfile::TempDir;
 
 use crate::Place;
@@ -62,7 +63,7 @@ fn s_client(place: &Place, words: &[&str]) -> Process {
 }
 
 /// What it says of a handshake with these words.
-fn handshake(place: &Place, words: &[&str]) -> String {
+pub(crate) fn handshake(place: &Place, words: &[&str]) -> String {
     let client = s_client(place, words);
     drop(client.take_stdin());
     let mut text = String::new();
@@ -97,7 +98,7 @@ fn curl_fetches_from_an_nginx_without_tls() {
         &server,
         place.target,
     );
-    let body = Pattern::new(9).at(0, SIZE).to_vec();
+    let body = content(SIZE);
     nginx.add("file", &body);
     let daemon = daemon(&place, &[&certificate], "");
     for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"]] {
@@ -126,7 +127,7 @@ fn much_passes_both_ways() {
     echo(&place);
     let daemon = daemon(&place, &[&certificate], "");
     let client = s_client(&place, &["-quiet"]);
-    let sent = Pattern::new(3).at(0, SIZE).to_vec();
+    let sent = content(SIZE);
     let mut input = client.take_stdin().unwrap();
     let mut output = client.take_stdout().unwrap();
     // It does not read while it cannot write: no more than what the sockets hold is on its way.
@@ -234,4 +235,35 @@ fn a_daemon_does_not_start_without_its_certificate() {
     let exit = Daemon::of(&config).start_in_vain(&place.net.forwarder);
     assert_eq!(exit.code, Some(2), "{}", exit.says);
     assert!(exit.says.contains("none.pem: No such file"), "{}", exit.says);
+}
+
+#[test]
+fn a_rate_limit_holds_for_what_is_decrypted() {
+    const RATE: u32 = 2_000_000;
+    let place = Place::new("tls-rate");
+    let dir = folder();
+    let certificate = Certificate::write(dir.path(), "a", &["a.example"]);
+    echo(&place);
+    for side in ["client", "server"] {
+        let config = place
+            .config(Policy::DETACHED, "tcp")
+            .with(&format!("rate_limit = \"{side}={RATE}B/s,burst=64KiB\""))
+            .with(&Certificate::table(&[&certificate]));
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&place.net.forwarder);
+        let client = s_client(&place, &["-quiet"]);
+        let mut input = client.take_stdin().unwrap();
+        let mut output = client.take_stdout().unwrap();
+        let sent = content(800_000);
+        let start = Instant::now();
+        let mut got = vec![0; sent.len()];
+        thread::scope(|scope| {
+            scope.spawn(|| input.write_all(&sent).unwrap());
+            output.read_exact(&mut got).unwrap();
+        });
+        // Less its burst, and what one read brings beyond it.
+        let least = Duration::from_secs_f64((800_000.0 - 65_536.0 - 65_536.0) / f64::from(RATE));
+        assert!(start.elapsed() >= least, "{side}: {:?}", start.elapsed());
+        assert!(got == sent, "{side}: the bytes differ");
+    }
 }

@@ -6,7 +6,7 @@ use longsplice_core::{http::rewrite::ForwardedFields, policy::parse_bytes};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Period, settle::Settler};
+use super::{Period, Protocol, settle::Settler};
 
 /// Limits and habits of a listener that speaks HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +70,10 @@ const HEADS: Range<u64> = 1 << 10..(1 << 20) + 1;
 
 impl Settler<'_> {
     /// What the table means.
-    pub(super) fn http(&mut self, given: Option<Spanned<Raw>>) -> HttpConfig {
+    pub(super) fn http(&mut self, given: Option<Spanned<Raw>>, protocol: Protocol) -> HttpConfig {
+        if let Some(given) = &given {
+            self.needs_http("[listener.http]", given.span(), protocol);
+        }
         let raw = given.map(Spanned::into_inner).unwrap_or_default();
         let default = HttpConfig::default();
         let ms = Duration::from_millis(1);
@@ -93,6 +96,32 @@ impl Settler<'_> {
             reply_timeout,
             forwarded: self.forwarded(raw.forwarded),
             max_requests,
+        }
+    }
+
+    /// A key of a listener that means something to HTTP only.
+    fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
+        if protocol != Protocol::Http {
+            let message = format!("{key} is for HTTP, which this listener does not read");
+            let help = "add protocol = \"http\" to the listener, or leave it out";
+            self.complain(at, message, help);
+        }
+    }
+
+    /// From which length on replies are spliced, in bytes; `None`: as measured.
+    pub(super) fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
+        let given = given?;
+        self.needs_http("splice_from", given.span(), protocol);
+        match given.get_ref().as_str() {
+            "auto" => None,
+            text => {
+                let bytes = parse_bytes(text);
+                if bytes.is_none() {
+                    let message = format!("`{text}` is no length");
+                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
+                }
+                bytes
+            }
         }
     }
 
@@ -162,6 +191,24 @@ mod tests {
         };
         assert_eq!(http(all), expected);
         assert_eq!(http(""), HttpConfig::default());
+    }
+
+    #[test]
+    fn what_is_for_http_is_wrong_elsewhere() {
+        for (protocol, key, line) in [
+            ("tcp", "splice_from = \"1MiB\"", 5),
+            ("tls", "splice_from = \"auto\"", 5),
+            ("tcp", "[listener.http]\nmax_requests = 5", 5),
+            ("tls", "[listener.http]", 5),
+        ] {
+            let text = format!(
+                "[[listener]]\nlisten = \"127.0.0.1:1\"\nto = \"127.0.0.1:2\"\nprotocol = \"{protocol}\"\n{key}"
+            );
+            let wrong = parse(Path::new("t"), &text).unwrap_err();
+            let error: String = wrong.iter().map(ToString::to_string).collect();
+            assert!(error.contains("add protocol = \"http\""), "{text}: {error}");
+            assert_eq!(wrong[0].line(), line, "{error}");
+        }
     }
 
     #[test]

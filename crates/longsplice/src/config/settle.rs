@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::policy::parse_bytes;
 use longsplice_engine::{ParseXdpModeError, SplicerConfig, Until, XdpMode};
 use toml::Spanned;
 
@@ -274,7 +273,8 @@ impl Settler<'_> {
         let upstream = given
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
-        let splice_from = self.splice_from(given.splice_from);
+        let protocol = given.protocol.unwrap_or_default();
+        let splice_from = self.splice_from(given.splice_from, protocol);
         let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(
@@ -317,17 +317,13 @@ impl Settler<'_> {
                 .max_connections
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
-            protocol: given.protocol.unwrap_or_default(),
+            protocol,
             upstream,
             accept_proxy: packet_rules::list(given.accept_proxy),
             splice_from,
             on_change: given.on_change.unwrap_or(shared.on_change),
-            tls: self.tls(
-                given.tls,
-                given.protocol.unwrap_or_default(),
-                given.rate_limit.is_some(),
-            ),
-            http: self.http(given.http),
+            tls: self.tls(given.tls, protocol),
+            http: self.http(given.http, protocol),
             routes,
         }
     }
@@ -375,21 +371,6 @@ impl Settler<'_> {
     /// How many there were.
     pub(super) fn complaints(&self) -> usize {
         self.wrong.len()
-    }
-
-    fn splice_from(&mut self, given: Option<Spanned<String>>) -> Option<u64> {
-        let given = given?;
-        match given.get_ref().as_str() {
-            "auto" => None,
-            text => {
-                let bytes = parse_bytes(text);
-                if bytes.is_none() {
-                    let message = format!("`{text}` is no length");
-                    self.complain(given.span(), message, "write auto, or bytes such as 64KiB");
-                }
-                bytes
-            }
-        }
     }
 
     fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<intercept::InterceptConfig> {

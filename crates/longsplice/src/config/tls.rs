@@ -46,14 +46,8 @@ const SLIPS: [(&[&str], &str); 3] = [
 ];
 
 impl Settler<'_> {
-    /// What the table of a listener means, which may have a rate limit. Its files are read, and thrown away: who checks a
-    /// configuration wants to know.
-    pub(super) fn tls(
-        &mut self,
-        given: Option<Spanned<Raw>>,
-        protocol: Protocol,
-        limited: bool,
-    ) -> Option<TlsConfig> {
+    /// What the table of a listener means. Its files are read, and thrown away: who checks a configuration wants to know.
+    pub(super) fn tls(&mut self, given: Option<Spanned<Raw>>, protocol: Protocol) -> Option<TlsConfig> {
         let given = given?;
         let place = given.span();
         let Raw {
@@ -67,10 +61,6 @@ impl Settler<'_> {
             let help =
                 "to decrypt here, use protocol = \"http\" or \"tcp\"; to pass on, leave [listener.tls] out";
             self.complain(place.clone(), message, help);
-        }
-        if limited {
-            let message = "rate_limit does not hold where TLS is terminated";
-            self.complain(place.clone(), message, "leave one of them out");
         }
         let mut all = Vec::new();
         match (certificate, certificates) {

@@ -19,6 +19,8 @@ pub(super) struct Passage {
     ready: usize,
     /// The last byte was looked at.
     ended: bool,
+    /// What was written may wait within the recipient's stream: TLS keeps what its socket does not take.
+    unflushed: bool,
     passed: u64,
 }
 
@@ -69,6 +71,7 @@ impl Passage {
         Passage {
             ended: matches!(rest, Rest::Length(0)),
             rest,
+            unflushed: false,
             ready: 0,
             passed: 0,
         }
@@ -103,7 +106,7 @@ impl Passage {
 
     /// Whether all of it has passed.
     pub(super) fn is_done(&self) -> bool {
-        self.ended && self.ready == 0
+        self.ended && self.ready == 0 && !self.unflushed
     }
 
     /// Whether its last byte has been read.
@@ -164,9 +167,12 @@ impl Passage {
             from.buffer.consume(n);
             self.ready -= n;
             self.passed += n as u64;
+            let flushed = Pin::new(&mut to.stream).poll_flush(cx).map_err(Broken::To)?;
+            self.unflushed = flushed.is_pending();
             return Poll::Ready(Ok(()));
         }
         ready!(Pin::new(&mut to.stream).poll_flush(cx)).map_err(Broken::To)?;
+        self.unflushed = false;
         if self.ended {
             return Poll::Ready(Ok(()));
         }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use longsplice_core::http::{Found, HeadError, Scan, Version};
+use longsplice_engine::Side;
 use tokio::{io::Interest, time::Instant};
 
 use super::{
@@ -56,13 +57,17 @@ impl Session<'_> {
     ) -> Option<Wire<Stream>> {
         // What cannot be sent twice must not meet a dead connection.
         let mut fresh = request.whole.is_none();
+        let mut tried = Vec::new();
         loop {
-            let lease = match self.lease(&client, &to, fresh).await {
+            let lease = match self.lease(&client, &to, fresh, &tried).await {
                 Ok(Ok(lease)) => lease,
                 Err(Late) => {
                     self.over(End::Reset);
                     reset(client);
                     return None;
+                }
+                Ok(Err(_)) if !tried.is_empty() => {
+                    return self.answer(client, &request, &no_reply()).await;
                 }
                 Ok(Err(error)) => {
                     tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
@@ -77,6 +82,21 @@ impl Session<'_> {
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
                 Err(Failed::Stale) => {
+                    fresh = true;
+                    continue;
+                }
+                Err(Failed::Server(Failure::Closed, why))
+                    if may_ask_another(&request, &at, &to, tried.len()) =>
+                {
+                    let server = at.tenure.to_string();
+                    tracing::info!(
+                        listener = self.settings.listener.name,
+                        server,
+                        why,
+                        "no reply: another one is asked"
+                    );
+                    at.tenure.failed(Failure::Closed);
+                    tried.push(at.tenure.server().id());
                     fresh = true;
                     continue;
                 }
@@ -123,11 +143,7 @@ impl Session<'_> {
                     Failure::Malformed => {
                         OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
                     }
-                    _ => OwnAnswer::new(
-                        502,
-                        End::ServerClosed,
-                        "the server closed the connection without a reply",
-                    ),
+                    _ => no_reply(),
                 }
             }
         };
@@ -148,9 +164,12 @@ impl Session<'_> {
         let mut scan = Scan::reply();
         let mut deadline = self.deadline(at);
         loop {
+            let before = at.upload.passed();
             match self.clock.by(deadline, wait(client, at)).await {
                 Ok(Ok(Step::Read)) => {}
                 Ok(Ok(Step::Passed)) => {
+                    self.pace.charge(Side::Client, at.upload.passed() - before);
+                    self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
                     deadline = self.deadline(at);
                     continue;
                 }
@@ -191,6 +210,8 @@ impl Session<'_> {
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
         let head = request.head.bytes(bytes);
         self.note(|told| told.sent_server(head.len() as u64));
+        self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
+        self.pace.charge(Side::Client, (head.len() + ready) as u64);
         let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
@@ -249,10 +270,29 @@ impl Session<'_> {
 
 /// The server's connection ended before its reply was there.
 fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
-    match at.reused && request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty() {
+    match at.reused && may_send_again(request, at) {
         true => Failed::Stale,
         false => Failed::Server(Failure::Closed, why),
     }
+}
+
+/// Whether a request does no harm to another server: nothing of a reply came, and all of it is still here.
+fn may_send_again(request: &Request, at: &AtServer) -> bool {
+    request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty()
+}
+
+/// Whether another server is asked after so many that have closed without a reply.
+fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) -> bool {
+    let retries = match to {
+        Goal::Upstream { upstream, .. } => upstream.retries(),
+        Goal::Original => 0,
+    };
+    tried < retries as usize && may_send_again(request, at)
+}
+
+fn no_reply() -> OwnAnswer {
+    let why = "the server closed the connection without a reply";
+    OwnAnswer::new(502, End::ServerClosed, why)
 }
 
 fn malformed(error: HeadError) -> Failed {

@@ -6,6 +6,7 @@ use longsplice_core::http::{
     Body, HeadError, Persistence, ReplyHead,
     rewrite::{self, SetCookie, ToClient},
 };
+use longsplice_engine::Side;
 
 use super::{
     body::{Broken, Passage},
@@ -140,9 +141,15 @@ impl Session<'_> {
             reset_on_close(&client, true);
         }
         let head = reply.bytes(at.wire.buffer.data());
-        let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
         let limit = self.settings.listener.http.body_timeout;
-        let begun = self.clock.within(limit, begin).await;
+        let begun = match self.paced(Side::Server).await {
+            Ok(()) => {
+                let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
+                self.clock.within(limit, begin).await
+            }
+            Err(late) => Err(late),
+        };
+        self.pace.charge(Side::Server, (head.len() + ready) as u64);
         self.note(|told| {
             told.sent_client(head.len() as u64);
             told.sent_server(at.upload.passed());
@@ -178,6 +185,10 @@ impl Session<'_> {
             if download.is_done() {
                 break None;
             }
+            let passed = [at.upload.passed(), download.passed()];
+            if self.paced(Side::Server).await.is_err() || self.paced(Side::Client).await.is_err() {
+                break Some(download.late());
+            }
             let step = poll_fn(|cx| {
                 if let Poll::Ready(passed) = download.poll_pass(cx, &mut at.wire, &mut client) {
                     return Poll::Ready(passed);
@@ -195,7 +206,10 @@ impl Session<'_> {
                 }
             });
             match self.clock.within(limit, step).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => {
+                    self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
+                    self.pace.charge(Side::Server, download.passed() - passed[1]);
+                }
                 Ok(Err(broken)) => break Some(broken.end()),
                 Err(Late) => break Some(download.late()),
             }

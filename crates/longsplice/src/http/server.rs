@@ -8,7 +8,7 @@ use tokio::{net::TcpStream, time::Instant};
 use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
 use crate::{
     client::Stream,
-    upstream::{Ask, Lease, Tenure, Unavailable},
+    upstream::{Ask, Lease, ServerId, Tenure, Unavailable},
 };
 
 /// A leased connection and what has passed over it.
@@ -47,12 +47,13 @@ impl AtServer {
 }
 
 impl Session<'_> {
-    /// A connection for a request, a new one if it must not be dead.
+    /// A connection for a request, a new one if it must not be dead; to none of the servers `not`.
     pub(super) async fn lease(
         &mut self,
         client: &Wire<Stream>,
         to: &Goal,
         fresh: bool,
+        not: &[ServerId],
     ) -> Result<Result<Lease, Unavailable>, Late> {
         let settings = Arc::clone(&self.settings);
         let (upstream, key, sticky) = match to {
@@ -71,7 +72,7 @@ impl Session<'_> {
             key,
             sticky,
             fresh,
-            not: &[],
+            not,
         };
         let splicer = self.service.splicer();
         self.clock.told(settings.lease(upstream, &ask, splicer)).await

@@ -12,10 +12,11 @@ use std::{
 };
 
 use longsplice_core::http::{Limits, Persistence};
+use longsplice_engine::Side;
 use longsplice_repair::options;
 
 use super::{
-    clock::Clock,
+    clock::{Clock, Late},
     record::Told,
     request::{Decision, Unread},
     splice::Tunnel,
@@ -24,6 +25,7 @@ use super::{
 use crate::{
     client::{Client, Hello, Stream},
     listener::{Carried, Decided, Open, Service, Settings},
+    pace::Pace,
 };
 
 /// What the requests of a connection share.
@@ -34,6 +36,8 @@ pub(super) struct Session<'a> {
     pub(super) open: &'a Open,
     pub(super) clock: Clock<'a>,
     pub(super) limits: Limits,
+    /// One account for all requests, whichever server sends the replies.
+    pub(super) pace: Pace,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     pub(super) hello: Option<Hello>,
@@ -57,6 +61,7 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         open: &open,
         clock: Clock::new(&is_told),
         limits: limits(settings.listener.http.max_head),
+        pace: Pace::new(settings.listener.rate_limit),
         peer: client.peer,
         local: client.local,
         https: !client.stream.is_plain(),
@@ -101,7 +106,10 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
             client,
             server,
             tenure,
-        } => carried(open, tenure).relay(client, server, &[]).await,
+        } => {
+            let pace = session.pace;
+            carried(open, tenure).relay(client, server, &[], pace).await;
+        }
     }
 }
 
@@ -141,6 +149,7 @@ impl Session<'_> {
             }
         };
         self.settings = self.service.settings();
+        self.pace.set_limit(self.settings.listener.rate_limit);
         match self.decide(&client, length) {
             Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
             Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
@@ -149,6 +158,11 @@ impl Session<'_> {
                 None
             }
         }
+    }
+
+    /// Waits until the rate limit lets something pass that a side sent.
+    pub(super) async fn paced(&mut self, side: Side) -> Result<(), Late> {
+        self.clock.told(self.pace.may(side)).await
     }
 
     /// Whether the client may send another request after this one, as far as we are concerned.

@@ -73,9 +73,13 @@ impl Session<'_> {
                 may_splice = why == Trap::Server;
                 continue;
             }
+            if self.paced(Side::Server).await.is_err() {
+                return Carried::Cut(client, download.late());
+            }
+            let before = download.passed();
             let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
             match self.clock.within(limit, step).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => self.pace.charge(Side::Server, download.passed() - before),
                 Ok(Err(broken)) => return Carried::Cut(client, broken.end()),
                 Err(Late) => return Carried::Cut(client, download.late()),
             }
@@ -115,6 +119,7 @@ impl Session<'_> {
         let pair = Pair::new(stream, at.wire.stream)
             .with_splice(listener.splice)
             .with_detach(listener.detach);
+        let pair = self.pace.on(pair);
         let (pair, until, unseen) = match download.unseen() {
             Unseen::Bytes(n) => (
                 pair.with_length(n),
@@ -131,6 +136,7 @@ impl Session<'_> {
         };
         let passed = returned.passed[Side::Server.index()];
         self.note(|told| told.passed(returned.id, returned.spliced, passed));
+        self.pace.take_back(&returned);
         // The client's is not finished yet; the server's may be idle next.
         let _ = options::set_reset_on_close(&returned.server, false);
         let Returned {
@@ -186,8 +192,8 @@ impl Session<'_> {
             Stream::Plain(socket) => {
                 let pair = Pair::new(socket, at.wire.stream)
                     .with_splice(listener.splice)
-                    .with_detach(listener.detach)
-                    .with_rate_limit(listener.rate_limit);
+                    .with_detach(listener.detach);
+                let pair = self.pace.on(pair);
                 Tunnel::Plain { pair, tenure }
             }
             Stream::Tls(client) => Tunnel::Tls {

@@ -14,6 +14,7 @@ use super::{Decided, Destination, KeptFacts, Open, Settings, connection::refuse}
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream},
+    pace::Pace,
     tls,
     upstream::{Ask, Lease, Tenure, Upstream},
 };
@@ -42,7 +43,10 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     carried.tenure = Some(lease.tenure);
     let config = &settings.listener;
     match client.stream {
-        Stream::Tls(stream) => carried.relay(stream, lease.stream, &client.early).await,
+        Stream::Tls(stream) => {
+            let pace = Pace::new(config.rate_limit);
+            carried.relay(stream, lease.stream, &client.early, pace).await;
+        }
         Stream::Plain(socket) => {
             let mut server = lease.stream;
             // A ClientHello fits a socket's buffer; a server that takes no byte of it is none.
@@ -168,11 +172,17 @@ impl Carried {
     }
 
     /// Passes on what is decrypted here: no segment of such a connection can be translated.
-    pub(crate) async fn relay(mut self, client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) {
+    pub(crate) async fn relay(
+        mut self,
+        client: Box<TlsStream<TcpStream>>,
+        server: TcpStream,
+        early: &[u8],
+        pace: Pace,
+    ) {
         // Told to end, both are dropped.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {
-            passed = tls::relay(client, server, early) => {
+            passed = tls::relay(client, server, early, pace) => {
                 self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
                 self.record.bytes_to_server += passed.to_server;
                 self.record.bytes_to_client += passed.to_client;

@@ -3,14 +3,17 @@
 use std::io;
 
 use longsplice_repair::options;
-use rustls::server::{Accepted, Acceptor};
+use rustls::{
+    PeerIncompatible,
+    server::{Accepted, Acceptor},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
 
-use super::TIMEOUT;
+use super::{TIMEOUT, supplement};
 use crate::client::{Client, Hello, Stream, Unfit};
 
 /// How many bytes may come before the hello is complete: all that a handshake message of the sort can have.
@@ -61,7 +64,7 @@ pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
         return Ok(client);
     };
     let early = std::mem::take(&mut client.early);
-    let read = timeout(TIMEOUT, read(socket, early))
+    let read = timeout(TIMEOUT, read(socket, Reader::of_any(early)))
         .await
         .unwrap_or(Err(HelloError::TooLate.into()))?;
     client.hello = Some(read.hello());
@@ -69,9 +72,8 @@ pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
     Ok(client)
 }
 
-/// Reads on until the hello is complete; `bytes` have come already.
-pub(super) async fn read(socket: &mut TcpStream, bytes: Vec<u8>) -> Result<Read, Unfit> {
-    let mut reader = Reader::new(bytes);
+/// Reads on until the hello is complete.
+pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<Read, Unfit> {
     loop {
         match reader.step() {
             Step::NeedMore => {}
@@ -101,8 +103,10 @@ pub(super) async fn read(socket: &mut TcpStream, bytes: Vec<u8>) -> Result<Read,
 }
 
 /// Looks for a ClientHello in what has come so far.
-struct Reader {
+pub(super) struct Reader {
     acceptor: Acceptor,
+    /// One that rustls could not answer will do, too.
+    any: bool,
     bytes: Vec<u8>,
     /// How many of them the acceptor has taken.
     seen: usize,
@@ -121,12 +125,41 @@ enum Step {
 }
 
 impl Reader {
-    fn new(bytes: Vec<u8>) -> Reader {
+    /// Of hellos that are to be answered here; `bytes` have come already.
+    pub(super) fn new(bytes: Vec<u8>) -> Reader {
         Reader {
             acceptor: Acceptor::default(),
+            any: false,
             bytes,
             seen: 0,
         }
+    }
+
+    /// Of hellos that are only passed on.
+    fn of_any(bytes: Vec<u8>) -> Reader {
+        Reader {
+            any: true,
+            ..Reader::new(bytes)
+        }
+    }
+
+    /// What a hello says that rustls refused for this reason, if only its signature algorithms are missing: clients that know
+    /// nothing later than TLS 1.1, or that use keys they share with the server, send none.
+    fn supplemented(&self, error: &rustls::Error) -> Option<Accepted> {
+        let missing = PeerIncompatible::SignatureAlgorithmsExtensionRequired;
+        if !self.any || *error != rustls::Error::PeerIncompatible(missing) {
+            return None;
+        }
+        let bytes = supplement::with_signature_algorithms(self.bytes.get(..self.seen)?)?;
+        let mut acceptor = Acceptor::default();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            acceptor.read_tls(&mut rest).ok().filter(|n| *n > 0)?;
+            if let Some(accepted) = acceptor.accept().ok()? {
+                return Some(accepted);
+            }
+        }
+        None
     }
 
     fn step(&mut self) -> Step {
@@ -140,6 +173,9 @@ impl Reader {
                 Ok(Some(accepted)) => return Step::Yes(Box::new(accepted)),
                 Ok(None) => {}
                 Err((error, mut told)) => {
+                    if let Some(accepted) = self.supplemented(&error) {
+                        return Step::Yes(Box::new(accepted));
+                    }
                     let mut alert = Vec::new();
                     // Into memory: this cannot fail.
                     let _ = told.write_all(&mut alert);

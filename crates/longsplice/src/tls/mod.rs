@@ -5,6 +5,7 @@ mod choice;
 mod hello;
 mod keyring;
 mod relay;
+mod supplement;
 mod terminator;
 #[cfg(test)]
 pub(crate) mod testing;

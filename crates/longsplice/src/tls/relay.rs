@@ -3,15 +3,18 @@
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
+use longsplice_engine::Side;
 use longsplice_repair::options;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes},
     net::TcpStream,
 };
 use tokio_rustls::server::TlsStream;
+
+use crate::pace::Pace;
 
 /// Of each direction: what one record of TLS can hold (RFC 8446 section 5.1).
 const BUFFER: usize = 16 << 10;
@@ -35,10 +38,16 @@ impl Passed {
 }
 
 /// Relays to the end, each direction until its own; `early` was read from the client already. The client's end counts only with its
-/// close_notify (RFC 8446 section 6.1), and gets one when the server has ended.
-pub async fn relay(mut client: Box<TlsStream<TcpStream>>, server: TcpStream, early: &[u8]) -> Passed {
+/// close_notify (RFC 8446 section 6.1), and gets one when the server has ended. Decrypted bytes count for the rate limit.
+pub async fn relay(
+    mut client: Box<TlsStream<TcpStream>>,
+    server: TcpStream,
+    early: &[u8],
+    pace: Pace,
+) -> Passed {
     let mut server = Counted {
         inner: server,
+        pace,
         read: 0,
         written: 0,
     };
@@ -68,9 +77,10 @@ async fn join(
         .map(drop)
 }
 
-/// Counts what passes, which is wanted even where an error ends it.
+/// Counts what passes, which is wanted even where an error ends it, and holds it to its rate.
 struct Counted<S> {
     inner: S,
+    pace: Pace,
     read: u64,
     written: u64,
 }
@@ -81,18 +91,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.pace.poll_may(Side::Server, cx));
         let before = buf.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
-        self.read += (buf.filled().len() - before) as u64;
+        let n = (buf.filled().len() - before) as u64;
+        self.read += n;
+        self.pace.charge(Side::Server, n);
         read
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.pace.poll_may(Side::Client, cx));
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
         if let Poll::Ready(Ok(n)) = written {
             self.written += n as u64;
+            self.pace.charge(Side::Client, n as u64);
         }
         written
     }

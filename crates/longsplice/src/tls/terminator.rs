@@ -102,7 +102,7 @@ impl Terminator {
     ) -> Result<(TlsStream<TcpStream>, Hello), Unfit> {
         // Before the handshake is done an end in order hides no loss, and lets an alert arrive.
         set_resets(&socket, false)?;
-        let read = hello::read(&mut socket, early).await?;
+        let read = hello::read(&mut socket, hello::Reader::new(early)).await?;
         let hello = read.hello();
         let hello::Read {
             accepted,

@@ -184,6 +184,11 @@ impl Upstream {
         same_family_first(addresses, ipv4).first().copied()
     }
 
+    /// How many other servers are tried where one fails before it has replied.
+    pub fn retries(&self) -> u32 {
+        self.config.retries.unwrap_or(u32::MAX)
+    }
+
     /// What of a request its choice depends on.
     pub fn key(&self) -> &KeyKind {
         &self.config.balance.key

@@ -32,7 +32,7 @@ impl Upstream {
             lost: Vec::new(),
             attempts: Vec::new(),
         };
-        let mut retries = self.config.retries.unwrap_or(u32::MAX);
+        let mut retries = self.retries();
         loop {
             let place = match search.place().await {
                 Ok(place) => place,

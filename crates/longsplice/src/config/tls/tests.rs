@@ -124,10 +124,4 @@ fn what_cannot_be_meant_is_shown_with_its_place_and_the_remedy() {
             "{line}: {text}"
         );
     }
-    let limited = listener("tcp", &format!("rate_limit = \"1MB/s\"\ntls = {{ {pair} }}")).map(drop);
-    assert!(
-        limited.unwrap_err()[0]
-            .to_string()
-            .contains("rate_limit does not hold")
-    );
 }

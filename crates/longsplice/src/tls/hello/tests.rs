@@ -185,3 +185,98 @@ fn an_alert_is_not_answered() {
     let mut reader = Reader::new(vec![0x15, 3, 1, 0, 2, 2, 40]);
     assert!(matches!(reader.step(), Step::No { alert, .. } if alert.is_empty()));
 }
+
+/// The hello, of one record, with these of its extensions only, or with none and not even their length.
+fn with_extensions(hello: &[u8], keep: Option<fn(u16) -> bool>) -> Vec<u8> {
+    let message = &hello[5..];
+    let length = |at: usize, size: usize| {
+        message[at..at + size]
+            .iter()
+            .fold(0, |n, b| n << 8 | usize::from(*b))
+    };
+    let suites = 39 + length(38, 1);
+    let methods = suites + 2 + length(suites, 2);
+    let mut at = methods + 1 + length(methods, 1);
+    let mut body = message[4..at].to_vec();
+    at += 2;
+    let mut kept = Vec::new();
+    while at < message.len() {
+        let next = at + 4 + length(at + 2, 2);
+        if keep.is_some_and(|keep| keep(u16::from_be_bytes([message[at], message[at + 1]]))) {
+            kept.extend_from_slice(&message[at..next]);
+        }
+        at = next;
+    }
+    if keep.is_some() {
+        body.extend(u16::try_from(kept.len()).unwrap().to_be_bytes());
+        body.extend(kept);
+    }
+    let [_, a, b, c] = u32::try_from(body.len()).unwrap().to_be_bytes();
+    let message = [&[1, a, b, c][..], &body].concat();
+    let record = u16::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0x16, 3, 1][..], &record, &message].concat()
+}
+
+const ALL_BUT_SIGNATURES: Option<fn(u16) -> bool> = Some(|kind| kind != 13);
+
+#[test]
+fn a_hello_without_signature_algorithms_is_read_where_it_is_passed_on() {
+    let whole = hello("a.example", &["h2", "http/1.1"]);
+    assert_eq!(
+        with_extensions(&whole, Some(|_| true)),
+        whole,
+        "the test's own parser"
+    );
+    let bytes = with_extensions(&whole, ALL_BUT_SIGNATURES);
+    let nothing = Hello {
+        sni: None,
+        alpn: Vec::new(),
+    };
+    let read = |bytes: &[u8], records: usize| {
+        let mut bytes = in_records(bytes, records);
+        bytes.extend([0x17, 3, 3, 0, 1, 7]);
+        let mut reader = Reader::of_any(Vec::new());
+        for byte in &bytes {
+            reader.bytes.push(*byte);
+            match reader.step() {
+                Step::NeedMore => {}
+                Step::Yes(accepted) => {
+                    return Read {
+                        accepted: *accepted,
+                        bytes: reader.bytes,
+                        seen: reader.seen,
+                    }
+                    .hello();
+                }
+                Step::No { error, .. } => panic!("records of {records}: {error}"),
+                Step::TooLong => panic!("records of {records}: too long"),
+            }
+        }
+        panic!("records of {records}: it waits for more");
+    };
+    for records in [1, 7, 100, usize::MAX] {
+        assert_eq!(read(&bytes, records), meant());
+        assert_eq!(read(&with_extensions(&whole, Some(|_| false)), records), nothing);
+        assert_eq!(read(&with_extensions(&whole, None), records), nothing);
+    }
+}
+
+#[test]
+fn a_hello_without_signature_algorithms_cannot_be_answered() {
+    let bytes = with_extensions(&hello("a.example", &[]), ALL_BUT_SIGNATURES);
+    assert!(matches!(Reader::new(bytes).step(), Step::No { alert, .. } if !alert.is_empty()));
+}
+
+#[test]
+fn nonsense_without_signature_algorithms_is_no_hello_either() {
+    let good = with_extensions(&hello("a.example", &["h2"]), ALL_BUT_SIGNATURES);
+    // No byte of it makes the reader panic, or read beyond its end.
+    for at in 0..good.len() {
+        for byte in [0, 1, 0x7f, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            let _ = Reader::of_any(bytes).step();
+            let _ = supplement::with_signature_algorithms(&good[..at]);
+        }
+    }
+}

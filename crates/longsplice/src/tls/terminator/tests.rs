@@ -8,7 +8,10 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::tls::{CertificateFiles, relay, testing};
+use crate::{
+    pace::Pace,
+    tls::{CertificateFiles, relay, testing},
+};
 
 fn trusted(files: &CertificateFiles) -> CertificateDer<'static> {
     CertificateDer::from_pem_file(&files.certificate).unwrap()
@@ -166,7 +169,10 @@ async fn relayed() -> (
         panic!("it is not decrypted")
     };
     let (ours, server) = sockets().await;
-    let relay = tokio::spawn(async move { relay(stream, server.stream.into_socket(), b"early ").await });
+    let relay =
+        tokio::spawn(
+            async move { relay(stream, server.stream.into_socket(), b"early ", Pace::default()).await },
+        );
     (client.unwrap(), ours, relay)
 }
 

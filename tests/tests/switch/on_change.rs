@@ -1,0 +1,59 @@
+//! What a reload does to HTTP sessions, by `on_change`: between two requests, in the middle of a spliced reply, and after a 101.
+
+use longsplice_tests::switch::{Backend, Mode, More, Switch};
+
+const UPGRADE: &str = "GET /upgrade HTTP/1.1\r\nHost: switch\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+
+#[test]
+fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
+    for mode in Mode::ALL {
+        for on_change in ["keep", "recheck", "reset"] {
+            let listener = format!("on_change = \"{on_change}\"");
+            let more = More {
+                listener: &listener,
+                ..More::default()
+            };
+            let switch = Switch::with("change", mode, more);
+            let [old, new] = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
+            let (mut idle, mut busy, mut tunnel) = (switch.connect(), switch.connect(), switch.connect());
+            assert_eq!(idle.get("/a").text(), "ok");
+            let half = switch.get_half("halves", &mut busy);
+            tunnel.send(UPGRADE);
+            assert_eq!(tunnel.reply().status, 101);
+            switch.wait_spliced(&tunnel);
+            // What does not concern them ends nothing.
+            let said = switch.change(
+                0,
+                More {
+                    http: "max_requests = 100",
+                    ..more
+                },
+            );
+            assert!(!said.contains("connection"), "{mode:?}, {on_change}: {said}");
+            let said = switch.change(1, more);
+            let what = format!("{mode:?}, {on_change}: {said}");
+            old.go_on();
+            match on_change {
+                "keep" => {
+                    assert!(!said.contains("connection"), "{what}");
+                    switch.get_other_half(half, &mut busy);
+                    tunnel.send("still there");
+                    assert_eq!(tunnel.read_exactly(11).unwrap(), b"still there", "{what}");
+                    // The next request goes where the new file says.
+                    assert_eq!(busy.get("/b").text(), "ok", "{what}");
+                    assert_eq!(new.take_seen().len(), 1, "{what}");
+                }
+                _ => {
+                    assert!(said.contains("2 open connections end"), "{what}");
+                    for client in [&mut busy, &mut tunnel] {
+                        let why = client.read_exactly(1 << 20).expect_err(&what);
+                        assert!(why.contains("reset"), "{what}: {why}");
+                    }
+                }
+            }
+            // Between two requests nothing was decided.
+            assert_eq!(idle.get("/b").text(), "ok", "{what}");
+            assert_eq!(new.seen().len(), 1, "{what}");
+        }
+    }
+}
