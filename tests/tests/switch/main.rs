@@ -13,3 +13,4 @@ mod sigkill;
 mod smuggling;
 mod upgrades;
 mod uploads;
+mod websockets;
