@@ -109,9 +109,8 @@ impl Commons {
         decided: Option<Decided>,
         site: Option<Site>,
     ) -> Arc<Common> {
-        let route = |decided: &Option<Decided>| decided.as_ref().and_then(|d| d.route.clone());
         if let Some(known) = self.known.get(&names).and_then(Weak::upgrade)
-            && route(&known.decided) == route(&decided)
+            && known.decided.as_ref().map(|d| &d.route) == decided.as_ref().map(|d| &d.route)
         {
             return known;
         }
