@@ -16,7 +16,7 @@ const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxy
 
 /// Row 5.6.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
-    let (sockets, rounds) = scope.count((8000, 5), (500, 1));
+    let (sockets, rounds) = scope.count((8000, 3), (500, 1));
     let all = in_turn(&SWITCHES, Switch::title, rounds, |switch| {
         measure(scope, switch, sockets)
     })?;

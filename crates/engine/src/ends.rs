@@ -1,7 +1,7 @@
 //! The ends of detached flows that nobody waits for, told to who wants to know.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -47,31 +47,82 @@ type Tell = Box<dyn Fn(FlowEnded) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Ends {
     tell: OnceLock<Tell>,
-    left: Mutex<HashMap<u32, Left>>,
+    known: Mutex<Known>,
 }
 
-/// A flow that nobody waits for.
 #[derive(Debug, Default)]
+struct Known {
+    left: HashMap<u32, Left>,
+    /// What was counted of those few with [`Left::is_more`].
+    more: HashMap<u32, Counted>,
+    /// The walk that there is, or was last: each is what the one before was not.
+    walk: bool,
+}
+
+/// A flow that nobody waits for. There are many: what most of them need, and no more.
+#[derive(Debug, Clone, Copy)]
 struct Left {
+    /// [`Counted::relayed`], of a flow whose records had counted nothing before.
+    relayed: u32,
+    is_more: bool,
+    /// Of [`Known::walk`]: the last walk that has dealt with it.
+    walk: bool,
+    /// That one did not see it.
+    missed: bool,
+}
+
+/// What is not to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counted {
     /// What its records had counted before.
-    counted: [u64; 2],
+    before: [u64; 2],
     /// What its sockets had moved.
     relayed: u64,
-    /// The last walk did not see it.
-    missed: bool,
+}
+
+impl Known {
+    fn insert(&mut self, serial: u32, counted: Counted) {
+        self.remove(serial);
+        let small = u32::try_from(counted.relayed).ok();
+        let small = small.filter(|_| counted.before == [0; 2]);
+        if small.is_none() {
+            self.more.insert(serial, counted);
+        }
+        let left = Left {
+            relayed: small.unwrap_or_default(),
+            is_more: small.is_none(),
+            walk: self.walk,
+            missed: false,
+        };
+        self.left.insert(serial, left);
+    }
+
+    fn remove(&mut self, serial: u32) -> Option<Counted> {
+        let left = self.left.remove(&serial)?;
+        if self.left.len() < self.left.capacity() / 8 {
+            self.left.shrink_to(2 * self.left.len());
+        }
+        match left.is_more {
+            true => self.more.remove(&serial),
+            false => Some(Counted {
+                before: [0; 2],
+                relayed: left.relayed.into(),
+            }),
+        }
+    }
 }
 
 impl fmt::Debug for Ends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ends")
-            .field("left", &self.left)
+            .field("known", &self.known)
             .finish_non_exhaustive()
     }
 }
 
 impl Ends {
-    fn all(&self) -> MutexGuard<'_, HashMap<u32, Left>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn tell(&self, tell: Tell) {
@@ -80,36 +131,34 @@ impl Ends {
     }
 
     /// Its task is gone. Its records had counted this much before its last call, in which the sockets moved `relayed`.
-    pub(crate) fn left(&self, serial: u32, counted: [u64; 2], relayed: u64) {
+    pub(crate) fn left(&self, serial: u32, before: [u64; 2], relayed: u64) {
         if self.tell.get().is_some() {
-            let left = Left {
-                counted,
-                relayed,
-                missed: false,
-            };
-            self.all().insert(serial, left);
+            self.known().insert(serial, Counted { before, relayed });
         }
     }
 
     /// Somebody has it again, or has ended it.
     pub(crate) fn not_left(&self, serial: u32) {
-        self.all().remove(&serial);
+        self.known().remove(serial);
     }
 
-    /// A walk over all records begins.
+    /// A walk over all records begins. There is one at a time.
     pub(crate) fn walk(&self) -> Walk<'_> {
+        let mut known = self.known();
+        known.walk = !known.walk;
         Walk {
             ends: self,
-            unseen: self.all().keys().copied().collect(),
+            anybody: !known.left.is_empty(),
         }
     }
 
     /// It has ended; these were its records.
     pub(crate) fn ended(&self, how: FlowEnd, records: [&Direction; 2]) {
         let serial = records[0].serial;
-        if let Some(left) = self.all().remove(&serial) {
-            let bytes = [0, 1].map(|i| records[i].bytes.saturating_sub(left.counted[i]));
-            let spliced = bytes.iter().sum::<u64>().saturating_sub(left.relayed);
+        let counted = self.known().remove(serial);
+        if let Some(Counted { before, relayed }) = counted {
+            let bytes = [0, 1].map(|i| records[i].bytes.saturating_sub(before[i]));
+            let spliced = bytes.iter().sum::<u64>().saturating_sub(relayed);
             self.say(FlowEnded {
                 id: FlowId(serial),
                 how,
@@ -129,14 +178,20 @@ impl Ends {
 /// Finds out which flows have no records any more.
 pub(crate) struct Walk<'a> {
     ends: &'a Ends,
-    unseen: HashSet<u32>,
+    /// Whether there was a flow to look for.
+    anybody: bool,
 }
 
 impl Walk<'_> {
     /// There is a flow of this number.
     pub(crate) fn see(&mut self, serial: u32) {
-        if !self.unseen.is_empty() {
-            self.unseen.remove(&serial);
+        if !self.anybody {
+            return;
+        }
+        let mut known = self.ends.known();
+        let walk = known.walk;
+        if let Some(left) = known.left.get_mut(&serial) {
+            (left.walk, left.missed) = (walk, false);
         }
     }
 
@@ -154,19 +209,22 @@ impl Walk<'_> {
 
     /// All have been seen that are there. Changes run beside the walk: what is gone is missed twice.
     pub(crate) fn end(self) {
+        if !self.anybody {
+            return;
+        }
+        let mut known = self.ends.known();
+        let Known { left, walk, .. } = &mut *known;
         let mut gone = Vec::new();
-        let mut all = self.ends.all();
-        for serial in self.unseen {
-            match all.get_mut(&serial) {
-                Some(left) if left.missed => {
-                    all.remove(&serial);
-                    gone.push(serial);
-                }
-                Some(left) => left.missed = true,
-                None => {}
+        for (&serial, one) in left.iter_mut().filter(|(_, one)| one.walk != *walk) {
+            one.walk = *walk;
+            if std::mem::replace(&mut one.missed, true) {
+                gone.push(serial);
             }
         }
-        drop(all);
+        for serial in &gone {
+            known.remove(*serial);
+        }
+        drop(known);
         for serial in gone {
             self.ends.say(FlowEnded {
                 id: FlowId(serial),
@@ -183,6 +241,57 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn what_is_kept_is_small_and_comes_back_whatever_it_is() {
+        assert_eq!(size_of::<(u32, Left)>(), 12, "there may be a million");
+        let mut known = Known::default();
+        let large = u64::from(u32::MAX) + 1;
+        let all = [
+            ([0, 0], 0),
+            ([0, 0], large - 1),
+            ([0, 0], large),
+            ([0, 1], 2),
+            ([3, 0], large),
+        ];
+        for round in 0..2 {
+            for (serial, (before, relayed)) in (round..).zip(all) {
+                known.insert(serial, Counted { before, relayed });
+            }
+        }
+        for (serial, (before, relayed)) in (1..).zip(all) {
+            assert_eq!(known.remove(serial), Some(Counted { before, relayed }));
+            assert_eq!(known.remove(serial), None);
+        }
+        assert_eq!((known.left.len(), known.more.len()), (1, 0));
+        for serial in 0..10_000 {
+            known.insert(
+                serial,
+                Counted {
+                    before: [0; 2],
+                    relayed: 1,
+                },
+            );
+        }
+        for serial in 0..10_000 {
+            known.remove(serial);
+        }
+        assert!(known.left.capacity() < 1000, "memory for those that are gone");
+    }
+
+    #[test]
+    fn what_was_missed_once_and_is_seen_again_is_there() {
+        let ends = Ends::default();
+        ends.tell(Box::new(|ended| panic!("{ended:?}")));
+        ends.left(1, [0; 2], 0);
+        for seen in [true, false, true, false, true] {
+            let mut walk = ends.walk();
+            if seen {
+                walk.see(1);
+            }
+            walk.end();
+        }
+    }
 
     #[test]
     fn what_two_walks_miss_was_replaced() {
@@ -208,7 +317,7 @@ mod tests {
             bytes_spliced: None,
         };
         assert_eq!(*told.lock().unwrap(), [expected]);
-        let mut left: Vec<u32> = ends.all().keys().copied().collect();
+        let mut left: Vec<u32> = ends.known().left.keys().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [2, 5], "1 was left before anybody wanted to know");
     }

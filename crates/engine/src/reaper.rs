@@ -22,8 +22,9 @@ const SHARE: u32 = 50;
 /// How long a slot is kept after its flow was detached.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// After so many pairs were detached, the memory of their control mode is worth giving back.
+/// After so many pairs were detached, the memory of their control mode is worth giving back; and after so many, if no more come.
 const WORTH_RELEASING: u64 = 256;
+const WORTH_RELEASING_AT_REST: u64 = 16;
 
 /// Below this share of the memory, parked sockets go.
 const LOW_MEMORY_PERCENT: u64 = 5;
@@ -33,7 +34,7 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
         let mut next_round = Instant::now() + PERIOD;
-        let mut released = 0;
+        let (mut released, mut before) = (0, 0);
         loop {
             sleep(SETTLE).await;
             let Some(splicer) = weak.upgrade() else { return };
@@ -46,10 +47,15 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
             if now >= next_round {
                 round(&splicer, plane);
                 let detached = splicer.stats.detached.get();
-                if detached - released >= WORTH_RELEASING {
+                let worth = match detached == before {
+                    true => WORTH_RELEASING_AT_REST,
+                    false => WORTH_RELEASING,
+                };
+                if detached - released >= worth {
                     longsplice_repair::release_free_memory();
                     released = detached;
                 }
+                before = detached;
                 next_round = now + PERIOD.max(now.elapsed() * SHARE);
             }
         }

@@ -20,3 +20,4 @@ mod terminated;
 mod under_load;
 mod upgrades;
 mod uploads;
+mod websockets;

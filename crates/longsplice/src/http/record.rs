@@ -73,6 +73,7 @@ impl Session<'_> {
     /// A request has been read.
     pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
         let mut record = AccessRecord::new(&self.settings.listener.name, self.peer);
+        record.is_request = true;
         record.sni = self.hello.as_ref().and_then(|h| h.sni.clone());
         if self.service.shared().access_log.is_on() {
             record.request = head.map(describe);

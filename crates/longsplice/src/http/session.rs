@@ -100,17 +100,16 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         record,
         began,
     };
+    let pace = session.pace;
+    // In a task of its own: a session needs many times the memory, and what it carries now may stay for days.
     match tunnel {
-        Tunnel::Plain { pair, tenure } => carried(open, tenure).carry(pair, unsplice).await,
+        Tunnel::Plain { pair, tenure } => tokio::spawn(carried(open, tenure).carry(pair, unsplice)),
         Tunnel::Tls {
             client,
             server,
             tenure,
-        } => {
-            let pace = session.pace;
-            carried(open, tenure).relay(client, server, &[], pace).await;
-        }
-    }
+        } => tokio::spawn(carried(open, tenure).relay(client, server, &[], pace)),
+    };
 }
 
 fn limits(max_head: usize) -> Limits {

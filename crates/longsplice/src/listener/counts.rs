@@ -6,6 +6,7 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use prometheus_client::metrics::histogram::Histogram;
@@ -37,6 +38,36 @@ pub(crate) struct Counts {
     pub(crate) duration: Histogram,
     /// By the name of the route; empty: what no route takes.
     routes: RwLock<HashMap<String, Arc<RouteCounts>>>,
+}
+
+/// What is counted of a request, or of a connection of which no requests are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weight<'a> {
+    pub(super) route: Option<&'a str>,
+    pub(super) is_request: bool,
+    pub(super) status: Option<u16>,
+    pub(super) to_server: u64,
+    pub(super) to_client: u64,
+    pub(super) spliced: u64,
+    pub(super) duration: Duration,
+    pub(super) first_byte: Option<Duration>,
+    pub(super) end: End,
+}
+
+impl<'a> Weight<'a> {
+    pub(super) fn of(record: &'a AccessRecord) -> Weight<'a> {
+        Weight {
+            route: record.route.as_deref(),
+            is_request: record.is_request,
+            status: record.status,
+            to_server: record.bytes_to_server,
+            to_client: record.bytes_to_client,
+            spliced: record.bytes_spliced,
+            duration: record.duration,
+            first_byte: record.first_byte,
+            end: record.end,
+        }
+    }
 }
 
 /// Of the requests that a route takes.
@@ -91,27 +122,27 @@ impl Counts {
     }
 
     /// A request or connection is over.
-    pub(super) fn add(&self, record: &AccessRecord) {
+    pub(super) fn add(&self, weight: &Weight<'_>) {
         let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
-        count(&self.to_client, record.bytes_to_client);
-        count(&self.to_server, record.bytes_to_server);
-        count(&self.spliced, record.bytes_spliced);
-        if let Some(of_it) = self.ended.get(record.end as usize) {
+        count(&self.to_client, weight.to_client);
+        count(&self.to_server, weight.to_server);
+        count(&self.spliced, weight.spliced);
+        if let Some(of_it) = self.ended.get(weight.end as usize) {
             count(of_it, 1);
         }
-        let seconds = record.duration.as_secs_f64();
-        if record.request.is_none() {
+        let seconds = weight.duration.as_secs_f64();
+        if !weight.is_request {
             return self.duration.observe(seconds);
         }
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         // A request of an earlier configuration may name a route that is gone.
-        let Some(route) = routes.get(record.route.as_deref().unwrap_or_default()) else {
+        let Some(route) = routes.get(weight.route.unwrap_or_default()) else {
             return;
         };
-        let class = usize::from(record.status.unwrap_or_default() / 100);
+        let class = usize::from(weight.status.unwrap_or_default() / 100);
         count(&route.classes[if class < CLASSES.len() { class } else { 0 }], 1);
         route.duration.observe(seconds);
-        if let Some(time) = record.first_byte {
+        if let Some(time) = weight.first_byte {
             route.first_byte.observe(time.as_secs_f64());
         }
     }
@@ -120,7 +151,6 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access_log::Request;
 
     #[test]
     fn routes_are_counted_that_the_configuration_has_and_no_others() {
@@ -128,7 +158,7 @@ mod tests {
         counts.keep_routes(["a", "b"].into_iter());
         let request = |route: &str, status| AccessRecord {
             route: Some(route.to_owned()),
-            request: Some(Request::default()),
+            is_request: true,
             status,
             bytes_to_client: 10,
             ..AccessRecord::new("web", "198.18.0.1:5".parse().unwrap())
@@ -140,7 +170,7 @@ mod tests {
             ("b", None),
             ("a", Some(999)),
         ] {
-            counts.add(&request(route, status));
+            counts.add(&Weight::of(&request(route, status)));
         }
         let classes = || -> Vec<(String, Vec<u64>)> {
             let of_one =

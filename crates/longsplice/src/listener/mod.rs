@@ -6,6 +6,7 @@ mod connection;
 mod counts;
 mod facts;
 mod forward;
+mod left;
 mod open;
 mod reclaimed;
 mod resources;

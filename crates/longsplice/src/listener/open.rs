@@ -11,7 +11,7 @@ use longsplice_core::route::Route;
 use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Until};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{KeptFacts, Service, Settings, slots::Slot, tracker::LeftFlow};
+use super::{KeptFacts, Service, Settings, left::Parting, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
     config::{ListenerConfig, OnChange},
@@ -86,7 +86,7 @@ impl Shown {
     }
 
     /// Whether something was decided about it of which this holds.
-    pub(super) fn is_decided(&self, condition: &mut impl FnMut(&Decided) -> bool) -> bool {
+    pub(super) fn is_decided(&self, condition: impl FnOnce(&Decided) -> bool) -> bool {
         self.decided().as_deref().is_some_and(condition)
     }
 
@@ -165,14 +165,14 @@ impl Open {
         if !(matters || shared.access_log.is_on()) {
             return;
         }
-        let flow = LeftFlow {
+        let parting = Parting {
             service: Arc::clone(&self.service),
-            decided,
+            decided: decided.map(|decided| *decided),
             tenure,
             record,
             began,
         };
-        shared.tracker.leave(id, Box::new(flow));
+        shared.tracker.leave(id, parting);
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn spawn_reclaimed(
     let (Ok(peer), Ok(local)) = (returned.client.peer_addr(), returned.client.local_addr()) else {
         return tracing::debug!(flow = %returned.id, "it was reset while it came back");
     };
-    let left = shared.tracker.take(returned.id);
+    let left = shared.tracker.take(returned.id, peer);
     let covers = |bound: &SocketAddr| {
         bound.port() == local.port() && (bound.ip() == local.ip() || bound.ip().is_unspecified())
     };
@@ -37,7 +37,7 @@ pub(crate) fn spawn_reclaimed(
     );
     let carried = match left {
         Some(left) => {
-            open.decide(left.decided.map(|decided| *decided));
+            open.decide(left.decided);
             Carried {
                 open,
                 tenure: left.tenure,

@@ -11,7 +11,11 @@ use std::{
 use longsplice_engine::{Splicer, policy::SplicePolicy};
 use serde::{Deserialize, Serialize};
 
-use super::{Settings, Shared, counts::Counts, slots::Slots};
+use super::{
+    Settings, Shared,
+    counts::{Counts, Weight},
+    slots::Slots,
+};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
@@ -111,7 +115,7 @@ impl Service {
 
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.
     pub fn finished(&self, record: AccessRecord) {
-        self.counts.add(&record);
+        self.counts.add(&Weight::of(&record));
         self.shared.access_log.write(record);
     }
 

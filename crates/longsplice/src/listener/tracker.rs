@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -9,14 +10,15 @@ use std::{
     time::Instant,
 };
 
-use longsplice_engine::{FlowEnd, FlowEnded, FlowId};
+use longsplice_engine::{FlowEnded, FlowId};
 use tokio::sync::Notify;
 
-use super::{Decided, Service, open::Shown};
-use crate::{
-    access_log::{AccessRecord, End},
-    upstream::Tenure,
+use super::{
+    Decided, KeptFacts,
+    left::{Commons, LeftFlow, Parting},
+    open::Shown,
 };
+use crate::access_log::End;
 
 /// So many ends are kept of flows that nobody has spoken of yet: their handlers are about to.
 const EARLY: usize = 64;
@@ -32,19 +34,20 @@ pub struct Tracker {
 
 #[derive(Debug, Default)]
 struct Left {
-    flows: HashMap<FlowId, Box<LeftFlow>>,
+    /// Not in boxes: they would lie between what handlers have for a while, and keep its pages from the system.
+    flows: HashMap<FlowId, LeftFlow>,
+    commons: Commons,
     early: VecDeque<FlowEnded>,
 }
 
-/// A flow that runs on in the kernel, and what is to be done when it ends.
-#[derive(Debug)]
-pub(crate) struct LeftFlow {
-    pub(crate) service: Arc<Service>,
-    pub(crate) decided: Option<Box<Decided>>,
-    /// It counts as one of its server's connections.
-    pub(crate) tenure: Option<Tenure>,
-    pub(crate) record: AccessRecord,
-    pub(crate) began: Instant,
+impl Left {
+    fn remove(&mut self, id: FlowId) -> Option<LeftFlow> {
+        let flow = self.flows.remove(&id)?;
+        if self.flows.len() < self.flows.capacity() / 8 {
+            self.flows.shrink_to(2 * self.flows.len());
+        }
+        Some(flow)
+    }
 }
 
 impl Tracker {
@@ -87,8 +90,9 @@ impl Tracker {
     }
 
     /// Remembers a flow that its handler has left to the kernel.
-    pub(super) fn leave(&self, id: FlowId, flow: Box<LeftFlow>) {
+    pub(super) fn leave(&self, id: FlowId, parting: Parting) {
         let mut left = self.left();
+        let flow = LeftFlow::new(parting, &mut left.commons);
         let ended = left.early.iter().position(|end| end.id == id);
         match ended.and_then(|n| left.early.remove(n)) {
             Some(end) => {
@@ -101,15 +105,16 @@ impl Tracker {
         }
     }
 
-    /// Somebody has the flow again.
-    pub(super) fn take(&self, id: FlowId) -> Option<Box<LeftFlow>> {
-        self.left().flows.remove(&id)
+    /// Somebody has the flow again; `client` is its client.
+    pub(super) fn take(&self, id: FlowId, client: SocketAddr) -> Option<Parting> {
+        let flow = self.left().remove(id);
+        flow?.resume(client)
     }
 
     /// A flow that nobody waited for has ended.
     pub(super) fn ended(&self, end: FlowEnded) {
         let mut left = self.left();
-        match left.flows.remove(&end.id) {
+        match left.remove(end.id) {
             Some(flow) => {
                 drop(left);
                 flow.finish(&end);
@@ -127,13 +132,13 @@ impl Tracker {
     pub(crate) fn end_where(
         &self,
         why: End,
-        mut condition: impl FnMut(&Decided) -> bool,
+        mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
     ) -> (usize, Vec<FlowId>) {
         // No handler waits for what is asked here.
         let open: Vec<_> = self.open().values().cloned().collect();
         let mut ending = 0;
         for shown in open {
-            if shown.is_decided(&mut condition) {
+            if shown.is_decided(|decided| condition(decided, decided.facts.as_ref())) {
                 shown.end(why);
                 ending += 1;
             }
@@ -141,8 +146,9 @@ impl Tracker {
         let mut left = self.left();
         let mut flows = Vec::new();
         for (id, flow) in &mut left.flows {
-            if flow.decided.as_deref().is_some_and(&mut condition) {
-                flow.record.end = why;
+            let decided = flow.decided();
+            if decided.is_some_and(|(decided, facts)| condition(decided, facts)) {
+                flow.set_why(why);
                 flows.push(*id);
             }
         }
@@ -161,33 +167,8 @@ impl Tracker {
             return true;
         }
         if let Some(flow) = self.left().flows.get_mut(&id) {
-            flow.record.end = why;
+            flow.set_why(why);
         }
         false
-    }
-}
-
-impl LeftFlow {
-    fn finish(self: Box<Self>, end: &FlowEnded) {
-        let LeftFlow {
-            service,
-            mut record,
-            began,
-            ..
-        } = *self;
-        if let Some([to_server, to_client]) = end.bytes {
-            record.bytes_to_server += to_server;
-            record.bytes_to_client += to_client;
-        }
-        record.bytes_spliced += end.bytes_spliced.unwrap_or_default();
-        let how = match end.how {
-            FlowEnd::Closed => End::Complete,
-            FlowEnd::Reset => End::Reset,
-            FlowEnd::Idle => End::Idle,
-            // Who asked has said why.
-            FlowEnd::Asked => record.end,
-            FlowEnd::Replaced => End::Lost,
-        };
-        service.finished(record.ended(began, how));
     }
 }

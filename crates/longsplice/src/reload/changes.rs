@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     config::{ListenerConfig, OnChange},
-    listener::{Decided, Destination, Settings},
+    listener::{Decided, Destination, KeptFacts, Settings},
 };
 
 /// The settings of the new generation, by listener.
@@ -22,15 +22,16 @@ impl Next {
         }
     }
 
-    /// Whether what was decided does not hold any more, as its listener understands it. A listener that is gone has its last word.
-    pub(super) fn ends(&self, decided: &Decided) -> bool {
+    /// Whether what was decided, on these facts, does not hold any more, as its listener understands it. A listener that is gone has
+    /// its last word.
+    pub(super) fn ends(&self, decided: &Decided, facts: Option<&KeptFacts>) -> bool {
         let next = self.listeners.get(&decided.listener.name);
         let how = next.map_or(decided.listener.on_change, |next| next.listener.on_change);
         match (how, next) {
             (OnChange::Keep, _) => false,
             (OnChange::Recheck | OnChange::Reset, None) => true,
             (OnChange::Reset, Some(next)) => has_changed(decided, next),
-            (OnChange::Recheck, Some(next)) => match &decided.facts {
+            (OnChange::Recheck, Some(next)) => match facts {
                 Some(facts) => !arrives(decided, next.decide(&facts.facts()).1),
                 None => has_changed(decided, next),
             },

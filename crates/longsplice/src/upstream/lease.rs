@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 
 use super::{
     connect::Connector,
-    place::Place,
+    place::{Place, Site},
     server::{Server, ServerId},
 };
 use crate::{client::Client, config::SourceAddress};
@@ -92,6 +92,16 @@ impl Tenure {
     /// The server.
     pub fn server(&self) -> &Arc<Server> {
         self.place.server()
+    }
+
+    /// Where it is; `None`: no upstream counts it.
+    pub fn site(&self) -> Option<Site> {
+        self.place.site()
+    }
+
+    /// Goes without giving its place up: its [`Tenure::site`] has it counted until [`Site::resume`].
+    pub fn stay(self) {
+        self.place.stay();
     }
 
     /// Leaves an idle connection to the upstream, which keeps it for another request, or closes it in order. The last reply must

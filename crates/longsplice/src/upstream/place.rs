@@ -10,9 +10,9 @@ use tokio::net::TcpStream;
 
 use super::{
     idle::Owner,
-    lease::Failure,
+    lease::{Failure, Tenure},
     roster::Roster,
-    server::{Act, Server},
+    server::{Act, Server, ServerId},
 };
 use crate::config::UpstreamConfig;
 
@@ -25,6 +25,27 @@ pub(super) struct Place {
     /// Who may have the connection after this; `None`: nobody.
     next: Option<Owner>,
     sticky: bool,
+}
+
+/// A server of an upstream, for places that are counted there and are nobody's.
+#[derive(Debug)]
+pub struct Site {
+    server: Arc<Server>,
+    roster: Arc<Roster>,
+    sticky: bool,
+}
+
+impl Site {
+    /// The server.
+    pub fn id(&self) -> ServerId {
+        self.server.id()
+    }
+
+    /// A place that [stayed](Tenure::stay) here: each may be resumed once.
+    pub fn resume(&self) -> Tenure {
+        let (server, roster) = (Arc::clone(&self.server), Arc::clone(&self.roster));
+        Tenure::new(Place::new(server, roster, self.sticky))
+    }
 }
 
 impl Place {
@@ -57,6 +78,20 @@ impl Place {
     /// Lets the connection be kept when it is idle, for this owner.
     pub(super) fn keep_for(&mut self, owner: Owner) {
         self.next = Some(owner);
+    }
+
+    /// The same place without being counted.
+    pub(super) fn site(&self) -> Option<Site> {
+        Some(Site {
+            server: Arc::clone(&self.server),
+            roster: Arc::clone(self.roster.as_ref()?),
+            sticky: self.sticky,
+        })
+    }
+
+    /// Stays counted, until somebody who has the site resumes it.
+    pub(super) fn stay(mut self) {
+        self.roster = None;
     }
 
     pub(super) fn cookie(&self) -> Option<&str> {
