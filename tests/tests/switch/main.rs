@@ -11,5 +11,6 @@ mod heads;
 mod pipelining;
 mod sigkill;
 mod smuggling;
+mod threshold;
 mod upgrades;
 mod uploads;
