@@ -62,6 +62,7 @@ pub struct Listener {
     pub max_connections: Option<u32>,
     pub open: u64,
     pub refused_total: u64,
+    pub splice_from: Option<u64>,
 }
 
 /// An element of `flows --json`.

@@ -1,16 +1,6 @@
 //! What the caller of the engine sees.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::SocketAddr,
-    ops::RangeInclusive,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use longsplice_core::{
     limit::RateLimit,
@@ -22,7 +12,7 @@ use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
-use crate::until::Trap;
+use crate::{handle::FlowHandle, until::Trap};
 
 /// How a [`crate::Splicer`] is set up.
 #[derive(Debug, Clone)]
@@ -95,6 +85,8 @@ pub struct Pair {
     pub(crate) paid: [u64; 2],
     /// So many bytes more are known to come.
     pub(crate) length: Option<u64>,
+    /// Nobody is told of it by the counters.
+    pub(crate) is_trial: bool,
     /// Of a pair that came back.
     pub(crate) before: Option<Before>,
     /// The timestamp clock of each socket is the far end's.
@@ -143,6 +135,7 @@ impl Pair {
             handle: None,
             paid: [0; 2],
             length: None,
+            is_trial: false,
             before: None,
             one_clock: false,
         }
@@ -205,6 +198,16 @@ impl Pair {
         }
     }
 
+    /// The same pair, which only shows what a splice costs here: its splices and bytes are not among the [`Counters`], but for the
+    /// segments, which the kernel half counts.
+    #[must_use]
+    pub fn for_trial(self) -> Pair {
+        Pair {
+            is_trial: true,
+            ..self
+        }
+    }
+
     /// The same pair, spliced when this policy says so.
     #[must_use]
     pub fn with_splice(self, splice: SplicePolicy) -> Pair {
@@ -244,6 +247,8 @@ pub struct Returned {
     pub bytes_spliced: u64,
     /// Whether it was spliced during this call; else the condition was met in the relay.
     pub spliced: bool,
+    /// Why it was not, where it was not.
+    pub relay_reason: Option<RelayReason>,
     /// Its identity, kept if the same pair is spliced again.
     pub id: FlowId,
     pub(crate) splice: SplicePolicy,
@@ -251,6 +256,7 @@ pub struct Returned {
     pub(crate) outstanding: Outstanding,
     pub(crate) rate_limit: RateLimit,
     pub(crate) handle: Option<FlowHandle>,
+    pub(crate) is_trial: bool,
     pub(crate) before: Before,
 }
 
@@ -285,6 +291,7 @@ impl From<Returned> for Pair {
             handle: r.handle,
             paid: [0; 2],
             length: None,
+            is_trial: r.is_trial,
             before: Some(r.before),
             one_clock: false,
         }
@@ -345,25 +352,6 @@ impl std::str::FromStr for FlowId {
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         s.parse().map(FlowId)
-    }
-}
-
-/// Names the flow of a pair to others while [`crate::Splicer::splice`] has it: [`Pair::with_handle`]. All clones are one.
-#[derive(Debug, Clone, Default)]
-pub struct FlowHandle(
-    // 0: none yet; else one more than the number.
-    Arc<AtomicU64>,
-);
-
-impl FlowHandle {
-    /// The flow; the last one, where there were several. `None` before the first call has begun.
-    pub fn id(&self) -> Option<FlowId> {
-        let number = self.0.load(Ordering::Acquire).checked_sub(1)?;
-        u32::try_from(number).ok().map(FlowId)
-    }
-
-    pub(crate) fn set(&self, id: FlowId) {
-        self.0.store(u64::from(id.0) + 1, Ordering::Release);
     }
 }
 

@@ -12,8 +12,9 @@ use socket2::SockRef;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    api::{FlowHandle, FlowId, FlowState, LegInfo, Outstanding, Pair},
+    api::{FlowId, FlowState, LegInfo, Outstanding, Pair},
     flow::Flow,
+    handle::FlowHandle,
     legs::{self, Refusal},
     meter::Meter,
     pair::{cookies, prepare_socket},
@@ -21,6 +22,7 @@ use crate::{
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
     splicing::Spliced,
+    stats::Stats,
     throttle::Throttle,
     traps::Traps,
     until::{Trap, Until},
@@ -68,6 +70,8 @@ pub(crate) struct Driver<'a> {
     /// What the sockets counted otherwise than the wire when the splice began.
     pub(crate) mappings: [Mapping; 2],
     pub(crate) handle: Option<FlowHandle>,
+    /// See [`Pair::for_trial`].
+    pub(crate) is_trial: bool,
     /// What the records had counted before this call.
     pub(crate) base_bytes: Option<[u64; 2]>,
     /// What has been added to the records, of what was relayed.
@@ -149,6 +153,7 @@ impl<'a> Driver<'a> {
             outstanding: pair.outstanding,
             one_clock: pair.one_clock,
             handle: pair.handle,
+            is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),
             since: now,
@@ -171,9 +176,17 @@ impl<'a> Driver<'a> {
     }
 }
 
-impl Driver<'_> {
+impl<'a> Driver<'a> {
     pub(crate) fn id(&self) -> FlowId {
         self.entry.id
+    }
+
+    /// Where it is counted.
+    pub(crate) fn stats(&self) -> &'a Stats {
+        match self.is_trial {
+            true => &self.splicer.trials,
+            false => &self.splicer.stats,
+        }
     }
 
     /// The condition of the caller that is met.
@@ -222,7 +235,10 @@ impl Driver<'_> {
     pub(crate) fn note_spliced(&mut self, flow: &Flow) {
         self.spliced = true;
         self.spliced_here = true;
-        self.splicer.stats.spliced.add(1);
+        self.stats().spliced.add(1);
+        if let Some(handle) = &self.handle {
+            handle.note_spliced();
+        }
         for side in Side::BOTH {
             let relayed = self.pump.bytes(side);
             flow.add_bytes(side, relayed - self.recorded[side.index()]);
@@ -254,7 +270,7 @@ impl Driver<'_> {
 
     /// Back among the relayed: the sockets go on.
     pub(crate) fn welcome(&mut self, flow: Flow) {
-        self.splicer.stats.unspliced.add(1);
+        self.stats().unspliced.add(1);
         self.entry.set_state(FlowState::Undraining);
         flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
         self.throttle.take_back(flow.slot());

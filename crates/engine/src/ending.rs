@@ -37,7 +37,7 @@ impl Driver<'_> {
         // Counts what was relayed.
         let _ = self.summary(self.spliced, false);
         if self.spliced_here {
-            self.splicer.stats.returned(why);
+            self.stats().returned(why);
         }
         let passed = self.traps.passed(&self.pump);
         let [client, server] = self.pump.take_sockets();
@@ -61,12 +61,15 @@ impl Driver<'_> {
             passed,
             bytes_spliced: self.traps.past(),
             spliced: self.spliced_here,
+            relay_reason: (!self.spliced_here)
+                .then(|| self.entry.reason().unwrap_or(RelayReason::EndedBeforePolicy)),
             id: self.id(),
             splice: self.splice,
             detach: self.detach,
             outstanding: self.outstanding,
             rate_limit: self.throttle.limit(),
             handle: self.handle,
+            is_trial: self.is_trial,
             before,
         }))
     }
@@ -107,14 +110,14 @@ impl Driver<'_> {
             }
         }
         if let Some(reason) = summary.relay_reason {
-            self.splicer.stats.relayed(reason);
+            self.stats().relayed(reason);
         }
         Ended::Closed(summary)
     }
 
     pub(crate) fn summary(&self, spliced: bool, reset: bool) -> Summary {
         let relayed = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
-        self.splicer.stats.relay_bytes.add(relayed);
+        self.stats().relay_bytes.add(relayed);
         let [to_server, to_client] = self.traps.passed(&self.pump);
         let reason = self.entry.reason().unwrap_or(RelayReason::EndedBeforePolicy);
         Summary {

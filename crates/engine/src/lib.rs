@@ -75,6 +75,7 @@ mod ends;
 mod fast_path;
 mod flow;
 mod gate;
+mod handle;
 pub mod handshake;
 mod held;
 mod identity;
@@ -106,6 +107,7 @@ mod wake;
 
 pub use api::*;
 pub use ends::{FlowEnd, FlowEnded};
+pub use handle::FlowHandle;
 pub use longsplice_core::{limit, policy, reason};
 pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode, monotonic};
 pub use splicer::{OpenError, Splicer};

@@ -67,7 +67,7 @@ pub(crate) async fn park(
     if !parkable || now || driver.splicer.under_pressure() {
         return detached(driver, flow, Some(started)).await;
     }
-    driver.splicer.stats.to_dormant.add(switched);
+    driver.stats().to_dormant.add(switched);
     driver.entry.set_state(FlowState::Dormant);
     driver.rest();
     for side in Side::BOTH {
@@ -141,7 +141,7 @@ struct Detached<'a> {
 /// Brings the sockets of a spliced pair back into the path, in the way that is asked for; whether they are.
 async fn wake(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
     if driver.captures() && capture::take_over(driver, flow).await? {
-        driver.splicer.stats.captured.add(1);
+        driver.stats().captured.add(1);
         return Ok(true);
     }
     flow.slot().set_wakeable(true);
@@ -169,10 +169,10 @@ async fn detached(
         close_in_silence(socket)?;
     }
     if let Some(started) = started {
-        driver.splicer.stats.to_detached.add(started.elapsed());
+        driver.stats().to_detached.add(started.elapsed());
     }
     driver.splicer.settle_later(settling);
-    driver.splicer.stats.detached.add(1);
+    driver.stats().detached.add(1);
     driver.entry.set_state(FlowState::Detached);
     if driver.traps.is_closed() || driver.splicer.is_closing() {
         // Counts what was relayed.
@@ -286,7 +286,7 @@ impl<'a> Detached<'a> {
         for side in Side::BOTH {
             self.note_past(side, flow.leg(side).base);
         }
-        self.driver.splicer.stats.rebuild.add(started.elapsed());
+        self.driver.stats().rebuild.add(started.elapsed());
         Ok(flow)
     }
 }

@@ -103,6 +103,8 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         why,
         passed: [0; 2],
         bytes_spliced: 0,
+        is_trial: false,
+        relay_reason: None,
         spliced: true,
         id,
         splice: SplicePolicy::Never,

@@ -96,6 +96,8 @@ pub(crate) struct Inner {
     pub(crate) config: SplicerConfig,
     pub(crate) plane: Option<Arc<Dataplane>>,
     pub(crate) stats: Stats,
+    /// What nobody is told of ([`Pair::for_trial`]).
+    pub(crate) trials: Stats,
     pub(crate) registry: Registry,
     pub(crate) mapped: Mapped,
     pub(crate) holding: Holding,
@@ -518,6 +520,7 @@ impl Inner {
             config,
             plane: plane.map(Arc::new),
             stats: Stats::default(),
+            trials: Stats::default(),
             registry: Registry::default(),
             mapped: Mapped::default(),
             holding: Holding::default(),

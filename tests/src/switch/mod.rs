@@ -19,6 +19,8 @@ pub use programs::{Nginx, Python};
 pub enum Mode {
     /// All are relayed.
     Plain,
+    /// As the daemon thinks fit: the long ones are spliced.
+    Auto,
     /// Each is spliced, however short; the sockets are parked meanwhile.
     Dormant,
     /// Each is spliced, however short; there are no sockets meanwhile.
@@ -26,12 +28,13 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them.
+    /// Those in which it is known what becomes of each.
     pub const ALL: [Mode; 3] = [Mode::Plain, Mode::Dormant, Mode::Detached];
 
     fn lines(self) -> &'static str {
         match self {
             Mode::Plain => "splice = \"never\"",
+            Mode::Auto => "splice = \"auto\"",
             Mode::Dormant => "splice = \"now\"\nsplice_from = \"1\"\ndetach = \"never\"",
             Mode::Detached => "splice = \"now\"\nsplice_from = \"1\"\ndetach = \"now\"",
         }
@@ -46,6 +49,7 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Mode::Plain => "plain",
+            Mode::Auto => "auto",
             Mode::Dormant => "dormant",
             Mode::Detached => "detached",
         }
@@ -185,7 +189,7 @@ impl Switch {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Waits until this client's connection is spliced as the mode has it; does not wait where nothing is.
+    /// Waits until this client's connection is spliced as the mode has it (one of [`Mode::ALL`]); does not wait where nothing is.
     pub fn wait_spliced(&self, client: &Client) {
         if self.mode.splices() {
             self.daemon.wait_state(client.port(), &[self.mode.name()]);

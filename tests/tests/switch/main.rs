@@ -17,6 +17,7 @@ mod sigkill;
 mod smuggling;
 mod sticky;
 mod terminated;
+mod threshold;
 mod under_load;
 mod upgrades;
 mod uploads;

@@ -9,6 +9,7 @@ mod body;
 mod buffer;
 mod clock;
 mod exchange;
+mod lead;
 mod record;
 mod reply;
 mod request;
@@ -20,5 +21,6 @@ mod tests;
 mod threshold;
 mod wire;
 
+pub use lead::Lead;
 pub use session::serve;
 pub use threshold::{Measured, Threshold, measure};

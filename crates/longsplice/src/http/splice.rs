@@ -88,11 +88,13 @@ impl Session<'_> {
     }
 
     fn is_worthwhile(&self, unseen: Unseen) -> bool {
-        let configured = self.settings.listener.splice_from;
-        let least = configured.unwrap_or_else(|| self.service.shared().splice_from.bytes());
-        match unseen {
-            Unseen::Bytes(n) => n >= least.max(1),
-            Unseen::All => true,
+        match (unseen, self.settings.listener.splice_from) {
+            (Unseen::Bytes(n), Some(least)) => n >= least.max(1),
+            (Unseen::Bytes(n), None) => {
+                let least = self.service.shared().splice_from.bytes();
+                self.service.lead().pays(n, least)
+            }
+            (Unseen::All, _) => true,
         }
     }
 
@@ -135,7 +137,11 @@ impl Session<'_> {
             Err(_) => return Err(Carried::Over(End::Reset)),
         };
         let passed = returned.passed[Side::Server.index()];
-        self.note(|told| told.passed(returned.id, returned.spliced, passed));
+        if let (Some(n), true) = (unseen, returned.why == Trap::Server) {
+            let relayed = passed.saturating_sub(returned.bytes_spliced);
+            self.service.lead().learn(n, relayed, returned.relay_reason);
+        }
+        self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
         self.pace.take_back(&returned);
         // The client's is not finished yet; the server's may be idle next.
         let _ = options::set_reset_on_close(&returned.server, false);

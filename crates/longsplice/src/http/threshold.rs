@@ -1,4 +1,4 @@
-//! From which length on a reply is worth a splice: measured on this machine.
+//! From which length on a splice pays: measured on this machine.
 
 use std::{
     io,
@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use longsplice_engine::{Ended, Pair, Side, Splicer, Until, policy::SplicePolicy};
+use longsplice_engine::{Ended, FlowHandle, Pair, Side, Splicer, Until, policy::SplicePolicy};
 use nix::time::{ClockId, clock_gettime};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 
 /// Until it is measured, and where it cannot be.
@@ -24,11 +24,14 @@ const SHORT: usize = 4 << 10;
 /// … and one of this length what its bytes cost.
 const LONG: usize = 256 << 10;
 /// How often each is carried; the median counts.
-const ROUNDS: usize = 9;
-/// More than all of it takes on a slow machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ROUNDS: usize = 7;
+/// What readiness waits for at most. Rounds that are not done by then are left out.
+const PATIENCE: Duration = Duration::from_millis(100);
 
-/// From which length on replies are spliced where the configuration does not say it.
+/// A splice that only just pays is not worth its ways: it must save half as much again as it costs.
+const MARGIN: (u128, u128) = (3, 2);
+
+/// How many bytes must go past the sockets, so that a splice pays, where the configuration does not say it.
 #[derive(Debug, Default)]
 pub struct Threshold(
     /// 0: not measured.
@@ -40,10 +43,12 @@ pub struct Threshold(
 pub struct Measured {
     /// Of a splice and the way back, in CPU time.
     pub splice: Duration,
-    /// To relay a mebibyte, in CPU time.
+    /// What a mebibyte costs more that is relayed than one that is spliced, in CPU time.
     pub relay_mebibyte: Duration,
-    /// The length at which both cost the same; 16 KiB to 1 MiB.
+    /// The length from which on a splice pays; 16 KiB to 1 MiB.
     pub bytes: u64,
+    /// How often it was measured.
+    pub rounds: usize,
 }
 
 impl Threshold {
@@ -55,70 +60,83 @@ impl Threshold {
         }
     }
 
-    /// Measures it once, with a few real splices over the loopback, which takes some 50 ms. Where that is not possible it stays as
-    /// it is.
+    /// Measures it once, with a few real splices over the loopback, which takes 100 ms at most. Where that is not possible it stays
+    /// as it is, and the log says why.
     pub async fn measure(&self, splicer: &Splicer) {
         if self.0.load(Ordering::Relaxed) != 0 || !splicer.health().can_splice {
             return;
         }
-        match timeout(PATIENCE, measure(splicer)).await {
-            Ok(Ok(measured)) => {
+        match measure(splicer, PATIENCE).await {
+            Ok(measured) => {
                 self.0.store(measured.bytes, Ordering::Relaxed);
                 tracing::info!(
                     bytes = measured.bytes,
                     splice_us = measured.splice.as_micros() as u64,
                     relay_mebibyte_us = measured.relay_mebibyte.as_micros() as u64,
-                    "replies are spliced from this length on"
+                    rounds = measured.rounds,
+                    "a splice pays for replies of which this much goes past the sockets"
                 );
             }
-            Ok(Err(error)) => tracing::info!(
+            Err(error) => tracing::info!(
                 %error, bytes = self.bytes(),
-                "what a splice costs here could not be measured: replies are spliced from this length on (splice_from sets it)"
-            ),
-            Err(_) => tracing::warn!(
-                bytes = self.bytes(),
-                "measuring what a splice costs took too long"
+                "what a splice costs here could not be measured: it is taken to pay from this length on (splice_from sets it)"
             ),
         }
     }
 }
 
-/// Measures.
+/// Measures, for no longer than `patience`.
 ///
 /// # Errors
-/// No splice is possible over the loopback, or a socket failed.
-pub async fn measure(splicer: &Splicer) -> io::Result<Measured> {
-    let mut bench = Bench::new().await?;
-    let mut costs = Vec::with_capacity(3);
-    for (policy, length) in [
-        (SplicePolicy::Never, SHORT),
-        (SplicePolicy::Never, LONG),
-        (SplicePolicy::Now, SHORT),
-    ] {
-        let mut times = Vec::with_capacity(ROUNDS);
-        for _ in 0..ROUNDS {
-            let time;
-            (bench, time) = bench.carry(splicer, policy, length).await?;
-            times.push(time);
+/// No splice is possible over the loopback, a socket failed, or not even one round was done in time (`TimedOut`).
+pub async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measured> {
+    let deadline = Instant::now() + patience;
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the machine is too busy");
+    let mut bench = timeout_at(deadline, Bench::new()).await.map_err(|_| late())??;
+    let mut rounds: Vec<Round> = Vec::with_capacity(ROUNDS);
+    while rounds.len() < ROUNDS {
+        match timeout_at(deadline, bench.round(splicer)).await {
+            Ok(Ok((back, round))) => {
+                bench = back;
+                rounds.push(round);
+            }
+            Ok(Err(error)) if rounds.is_empty() => return Err(error),
+            Err(_) if rounds.is_empty() => return Err(late()),
+            _ => break,
         }
-        times.sort_unstable();
-        costs.push(times[ROUNDS / 2]);
     }
-    Ok(Measured::of(costs[0], costs[1], costs[2]))
+    let median = |of: fn(&Round) -> Duration| {
+        let mut all: Vec<Duration> = rounds.iter().map(of).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or_default()
+    };
+    let typical = Round {
+        relayed: [median(|r| r.relayed[0]), median(|r| r.relayed[1])],
+        spliced: [median(|r| r.spliced[0]), median(|r| r.spliced[1])],
+    };
+    Ok(Measured::of(&typical, rounds.len()))
+}
+
+/// What it took to carry a short one and a long one.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    relayed: [Duration; 2],
+    spliced: [Duration; 2],
 }
 
 impl Measured {
-    /// `short` and `long` are relayed, `spliced` is as long as `short`.
-    fn of(short: Duration, long: Duration, spliced: Duration) -> Measured {
-        let splice = spliced.saturating_sub(short);
-        // Half of it is the two ends': they copy as often as the relay does.
-        let relay = long.saturating_sub(short) / 2;
+    fn of(round: &Round, rounds: usize) -> Measured {
         let length = (LONG - SHORT) as u128;
-        let bytes = splice.as_nanos() * length / relay.as_nanos().max(1);
+        let splice = round.spliced[0].saturating_sub(round.relayed[0]);
+        let bytes_of = |[short, long]: [Duration; 2]| long.saturating_sub(short);
+        // The two ends' work is in both.
+        let saved = bytes_of(round.relayed).saturating_sub(bytes_of(round.spliced));
+        let bytes = splice.as_nanos() * length / saved.as_nanos().max(1) * MARGIN.0 / MARGIN.1;
         Measured {
             splice,
-            relay_mebibyte: relay.mul_f64((1 << 20) as f64 / length as f64),
+            relay_mebibyte: saved.mul_f64((1 << 20) as f64 / length as f64),
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX).clamp(BOUNDS.0, BOUNDS.1),
+            rounds,
         }
     }
 }
@@ -152,28 +170,54 @@ impl Bench {
         })
     }
 
-    /// Carries so many bytes from server to client; the CPU time that takes, of all four ends.
-    async fn carry(
-        mut self,
-        splicer: &Splicer,
-        policy: SplicePolicy,
-        length: usize,
-    ) -> io::Result<(Bench, Duration)> {
-        let bytes = vec![0; length];
-        let mut got = vec![0; length];
+    async fn round(mut self, splicer: &Splicer) -> io::Result<(Bench, Round)> {
+        let relayed = [self.relay(SHORT).await?, self.relay(LONG).await?];
+        let mut spliced = [Duration::ZERO; 2];
+        for (time, length) in spliced.iter_mut().zip([SHORT, LONG]) {
+            (self, *time) = self.splice(splicer, length).await?;
+        }
+        Ok((self, Round { relayed, spliced }))
+    }
+
+    /// Carries so many bytes from server to client, as a session relays a reply; the CPU time that takes, of all four ends.
+    async fn relay(&mut self, length: usize) -> io::Result<Duration> {
+        let (bytes, mut got) = (vec![0; length], vec![0; length]);
         let before = cpu_time()?;
-        let pair = Pair::new(self.client, self.server).with_splice(policy);
-        // In this order: the bytes come when the splice has begun.
-        let (ended, sent, read) = tokio::join!(
-            splicer.splice(pair, Until::bytes_from(Side::Server, length as u64)),
+        let (sent, passed, read) = tokio::join!(
             self.far_server.write_all(&bytes),
+            pass(&mut self.server, &mut self.client, length),
             self.far_client.read_exact(&mut got),
         );
         let time = cpu_time()?.saturating_sub(before);
-        sent?;
-        read?;
+        (sent?, passed?, read?);
+        Ok(time)
+    }
+
+    /// The same past the sockets, with the splice and the way back.
+    async fn splice(mut self, splicer: &Splicer, length: usize) -> io::Result<(Bench, Duration)> {
+        let (bytes, mut got) = (vec![0; length], vec![0; length]);
+        let handle = FlowHandle::default();
+        let before = cpu_time()?;
+        let pair = Pair::new(self.client, self.server)
+            .with_splice(SplicePolicy::Now)
+            .with_handle(&handle)
+            .for_trial();
+        let carried = splicer.splice(pair, Until::bytes_from(Side::Server, length as u64));
+        let far = async {
+            // Sent before, they would pass while the splice is made.
+            handle.spliced().await;
+            let (sent, read) = tokio::join!(
+                self.far_server.write_all(&bytes),
+                self.far_client.read_exact(&mut got)
+            );
+            sent.and(read.map(drop))
+        };
+        let (ended, far) = tokio::join!(carried, far);
+        let time = cpu_time()?.saturating_sub(before);
+        far?;
         match ended? {
-            Ended::Returned(back) if back.spliced == (policy == SplicePolicy::Now) => {
+            // (The last segment meets the trap, and is relayed: all of a short reply.)
+            Ended::Returned(back) if back.spliced => {
                 let (client, server) = (back.client, back.server);
                 Ok((
                     Bench {
@@ -191,6 +235,22 @@ impl Bench {
     }
 }
 
+/// Reads and writes so many bytes, in pieces such as a session's.
+async fn pass(from: &mut TcpStream, to: &mut TcpStream, length: usize) -> io::Result<()> {
+    let mut piece = vec![0; 64 << 10];
+    let mut left = length;
+    while left > 0 {
+        let n = from.read(&mut piece).await?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        to.write_all(piece.get(..n).unwrap_or_default()).await?;
+        left = left.saturating_sub(n);
+    }
+    Ok(())
+}
+
+/// Of this process, the kernel's work for it included.
 fn cpu_time() -> io::Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
@@ -201,32 +261,49 @@ mod tests {
 
     use super::*;
 
+    fn round(relayed: [u64; 2], spliced: [u64; 2]) -> Round {
+        Round {
+            relayed: relayed.map(Duration::from_micros),
+            spliced: spliced.map(Duration::from_micros),
+        }
+    }
+
     #[test]
-    fn both_cost_the_same_at_the_threshold() {
-        let us = Duration::from_micros;
-        // 100 µs for a splice, 126 µs for 252 KiB, of which the ends have half.
-        let measured = Measured::of(us(10), us(10 + 252), us(110));
-        assert_eq!(measured.splice, us(100));
-        assert_eq!(measured.bytes, 100 * (252 << 10) / 126);
-        assert_eq!(
-            Measured::of(us(10), us(10), us(20)).bytes,
-            BOUNDS.1,
-            "a relay for nothing"
-        );
-        assert_eq!(
-            Measured::of(us(10), us(20), us(5)).bytes,
-            BOUNDS.0,
-            "a splice for nothing"
-        );
+    fn a_splice_saves_half_as_much_again_as_it_costs_at_the_threshold() {
+        // 100 µs for a splice; 252 KiB cost 189 µs relayed, and 63 µs spliced.
+        let measured = Measured::of(&round([10, 199], [110, 173]), 5);
+        assert_eq!(measured.splice, Duration::from_micros(100));
+        assert_eq!(measured.bytes, 100 * (252 << 10) / 126 * 3 / 2);
+        assert_eq!(measured.relay_mebibyte, Duration::from_micros(512));
+        assert_eq!(measured.rounds, 5);
+        let for_nothing = Measured::of(&round([10, 10], [20, 20]), 1);
+        assert_eq!(for_nothing.bytes, BOUNDS.1, "a relay for nothing");
+        let slower = Measured::of(&round([10, 100], [20, 200]), 1);
+        assert_eq!(slower.bytes, BOUNDS.1, "spliced bytes that cost more");
+        let free = Measured::of(&round([10, 100], [5, 5]), 1);
+        assert_eq!(free.bytes, BOUNDS.0, "a splice for nothing");
     }
 
     #[tokio::test]
-    async fn where_nothing_can_be_spliced_it_stays_as_it_is() {
+    async fn where_nothing_can_be_spliced_or_in_time_it_stays_as_it_is() {
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
         let threshold = Threshold::default();
-        assert!(measure(&splicer).await.is_err());
+        // Relayed for ever, so it is not spliced in time: as where the machine is busy.
+        let began = Instant::now();
+        let error = measure(&splicer, Duration::from_millis(20)).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(measure(&splicer, Duration::ZERO).await.is_err());
         threshold.measure(&splicer).await;
         assert_eq!(threshold.bytes(), UNMEASURED);
+    }
+
+    #[tokio::test]
+    async fn what_a_session_would_pass_is_passed() {
+        let mut bench = Bench::new().await.unwrap();
+        for length in [1, SHORT, LONG] {
+            bench.relay(length).await.unwrap();
+        }
     }
 }

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
+    http::Lead,
     upstream::same_family_first,
 };
 
@@ -33,6 +34,7 @@ pub struct Service {
     pub(super) open: AtomicU64,
     pub(super) refused: AtomicU64,
     counts: Counts,
+    lead: Lead,
 }
 
 /// A listener as `status` shows it.
@@ -71,6 +73,7 @@ impl Service {
         counts.keep_routes(route_names(&settings));
         Arc::new(Service {
             counts,
+            lead: Lead::default(),
             slots: Slots::new(settings.listener.max_connections),
             settings: RwLock::new(Arc::new(settings)),
             shared,
@@ -90,6 +93,20 @@ impl Service {
         self.slots.set_limit(settings.listener.max_connections);
         self.counts.keep_routes(route_names(&settings));
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// From which length on replies are spliced now, in bytes; of HTTP.
+    pub fn splice_from(&self) -> Option<u64> {
+        let settings = self.settings();
+        let c = &settings.listener;
+        let splices = c.protocol == Protocol::Http && c.splice != SplicePolicy::Never;
+        let measured = || self.shared.splice_from.bytes() + self.lead.bytes();
+        splices.then(|| c.splice_from.unwrap_or_else(measured))
+    }
+
+    /// How much of a reply is relayed before its splice takes hold.
+    pub fn lead(&self) -> &Lead {
+        &self.lead
     }
 
     /// The engine.
@@ -149,8 +166,7 @@ impl Service {
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
-            splice_from: (c.protocol == Protocol::Http && c.splice != SplicePolicy::Never)
-                .then(|| c.splice_from.unwrap_or_else(|| self.shared.splice_from.bytes())),
+            splice_from: self.splice_from(),
             connect_timeout: Period(c.connect_timeout).to_string(),
             open: self.open(),
             max_connections: c.max_connections,

@@ -48,6 +48,14 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
         "The limit of open connections, where there is one",
         limits,
     )?;
+    let from = named
+        .iter()
+        .filter_map(|(name, service)| Some(([("listener", name.as_str())], service.splice_from()? as f64)));
+    out.gauge(
+        "splice_from_bytes",
+        "From which length on replies are spliced now, where any are",
+        from,
+    )?;
     let ended = named.iter().flat_map(|(name, service)| {
         let ends = End::ALL.iter().zip(&service.counts().ended);
         ends.map(move |(end, n)| ([("listener", name.as_str()), ("end", end.as_str())], read(n)))

@@ -1,0 +1,84 @@
+//! A flow's name, for those who do not have the pair.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use tokio::sync::Notify;
+
+use crate::api::FlowId;
+
+/// Names the flow of a pair to others while [`crate::Splicer::splice`] has it: [`crate::Pair::with_handle`]. All clones are one.
+#[derive(Debug, Clone, Default)]
+pub struct FlowHandle(Arc<Named>);
+
+#[derive(Debug, Default)]
+struct Named {
+    /// 0: none yet; else one more than the number.
+    number: AtomicU64,
+    /// In the present call.
+    spliced: AtomicBool,
+    changed: Notify,
+}
+
+impl FlowHandle {
+    /// The flow; the last one, where there were several. `None` before the first call has begun.
+    pub fn id(&self) -> Option<FlowId> {
+        let number = self.0.number.load(Ordering::Acquire).checked_sub(1)?;
+        u32::try_from(number).ok().map(FlowId)
+    }
+
+    /// Returns once the pair is spliced: in the present call, or the next one that has this handle. For ever, where it is only
+    /// relayed; dropped, it has no effect.
+    pub async fn spliced(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.0.spliced.load(Ordering::Acquire) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// A call begins.
+    pub(crate) fn set(&self, id: FlowId) {
+        self.0.spliced.store(false, Ordering::Release);
+        self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
+    }
+
+    /// Segments go past the sockets from now on.
+    pub(crate) fn note_spliced(&self) {
+        self.0.spliced.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_for_a_splice_hears_of_this_one_and_not_of_the_last() {
+        let handle = FlowHandle::default();
+        assert_eq!(handle.id(), None);
+        handle.set(FlowId(0));
+        assert_eq!(handle.id(), Some(FlowId(0)));
+        let other = handle.clone();
+        let waits = tokio::spawn(async move { other.spliced().await });
+        yield_now().await;
+        assert!(!waits.is_finished());
+        handle.note_spliced();
+        waits.await.unwrap();
+        handle.spliced().await;
+        handle.set(FlowId(7));
+        let again = handle.clone();
+        let waits = tokio::spawn(async move { again.spliced().await });
+        yield_now().await;
+        assert!(!waits.is_finished(), "that was the call before");
+        handle.note_spliced();
+        waits.await.unwrap();
+    }
+}

@@ -1,0 +1,36 @@
+//! From which length on replies are spliced where the configuration leaves it to the daemon.
+
+use longsplice_tests::switch::{Backend, Mode, Switch, content};
+
+/// More than any threshold.
+const LONG: usize = 6 << 20;
+
+#[test]
+fn the_daemon_finds_it_and_counts_only_the_splices_of_others() {
+    let switch = Switch::new("threshold", Mode::Auto);
+    let server = Backend::start(&switch.net.server, switch.target());
+    let log = switch.daemon.log();
+    let measured = log.contains("a splice pays for replies");
+    // Whoever builds beside this test has all the time that it takes.
+    assert!(measured || log.contains("the machine is too busy"), "{log}");
+    let status = switch.daemon.status();
+    let from = status.listeners[0].splice_from.unwrap();
+    assert!(((16 + 64) << 10..=2 << 20).contains(&from), "{from}");
+    assert_eq!((status.spliced_total, status.unspliced_total), (0, 0), "{log}");
+    assert!(status.returned_total.is_empty(), "{status:?}");
+
+    let mut client = switch.connect();
+    for length in [10, 8_000, 60_000] {
+        assert!(client.get(&format!("/length/{length}")).body == content(length));
+    }
+    assert_eq!(switch.daemon.status().spliced_total, 0, "those were short");
+
+    client.send(format!("GET /halves/{LONG} HTTP/1.1\r\nHost: switch\r\n\r\n"));
+    client.read_until(b"\r\n\r\n").unwrap();
+    let mut body = client.read_exactly(LONG / 2).unwrap();
+    switch.daemon.wait_state(client.port(), &["dormant", "detached"]);
+    server.go_on();
+    body.extend(client.read_exactly(LONG - body.len()).unwrap());
+    assert!(body == content(LONG));
+    switch.assert_mode();
+}
