@@ -1,7 +1,7 @@
 //! A connection as a protocol handler gets it.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
@@ -31,6 +31,8 @@ pub struct Client {
     pub peer: SocketAddr,
     /// Where it connected to, likewise.
     pub local: SocketAddr,
+    /// Whether it is IPv4 on the wire, whatever the PROXY header says.
+    pub ipv4: bool,
     /// Read already, and not interpreted yet: to be read, or written to the server, before what the stream gives.
     pub early: Vec<u8>,
     /// What its ClientHello says, where one was read.
@@ -123,10 +125,11 @@ impl Client {
     /// It is not connected any more.
     pub fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-        let local = canonical(stream.local_addr()?);
+        let (peer, local) = (canonical(peer), canonical(stream.local_addr()?));
         Ok(Client {
             stream: Stream::Plain(stream),
-            peer: canonical(peer),
+            ipv4: peer.is_ipv4(),
+            peer,
             local,
             early: Vec::new(),
             hello: None,
@@ -185,6 +188,25 @@ impl AsyncWrite for Stream {
         }
     }
 
+    // Without this one only the first of the pieces would be written: a head would be a segment of its own.
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Stream::Plain(socket) => socket.is_write_vectored(),
+            Stream::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_flush(cx),
@@ -197,5 +219,29 @@ impl AsyncWrite for Stream {
             Stream::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Stream::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{io::AsyncReadExt, net::TcpListener};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn pieces_are_written_together() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, peer) = listener.accept().await.unwrap();
+        let mut client = Client::new(near, peer).unwrap();
+        assert!(client.ipv4 && client.stream.is_write_vectored());
+        let pieces = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+        let written = poll_fn(|cx| Pin::new(&mut client.stream).poll_write_vectored(cx, &pieces)).await;
+        assert_eq!(written.unwrap(), 8);
+        let mut got = [0; 8];
+        far.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"headbody");
     }
 }

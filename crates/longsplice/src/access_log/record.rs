@@ -28,7 +28,9 @@ pub struct AccessRecord {
     pub server: Option<String>,
     /// The flow, as `longsplice flows` shows it.
     pub flow: Option<FlowId>,
-    /// What was asked for, where it was read.
+    /// Whether it is a request of HTTP, or a connection of which none are read.
+    pub is_request: bool,
+    /// What was asked for, where it could be read and somebody wanted to know.
     pub request: Option<Request>,
     /// The status code that the client got (RFC 9110 section 15).
     pub status: Option<u16>,
@@ -158,6 +160,7 @@ impl AccessRecord {
             upstream: None,
             server: None,
             flow: None,
+            is_request: false,
             request: None,
             status: None,
             bytes_to_client: 0,

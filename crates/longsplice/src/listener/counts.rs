@@ -6,6 +6,7 @@ use std::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use prometheus_client::metrics::histogram::Histogram;
@@ -46,6 +47,36 @@ pub(crate) struct RouteCounts {
     pub(crate) classes: [AtomicU64; CLASSES.len()],
     pub(crate) duration: Histogram,
     pub(crate) first_byte: Histogram,
+}
+
+/// What is counted of a request or connection that is over; as in its [`AccessRecord`].
+#[derive(Debug)]
+pub(crate) struct Tally<'a> {
+    pub(crate) is_request: bool,
+    pub(crate) route: Option<&'a str>,
+    pub(crate) status: Option<u16>,
+    pub(crate) bytes_to_client: u64,
+    pub(crate) bytes_to_server: u64,
+    pub(crate) bytes_spliced: u64,
+    pub(crate) duration: Duration,
+    pub(crate) first_byte: Option<Duration>,
+    pub(crate) end: End,
+}
+
+impl<'a> From<&'a AccessRecord> for Tally<'a> {
+    fn from(record: &'a AccessRecord) -> Self {
+        Tally {
+            is_request: record.is_request,
+            route: record.route.as_deref(),
+            status: record.status,
+            bytes_to_client: record.bytes_to_client,
+            bytes_to_server: record.bytes_to_server,
+            bytes_spliced: record.bytes_spliced,
+            duration: record.duration,
+            first_byte: record.first_byte,
+            end: record.end,
+        }
+    }
 }
 
 impl Default for Counts {
@@ -91,27 +122,29 @@ impl Counts {
     }
 
     /// A request or connection is over.
-    pub(super) fn add(&self, record: &AccessRecord) {
+    pub(super) fn add(&self, tally: &Tally<'_>) {
         let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
-        count(&self.to_client, record.bytes_to_client);
-        count(&self.to_server, record.bytes_to_server);
-        count(&self.spliced, record.bytes_spliced);
-        if let Some(of_it) = self.ended.get(record.end as usize) {
+        count(&self.to_client, tally.bytes_to_client);
+        count(&self.to_server, tally.bytes_to_server);
+        if tally.bytes_spliced > 0 {
+            count(&self.spliced, tally.bytes_spliced);
+        }
+        if let Some(of_it) = self.ended.get(tally.end as usize) {
             count(of_it, 1);
         }
-        let seconds = record.duration.as_secs_f64();
-        if record.request.is_none() {
+        let seconds = tally.duration.as_secs_f64();
+        if !tally.is_request {
             return self.duration.observe(seconds);
         }
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         // A request of an earlier configuration may name a route that is gone.
-        let Some(route) = routes.get(record.route.as_deref().unwrap_or_default()) else {
+        let Some(route) = routes.get(tally.route.unwrap_or_default()) else {
             return;
         };
-        let class = usize::from(record.status.unwrap_or_default() / 100);
+        let class = usize::from(tally.status.unwrap_or_default() / 100);
         count(&route.classes[if class < CLASSES.len() { class } else { 0 }], 1);
         route.duration.observe(seconds);
-        if let Some(time) = record.first_byte {
+        if let Some(time) = tally.first_byte {
             route.first_byte.observe(time.as_secs_f64());
         }
     }
@@ -120,7 +153,6 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access_log::Request;
 
     #[test]
     fn routes_are_counted_that_the_configuration_has_and_no_others() {
@@ -128,7 +160,7 @@ mod tests {
         counts.keep_routes(["a", "b"].into_iter());
         let request = |route: &str, status| AccessRecord {
             route: Some(route.to_owned()),
-            request: Some(Request::default()),
+            is_request: true,
             status,
             bytes_to_client: 10,
             ..AccessRecord::new("web", "198.18.0.1:5".parse().unwrap())
@@ -140,7 +172,7 @@ mod tests {
             ("b", None),
             ("a", Some(999)),
         ] {
-            counts.add(&request(route, status));
+            counts.add(&Tally::from(&request(route, status)));
         }
         let classes = || -> Vec<(String, Vec<u64>)> {
             let of_one =
