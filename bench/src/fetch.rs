@@ -82,6 +82,8 @@ impl Load<'_> {
             });
         }
         if let Some(due) = &due {
+            // What is measured is requests, not how connections are made: those that are kept are there before the first is due.
+            due.ready(self.connections).await?;
             due.begin()?;
         }
         let mut times_us = Vec::new();
@@ -111,7 +113,8 @@ impl Load<'_> {
 /// When requests are due.
 #[derive(Debug)]
 struct Due {
-    start: Instant,
+    /// Set when it begins.
+    start: Cell<Instant>,
     period: Duration,
     /// How many there will be.
     most: u32,
@@ -119,23 +122,34 @@ struct Due {
     taken: Cell<u32>,
     /// One permit for each that is due.
     now: Arc<Semaphore>,
+    /// One permit for each connection that stands ready, or failed.
+    ready: Semaphore,
 }
 
 impl Due {
-    /// From now on, at equal distances.
+    /// From its beginning on, at equal distances.
     fn at_rate(rate: f64, duration: Duration) -> Due {
         Due {
-            start: Instant::now(),
+            start: Cell::new(Instant::now()),
             period: Duration::from_secs_f64(1.0 / rate),
             most: (rate * duration.as_secs_f64()) as u32,
             taken: Cell::new(0),
             now: Arc::new(Semaphore::new(0)),
+            ready: Semaphore::new(0),
         }
+    }
+
+    /// Waits until so many connections stand ready.
+    async fn ready(&self, connections: usize) -> Result<()> {
+        let connections = u32::try_from(connections)?;
+        drop(self.ready.acquire_many(connections).await?);
+        Ok(())
     }
 
     /// Gives the permits from a thread: the runtime's timers tick once a millisecond, a thread sleeps more precisely.
     fn begin(&self) -> Result<()> {
-        let (start, period, most, now) = (self.start, self.period, self.most, Arc::clone(&self.now));
+        self.start.set(Instant::now());
+        let (start, period, most, now) = (self.start.get(), self.period, self.most, Arc::clone(&self.now));
         let give = move || {
             for number in 1..=most {
                 thread::sleep((start + period * number).saturating_duration_since(Instant::now()));
@@ -156,7 +170,7 @@ impl Due {
         self.taken.set(number);
         // Whoever waits first gets the first: permits come in the order of the numbers.
         self.now.acquire().await.ok()?.forget();
-        Some(self.start + self.period * number)
+        Some(self.start.get() + self.period * number)
     }
 }
 
@@ -182,7 +196,12 @@ impl Worker {
     }
 
     async fn when_due(self, due: Rc<Due>) -> Result<Vec<f64>> {
-        let (mut stream, mut times) = (None, Vec::new());
+        let connected = match self.persistent {
+            true => self.connect().await.map(Some),
+            false => Ok(None),
+        };
+        due.ready.add_permits(1);
+        let (mut stream, mut times) = (connected?, Vec::new());
         while let Some(begun) = due.take().await {
             stream = self.exchange_in_time(stream).await?;
             times.push(begun.elapsed().as_secs_f64() * 1e6);
@@ -195,15 +214,17 @@ impl Worker {
         done.with_context(|| format!("no answer in {PATIENCE:?}"))?
     }
 
+    async fn connect(&self) -> Result<TcpStream> {
+        let stream = TcpStream::connect(self.at).await.context("connect")?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
     /// A request and its answer; answers the connection, if it can be used again.
     async fn exchange(&self, stream: Option<TcpStream>) -> Result<Option<TcpStream>> {
         let mut stream = match stream {
             Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect(self.at).await.context("connect")?;
-                stream.set_nodelay(true)?;
-                stream
-            }
+            None => self.connect().await?,
         };
         stream.write_all(&self.request).await.context("send a request")?;
         let mut left = self.head(&stream).await?;

@@ -31,6 +31,8 @@ pub struct Client {
     pub peer: SocketAddr,
     /// Where it connected to, likewise.
     pub local: SocketAddr,
+    /// Whether it is IPv4 on the wire, whatever the PROXY header says.
+    pub ipv4: bool,
     /// Read already, and not interpreted yet: to be read, or written to the server, before what the stream gives.
     pub early: Vec<u8>,
     /// What its ClientHello says, where one was read.
@@ -123,10 +125,11 @@ impl Client {
     /// It is not connected any more.
     pub fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-        let local = canonical(stream.local_addr()?);
+        let (peer, local) = (canonical(peer), canonical(stream.local_addr()?));
         Ok(Client {
             stream: Stream::Plain(stream),
-            peer: canonical(peer),
+            ipv4: peer.is_ipv4(),
+            peer,
             local,
             early: Vec::new(),
             hello: None,
@@ -185,15 +188,15 @@ impl AsyncWrite for Stream {
         }
     }
 
-    // By default only the first piece would be written: a head and its body would be two segments, and two system calls.
+    // Without this one only the first of the pieces would be written: a head would be a segment of its own.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
+        pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, bufs),
-            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+            Stream::Plain(socket) => Pin::new(socket).poll_write_vectored(cx, pieces),
+            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, pieces),
         }
     }
 
@@ -221,17 +224,24 @@ impl AsyncWrite for Stream {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::AsyncWriteExt, net::TcpListener};
+    use std::future::poll_fn;
+
+    use tokio::{io::AsyncReadExt, net::TcpListener};
 
     use super::*;
 
     #[tokio::test]
-    async fn a_head_and_its_body_are_written_in_one_call() {
+    async fn pieces_are_written_together() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let far = TcpStream::connect(listener.local_addr().unwrap());
-        let (far, near) = tokio::join!(far, listener.accept());
-        let (mut stream, _far) = (Stream::Plain(near.unwrap().0), far.unwrap());
-        let written = stream.write_vectored(&[IoSlice::new(b"head"), IoSlice::new(b"body")]);
-        assert_eq!(written.await.unwrap(), 8);
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, peer) = listener.accept().await.unwrap();
+        let mut client = Client::new(near, peer).unwrap();
+        assert!(client.ipv4 && client.stream.is_write_vectored());
+        let pieces = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+        let written = poll_fn(|cx| Pin::new(&mut client.stream).poll_write_vectored(cx, &pieces)).await;
+        assert_eq!(written.unwrap(), 8);
+        let mut got = [0; 8];
+        far.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"headbody");
     }
 }

@@ -33,7 +33,7 @@ pub use fields::{Field, Fields};
 pub use framing::Body;
 pub use reply::ReplyHead;
 pub use request::{RequestHead, RequestKind};
-pub use scan::{Found, Scan};
+pub use scan::{Found, Scan, Scanned};
 pub use target::Target;
 
 /// A version of HTTP that is spoken here. Others are answered with 505 (RFC 9110 section 15.6.6).

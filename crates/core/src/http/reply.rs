@@ -1,9 +1,7 @@
 //! The head of a reply.
 
-use memchr::memchr;
-
 use super::{
-    Body, Fields, Found, HeadError, Limits, Persistence, RequestKind, Scan, Version, connection::Options,
+    Body, Fields, HeadError, Limits, Persistence, RequestKind, Scan, Scanned, Version, connection::Options,
     framing::Framing,
 };
 
@@ -27,12 +25,26 @@ impl<'b> ReplyHead<'b> {
     /// What is wrong with it: a 502 for the client, and the server's connection is to be closed. `bytes` that are not exactly
     /// one head are a [`HeadError::StartLine`].
     pub fn parse(bytes: &'b [u8], request: RequestKind, limits: &Limits) -> Result<ReplyHead<'b>, HeadError> {
-        if Scan::reply().find(bytes, limits)? != Found::Head(bytes.len()) {
-            return Err(HeadError::StartLine);
-        }
-        let end = memchr(b'\n', bytes).ok_or(HeadError::StartLine)?;
-        let (version, status, reason) = status_line(&bytes[..end - 1])?;
-        let fields = Fields::parse(&bytes[end + 1..], limits)?;
+        let mut scan = Scan::reply();
+        scan.find(bytes, limits)?;
+        let scanned = scan.scanned().ok_or(HeadError::StartLine)?;
+        ReplyHead::read(bytes, scanned, request, limits)
+    }
+
+    /// The same of a head that was looked for already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was given, and
+    /// what it found.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(
+        bytes: &'b [u8],
+        scanned: Scanned,
+        request: RequestKind,
+        limits: &Limits,
+    ) -> Result<ReplyHead<'b>, HeadError> {
+        let (first, fields) = scanned.lines(false, bytes).ok_or(HeadError::StartLine)?;
+        let (version, status, reason) = status_line(first)?;
+        let fields = Fields::parse(fields, limits)?;
         let framing = Framing::of(&fields, version)?;
         if status == 101 && !request.upgrades {
             return Err(HeadError::UnaskedSwitch);

@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr;
-
 use super::{
-    Authority, Body, Fields, Found, HeadError, Limits, Persistence, Scan, Target, Version,
+    Authority, Body, Fields, HeadError, Limits, Persistence, Scan, Scanned, Target, Version,
     connection::Options, cookie, fields::Known, framing::Framing, path, text,
 };
 
@@ -53,17 +51,22 @@ impl<'b> RequestHead<'b> {
     /// What is wrong with it, and by [`HeadError::status`] what the client is to be answered. `bytes` that are not exactly one
     /// head are a [`HeadError::StartLine`].
     pub fn parse(bytes: &'b [u8], limits: &Limits) -> Result<RequestHead<'b>, HeadError> {
-        if Scan::request().find(bytes, limits)? != Found::Head(bytes.len()) {
-            return Err(HeadError::StartLine);
-        }
-        let mut raw = bytes;
-        while let [b'\r', b'\n', rest @ ..] = raw {
-            raw = rest;
-        }
-        let end = memchr(b'\n', raw).ok_or(HeadError::StartLine)?;
-        let (method, raw_target, version) = request_line(&raw[..end - 1])?;
+        let mut scan = Scan::request();
+        scan.find(bytes, limits)?;
+        RequestHead::read(bytes, scan.scanned().ok_or(HeadError::StartLine)?, limits)
+    }
+
+    /// The same of a head that was looked for already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was given, and
+    /// what it found.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(bytes: &'b [u8], scanned: Scanned, limits: &Limits) -> Result<RequestHead<'b>, HeadError> {
+        let (first, fields) = scanned.lines(true, bytes).ok_or(HeadError::StartLine)?;
+        let raw = bytes.get(scanned.start()..).unwrap_or_default();
+        let (method, raw_target, version) = request_line(first)?;
         let target = Target::parse(raw_target.as_bytes(), method)?;
-        let fields = Fields::parse(&raw[end + 1..], limits)?;
+        let fields = Fields::parse(fields, limits)?;
         if method == "CONNECT" {
             return Err(HeadError::Connect);
         }

@@ -21,12 +21,46 @@ pub enum Found {
     Http2,
 }
 
+/// A head whose end a [`Scan`] has found, so that nobody has to look for it again: [`RequestHead::read`](super::RequestHead::read),
+/// [`ReplyHead::read`](super::ReplyHead::read).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scanned {
+    is_request: bool,
+    start: usize,
+    fields: usize,
+    length: usize,
+}
+
+impl Scanned {
+    /// How many bytes are the head, with its empty line, and with empty lines before a request.
+    pub fn length(self) -> usize {
+        self.length
+    }
+
+    /// The first line without its end, and the field lines with the empty one, of the bytes it was found in; `None`: they are others.
+    pub(super) fn lines(self, is_request: bool, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+        let is_it =
+            self.is_request == is_request && bytes.len() == self.length && bytes.ends_with(b"\r\n\r\n");
+        let (first, fields) = bytes.split_at_checked(self.fields).filter(|_| is_it)?;
+        Some((first.get(self.start..)?.strip_suffix(b"\r\n")?, fields))
+    }
+
+    /// Where the first line begins.
+    pub(super) fn start(self) -> usize {
+        self.start
+    }
+}
+
 /// Looks for the end of one head while it comes in, and looks at each byte once.
 #[derive(Debug, Clone)]
 pub struct Scan {
     is_request: bool,
-    /// Where the first line begins.
+    /// Where the first line begins, …
     start: usize,
+    /// … and the second one.
+    fields: usize,
+    /// Where the head ends, once that was found.
+    end: Option<usize>,
     /// Where the line begins that is not whole yet, …
     line: usize,
     /// … and what of it is known to have no line feed.
@@ -41,6 +75,8 @@ impl Scan {
         Scan {
             is_request: true,
             start: 0,
+            fields: 0,
+            end: None,
             line: 0,
             seen: 0,
             lines: 0,
@@ -68,7 +104,9 @@ impl Scan {
     /// A bare line feed, a first byte that no head has, or more than the limits allow.
     pub fn find(&mut self, bytes: &[u8], limits: &Limits) -> Result<Found, HeadError> {
         loop {
-            self.check_first(bytes)?;
+            if self.lines == 0 {
+                self.check_first(bytes)?;
+            }
             let unseen = bytes.get(self.seen..).unwrap_or_default();
             let Some(feed) = memchr(b'\n', unseen).map(|i| self.seen + i) else {
                 self.seen = bytes.len();
@@ -88,7 +126,10 @@ impl Scan {
             }
             self.line = self.seen;
             if !line.is_empty() {
-                self.check_first_line(line)?;
+                if self.lines == 0 {
+                    self.check_first_line(line)?;
+                    self.fields = self.seen;
+                }
                 self.lines += 1;
                 if self.lines - 1 > limits.fields {
                     return Err(HeadError::TooManyFields);
@@ -97,9 +138,28 @@ impl Scan {
             }
             return Ok(match self.preface(bytes) {
                 Some(found) => found,
-                None => Found::Head(self.seen),
+                None => {
+                    self.end = Some(self.seen);
+                    Found::Head(self.seen)
+                }
             });
         }
+    }
+
+    /// The head that [`Scan::find`] found; `None` before.
+    pub fn scanned(&self) -> Option<Scanned> {
+        let &Scan {
+            is_request,
+            start,
+            fields,
+            ..
+        } = self;
+        self.end.map(|length| Scanned {
+            is_request,
+            start,
+            fields,
+            length,
+        })
     }
 
     fn pass_empty_line(&mut self) -> Result<(), HeadError> {
@@ -123,9 +183,6 @@ impl Scan {
 
     /// Who speaks another protocol in lines is not waited for either: SMTP, SSH.
     fn check_first_line(&self, line: &[u8]) -> Result<(), HeadError> {
-        if self.lines > 0 {
-            return Ok(());
-        }
         let version = match self.is_request {
             true => line.rsplit(|b| *b == b' ').next().unwrap_or_default(),
             false => line,

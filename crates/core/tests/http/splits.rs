@@ -1,6 +1,6 @@
 //! Bytes come in whatever pieces the network makes.
 
-use longsplice_core::http::{Found, HeadError, Limits, Scan};
+use longsplice_core::http::{Found, HeadError, Limits, ReplyHead, RequestHead, RequestKind, Scan};
 
 use crate::crlf;
 
@@ -52,6 +52,43 @@ fn a_reply_is_found_at_every_split() {
             "{cut}"
         );
     }
+}
+
+#[test]
+fn what_a_scan_has_found_is_read_without_a_second_look_and_no_other_bytes_are() {
+    let limits = Limits::default();
+    let found = |mut scan: Scan, bytes: &[u8], cut: usize| {
+        let _ = scan.find(&bytes[..cut], &limits);
+        let _ = scan.find(bytes, &limits);
+        scan.scanned()
+    };
+    let request = crlf("\n\nPOST /a?b HTTP/1.1\nHost: h\nContent-Length: 9\n\n");
+    let reply = crlf("HTTP/1.1 200 OK\nContent-Length: 2\n\n");
+    for cut in 0..request.len() {
+        let scanned = found(Scan::request(), &request, cut).unwrap();
+        assert_eq!(scanned.length(), request.len());
+        let read = RequestHead::read(&request, scanned, &limits).unwrap();
+        let parsed = RequestHead::parse(&request, &limits).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{parsed:?}"), "{cut}");
+        assert_eq!(read.raw(), &request[4..]);
+    }
+    for cut in 0..reply.len() {
+        let scanned = found(Scan::reply(), &reply, cut).unwrap();
+        let read = ReplyHead::read(&reply, scanned, RequestKind::USUAL, &limits).unwrap();
+        let parsed = ReplyHead::parse(&reply, RequestKind::USUAL, &limits).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{parsed:?}"), "{cut}");
+    }
+    assert_eq!(found(Scan::request(), &request[..request.len() - 1], 0), None);
+    let (asked, answered) = (
+        found(Scan::request(), &request, 0).unwrap(),
+        found(Scan::reply(), &reply, 0).unwrap(),
+    );
+    let whole = [&request[..], b"x"].concat();
+    for bytes in [&whole[..], &request[..request.len() - 1], &reply, b""] {
+        assert!(RequestHead::read(bytes, asked, &limits).is_err());
+    }
+    assert!(RequestHead::read(&reply, answered, &limits).is_err());
+    assert!(ReplyHead::read(&request, asked, RequestKind::USUAL, &limits).is_err());
 }
 
 #[test]

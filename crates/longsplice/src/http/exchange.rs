@@ -6,7 +6,7 @@ use std::{
     task::{Poll, ready},
 };
 
-use longsplice_core::http::{Found, HeadError, Scan, Version};
+use longsplice_core::http::{HeadError, Limits, Persistence, Scan, Scanned, Version};
 use longsplice_engine::Side;
 use tokio::{io::Interest, time::Instant};
 
@@ -20,7 +20,11 @@ use super::{
     session::{Session, reset},
     wire::Wire,
 };
-use crate::{access_log::End, client::Stream, upstream::Failure};
+use crate::{
+    access_log::End,
+    client::Stream,
+    upstream::{Failure, Reuse},
+};
 
 /// Why there is no reply.
 #[derive(Debug)]
@@ -56,10 +60,14 @@ impl Session<'_> {
         to: Goal,
     ) -> Option<Wire<Stream>> {
         // What cannot be sent twice must not meet a dead connection.
-        let mut fresh = request.whole.is_none();
+        let mut reuse = match (request.whole, request.is_idempotent) {
+            (None, _) => Reuse::No,
+            (Some(_), false) => Reuse::Asked,
+            (Some(_), true) => Reuse::Unheard,
+        };
         let mut tried = Vec::new();
         loop {
-            let lease = match self.lease(&client, &to, fresh, &tried).await {
+            let lease = match self.lease(&client, &to, reuse, &tried).await {
                 Ok(Ok(lease)) => lease,
                 Err(Late) => {
                     self.over(End::Reset);
@@ -78,11 +86,11 @@ impl Session<'_> {
             };
             let mut at = AtServer::new(lease, request.body);
             self.tell_server(&at);
-            at.reused &= !fresh;
+            at.reused &= reuse != Reuse::No;
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
                 Err(Failed::Stale) => {
-                    fresh = true;
+                    reuse = Reuse::No;
                     continue;
                 }
                 Err(Failed::Server(Failure::Closed, why))
@@ -97,7 +105,7 @@ impl Session<'_> {
                     );
                     at.tenure.failed(Failure::Closed);
                     tried.push(at.tenure.server().id());
-                    fresh = true;
+                    reuse = Reuse::No;
                     continue;
                 }
                 Err(failed) => failed,
@@ -183,13 +191,13 @@ impl Session<'_> {
                 }
                 Err(Late) => return Err(Failed::SlowBody),
             }
-            while let Found::Head(length) = scan
-                .find(at.wire.buffer.data(), &self.limits)
-                .map_err(malformed)?
-            {
-                let reply = self.understand(length, request, to, at).map_err(malformed)?;
+            while let Some(scanned) = found(&mut scan, at.wire.buffer.data(), &self.limits)? {
+                let reply = self.understand(scanned, request, to, at).map_err(malformed)?;
                 if !reply.is_interim {
-                    return Ok(reply);
+                    return match is_of_an_idle_connection(&reply, request, at) {
+                        true => Err(Failed::Stale),
+                        false => Ok(reply),
+                    };
                 }
                 self.pass_interim(client, request, at, &reply).await?;
                 scan = Scan::reply();
@@ -208,11 +216,12 @@ impl Session<'_> {
         let bytes = client.buffer.data();
         let body = bytes.get(request.length..).unwrap_or_default();
         let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
-        let head = request.head.bytes(bytes);
-        self.note(|told| told.sent_server(head.len() as u64));
+        let (first, second) = request.head.and_body(bytes, request.length, ready);
+        let written = first.len() + second.len();
+        self.note(|told| told.sent_server((written - ready) as u64));
         self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
-        self.pace.charge(Side::Client, (head.len() + ready) as u64);
-        let write = at.wire.write_both(head, body.get(..ready).unwrap_or_default());
+        self.pace.charge(Side::Client, written as u64);
+        let write = at.wire.write_both(first, second);
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
             Ok(Ok(())) => at.upload.wrote_ready(),
@@ -268,6 +277,16 @@ impl Session<'_> {
     }
 }
 
+/// Whether it is no reply to this request, but what a server says when it closes a connection that was idle too long
+/// (RFC 9110 section 15.5.9).
+fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> bool {
+    reply.status == 408
+        && reply.server == Persistence::Close
+        && at.reused
+        && request.is_idempotent
+        && at.kept > 0
+}
+
 /// The server's connection ended before its reply was there.
 fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
     match at.reused && may_send_again(request, at) {
@@ -293,6 +312,11 @@ fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) ->
 fn no_reply() -> OwnAnswer {
     let why = "the server closed the connection without a reply";
     OwnAnswer::new(502, End::ServerClosed, why)
+}
+
+fn found(scan: &mut Scan, bytes: &[u8], limits: &Limits) -> Result<Option<Scanned>, Failed> {
+    scan.find(bytes, limits).map_err(malformed)?;
+    Ok(scan.scanned())
 }
 
 fn malformed(error: HeadError) -> Failed {

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, future::poll_fn, task::Poll};
 
 use longsplice_core::http::{
-    Body, HeadError, Persistence, ReplyHead,
+    Body, HeadError, Persistence, ReplyHead, Scanned,
     rewrite::{self, SetCookie, ToClient},
 };
 use longsplice_engine::Side;
@@ -45,16 +45,17 @@ impl Reply {
 }
 
 impl Session<'_> {
-    /// Reads the head that the first `length` bytes of the server's buffer are.
+    /// Reads the head that was found at the front of the server's buffer.
     pub(super) fn understand(
         &self,
-        length: usize,
+        scanned: Scanned,
         request: &Request,
         to: &Goal,
         at: &AtServer,
     ) -> Result<Reply, HeadError> {
+        let length = scanned.length();
         let bytes = at.wire.buffer.data().get(..length).unwrap_or_default();
-        let head = ReplyHead::parse(bytes, request.kind, &self.limits)?;
+        let head = ReplyHead::read(bytes, scanned, request.kind, &self.limits)?;
         if !head.is_interim() {
             at.tenure.answered(head.status(), at.sent_at.elapsed());
         }
@@ -140,18 +141,19 @@ impl Session<'_> {
             // A process that dies must not make it look finished. (What is short goes at once, or not at all.)
             reset_on_close(&client, true);
         }
-        let head = reply.bytes(at.wire.buffer.data());
+        let (first, second) = reply.head.and_body(at.wire.buffer.data(), reply.length, ready);
+        let written = first.len() + second.len();
         let limit = self.settings.listener.http.body_timeout;
         let begun = match self.paced(Side::Server).await {
             Ok(()) => {
-                let begin = client.write_both(head, behind.get(..ready).unwrap_or_default());
+                let begin = client.write_both(first, second);
                 self.clock.within(limit, begin).await
             }
             Err(late) => Err(late),
         };
-        self.pace.charge(Side::Server, (head.len() + ready) as u64);
+        self.pace.charge(Side::Server, written as u64);
         self.note(|told| {
-            told.sent_client(head.len() as u64);
+            told.sent_client((written - ready) as u64);
             told.sent_server(at.upload.passed());
         });
         let carried = match begun {

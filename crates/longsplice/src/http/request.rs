@@ -4,7 +4,7 @@ use std::{borrow::Cow, io, ops::Range, sync::Arc};
 
 use longsplice_core::{
     http::{
-        Body, Found, Persistence, RequestHead, RequestKind, Scan,
+        Body, Found, Persistence, RequestHead, RequestKind, Scan, Scanned,
         rewrite::{self, ToServer},
     },
     route::Facts,
@@ -43,7 +43,7 @@ pub(super) struct Request {
 /// A head as it is sent on.
 #[derive(Debug)]
 pub(super) enum Head {
-    /// As it came: there in the buffer.
+    /// As it came: there in the buffer, up to the end of the head that was read.
     Same(Range<usize>),
     /// With changes.
     New(Vec<u8>),
@@ -82,17 +82,19 @@ pub(super) enum Unread {
 }
 
 impl Session<'_> {
-    /// Reads until a head is there; its length.
-    pub(super) async fn read_head(&mut self, client: &mut Wire<Stream>) -> Result<usize, Unread> {
+    /// Reads until a head is there; where it ends.
+    pub(super) async fn read_head(&mut self, client: &mut Wire<Stream>) -> Result<Scanned, Unread> {
         let mut scan = Scan::request();
         let mut deadline = None;
         loop {
             if !client.buffer.is_empty() {
                 match scan.find(client.buffer.data(), &self.limits) {
-                    Ok(Found::Head(length)) => return Ok(length),
-                    Ok(Found::NeedMore) => {}
                     Ok(Found::Http2) => return Err(Unread::Refused(Refusal::http2())),
+                    Ok(Found::Head(_) | Found::NeedMore) => {}
                     Err(error) => return Err(Unread::Refused(error.into())),
+                }
+                if let Some(scanned) = scan.scanned() {
+                    return Ok(scanned);
                 }
             }
             let read = match self.requests > 0 && !scan.has_begun() {
@@ -134,10 +136,11 @@ impl Session<'_> {
         }
     }
 
-    /// Decides what becomes of the request whose head is the first `length` bytes.
-    pub(super) fn decide(&mut self, client: &Wire<Stream>, length: usize) -> Decision {
+    /// Decides what becomes of the request whose head was found at the front of the buffer.
+    pub(super) fn decide(&mut self, client: &Wire<Stream>, scanned: Scanned) -> Decision {
+        let length = scanned.length();
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
-        let head = match RequestHead::parse(bytes, &self.limits) {
+        let head = match RequestHead::read(bytes, scanned, &self.limits) {
             Ok(head) => head,
             Err(error) => {
                 self.tell(None);
@@ -147,8 +150,9 @@ impl Session<'_> {
         self.tell(Some(&head));
         let settings = Arc::clone(&self.settings);
         let facts = Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head));
-        let (route, destination) = settings.decide(&facts);
-        let (upstream, goal) = match destination {
+        let taken = settings.listener.routes.decide(&facts);
+        let route = taken.map(|(_, route)| route);
+        let (upstream, goal) = match settings.destination(route) {
             Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
             Destination::Original => (None, Ok(Goal::Original)),
             Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
@@ -171,7 +175,7 @@ impl Session<'_> {
                     .flatten(),
             });
         }
-        self.note(|told| told.routed(route, upstream.map(|u| u.name())));
+        self.note(|told| told.routed(taken.map(|(number, _)| number)));
         let request = self.request(&head, length, client.buffer.len());
         match goal {
             Ok(goal) => Decision::Forward(request, goal),
@@ -222,6 +226,21 @@ impl Head {
         match self {
             Head::Same(range) => buffer.get(range.clone()).unwrap_or_default(),
             Head::New(bytes) => bytes,
+        }
+    }
+
+    /// The same with the first `ready` bytes behind the head that was read, as pieces to be written: one, where both stand there
+    /// together.
+    pub(super) fn and_body<'b>(
+        &'b self,
+        buffer: &'b [u8],
+        length: usize,
+        ready: usize,
+    ) -> (&'b [u8], &'b [u8]) {
+        let end = length.saturating_add(ready);
+        match self {
+            Head::Same(range) => (buffer.get(range.start..end).unwrap_or_default(), &[]),
+            Head::New(bytes) => (bytes, buffer.get(length..end).unwrap_or_default()),
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::{net::TcpStream, time::Instant};
 use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
 use crate::{
     client::Stream,
-    upstream::{Ask, Lease, ServerId, Tenure, Unavailable},
+    upstream::{Ask, Lease, Reuse, ServerId, Tenure, Unavailable},
 };
 
 /// A leased connection and what has passed over it.
@@ -47,12 +47,12 @@ impl AtServer {
 }
 
 impl Session<'_> {
-    /// A connection for a request, a new one if it must not be dead; to none of the servers `not`.
+    /// A connection for a request, to none of the servers `not`.
     pub(super) async fn lease(
         &mut self,
         client: &Wire<Stream>,
         to: &Goal,
-        fresh: bool,
+        reuse: Reuse,
         not: &[ServerId],
     ) -> Result<Result<Lease, Unavailable>, Late> {
         let settings = Arc::clone(&self.settings);
@@ -68,10 +68,11 @@ impl Session<'_> {
             client: client.stream.socket(),
             peer: self.peer,
             local: self.local,
+            ipv4: self.ipv4,
             source: settings.listener.source(),
             key,
             sticky,
-            fresh,
+            reuse,
             not,
         };
         let splicer = self.service.splicer();
@@ -85,6 +86,6 @@ impl Session<'_> {
             decided.server = Some(server.clone());
             self.open.decide(Some(decided.clone()));
         }
-        self.note(|told| told.at_server(server.name().to_owned()));
+        self.note(|told| told.at_server(server));
     }
 }

@@ -40,6 +40,8 @@ pub(super) struct Session<'a> {
     pub(super) pace: Pace,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
+    /// Whether the client's connection is IPv4 on the wire.
+    pub(super) ipv4: bool,
     pub(super) hello: Option<Hello>,
     pub(super) https: bool,
     /// Requests so far, with the one that is served.
@@ -64,6 +66,7 @@ pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
         pace: Pace::new(settings.listener.rate_limit),
         peer: client.peer,
         local: client.local,
+        ipv4: client.ipv4,
         https: !client.stream.is_plain(),
         hello: client.hello,
         requests: 0,
@@ -132,8 +135,8 @@ impl Session<'_> {
     async fn serve_one(&mut self, mut client: Wire<Stream>) -> Option<Wire<Stream>> {
         let read = self.read_head(&mut client).await;
         self.requests += 1;
-        let length = match read {
-            Ok(length) => length,
+        let scanned = match read {
+            Ok(scanned) => scanned,
             Err(Unread::Ended(why)) => {
                 tracing::trace!(peer = %self.peer, why, "no further request");
                 if self.clock.is_told() {
@@ -149,7 +152,7 @@ impl Session<'_> {
         };
         self.settings = self.service.settings();
         self.pace.set_limit(self.settings.listener.rate_limit);
-        match self.decide(&client, length) {
+        match self.decide(&client, scanned) {
             Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
             Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
             Decision::Refuse(refusal) => {

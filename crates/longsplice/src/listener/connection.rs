@@ -16,6 +16,9 @@ use crate::{
     http,
 };
 
+/// What a connection's task may take in memory, in bytes. Each has one, idle ones too: what is large and rare is boxed.
+const TASK: usize = 12 << 10;
+
 /// Serves the connection in a task of its own, which gives its places back at its end.
 pub(super) fn spawn(
     client: TcpStream,
@@ -26,7 +29,9 @@ pub(super) fn spawn(
 ) {
     service.counts().accepted.fetch_add(1, Ordering::Relaxed);
     let open = Open::new(service, slot, descriptors);
-    tokio::spawn(serve(client, peer, open));
+    let task = serve(client, peer, open);
+    debug_assert!(size_of_val(&task) <= TASK, "{} bytes", size_of_val(&task));
+    tokio::spawn(task);
 }
 
 /// Resets a connection that there is no place for.

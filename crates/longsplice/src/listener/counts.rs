@@ -40,36 +40,6 @@ pub(crate) struct Counts {
     routes: RwLock<HashMap<String, Arc<RouteCounts>>>,
 }
 
-/// What is counted of a request, or of a connection of which no requests are read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Weight<'a> {
-    pub(super) route: Option<&'a str>,
-    pub(super) is_request: bool,
-    pub(super) status: Option<u16>,
-    pub(super) to_server: u64,
-    pub(super) to_client: u64,
-    pub(super) spliced: u64,
-    pub(super) duration: Duration,
-    pub(super) first_byte: Option<Duration>,
-    pub(super) end: End,
-}
-
-impl<'a> Weight<'a> {
-    pub(super) fn of(record: &'a AccessRecord) -> Weight<'a> {
-        Weight {
-            route: record.route.as_deref(),
-            is_request: record.is_request,
-            status: record.status,
-            to_server: record.bytes_to_server,
-            to_client: record.bytes_to_client,
-            spliced: record.bytes_spliced,
-            duration: record.duration,
-            first_byte: record.first_byte,
-            end: record.end,
-        }
-    }
-}
-
 /// Of the requests that a route takes.
 #[derive(Debug)]
 pub(crate) struct RouteCounts {
@@ -77,6 +47,36 @@ pub(crate) struct RouteCounts {
     pub(crate) classes: [AtomicU64; CLASSES.len()],
     pub(crate) duration: Histogram,
     pub(crate) first_byte: Histogram,
+}
+
+/// What is counted of a request or connection that is over; as in its [`AccessRecord`].
+#[derive(Debug)]
+pub(crate) struct Tally<'a> {
+    pub(crate) is_request: bool,
+    pub(crate) route: Option<&'a str>,
+    pub(crate) status: Option<u16>,
+    pub(crate) bytes_to_client: u64,
+    pub(crate) bytes_to_server: u64,
+    pub(crate) bytes_spliced: u64,
+    pub(crate) duration: Duration,
+    pub(crate) first_byte: Option<Duration>,
+    pub(crate) end: End,
+}
+
+impl<'a> From<&'a AccessRecord> for Tally<'a> {
+    fn from(record: &'a AccessRecord) -> Self {
+        Tally {
+            is_request: record.is_request,
+            route: record.route.as_deref(),
+            status: record.status,
+            bytes_to_client: record.bytes_to_client,
+            bytes_to_server: record.bytes_to_server,
+            bytes_spliced: record.bytes_spliced,
+            duration: record.duration,
+            first_byte: record.first_byte,
+            end: record.end,
+        }
+    }
 }
 
 impl Default for Counts {
@@ -122,27 +122,29 @@ impl Counts {
     }
 
     /// A request or connection is over.
-    pub(super) fn add(&self, weight: &Weight<'_>) {
+    pub(super) fn add(&self, tally: &Tally<'_>) {
         let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
-        count(&self.to_client, weight.to_client);
-        count(&self.to_server, weight.to_server);
-        count(&self.spliced, weight.spliced);
-        if let Some(of_it) = self.ended.get(weight.end as usize) {
+        count(&self.to_client, tally.bytes_to_client);
+        count(&self.to_server, tally.bytes_to_server);
+        if tally.bytes_spliced > 0 {
+            count(&self.spliced, tally.bytes_spliced);
+        }
+        if let Some(of_it) = self.ended.get(tally.end as usize) {
             count(of_it, 1);
         }
-        let seconds = weight.duration.as_secs_f64();
-        if !weight.is_request {
+        let seconds = tally.duration.as_secs_f64();
+        if !tally.is_request {
             return self.duration.observe(seconds);
         }
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         // A request of an earlier configuration may name a route that is gone.
-        let Some(route) = routes.get(weight.route.unwrap_or_default()) else {
+        let Some(route) = routes.get(tally.route.unwrap_or_default()) else {
             return;
         };
-        let class = usize::from(weight.status.unwrap_or_default() / 100);
+        let class = usize::from(tally.status.unwrap_or_default() / 100);
         count(&route.classes[if class < CLASSES.len() { class } else { 0 }], 1);
         route.duration.observe(seconds);
-        if let Some(time) = weight.first_byte {
+        if let Some(time) = tally.first_byte {
             route.first_byte.observe(time.as_secs_f64());
         }
     }
@@ -170,7 +172,7 @@ mod tests {
             ("b", None),
             ("a", Some(999)),
         ] {
-            counts.add(&Weight::of(&request(route, status)));
+            counts.add(&Tally::from(&request(route, status)));
         }
         let classes = || -> Vec<(String, Vec<u64>)> {
             let of_one =

@@ -12,7 +12,7 @@ use std::{
 
 use longsplice_engine::{FlowEnd, FlowEnded};
 
-use super::{Decided, KeptFacts, Service, counts::Weight};
+use super::{Decided, KeptFacts, Service, Tally};
 use crate::{
     access_log::{AccessRecord, End},
     config::{ListenerConfig, Protocol},
@@ -254,13 +254,13 @@ impl LeftFlow {
                 let how = how(record.end);
                 common.service.finished(record.ended(whole.began, how));
             }
-            Kept::Counts(counts) => common.service.counts().add(&Weight {
+            Kept::Counts(counts) => common.service.counts().add(&Tally {
                 route: common.names.route.as_deref(),
                 is_request: common.is_http(),
                 status: counts.status(),
-                to_server: u64::from(counts.to_server) + to_server,
-                to_client: u64::from(counts.to_client) + to_client,
-                spliced,
+                bytes_to_server: u64::from(counts.to_server) + to_server,
+                bytes_to_client: u64::from(counts.to_client) + to_client,
+                bytes_spliced: spliced,
                 duration: counts.began(common.made).elapsed(),
                 first_byte: counts.first_byte(),
                 end: how(counts.why),

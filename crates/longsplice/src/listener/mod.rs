@@ -22,7 +22,7 @@ use longsplice_engine::Splicer;
 use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
-pub(crate) use counts::CLASSES;
+pub(crate) use counts::{CLASSES, Tally};
 pub use facts::{KeptFacts, MAX_KEPT};
 pub(crate) use forward::Carried;
 pub use open::{Decided, Open};

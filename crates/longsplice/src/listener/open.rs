@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Instant,
 };
@@ -142,7 +141,8 @@ impl Open {
     /// As there.
     pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         let splicer = self.service.splicer();
-        let mut call = pin!(splicer.splice(pair.into().with_handle(&self.shown.flow), until));
+        // 12 KB, which connections that only have short replies need not have.
+        let mut call = Box::pin(splicer.splice(pair.into().with_handle(&self.shown.flow), until));
         tokio::select! {
             // First: it is under its number from its first step on.
             biased;

@@ -11,11 +11,7 @@ use std::{
 use longsplice_engine::{Splicer, policy::SplicePolicy};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Settings, Shared,
-    counts::{Counts, Weight},
-    slots::Slots,
-};
+use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
@@ -132,8 +128,13 @@ impl Service {
 
     /// A request, or a connection of which no requests are read, is over: it is counted and logged.
     pub fn finished(&self, record: AccessRecord) {
-        self.counts.add(&Weight::of(&record));
+        self.count(&Tally::from(&record));
         self.shared.access_log.write(record);
+    }
+
+    /// The same where the log wants no record of it.
+    pub(crate) fn count(&self, tally: &Tally<'_>) {
+        self.counts.add(tally);
     }
 
     /// What it counts.

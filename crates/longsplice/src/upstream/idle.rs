@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use longsplice_repair::options;
 use socket2::SockRef;
-use tokio::{net::TcpStream, time::Instant};
+use tokio::{io::Interest, net::TcpStream, time::Instant};
+
+use super::lease::Reuse;
 
 /// The client for whom a connection was introduced by a PROXY header: peer and local address. Nobody else may use it.
 pub(super) type Owner = Option<(SocketAddr, SocketAddr)>;
@@ -24,25 +25,9 @@ pub(super) struct IdlePool {
 
 #[derive(Debug)]
 struct Idle {
-    /// `None`: it has been given out.
-    stream: Option<TcpStream>,
+    stream: TcpStream,
     since: Instant,
     owner: Owner,
-}
-
-impl Idle {
-    fn is_quiet(&self) -> bool {
-        self.stream.as_ref().is_some_and(is_quiet)
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        // The engine lets sockets reset; an idle connection is at a good end. Here, not for each request.
-        if let Some(stream) = &self.stream {
-            let _ = options::set_reset_on_close(stream, false);
-        }
-    }
 }
 
 impl IdlePool {
@@ -50,16 +35,17 @@ impl IdlePool {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a connection; the one that waits longest goes where there would be more than `most`. Whether it is still open is
-    /// asked when it is taken.
+    /// Keeps a connection, if it is fit for it; the one that waits longest goes where there would be more than `most`.
     pub(super) fn put(&self, stream: TcpStream, owner: Owner, most: u32) {
-        let idle = Idle {
-            stream: Some(stream),
+        if most == 0 || !sounds_quiet(&stream) {
+            return;
+        }
+        let mut waiting = self.waiting();
+        waiting.push_back(Idle {
+            stream,
             since: Instant::now(),
             owner,
-        };
-        let mut waiting = self.waiting();
-        waiting.push_back(idle);
+        });
         while waiting.len() > most as usize {
             waiting.pop_front();
         }
@@ -67,13 +53,18 @@ impl IdlePool {
 
     /// The connection that was used last: its congestion window is the warmest. One that was closed, or on which something came that
     /// nobody asked for, is not given out.
-    pub(super) fn take(&self, owner: Owner, timeout: Duration) -> Option<TcpStream> {
+    pub(super) fn take(&self, owner: Owner, timeout: Duration, reuse: Reuse) -> Option<TcpStream> {
+        let is_good = match reuse {
+            Reuse::No => return None,
+            Reuse::Asked => is_quiet,
+            Reuse::Unheard => sounds_quiet,
+        };
         let mut waiting = self.waiting();
         loop {
             let newest = waiting.iter().rposition(|idle| idle.owner == owner)?;
-            let mut idle = waiting.remove(newest)?;
-            if idle.since.elapsed() < timeout && idle.is_quiet() {
-                return idle.stream.take();
+            let idle = waiting.remove(newest)?;
+            if idle.since.elapsed() < timeout && is_good(&idle.stream) {
+                return Some(idle.stream);
             }
         }
     }
@@ -81,7 +72,7 @@ impl IdlePool {
     /// Closes those that waited too long or that are of no use any more.
     pub(super) fn sweep(&self, timeout: Duration, most: u32) {
         let mut waiting = self.waiting();
-        waiting.retain(|idle| idle.since.elapsed() < timeout && idle.is_quiet());
+        waiting.retain(|idle| idle.since.elapsed() < timeout && sounds_quiet(&idle.stream));
         while waiting.len() > most as usize {
             waiting.pop_front();
         }
@@ -108,8 +99,19 @@ impl IdlePool {
 
 /// Whether the connection is open and nothing waits on it. Asked of the socket: tokio may not have heard yet.
 fn is_quiet(stream: &TcpStream) -> bool {
-    let mut byte = [MaybeUninit::uninit()];
-    let peeked = SockRef::from(stream).peek(&mut byte);
+    is_nothing(&peek(stream))
+}
+
+/// The same, as far as tokio has heard: the socket is asked only if something came.
+fn sounds_quiet(stream: &TcpStream) -> bool {
+    is_nothing(&stream.try_io(Interest::READABLE, || peek(stream)))
+}
+
+fn peek(stream: &TcpStream) -> io::Result<usize> {
+    SockRef::from(stream).peek(&mut [MaybeUninit::uninit()])
+}
+
+fn is_nothing(peeked: &io::Result<usize>) -> bool {
     matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
@@ -143,14 +145,16 @@ mod tests {
             pool.put(near, None, 2);
         }
         assert_eq!(pool.len(), 2);
-        // The first one was closed in order, although the engine lets sockets reset.
         assert_eq!(far_ends[0].read(&mut [0]).await.unwrap(), 0);
-        let taken = [pool.take(None, LONG).unwrap(), pool.take(None, LONG).unwrap()];
+        let taken = [
+            pool.take(None, LONG, Reuse::Asked).unwrap(),
+            pool.take(None, LONG, Reuse::Asked).unwrap(),
+        ];
         assert_eq!(
             taken.map(|s| s.local_addr().unwrap().port()),
             [ports[2], ports[1]]
         );
-        assert!(pool.take(None, LONG).is_none());
+        assert!(pool.take(None, LONG, Reuse::Asked).is_none());
     }
 
     #[tokio::test]
@@ -165,15 +169,46 @@ mod tests {
             .await
             .unwrap();
         // On the loopback both have arrived by now.
-        assert!(pool.take(None, LONG).is_none());
+        assert!(pool.take(None, LONG, Reuse::Asked).is_none());
         assert_eq!(pool.len(), 0);
     }
 
     #[tokio::test]
-    async fn a_resetting_socket_is_closed_in_order_and_age_counts() {
+    async fn what_was_heard_of_is_not_given_out_and_costs_nothing_to_know() {
+        let pool = IdlePool::default();
+        for speaks in [false, true] {
+            let (near, mut far) = pair().await;
+            pool.put(near, None, 9);
+            let quiet = pool.take(None, LONG, Reuse::Unheard).unwrap();
+            pool.put(quiet, None, 9);
+            match speaks {
+                true => far.write_all(b"!").await.unwrap(),
+                false => far.shutdown().await.unwrap(),
+            }
+            // The runtime hears of it when it waits for events: until then it is given out.
+            while pool.len() > 0 {
+                tokio::task::yield_now().await;
+                match pool.take(None, LONG, Reuse::Unheard) {
+                    Some(unheard) => pool.waiting().push_back(Idle {
+                        stream: unheard,
+                        since: Instant::now(),
+                        owner: None,
+                    }),
+                    None => break,
+                }
+            }
+            assert_eq!(pool.len(), 0);
+        }
+        let (near, _far) = pair().await;
+        pool.put(near, None, 9);
+        assert!(pool.take(None, LONG, Reuse::No).is_none());
+        assert_eq!(pool.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn age_counts_and_what_is_old_is_closed_in_order() {
         let pool = IdlePool::default();
         let (near, mut far) = pair().await;
-        options::set_reset_on_close(&near, true).unwrap();
         pool.put(near, None, 9);
         pool.sweep(LONG, 9);
         assert_eq!(pool.len(), 1);
@@ -187,8 +222,8 @@ mod tests {
         let owner = |port| Some(([127, 0, 0, 1], port).into()).map(|a: SocketAddr| (a, a));
         let (near, _far) = pair().await;
         pool.put(near, owner(1), 9);
-        assert!(pool.take(owner(2), LONG).is_none());
-        assert!(pool.take(None, LONG).is_none());
-        assert!(pool.take(owner(1), LONG).is_some());
+        assert!(pool.take(owner(2), LONG, Reuse::Asked).is_none());
+        assert!(pool.take(None, LONG, Reuse::Asked).is_none());
+        assert!(pool.take(owner(1), LONG, Reuse::Asked).is_some());
     }
 }

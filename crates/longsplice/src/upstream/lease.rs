@@ -20,16 +20,29 @@ pub struct Ask<'a> {
     pub peer: SocketAddr,
     /// Where the client connected to.
     pub local: SocketAddr,
+    /// Whether the client's connection is IPv4 on the wire; an IPv4 client may arrive over an IPv6 socket.
+    pub ipv4: bool,
     /// Whose address the server sees.
     pub source: SourceAddress,
     /// What the hash is of, as [`Upstream::key`](super::Upstream::key) says; the client's address needs none.
     pub key: Option<&'a [u8]>,
     /// The value of the cookie that [`Upstream::sticky`](super::Upstream::sticky) names, as the client sent it.
     pub sticky: Option<&'a str>,
-    /// No idle connection: one was dead, and the request must not meet another.
-    pub fresh: bool,
+    /// Whether a connection will do that has served a request before.
+    pub reuse: Reuse,
     /// Servers that were tried already.
     pub not: &'a [ServerId],
+}
+
+/// Which idle connections will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// None: one was dead, and the request must not meet another.
+    No,
+    /// One whose socket is asked whether it is still open: the request cannot be sent twice.
+    Asked,
+    /// One of whose end nothing was heard yet. That costs no system call, and the request can be sent again if it was over.
+    Unheard,
 }
 
 impl<'a> Ask<'a> {
@@ -39,18 +52,13 @@ impl<'a> Ask<'a> {
             client: client.stream.socket(),
             peer: client.peer,
             local: client.local,
+            ipv4: client.ipv4,
             source,
             key: None,
             sticky: None,
-            fresh: false,
+            reuse: Reuse::Asked,
             not: &[],
         }
-    }
-
-    /// Whether the client's connection is IPv4 on the wire; an IPv4 client may arrive over an IPv6 socket.
-    pub(super) fn is_ipv4(&self) -> bool {
-        let peer = self.client.peer_addr();
-        peer.is_ok_and(|peer| peer.ip().to_canonical().is_ipv4())
     }
 }
 
@@ -104,8 +112,9 @@ impl Tenure {
         self.place.stay();
     }
 
-    /// Leaves an idle connection to the upstream, which keeps it for another request, or closes it in order. The last reply must
-    /// have been read to its end.
+    /// Leaves an idle connection to the upstream, which keeps it for another request, or closes it. The last reply must have been
+    /// read to its end, and the socket is one that closes in order: those that the engine gives back reset
+    /// ([`longsplice_engine::Returned::set_reset_on_close`]).
     pub fn give_back(self, stream: TcpStream) {
         self.place.give_back(stream);
     }

@@ -26,7 +26,7 @@ use std::{collections::HashMap, sync::Arc};
 use longsplice_engine::Splicer;
 
 pub use connect::same_family_first;
-pub use lease::{Ask, Failure, Lease, Tenure, Unavailable, lease_original};
+pub use lease::{Ask, Failure, Lease, Reuse, Tenure, Unavailable, lease_original};
 pub use place::Site;
 pub use server::{Server, ServerId};
 pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};

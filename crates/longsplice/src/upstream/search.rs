@@ -86,7 +86,7 @@ impl Search<'_> {
         let Upstream { config, roster, .. } = &**self.upstream;
         loop {
             let want = Want {
-                ipv4: self.ask.is_ipv4(),
+                ipv4: self.ask.ipv4,
                 key: self.upstream.key_of(self.ask),
                 sticky: self.ask.sticky.map(Cow::Borrowed),
                 not: Cow::Borrowed(&self.tried),
@@ -118,8 +118,7 @@ impl Search<'_> {
         // From the client's address it is the client's alone.
         if ask.source == SourceAddress::Forwarder {
             place.keep_for(owner);
-            let idle = || server.idle.take(owner, config.idle_timeout);
-            if let Some(stream) = (!ask.fresh).then(idle).flatten() {
+            if let Some(stream) = server.idle.take(owner, config.idle_timeout, ask.reuse) {
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.reused.fetch_add(1, Ordering::Relaxed);
                 return Ok(Lease {

@@ -127,6 +127,45 @@ async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated(
 }
 
 #[tokio::test]
+async fn a_servers_connection_that_the_engine_had_ends_in_order_when_it_is_idle() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send(GET).await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    // Long enough for the engine, whose sockets reset when they are closed.
+    at_server.send(ok(&format!("{}last", "x".repeat(200_000)))).await;
+    client.until("last").await;
+    client.send(GET).await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("end")).await;
+    client.until("end").await;
+    // It is idle now, and is found closed.
+    at_server.0.shutdown().await.unwrap();
+    assert_eq!(at_server.rest().await, (String::new(), true));
+}
+
+#[tokio::test]
+async fn a_408_on_an_idle_connection_is_not_the_reply_to_the_next_request() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    let mut at_server = warm_up(&mut server, &mut client).await;
+    client.send(GET).await;
+    // It crosses the request, of which this server knows nothing (RFC 9110 section 15.5.9).
+    at_server.until("\r\n\r\n").await;
+    at_server
+        .send("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        .await;
+    drop(at_server);
+    let mut second = server.next().await;
+    second.until("\r\n\r\n").await;
+    second.send(ok("again")).await;
+    client.until("again").await;
+}
+
+#[tokio::test]
 async fn a_client_that_has_closed_its_half_gets_its_reply() {
     let mut server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;

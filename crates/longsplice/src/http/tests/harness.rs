@@ -24,6 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// A listener at work, whose upstream is one scripted server.
 pub(super) struct Switch {
     socket: Socket,
+    pub(super) service: Arc<Service>,
     /// Its tasks end with it, or when it says so.
     pub(super) stop: watch::Sender<bool>,
 }
@@ -55,7 +56,8 @@ impl Switch {
             .listen()
             .unwrap();
         Switch {
-            socket: Socket::serve(listening, service),
+            socket: Socket::serve(listening, Arc::clone(&service)),
+            service,
             stop,
         }
     }

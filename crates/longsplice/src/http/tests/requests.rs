@@ -1,6 +1,6 @@
 //! Requests one after the other, and what becomes of those that are not served.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::harness::{Server, Switch, ok};
 
@@ -181,4 +181,21 @@ async fn a_shutdown_ends_idle_connections_and_lets_replies_pass() {
         reply.contains("Connection: close\r\n") && reply.ends_with("\r\n\r\n2"),
         "{reply}"
     );
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_their_status_though_nobody_reads_a_log() {
+    let mut server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let mut client = switch.client().await;
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok("one")).await;
+    client.until("one").await;
+    client.send("rubbish\r\n\r\n").await;
+    client.rest().await;
+    let routes = switch.service.counts().routes();
+    let classes = routes[0].1.classes.each_ref().map(|n| n.load(Ordering::Relaxed));
+    assert_eq!((routes[0].0.as_str(), classes), ("", [0, 0, 1, 0, 1, 0]));
 }

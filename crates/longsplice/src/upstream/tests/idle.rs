@@ -20,7 +20,7 @@ async fn an_idle_connection_is_used_again() {
     again.tenure.give_back(again.stream);
     let fresh = u
         .lease(&Ask {
-            fresh: true,
+            reuse: Reuse::No,
             ..guest.ask()
         })
         .await
@@ -96,7 +96,7 @@ async fn idle_connections_count_for_the_server_s_limit() {
     let mut far = a.accept().await;
     one.tenure.give_back(one.stream);
     let fresh = || Ask {
-        fresh: true,
+        reuse: Reuse::No,
         ..guest.ask()
     };
     let _two = u.lease(&fresh()).await.unwrap();

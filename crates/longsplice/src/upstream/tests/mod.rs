@@ -97,7 +97,8 @@ impl Guest {
             source: SourceAddress::Forwarder,
             key: None,
             sticky: None,
-            fresh: false,
+            ipv4: true,
+            reuse: Reuse::Asked,
             not: &[],
         }
     }
