@@ -144,8 +144,9 @@ fn a_new_connection_leaves_from_where_the_route_says() {
     soon("connections to leave from the new address", || {
         let mut pair = bed.connect_spliced("detached");
         pair.exchange(BYTES);
+        let from = source(&pair);
         pair.close();
-        source(&pair).ip() == new.ip()
+        from.ip() == new.ip()
     });
 }
 

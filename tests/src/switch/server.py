@@ -9,6 +9,7 @@ import hashlib
 import http.server
 import os
 import socket
+import socketserver
 import subprocess
 import sys
 
@@ -136,6 +137,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     address_family = socket.AF_INET6 if ":" in ADDRESS else socket.AF_INET
     request_queue_size = 128
+
+    def server_bind(self):
+        # The library's own asks for the name of the address: there is no name server here, and it waits for seconds.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = ADDRESS, PORT
 
 
 Server((ADDRESS, PORT), Handler).serve_forever()
