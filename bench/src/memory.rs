@@ -29,8 +29,8 @@ const CACHES: [&str; 12] = [
 /// Freed objects go back to the kernel's lists only after a while (RCU).
 const SETTLE: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_millis(250);
-/// So many looks in a row must agree within so many bytes.
-const STEADY: usize = 4;
+/// So many looks in a row must agree within so many bytes: three seconds, as the daemon gives memory back once two have been quiet.
+const STEADY: usize = 12;
 const TOLERANCE: u64 = 64 << 10;
 
 /// The name under which the pages of sockets are counted, beside those of the caches.
@@ -79,19 +79,22 @@ impl Usage {
         self.kernel.values().sum()
     }
 
-    /// Once the kernel's part has stood still for a while, or has not for long.
+    /// Once both parts have stood still for a while, or have not for long.
     pub(crate) fn settled(pid: Option<u32>) -> Result<Self> {
         let start = Instant::now();
-        let mut totals = Vec::new();
+        let mut totals: Vec<[u64; 2]> = Vec::new();
         loop {
             // Nothing tells when lists were emptied.
             std::thread::sleep(LOOK);
             let now = Usage::now(pid)?;
-            totals.push(now.kernel_total());
+            totals.push([now.kernel_total(), now.process]);
             let last = &totals[totals.len().saturating_sub(STEADY)..];
-            let range = last.iter().max().zip(last.iter().min());
-            let steady = last.len() == STEADY && range.is_some_and(|(max, min)| max - min <= TOLERANCE);
-            if steady || start.elapsed() > SETTLE {
+            let stands = |part: usize| {
+                let of_it = || last.iter().map(|both| both[part]);
+                let range = of_it().max().zip(of_it().min());
+                range.is_some_and(|(max, min)| max - min <= TOLERANCE)
+            };
+            if (last.len() == STEADY && stands(0) && stands(1)) || start.elapsed() > SETTLE {
                 return Ok(now);
             }
         }

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 /// A read brings at most this, and a head longer than it makes the buffer grow.
 const SIZE: usize = 64 << 10;
 
-/// Buffers that a thread keeps for its next reads.
-const KEPT: usize = 64;
+/// Buffers that a thread keeps for its next reads: few, as each is given back before its connection waits.
+const KEPT: usize = 4;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
