@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use crate::{Flow, SOON, Status, binary, eventually, patient, soon};
+use crate::{Flow, SOON, Status, binary, eventually, eventually_or, patient, soon};
 
 /// How much of the log a failed test shows, in lines.
 const LOG_LINES: usize = 60;
@@ -378,7 +378,8 @@ impl Daemon {
 
     /// Waits for a flow of which `condition` holds.
     pub fn wait_flow(&self, what: &str, condition: impl Fn(&Flow) -> bool) -> Flow {
-        eventually(what, SOON, || self.flows().into_iter().find(&condition))
+        let instead = || format!("{what} among {:#?}", self.flows());
+        eventually_or(instead, SOON, || self.flows().into_iter().find(&condition))
     }
 
     /// Waits until the flow of the client at this port is in one of these states.

@@ -42,7 +42,7 @@ pub use luck::Luck;
 pub use nginx::Nginx;
 pub use pair::{End, Pair};
 pub use status::{Flow, Status};
-pub use wait::{SOON, eventually, patient, soon};
+pub use wait::{SOON, eventually, eventually_or, patient, soon};
 
 /// Fails unless every byte of every connection arrived, once and in order, at both ends.
 pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {

@@ -26,13 +26,22 @@ pub fn patient(limit: Duration) -> Duration {
 }
 
 /// Waits until `probe` answers something, at most for `limit` ([`patient`]).
-pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<T>) -> T {
+    eventually_or(|| what.to_owned(), limit, probe)
+}
+
+/// The same; in the end `what` says what it waited for, and what there was instead.
+pub fn eventually_or<T>(what: impl Fn() -> String, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let (limit, start) = (patient(limit), Instant::now());
     loop {
         if let Some(found) = probe() {
             return found;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        assert!(
+            start.elapsed() < limit,
+            "waited {limit:?} in vain for {}",
+            what()
+        );
         thread::sleep(LOOK);
     }
 }
