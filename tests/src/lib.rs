@@ -4,6 +4,7 @@
 //! The tests are in `tests/`, one behaviour per file. They need root, and fail without it. They run the program
 //! `longsplice` of the same build, or the one that `LONGSPLICE_BIN` names. What is random in them is printed as a seed
 //! when a test fails; `LONGSPLICE_SEED` repeats it. With `LONGSPLICE_FAMILY=6` they run over IPv6.
+//! `LONGSPLICE_PATIENCE` makes limits of time so many times longer ([`patient`]).
 
 #![forbid(unsafe_code)]
 #![allow(
