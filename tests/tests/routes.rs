@@ -166,7 +166,12 @@ fn followed_at_the_notice<T: PartialEq + Debug>(bed: &Bed, changes: &[(&str, T)]
 
 /// Gives the forwarder a second address toward the server, and has its packets come from there.
 fn leave_from_another_address(bed: &Bed) -> IpAddr {
-    ip(&bed.net.forwarder, "addr add 198.18.2.9/32 dev f1");
+    // An address of IPv6 that is tentative still, for however short, is none that a route may name.
+    let at_once = if family() == Family::V6 { "nodad" } else { "" };
+    ip(
+        &bed.net.forwarder,
+        &format!("addr add 198.18.2.9/32 dev f1 {at_once}"),
+    );
     ip(
         &bed.net.forwarder,
         "route replace 198.18.2.1/32 dev f1 src 198.18.2.9",
