@@ -1,10 +1,8 @@
 //! The daemon under test: started in a namespace, asked, killed, restarted, and removed without a trace.
 
 use std::{
-    fmt::Write as _,
     fs,
     io::{Read, Write},
-    net::SocketAddr,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -19,82 +17,10 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
-use crate::{Flow, SOON, Status, binary, eventually, eventually_or, patient, soon};
+use crate::{Config, Flow, SOON, Status, binary, eventually, eventually_or, patient, soon};
 
 /// How much of the log a failed test shows, in lines.
 const LOG_LINES: usize = 60;
-
-/// A configuration file in the making.
-#[derive(Debug, Clone)]
-pub struct Config {
-    linger: &'static str,
-    head: String,
-    listeners: String,
-}
-
-impl Config {
-    /// One whose records linger for one second only, and with no listener yet.
-    pub fn new() -> Config {
-        Config {
-            linger: "1s",
-            head: String::new(),
-            listeners: String::new(),
-        }
-    }
-
-    /// Has records outlive the close of their flow for so long.
-    #[must_use]
-    pub fn linger(mut self, period: &'static str) -> Config {
-        self.linger = period;
-        self
-    }
-
-    /// Adds a line of TOML to the settings of the whole.
-    #[must_use]
-    pub fn set(mut self, line: &str) -> Config {
-        self.head += line;
-        self.head += "\n";
-        self
-    }
-
-    /// Adds a line to the listener that was added last.
-    #[must_use]
-    pub fn with(mut self, line: &str) -> Config {
-        self.listeners += line;
-        self.listeners += "\n";
-        self
-    }
-
-    /// Adds a listener on port 8080 of all addresses of both families that intercepts what this table (without its
-    /// braces) says, and connects to where it was going.
-    #[must_use]
-    pub fn intercepting(mut self, table: &str, splice: &str, detach: &str) -> Config {
-        write!(
-            self.listeners,
-            "[[listener]]\nlisten = [\"0.0.0.0:8080\", \"[::]:8080\"]\nintercept = {{ {table} }}\nsplice = \"{splice}\"\n\
-             detach = \"{detach}\"\n"
-        )
-        .unwrap();
-        self
-    }
-
-    /// Adds a listener.
-    #[must_use]
-    pub fn listener(mut self, listen: SocketAddr, to: SocketAddr, splice: &str, detach: &str) -> Config {
-        write!(
-            self.listeners,
-            "[[listener]]\nlisten = \"{listen}\"\nto = \"{to}\"\nsplice = \"{splice}\"\ndetach = \"{detach}\"\n"
-        )
-        .unwrap();
-        self
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config::new()
-    }
-}
 
 /// How a program ended that was to fail.
 #[derive(Debug)]
@@ -141,7 +67,7 @@ impl Daemon {
     /// A daemon of this configuration, not started yet.
     pub fn of(config: &Config) -> Daemon {
         let mut daemon = Daemon::new(&[]);
-        let file = write_config(daemon.dir.path(), config);
+        let file = config.write(daemon.dir.path());
         daemon.args = vec!["run".into(), "--config".into(), file.display().to_string()];
         daemon
     }
@@ -245,7 +171,7 @@ impl Daemon {
 
     /// Has it run as another configuration says, from its next start on.
     pub fn reconfigure(&self, config: &Config) {
-        write_config(self.dir.path(), config);
+        config.write(self.dir.path());
     }
 
     /// Has its configuration loaded again, by `longsplice reload`. What the command said: to standard output, or, where it
@@ -399,17 +325,6 @@ impl Daemon {
     pub fn wait_reaped(&self) {
         soon("all records to be reaped", || self.flows().is_empty());
     }
-}
-
-fn write_config(dir: &Path, config: &Config) -> PathBuf {
-    let Config {
-        linger,
-        head,
-        listeners,
-    } = config;
-    let file = dir.join("longsplice.toml");
-    fs::write(&file, format!("linger = \"{linger}\"\n{head}{listeners}")).unwrap();
-    file
 }
 
 impl Drop for Daemon {

@@ -1,9 +1,12 @@
 //! The kernel half as this process holds it.
 
+mod moves;
+mod registration;
+
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -12,23 +15,24 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
+pub use registration::Alone;
+
 use crate::{
-    abi::{Leg, Mapping, Pod, Side, ls_move, ls_record, ls_wake},
+    abi::{Leg, Pod, Side},
     attach::Programs,
     births::Births,
     error::Error,
     events::Events,
-    flows::{Direction, is_alone, is_identity},
+    flows::Direction,
     forwarding,
-    leg::{LegStart, LegState, start_leg},
+    leg::LegState,
     load::{META_KEY, init_meta, load, read_meta, refuse_foreign},
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
-    skel::types::{ls_placement, ls_trait, ls_wake_how},
-    slot::{Mode, Slot},
+    slot::Slot,
     slots::SlotTable,
-    table::{Entry, Table},
+    table::Table,
     time, verdicts,
     xdp::{Xdp, XdpError, XdpMode},
 };
@@ -56,17 +60,6 @@ pub enum Hook {
     Egress,
     /// What the peers send, before there is an sk_buff: segments of detached flows (IP/FWD).
     Xdp,
-}
-
-/// A leg that belongs to no flow, but was spliced before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Alone {
-    /// What its socket counts otherwise than the wire.
-    pub mapping: Mapping,
-    /// The highest TSval that was sent to its peer.
-    pub sent: u32,
-    /// The highest one of the peer.
-    pub heard: u32,
 }
 
 /// The kernel half: programs loaded and attached, maps open. Everything outlives this value, pinned.
@@ -232,194 +225,6 @@ impl Dataplane {
 
     fn births(&self) -> MutexGuard<'_, Births> {
         self.births.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a tuple carries a flow: its port must not be used for another connection.
-    pub fn in_use(&self, leg: Leg) -> bool {
-        self.flows.find(leg).is_some()
-    }
-
-    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the two
-    /// legs' versions of IP differ, which is not translated.
-    pub fn register(
-        &self,
-        slot: &Slot,
-        serial: u32,
-        timestamps: bool,
-        start: &[LegStart; 2],
-    ) -> io::Result<()> {
-        if start[0].leg.family() != start[1].leg.family() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a leg of IPv4 and one of IPv6 cannot be spliced",
-            ));
-        }
-        let now = time::now();
-        let legs = Side::BOTH.map(|side| {
-            let (x, o) = (&start[side.index()], &start[side.other().index()]);
-            start_leg(side, x, o, slot.index(), serial, timestamps, now)
-        });
-        slot.fill(serial, legs, Mode::Track);
-        self.flows.add(Side::BOTH.map(|side| {
-            let start = &start[side.index()];
-            Entry {
-                leg: start.leg,
-                rec: legs[side.index()].rec,
-                replace: start.alone,
-            }
-        }))?;
-        self.records.fetch_add(2, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// The flow of two legs ends, but not their connections: what each socket counts otherwise than the wire is kept.
-    /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled). A socket that
-    /// counts as the wire does may still be behind the TSval that its peer was sent.
-    pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
-        let records = Side::BOTH.map(|side| {
-            let back = slot.leg(side.other()).rec;
-            let timestamps = u32::from(back.traits) & ls_trait::LS_TIMESTAMPS.0 != 0;
-            let mapping = slot.mapping(side);
-            (!mapping.is_none() || timestamps).then(|| ls_record {
-                placement: ls_placement::LS_ALONE.0 as u8,
-                seq_off: mapping.seq,
-                ack_off: mapping.ack,
-                ts_high: back.ts_high,
-                tsval_off: slot.leg(side).rx_ts,
-                ..Default::default()
-            })
-        });
-        match self.flows.part(legs, records) {
-            Ok(true) => {}
-            // A new connection has taken its place.
-            Ok(false) => legs.into_iter().for_each(|leg| self.flows.remove(leg)),
-            Err(error) => {
-                tracing::error!(%error, ?legs, "cannot keep the sequence numbers of two legs: they will stall");
-            }
-        }
-        self.records.fetch_sub(2, Ordering::Relaxed);
-    }
-
-    /// The legs that belong to no flow but count otherwise than the wire.
-    pub fn legs_alone(&self) -> io::Result<Vec<Leg>> {
-        let mut legs = Vec::new();
-        self.flows.scan(|flow| {
-            let alone = flow.from.iter().filter(|d| is_alone(&d.rec));
-            legs.extend(alone.map(|d| Leg::from_tuple(&d.key)));
-        })?;
-        Ok(legs)
-    }
-
-    /// What the socket of a leg that belongs to no flow counts otherwise than the wire, and the highest TSval that was sent
-    /// to its peer.
-    pub fn alone(&self, leg: Leg) -> Option<Alone> {
-        let (flow, side) = self.flows.find(leg)?;
-        let rec = flow.from[side.index()].rec;
-        is_alone(&rec).then_some(Alone {
-            mapping: Mapping {
-                seq: rec.seq_off,
-                ack: rec.ack_off,
-            },
-            sent: rec.ts_high,
-            heard: rec.tsval_off,
-        })
-    }
-
-    /// Removes both directions.
-    pub fn unregister(&self, legs: [Leg; 2]) {
-        for leg in legs {
-            self.flows.remove(leg);
-        }
-        self.records.fetch_sub(2, Ordering::Relaxed);
-    }
-
-    /// Removes the record of one direction: what is left of an interrupted installation.
-    pub fn remove_record(&self, leg: Leg) {
-        self.flows.remove(leg);
-    }
-
-    /// Sets the number of records after a scan: the kernel half removes some itself.
-    pub fn set_record_count(&self, records: u32) {
-        self.records.store(records, Ordering::Relaxed);
-    }
-
-    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. The slot
-    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in mode Final,
-    /// and nothing has changed.
-    pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
-        self.r#move(self.release.as_fd(), slot, legs, toward)
-    }
-
-    /// Moves a detached flow from its records into a free slot, which is in mode Final then, without sockets. `NotFound`:
-    /// there is no such flow, or it has a slot. In that case neither record has changed, or the flow is being replaced.
-    pub fn attach_flow(&self, slot: &Slot, serial: u32, legs: [Leg; 2]) -> io::Result<()> {
-        slot.fill(serial, Default::default(), Mode::Final);
-        self.r#move(self.attach.as_fd(), slot, legs, [0; 2])
-    }
-
-    fn r#move(
-        &self,
-        program: BorrowedFd<'_>,
-        slot: &Slot,
-        legs: [Leg; 2],
-        toward: [u32; 2],
-    ) -> io::Result<()> {
-        let identity = Side::BOTH.map(|side| {
-            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
-            u32::from(is_identity(leg, far, &slot.leg(side).rec))
-        });
-        let argument = ls_move {
-            key: legs.map(Leg::tuple),
-            slot: slot.index(),
-            r#where: toward,
-            identity,
-        };
-        match run::with_argument(program, argument.bytes())? {
-            0 => Ok(()),
-            2 => Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "the flow's sockets are awake",
-            )),
-            _ => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "the flow's records are gone",
-            )),
-        }
-    }
-
-    /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
-    /// pair is awake.
-    pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2], false)
-    }
-
-    /// From Final to Freeze: what is new is held from now on; the mode after it.
-    pub fn freeze(&self, slot: &Slot) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2], false)
-    }
-
-    /// From Freeze to Track: the sockets have all that was forwarded and may be lacking, the one toward each side from
-    /// `acked` on (as that side's peer acknowledges). The mode after it.
-    pub fn take_over(&self, slot: &Slot, acked: [u32; 2]) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked, false)
-    }
-
-    /// From Drain to Final, if nothing was given to a local socket since the pair was found drained at these cuts; the mode
-    /// after it. `wakeable`: the sockets could go on any moment, so that a trap may wake them.
-    pub fn finish(&self, slot: &Slot, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
-        self.change(slot, ls_wake_how::LS_W_FINISH, cuts, wakeable)
-    }
-
-    fn change(&self, slot: &Slot, how: ls_wake_how, at: [u32; 2], wakeable: bool) -> io::Result<Mode> {
-        let argument = ls_wake {
-            slot: slot.index(),
-            serial: slot.serial(),
-            how: how.0,
-            at,
-            wakeable: wakeable.into(),
-            mode: 0,
-        };
-        run::question(self.wake.as_fd(), &argument).map(|answer| Mode::from_raw(answer.mode))
     }
 
     /// Has a packet come in on an interface once more.

@@ -1,63 +1,23 @@
 //! What the caller of the engine sees.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, ops::RangeInclusive, time::Duration};
+mod config;
+mod info;
+
+use std::io;
 
 use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
-use longsplice_dataplane::XdpMode;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
+pub use config::SplicerConfig;
+pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, SwitchTimes};
+
 use crate::{handle::FlowHandle, until::Trap};
-
-/// How a [`crate::Splicer`] is set up.
-#[derive(Debug, Clone)]
-pub struct SplicerConfig {
-    /// Names the pins (`/sys/fs/bpf/longsplice-NAME`): instances with different names do not disturb each other. What a file
-    /// name may have, without a dot; one process at a time.
-    pub instance: String,
-    /// Only these interfaces are watched; `None`: all that routes use, and the loopback, followed when they change.
-    pub interfaces: Option<Vec<String>>,
-    /// On these of them, detached flows are translated in XDP, before the IP stack (papers' IP/FWD). A flow gains where both
-    /// its interfaces are among them. An interface that cannot is left to tc, with a warning.
-    pub xdp: Vec<String>,
-    /// Where in the kernel XDP runs on them: it is never another mode than this.
-    pub xdp_mode: XdpMode,
-    /// How many flows may be spliced at once (1 to 2^26). Fixed while pins of the instance live; about 250 bytes each,
-    /// allocated at once.
-    pub max_flows: u32,
-    /// How many of them may have sockets at once: in transition, dormant, or just come back (1 to 2^20). The rest must be
-    /// detached, and comes back only when there is room. Fixed likewise; about 600 bytes each, likewise.
-    pub max_dormant: u32,
-    /// Source ports of the legs to the targets, 1 to 65535; `None`: a range that the kernel does not hand out itself
-    /// (outside `net.ipv4.ip_local_port_range`).
-    pub source_ports: Option<RangeInclusive<u16>>,
-    /// A detached flow in which nothing passed for this long is ended: its records go, and its ends are reset by their next
-    /// segment. Looked at once a second; a tick of the records is about 1.1 s.
-    pub idle_timeout: Duration,
-    /// How long the record of a flow outlives its close (2 MSL, RFC 9293 section 3.6.1).
-    pub linger: Duration,
-}
-
-impl Default for SplicerConfig {
-    fn default() -> Self {
-        SplicerConfig {
-            instance: "default".into(),
-            interfaces: None,
-            xdp: Vec::new(),
-            xdp_mode: XdpMode::default(),
-            max_flows: 65_536,
-            max_dormant: 4_096,
-            source_ports: None,
-            idle_timeout: Duration::from_secs(24 * 3600),
-            linger: Duration::from_secs(60),
-        }
-    }
-}
 
 /// Two connected sockets, and how they are to be joined.
 ///
@@ -333,174 +293,6 @@ pub struct Summary {
     pub relay_reason: Option<RelayReason>,
     /// Whether either end was reset.
     pub reset: bool,
-}
-
-/// Identifies a flow for as long as its record lives, through splices and returns; never used again by the instance within
-/// 2^32 flows. Written as a plain number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct FlowId(pub u32);
-
-impl std::fmt::Display for FlowId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::str::FromStr for FlowId {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        s.parse().map(FlowId)
-    }
-}
-
-/// Where a flow is in its life (docs/lifecycle.md). The names in JSON are stable: `relay`, `coupling`, `draining`, `dormant`,
-/// `detached`, `undraining`, `closing`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FlowState {
-    /// Control mode or forwarding over the sockets, in user space.
-    Relay,
-    /// The windows are being coupled, before a drain (papers' section III-E).
-    Coupling,
-    /// New segments pass already; old bytes are still delivered (papers' section III-C).
-    Draining,
-    /// Spliced, the sockets are parked.
-    Dormant,
-    /// Spliced, no sockets.
-    Detached,
-    /// It has come back: the sockets go on, while what had passed by them may not be acknowledged by both ends yet (papers'
-    /// section III-D).
-    Undraining,
-    /// Spliced and ended at both sides; the record lingers.
-    Closing,
-}
-
-/// One direction of a flow.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct DirectionInfo {
-    /// Payload bytes, relayed and spliced; may begin anew when the pair has come back. What is sent again while spliced counts
-    /// again.
-    pub bytes: u64,
-    /// Whether the sender has sent its FIN.
-    pub fin: bool,
-    /// What is added to sequence numbers while spliced, modulo 2^32; 0 also where that is not known.
-    #[serde(default)]
-    pub seq_offset: u32,
-    /// Whether the translation changes nothing but the time to live (papers' section III-F).
-    #[serde(default)]
-    pub identity: bool,
-}
-
-/// A leg's addresses.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct LegInfo {
-    /// The far end.
-    pub peer: SocketAddr,
-    /// Our end.
-    pub local: SocketAddr,
-}
-
-/// One flow, as `longsplice flows --json` shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct FlowInfo {
-    /// Its identity.
-    pub id: FlowId,
-    /// Leg A.
-    pub client: LegInfo,
-    /// Leg B.
-    pub server: LegInfo,
-    /// Where it is in its life.
-    pub state: FlowState,
-    /// While relayed: why it is not spliced (yet).
-    pub reason: Option<RelayReason>,
-    /// From client to server.
-    pub to_server: DirectionInfo,
-    /// From server to client.
-    pub to_client: DirectionInfo,
-    /// Seconds since the pair was handed over; of a flow that nobody holds: since it was registered to be spliced, or, where a
-    /// predecessor did that, since this process has it.
-    pub age_seconds: f64,
-    /// Seconds since a segment or byte passed, where known.
-    pub idle_seconds: Option<f64>,
-}
-
-impl FlowInfo {
-    /// Whether it is spliced without any change to its segments but the time to live: the forwarder is a router to it
-    /// (papers' section III-F).
-    pub fn is_identity(&self) -> bool {
-        self.to_server.identity && self.to_client.identity
-    }
-}
-
-/// The counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the
-/// pins were made). Names only ever come to it.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Counters {
-    /// Connections accepted by listeners.
-    pub accepted_total: u64,
-    /// Splices; a pair that came back and is spliced again counts again.
-    pub spliced_total: u64,
-    /// Spliced pairs whose sockets were closed in silence.
-    pub detached_total: u64,
-    /// How often the sockets of a spliced pair were taken back into the path; not always to a caller.
-    pub unspliced_total: u64,
-    /// Flows found at the start, of a predecessor.
-    pub adopted_total: u64,
-    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `asked`. (Those whose tuple a new
-    /// connection took are counted in `segments`, as `syn_replaced`.)
-    pub ended_total: BTreeMap<String, u64>,
-    /// Pairs that ended without ever having been spliced.
-    pub relayed_total: u64,
-    /// The same by reason.
-    pub relayed_reasons: BTreeMap<String, u64>,
-    /// Bytes moved by the relay.
-    pub relay_bytes_total: u64,
-    /// Packets that the kernel half forwarded, delivered, dropped…, by verdict (docs/configuration.md lists them). One of GRO's
-    /// super-packets counts once.
-    pub segments: BTreeMap<String, u64>,
-    /// Spliced pairs that came back to a caller, by cause: the names of [`Trap`].
-    pub returned_total: BTreeMap<String, u64>,
-    /// Unspliced pairs whose sockets took over what was outstanding ([`Outstanding::Capture`]).
-    pub captured_total: u64,
-    /// How long the switch to final took, once drained.
-    pub switch_to_dormant: SwitchTimes,
-    /// The same, with the sockets closed, where that followed at once.
-    pub switch_to_detached: SwitchTimes,
-    /// How long it took to build the sockets of a detached flow and to wake them.
-    pub rebuild: SwitchTimes,
-}
-
-/// Quantiles over the last (up to 4,096) times.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct SwitchTimes {
-    /// How many the quantiles are of.
-    pub samples: u32,
-    /// Median, in nanoseconds.
-    pub median_ns: u64,
-    /// 99th percentile, in nanoseconds.
-    pub p99_ns: u64,
-}
-
-/// What the splicer can do here; shown by `status`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Health {
-    /// Whether pairs can be spliced at all.
-    pub can_splice: bool,
-    /// If not: why, and what would help.
-    pub why_not: Option<String>,
-    /// The interfaces that are watched, by name.
-    pub interfaces: Vec<String>,
-    /// Those of them that have the XDP program.
-    pub xdp: Vec<String>,
-    /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
-    pub flows: u64,
-    /// Their limit; that of the pins, where a predecessor has made them. 0 where nothing can be spliced.
-    pub max_flows: u32,
-    /// The source ports that legs B use, `LO-HI`.
-    pub source_ports: String,
 }
 
 /// What to do with spliced flows when the splicer shuts down.

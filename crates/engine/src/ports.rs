@@ -68,35 +68,44 @@ impl SourcePorts {
         max_segment: Option<u32>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        let attempt = self.connect_unless(|leg| plane.in_use(leg), routes, from, target, max_segment);
+        tokio::time::timeout(timeout, attempt).await?
+    }
+
+    async fn connect_unless(
+        &self,
+        in_use: impl Fn(Leg) -> bool,
+        routes: &Routes,
+        from: Option<IpAddr>,
+        target: SocketAddr,
+        max_segment: Option<u32>,
+    ) -> io::Result<TcpStream> {
         let mut by = Departure::new(routes, from, target)?;
         let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
-        let attempt = async {
-            for port in Candidates::new(&self.range, seed) {
-                let local = SocketAddr::new(by.source, port);
-                if plane.in_use(Leg::new(target, local)) {
-                    continue;
-                }
-                let origin = Origin {
-                    local,
-                    foreign: from.is_some(),
-                    initial_sequence: None,
-                };
-                let max_segment = max_segment.filter(|&bytes| by.needs_saying(bytes));
-                match connect_from(origin, target, max_segment).await {
-                    // It may be the address that is gone, if we only remember it.
-                    Err(e) if is_taken(&e) => by.look_again(routes, target)?,
-                    result => return result,
-                }
+        for port in Candidates::new(&self.range, seed) {
+            let local = SocketAddr::new(by.source, port);
+            if in_use(Leg::new(target, local)) {
+                continue;
             }
-            Err(io::Error::new(
-                io::ErrorKind::AddrNotAvailable,
-                format!(
-                    "all source ports {} toward {target} are in use: widen source_ports",
-                    in_words(&self.range)
-                ),
-            ))
-        };
-        tokio::time::timeout(timeout, attempt).await?
+            let origin = Origin {
+                local,
+                foreign: from.is_some(),
+                initial_sequence: None,
+            };
+            let max_segment = max_segment.filter(|&bytes| by.needs_saying(bytes));
+            match connect_from(origin, target, max_segment).await {
+                // It may be the address that is gone, if we only remember it.
+                Err(e) if is_taken(&e) => by.look_again(routes, target)?,
+                result => return result,
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!(
+                "all source ports {} toward {target} are in use: widen source_ports",
+                in_words(&self.range)
+            ),
+        ))
     }
 }
 
@@ -197,4 +206,60 @@ pub(crate) async fn connect_from(
         options::set_max_segment(&socket, bytes)?;
     }
     socket.connect(target).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn ports(range: RangeInclusive<u16>) -> SourcePorts {
+        SourcePorts {
+            range,
+            random: RandomState::new(),
+            turn: AtomicU64::new(0),
+        }
+    }
+
+    async fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn a_remembered_address_that_is_gone_is_asked_for_again() {
+        let (_listener, target) = listener().await;
+        let routes = Routes::default();
+        let gone = IpAddr::from([192, 0, 2, 1]);
+        let way = Way {
+            source: gone,
+            max_segment: None,
+        };
+        routes.remember(target, way);
+        assert_eq!(routes.way(target).unwrap().source, gone, "it is remembered");
+        let connected = ports(20_000..=20_999)
+            .connect_unless(|_| false, &routes, None, target, None)
+            .await
+            .unwrap();
+        assert_eq!(connected.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+        assert_ne!(routes.way(target).unwrap().source, gone, "and no longer");
+    }
+
+    #[tokio::test]
+    async fn a_port_that_carries_a_flow_is_left_alone() {
+        let (_listener, target) = listener().await;
+        let (routes, ports) = (Routes::default(), ports(21_000..=21_009));
+        let in_use = |leg: Leg| leg.local.port() != 21_007;
+        let connect = |in_use| ports.connect_unless(in_use, &routes, None, target, None);
+        let connected = connect(in_use).await.unwrap();
+        assert_eq!(connected.local_addr().unwrap().port(), 21_007);
+        // Nor is one that a socket has.
+        let error = connect(in_use).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(error.to_string().contains("21000-21009"), "{error}");
+    }
 }

@@ -63,6 +63,11 @@ impl Routes {
         Ok(way)
     }
 
+    #[cfg(test)]
+    pub(crate) fn remember(&self, target: SocketAddr, way: Way) {
+        self.known().insert(target, (Instant::now(), way));
+    }
+
     /// Something has changed: routes, addresses, interfaces or rules.
     pub(crate) fn forget(&self) {
         self.known().clear();

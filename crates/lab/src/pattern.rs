@@ -32,10 +32,19 @@ impl Pattern {
         }
     }
 
-    /// The bytes from `offset` on: `len` of them, or [`MAX_PIECE`] when `len` is more.
+    /// The bytes from `offset` on: `len` of them, or [`MAX_PIECE`] when `len` is more ([`Pattern::prefix`] has no such limit).
     pub fn at(self, offset: u64, len: usize) -> &'static [u8] {
         let start = ((self.phase as u64 + offset) % PERIOD as u64) as usize;
         &table()[start..start + len.min(MAX_PIECE)]
+    }
+
+    /// The first `len` bytes, however many.
+    pub fn prefix(self, len: usize) -> Vec<u8> {
+        let mut all = Vec::with_capacity(len);
+        while all.len() < len {
+            all.extend_from_slice(self.at(all.len() as u64, len - all.len()));
+        }
+        all
     }
 
     /// Compares `bytes` with the pattern from `offset` on: the place in `bytes` of the first one that differs.
@@ -94,10 +103,18 @@ mod tests {
     }
 
     #[test]
+    fn a_prefix_is_as_long_as_was_asked_for() {
+        let pattern = Pattern::new(3);
+        for len in [0, 1, MAX_PIECE, MAX_PIECE + 1, 2 * PERIOD + 5] {
+            let bytes = pattern.prefix(len);
+            assert_eq!((bytes.len(), pattern.mismatch(0, &bytes)), (len, None));
+        }
+    }
+
+    #[test]
     fn a_changed_byte_is_found() {
         let pattern = Pattern::new(1);
-        let len = MAX_PIECE as u64 + 5000;
-        let mut bytes: Vec<u8> = (0..len).map(|i| pattern.at(i, 1)[0]).collect();
+        let mut bytes = pattern.prefix(MAX_PIECE + 5000);
         assert_eq!(pattern.mismatch(0, &bytes), None);
         bytes[MAX_PIECE + 1234] ^= 1;
         assert_eq!(pattern.mismatch(0, &bytes), Some(MAX_PIECE + 1234));

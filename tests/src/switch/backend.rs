@@ -47,12 +47,7 @@ impl Seen {
 
 /// The body that `/length/N` and its like have.
 pub fn content(length: usize) -> Vec<u8> {
-    let pattern = Pattern::new(length as u64);
-    let mut body = Vec::with_capacity(length);
-    while body.len() < length {
-        body.extend_from_slice(pattern.at(body.len() as u64, length - body.len()));
-    }
-    body
+    Pattern::new(length as u64).prefix(length)
 }
 
 #[derive(Debug)]

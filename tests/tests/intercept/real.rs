@@ -15,7 +15,7 @@ fn curl_fetches_from_nginx() {
     lab.start();
     let dir = lab.daemon.dir().join("www");
     fs::create_dir(&dir).unwrap();
-    let body = Pattern::new(7).at(0, SIZE).to_vec();
+    let body = Pattern::new(7).prefix(SIZE);
     fs::write(dir.join("file"), &body).unwrap();
     let config = dir.join("nginx.conf");
     let text = format!(

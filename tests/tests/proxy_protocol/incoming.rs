@@ -195,7 +195,7 @@ fn curl_speaks_for_itself_before_tls() {
         &format!("server {{ listen {target}; }}"),
         target,
     );
-    let body = Pattern::new(11).at(0, 1 << 20).to_vec();
+    let body = Pattern::new(11).prefix(1 << 20);
     nginx.add("file", &body);
     let config = Config::new()
         .listener(front, target, "now", "now")

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use anyhow::{Context as _, Result, ensure};
 use longsplice_dataplane::{Context, Dataplane, Hook, Leg, Mode, Options, Side, XdpMode};
 
-use super::support::flow::{Plan, Plane};
+use super::support::flow::Plan;
 use super::support::net::{Net, OUR_MAC, PEER_MAC};
 use super::support::options::usual;
 use super::support::packet::Packet;
+use super::support::plane::Plane;
 
 /// The time to live ends a packet's way.
 const REPEAT: u32 = 250;

@@ -18,6 +18,10 @@ pub mod options;
 pub mod packet;
 #[path = "../../../../crates/dataplane/tests/support/pins.rs"]
 mod pins;
+#[path = "../../../../crates/dataplane/tests/support/plan.rs"]
+mod plan;
+#[path = "../../../../crates/dataplane/tests/support/plane.rs"]
+pub mod plane;
 #[path = "../../../../crates/dataplane/tests/support/reference.rs"]
 mod reference;
 #[path = "../../../../crates/dataplane/tests/support/workplace.rs"]

@@ -3,7 +3,9 @@
 
 mod answers;
 mod chunks;
+mod lengths;
 mod limits;
+mod refused;
 mod replies;
 mod requests;
 mod rewriting;

@@ -6,10 +6,11 @@ use longsplice_dataplane::{Context, Family, Leg};
 use crate::{
     address, measure, splice,
     support::{
-        flow::{Plan, Plane},
+        flow::Plan,
         net::{OUR_MAC, PEER_MAC},
         options::{usual, usual_with_sack},
         packet::Packet,
+        plane::Plane,
     },
 };
 

@@ -19,10 +19,11 @@ mod identity;
 mod million;
 
 use support::{
-    flow::{Plan, Plane},
+    flow::Plan,
     net::{Net, OUR_MAC, PEER_MAC},
     options::{usual, usual_with_sack},
     packet::{Packet, pattern},
+    plane::Plane,
 };
 
 /// The time to live is what ends it.

@@ -7,8 +7,8 @@ use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options}
 use crate::{
     Mirror, REPEAT, measure, spread,
     support::{
-        flow::{Plane, options, unique_instance},
         packet::Packet,
+        plane::{Plane, options, unique_instance},
     },
 };
 

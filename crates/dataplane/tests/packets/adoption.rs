@@ -4,9 +4,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Mode, Options, Side};
 
 use crate::support::{
-    flow::{Flow, Plan, Plane, legs, options, unique_instance},
+    flow::{Flow, Plan, legs},
     net::Net,
     packet::*,
+    plane::{Plane, options, unique_instance},
 };
 
 /// A flow in FINAL with a slot, whose daemon has been killed: nothing was dropped in good order.

@@ -10,10 +10,11 @@ use longsplice_dataplane::{Leg, LegStart, Mode, Side, Slot};
 
 use crate::support::{
     choose,
-    flow::{Plan, Plane, leg},
+    flow::{Plan, leg},
     net::{Net, OUR_MAC, PEER_MAC},
     options::read,
     packet::*,
+    plane::Plane,
     tap::{Offload, Tap},
 };
 

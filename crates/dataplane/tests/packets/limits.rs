@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use libbpf_rs::query::ProgInfoIter;
 
-use crate::support::{flow::Plane, net::Net};
+use crate::support::{net::Net, plane::Plane};
 
 #[test]
 fn the_verifier_has_little_to_follow() {

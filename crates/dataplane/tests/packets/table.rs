@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use longsplice_dataplane::{Dataplane, Leg, Mode, Options, Side, Slot};
 
 use crate::support::{
-    flow::{Flow, Plan, Plane, legs, options, unique_instance},
+    flow::{Flow, Plan, legs},
     net::Net,
     packet::*,
+    plane::{Plane, options, unique_instance},
 };
 
 /// How many flows are there at one time or another.

@@ -5,9 +5,10 @@ use std::process::Command;
 use longsplice_dataplane::{Dataplane, Side, XdpError, XdpMode};
 
 use crate::support::{
-    flow::{Flow, Plan, Plane, options},
+    flow::{Flow, Plan},
     options::usual,
     packet::*,
+    plane::{Plane, options},
     tap::{Offload, Tap},
 };
 

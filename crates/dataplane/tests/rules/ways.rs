@@ -8,11 +8,7 @@ use longsplice_dataplane::{
     rules::{Count, Counters, Mark, Rules},
 };
 
-use crate::support::{
-    flow::{OK, Plane},
-    net::Net,
-    packet::assert_frame,
-};
+use crate::support::{flow::OK, net::Net, packet::assert_frame, plane::Plane};
 
 pub const MARK: Mark = Mark {
     value: 0x4c00_0000,

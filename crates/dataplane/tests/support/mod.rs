@@ -8,6 +8,8 @@ pub mod net;
 pub mod options;
 pub mod packet;
 mod pins;
+mod plan;
+pub mod plane;
 pub mod raw;
 pub mod reference;
 pub mod tap;

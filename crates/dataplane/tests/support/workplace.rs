@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::{flow::Plane, net::Net};
+use super::{net::Net, plane::Plane};
 
 /// Those that nobody uses, each with its namespace if that is as it was made.
 static IDLE: Mutex<Vec<(Plane, Option<File>)>> = Mutex::new(Vec::new());

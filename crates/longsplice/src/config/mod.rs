@@ -4,6 +4,7 @@ mod diagnostic;
 mod hint;
 mod http;
 mod intercept;
+mod listeners;
 mod operations;
 mod packet_rules;
 mod period;

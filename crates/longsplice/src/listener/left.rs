@@ -1,22 +1,23 @@
 //! What is remembered of a connection that runs on in the kernel, without this process: there may be a million. What many have in
 //! common is there once; what only a log line or a new decision wants is kept where somebody wants it.
 
-use std::{
-    collections::HashMap,
-    mem,
-    net::SocketAddr,
-    num::NonZeroU32,
-    sync::{Arc, Weak},
-    time::{Duration, Instant, SystemTime},
-};
+mod common;
+mod counts;
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use longsplice_engine::{FlowEnd, FlowEnded};
 
+pub(super) use common::Commons;
+
+use self::{
+    common::{Common, Names},
+    counts::Counts,
+};
 use super::{Decided, KeptFacts, Service, Tally};
 use crate::{
     access_log::{AccessRecord, End},
-    config::{ListenerConfig, Protocol},
-    upstream::{ServerId, Site, Tenure},
+    upstream::{Site, Tenure},
 };
 
 /// A connection that its handler leaves, or takes up again.
@@ -37,37 +38,6 @@ pub(super) struct LeftFlow {
     kept: Kept,
 }
 
-/// What is there once for many.
-#[derive(Debug, Default)]
-pub(super) struct Commons {
-    known: HashMap<Names, Weak<Common>>,
-}
-
-/// What flows have in common that were decided alike.
-#[derive(Debug)]
-struct Common {
-    names: Names,
-    service: Arc<Service>,
-    /// Without the facts.
-    decided: Option<Decided>,
-    /// `None`: no upstream counts them.
-    site: Option<Site>,
-    made: Instant,
-}
-
-/// Tells them apart, but for two routes of one name. Addresses are those of what a [`Common`] keeps alive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Names {
-    service: usize,
-    listener_as_it_was: Option<usize>,
-    generation: Option<u64>,
-    site: Option<ServerId>,
-    listener: String,
-    route: Option<String>,
-    upstream: Option<String>,
-    server: Option<String>,
-}
-
 /// A place that is counted where `site` says, until it is taken or dropped.
 #[derive(Debug)]
 struct Stay(Option<Arc<Common>>);
@@ -86,86 +56,6 @@ struct Whole {
     record: AccessRecord,
     began: Instant,
     facts: Option<KeptFacts>,
-}
-
-#[derive(Debug)]
-struct Counts {
-    to_server: u32,
-    to_client: u32,
-    /// In microseconds from [`Common::made`] on.
-    began: i64,
-    /// In microseconds.
-    first_byte: Option<NonZeroU32>,
-    /// 0: none.
-    status: u16,
-    why: End,
-}
-
-impl Commons {
-    fn of(
-        &mut self,
-        names: Names,
-        service: Arc<Service>,
-        decided: Option<Decided>,
-        site: Option<Site>,
-    ) -> Arc<Common> {
-        if let Some(known) = self.known.get(&names).and_then(Weak::upgrade)
-            && known.decided.as_ref().map(|d| &d.route) == decided.as_ref().map(|d| &d.route)
-        {
-            return known;
-        }
-        // Now and then those go that nobody has any more.
-        if self.known.len() == self.known.capacity() {
-            self.known.retain(|_, common| common.strong_count() > 0);
-        }
-        let common = Arc::new(Common {
-            names: names.clone(),
-            service,
-            decided,
-            site,
-            made: Instant::now(),
-        });
-        self.known.insert(names, Arc::downgrade(&common));
-        common
-    }
-}
-
-impl Names {
-    fn take(
-        record: &mut AccessRecord,
-        service: &Arc<Service>,
-        decided: Option<&Decided>,
-        site: Option<&Site>,
-    ) -> Names {
-        let listener = decided.map(|d| &d.listener);
-        Names {
-            service: Arc::as_ptr(service).addr(),
-            listener_as_it_was: listener.map(|l: &Arc<ListenerConfig>| Arc::as_ptr(l).addr()),
-            generation: decided.map(|d| d.generation),
-            site: site.map(Site::id),
-            listener: mem::take(&mut record.listener),
-            route: record.route.take(),
-            upstream: record.upstream.take(),
-            server: record.server.take(),
-        }
-    }
-
-    fn give(&self, record: AccessRecord) -> AccessRecord {
-        let Names {
-            listener,
-            route,
-            upstream,
-            server,
-            ..
-        } = self.clone();
-        AccessRecord {
-            listener,
-            route,
-            upstream,
-            server,
-            ..record
-        }
-    }
 }
 
 impl Drop for Stay {
@@ -285,76 +175,6 @@ impl LeftFlow {
     }
 }
 
-impl Common {
-    /// Whether the client is who is at the other end of its connection.
-    fn can_tell_client(&self) -> bool {
-        let listener = self.decided.as_ref().map(|d| &d.listener);
-        listener.is_some_and(|listener| listener.accept_proxy.is_empty())
-    }
-
-    fn is_http(&self) -> bool {
-        let listener = self.decided.as_ref().map(|d| &d.listener);
-        listener.is_some_and(|listener| listener.protocol == Protocol::Http)
-    }
-}
-
-impl Counts {
-    /// `None`: something does not fit.
-    fn of(record: &AccessRecord, began: Instant, made: Instant) -> Option<Counts> {
-        let micros = |time: Duration| i64::try_from(time.as_micros()).ok();
-        let first_byte = |time: Duration| NonZeroU32::new(time.as_micros().max(1).try_into().ok()?);
-        Some(Counts {
-            to_server: record.bytes_to_server.try_into().ok()?,
-            to_client: record.bytes_to_client.try_into().ok()?,
-            began: match began.checked_duration_since(made) {
-                Some(after) => micros(after)?,
-                None => -micros(made.duration_since(began))?,
-            },
-            first_byte: match record.first_byte {
-                Some(time) => Some(first_byte(time)?),
-                None => None,
-            },
-            status: record.status.unwrap_or_default(),
-            why: record.end,
-        })
-        .filter(|_| record.bytes_spliced == 0)
-    }
-
-    fn status(&self) -> Option<u16> {
-        (self.status != 0).then_some(self.status)
-    }
-
-    fn first_byte(&self) -> Option<Duration> {
-        self.first_byte
-            .map(|micros| Duration::from_micros(micros.get().into()))
-    }
-
-    fn began(&self, made: Instant) -> Instant {
-        let apart = Duration::from_micros(self.began.unsigned_abs());
-        let began = match self.began < 0 {
-            true => made.checked_sub(apart),
-            false => made.checked_add(apart),
-        };
-        began.unwrap_or(made)
-    }
-
-    fn record(&self, client: SocketAddr, common: &Common) -> AccessRecord {
-        let new = AccessRecord::new("", client);
-        let age = self.began(common.made).elapsed();
-        AccessRecord {
-            time: SystemTime::now().checked_sub(age).unwrap_or(new.time),
-            is_request: common.is_http(),
-            status: self.status(),
-            first_byte: self.first_byte(),
-            bytes_to_server: self.to_server.into(),
-            bytes_to_client: self.to_client.into(),
-            spliced: true,
-            end: self.why,
-            ..new
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,58 +182,5 @@ mod tests {
     #[test]
     fn what_is_kept_of_each_is_small() {
         assert_eq!(size_of::<LeftFlow>(), 32, "there may be a million");
-    }
-
-    #[test]
-    fn counts_are_those_of_the_record_or_the_record_is_kept() {
-        let (began, ms) = (Instant::now(), Duration::from_millis);
-        let record = AccessRecord {
-            bytes_to_server: 7,
-            bytes_to_client: u32::MAX.into(),
-            status: Some(101),
-            first_byte: Some(ms(3)),
-            end: End::Changed,
-            ..AccessRecord::new("web", ([198, 18, 0, 1], 5).into())
-        };
-        for made in [began, began + ms(20), began.checked_sub(ms(20)).unwrap()] {
-            let counts = Counts::of(&record, began, made).unwrap();
-            assert_eq!((counts.to_server, counts.to_client), (7, u32::MAX));
-            assert_eq!((counts.status(), counts.first_byte()), (Some(101), Some(ms(3))));
-            assert_eq!(counts.why, End::Changed);
-            let apart = counts.began(made).max(began) - counts.began(made).min(began);
-            assert!(apart < Duration::from_micros(1), "{apart:?}");
-        }
-        let none = AccessRecord {
-            status: None,
-            first_byte: None,
-            ..record.clone()
-        };
-        let counts = Counts::of(&none, began, began).unwrap();
-        assert_eq!((counts.status(), counts.first_byte()), (None, None));
-        for (what, too_much) in [
-            (
-                "payload",
-                AccessRecord {
-                    bytes_to_client: 1 << 32,
-                    ..record.clone()
-                },
-            ),
-            (
-                "an hour",
-                AccessRecord {
-                    first_byte: Some(ms(5_000_000)),
-                    ..record.clone()
-                },
-            ),
-            (
-                "was spliced before",
-                AccessRecord {
-                    bytes_spliced: 1,
-                    ..record.clone()
-                },
-            ),
-        ] {
-            assert!(Counts::of(&too_much, began, began).is_none(), "{what}");
-        }
     }
 }

@@ -6,20 +6,17 @@
 mod board;
 mod changes;
 mod error;
+mod first;
 mod fixed;
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
 
 pub use board::{Board, FailedReload, GenerationStatus, Listeners};
 pub use error::ReloadError;
+pub(crate) use first::bind_all;
 
 use crate::{
     access_log::{End, LogTarget},
@@ -82,13 +79,6 @@ enum Next<T> {
     Other(Option<T>),
 }
 
-/// Takes all addresses of a configuration.
-pub(crate) fn bind_all(config: &Config) -> Result<Vec<Bound>, BindError> {
-    addresses(config)
-        .map(|(address, l)| Bound::bind(address, l.intercept.is_some()))
-        .collect()
-}
-
 fn addresses(config: &Config) -> impl Iterator<Item = (SocketAddr, &ListenerConfig)> {
     let of_one = |l: &'_ ListenerConfig| l.listen.clone();
     config
@@ -107,67 +97,6 @@ fn terminators(config: &Config) -> Result<HashMap<String, Arc<Terminator>>, Relo
 }
 
 impl InForce {
-    /// Puts the first configuration in force.
-    ///
-    /// # Errors
-    /// Everything but a file and what is fixed.
-    pub(crate) async fn start(
-        config: Config,
-        bound: Vec<Bound>,
-        shared: Arc<Shared>,
-    ) -> Result<InForce, ReloadError> {
-        let terminators = terminators(&config)?;
-        if let Some(log) = &config.operations.access_log {
-            shared.access_log.set(Some(LogTarget::open(log)?));
-        }
-        let upstreams = Arc::new(Upstreams::new(&config, &shared.splicer));
-        let generation = 1;
-        let mut listening = Vec::new();
-        for bound in bound {
-            listening.push(
-                bound
-                    .listen()
-                    .map_err(|error| ReloadError::Bind { error, old: None })?,
-            );
-        }
-        let settings = settings(&config, generation, &upstreams, &terminators);
-        let services: Vec<_> = settings
-            .into_iter()
-            .map(|s| Service::new(s, Arc::clone(&shared)))
-            .collect();
-        let mut listening = listening.into_iter();
-        let mut sockets = Vec::new();
-        for service in &services {
-            let many = service.settings().listener.listen.len();
-            for listening in listening.by_ref().take(many) {
-                listening.prepare(service).await;
-                sockets.push(Socket::serve(listening, Arc::clone(service)));
-            }
-        }
-        // Where a rule delivers to, somebody listens by now.
-        let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
-        let board = Arc::new(Board::new(shown(&services, &sockets), Arc::clone(&upstreams)));
-        let subject = Arc::new(Subject {
-            board: Arc::clone(&board),
-            shared: Arc::clone(&shared),
-            started_at: SystemTime::now(),
-        });
-        let metrics = config.operations.metrics;
-        let endpoint = metrics.map(|address| endpoint(address, &subject)).transpose()?;
-        Ok(InForce {
-            config,
-            generation,
-            shared,
-            upstreams,
-            services,
-            sockets,
-            rules,
-            board,
-            subject,
-            endpoint,
-        })
-    }
-
     pub(crate) fn board(&self) -> &Arc<Board> {
         &self.board
     }

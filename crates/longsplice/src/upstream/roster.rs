@@ -1,22 +1,23 @@
 //! An upstream's servers, those who wait for them, and what watches them: what outlives a reload.
 
+mod idle;
+
 use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::{net::TcpStream, time, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     check,
     crew::{Crew, Pick},
     entry::{self, Entry},
-    idle::Owner,
     lease::Unavailable,
     names::Names,
     place::Place,
@@ -26,9 +27,6 @@ use super::{
     task::Task,
 };
 use crate::config::{HealthConfig, UpstreamConfig};
-
-/// How often idle connections are looked through.
-const SWEEP: Duration = Duration::from_secs(1);
 
 /// One upstream's state. Its lock is held for a choice, never over I/O.
 #[derive(Debug)]
@@ -228,32 +226,6 @@ impl Roster {
         }
     }
 
-    /// Keeps an idle connection, if its server still takes part.
-    pub(super) fn keep(self: &Arc<Self>, server: &Arc<Server>, stream: TcpStream, owner: Owner) {
-        let config = self.config();
-        let present = {
-            let inner = self.inner();
-            inner.crew.members.iter().any(|m| Arc::ptr_eq(&m.server, server))
-        };
-        if !present || server.state(self.now()).0 != State::Up {
-            return;
-        }
-        server.idle.put(stream, owner, config.keep_idle);
-        if !self.sweeping.swap(true, Ordering::SeqCst) {
-            tokio::spawn(sweep(Arc::downgrade(self)));
-        }
-    }
-
-    /// Makes room for a new connection where idle ones take it.
-    pub(super) fn make_room(&self, server: &Server) {
-        let inner = self.inner();
-        let member = inner.crew.members.iter().find(|m| m.server.id() == server.id());
-        if let Some(most) = member.and_then(|m| m.max_connections) {
-            let open = server.open.load(Ordering::Relaxed);
-            server.idle.shrink(most.saturating_sub(open) as usize);
-        }
-    }
-
     /// Something was wrong with a server.
     pub(super) fn note_failure(self: &Arc<Self>, server: &Server, act: Act, why: &str) {
         if let Some(out) = server.failed(act, self.now()) {
@@ -374,33 +346,6 @@ impl Roster {
                 true => "all were tried".to_owned(),
                 false => words.join(", "),
             },
-        }
-    }
-}
-
-/// Closes idle connections that are too old or were closed by their servers, until there are none.
-async fn sweep(roster: Weak<Roster>) {
-    let mut pause = Duration::ZERO;
-    loop {
-        time::sleep(pause).await;
-        let Some(roster) = roster.upgrade() else { return };
-        let config = roster.config();
-        pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
-        let idle = || {
-            let inner = roster.inner();
-            let count = |m: &super::crew::Member| {
-                m.server.idle.sweep(config.idle_timeout, config.keep_idle);
-                m.server.idle.len()
-            };
-            inner.crew.members.iter().map(count).sum::<usize>()
-        };
-        if idle() > 0 {
-            continue;
-        }
-        roster.sweeping.store(false, Ordering::SeqCst);
-        // One may have come between.
-        if idle() == 0 || roster.sweeping.swap(true, Ordering::SeqCst) {
-            return;
         }
     }
 }

@@ -6,4 +6,5 @@ mod command;
 mod common;
 mod daemon;
 mod explain;
+mod full;
 mod servers;

@@ -7,11 +7,25 @@ use super::harness::{Client, Server, Switch, ok};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// One request, after which the switch holds an idle connection to the server.
-async fn warm_up(server: &mut Server, client: &mut Client) -> Client {
+/// A switch with one server, and a client of it.
+async fn connected() -> (Server, Switch, Client) {
+    let server = Server::new().await;
+    let switch = Switch::new(server.address, "", "").await;
+    let client = switch.client().await;
+    (server, switch, client)
+}
+
+/// A request over a connection to the server that is new; the server's end, which has read it.
+async fn ask(server: &mut Server, client: &mut Client) -> Client {
     client.send(GET).await;
     let mut at_server = server.next().await;
     at_server.until("\r\n\r\n").await;
+    at_server
+}
+
+/// One request, after which the switch holds an idle connection to the server.
+async fn warm_up(server: &mut Server, client: &mut Client) -> Client {
+    let mut at_server = ask(server, client).await;
     at_server.send(ok("warm")).await;
     client.until("warm").await;
     at_server
@@ -23,12 +37,8 @@ async fn a_reply_that_is_cut_short_never_looks_whole() {
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
     ] {
-        let mut server = Server::new().await;
-        let switch = Switch::new(server.address, "", "").await;
-        let mut client = switch.client().await;
-        client.send(GET).await;
-        let mut at_server = server.next().await;
-        at_server.until("\r\n\r\n").await;
+        let (mut server, _switch, mut client) = connected().await;
+        let mut at_server = ask(&mut server, &mut client).await;
         at_server.send(reply).await;
         drop(at_server);
         let (got, in_order) = client.rest().await;
@@ -38,12 +48,8 @@ async fn a_reply_that_is_cut_short_never_looks_whole() {
 
 #[tokio::test]
 async fn a_body_that_ends_with_its_connection_and_breaks_is_reset() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
+    let (mut server, _switch, mut client) = connected().await;
+    let mut at_server = ask(&mut server, &mut client).await;
     at_server.send("HTTP/1.1 200 OK\r\n\r\nhalf").await;
     client.until("half").await;
     set_reset_on_close(&at_server.0, true).unwrap();
@@ -66,9 +72,7 @@ async fn servers_that_give_no_reply_are_named_by_their_fault() {
         let mut server = Server::new().await;
         let switch = Switch::new(server.address, "reply_timeout = \"300ms\"", "").await;
         let mut client = switch.client().await;
-        client.send(GET).await;
-        let mut at_server = server.next().await;
-        at_server.until("\r\n\r\n").await;
+        let mut at_server = ask(&mut server, &mut client).await;
         if reply != "wait" {
             at_server.send(reply).await;
             at_server.0.shutdown().await.unwrap();
@@ -104,9 +108,7 @@ async fn no_server_at_all_is_a_502_and_the_connection_goes_on() {
 
 #[tokio::test]
 async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
+    let (mut server, _switch, mut client) = connected().await;
     let mut at_server = warm_up(&mut server, &mut client).await;
     client.send(GET).await;
     // The request arrives, and the connection ends without a word: as if it had been under way when the server closed.
@@ -128,12 +130,8 @@ async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated(
 
 #[tokio::test]
 async fn a_servers_connection_that_the_engine_had_ends_in_order_when_it_is_idle() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
+    let (mut server, _switch, mut client) = connected().await;
+    let mut at_server = ask(&mut server, &mut client).await;
     // Long enough for the engine, whose sockets reset when they are closed.
     at_server.send(ok(&format!("{}last", "x".repeat(200_000)))).await;
     client.until("last").await;
@@ -148,9 +146,7 @@ async fn a_servers_connection_that_the_engine_had_ends_in_order_when_it_is_idle(
 
 #[tokio::test]
 async fn a_408_on_an_idle_connection_is_not_the_reply_to_the_next_request() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
+    let (mut server, _switch, mut client) = connected().await;
     let mut at_server = warm_up(&mut server, &mut client).await;
     client.send(GET).await;
     // It crosses the request, of which this server knows nothing (RFC 9110 section 15.5.9).
@@ -167,9 +163,7 @@ async fn a_408_on_an_idle_connection_is_not_the_reply_to_the_next_request() {
 
 #[tokio::test]
 async fn a_client_that_has_closed_its_half_gets_its_reply() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
+    let (mut server, _switch, mut client) = connected().await;
     client.send(GET).await;
     client.0.shutdown().await.unwrap();
     let mut at_server = server.next().await;
@@ -181,12 +175,8 @@ async fn a_client_that_has_closed_its_half_gets_its_reply() {
 
 #[tokio::test]
 async fn a_client_that_is_gone_frees_its_server() {
-    let mut server = Server::new().await;
-    let switch = Switch::new(server.address, "", "").await;
-    let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
+    let (mut server, _switch, mut client) = connected().await;
+    let mut at_server = ask(&mut server, &mut client).await;
     set_reset_on_close(&client.0, true).unwrap();
     drop(client);
     assert_eq!(at_server.rest().await.0, "");
@@ -206,9 +196,7 @@ async fn a_body_that_stops_is_not_waited_for() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert_eq!(at_server.rest().await.0, "");
     let mut client = switch.client().await;
-    client.send(GET).await;
-    let mut at_server = server.next().await;
-    at_server.until("\r\n\r\n").await;
+    let mut at_server = ask(&mut server, &mut client).await;
     at_server
         .send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
         .await;

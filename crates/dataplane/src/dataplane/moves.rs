@@ -1,0 +1,96 @@
+//! A flow changes its place, between slot and records, or its mode, while segments pass: the kernel half does it.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use super::Dataplane;
+use crate::{
+    abi::{Leg, Pod, Side, ls_move, ls_wake},
+    flows::is_identity,
+    run,
+    skel::types::ls_wake_how,
+    slot::{Mode, Slot},
+};
+
+impl Dataplane {
+    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. The slot
+    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in mode Final,
+    /// and nothing has changed.
+    pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
+        self.r#move(self.release.as_fd(), slot, legs, toward)
+    }
+
+    /// Moves a detached flow from its records into a free slot, which is in mode Final then, without sockets. `NotFound`:
+    /// there is no such flow, or it has a slot. In that case neither record has changed, or the flow is being replaced.
+    pub fn attach_flow(&self, slot: &Slot, serial: u32, legs: [Leg; 2]) -> io::Result<()> {
+        slot.fill(serial, Default::default(), Mode::Final);
+        self.r#move(self.attach.as_fd(), slot, legs, [0; 2])
+    }
+
+    fn r#move(
+        &self,
+        program: BorrowedFd<'_>,
+        slot: &Slot,
+        legs: [Leg; 2],
+        toward: [u32; 2],
+    ) -> io::Result<()> {
+        let identity = Side::BOTH.map(|side| {
+            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+            u32::from(is_identity(leg, far, &slot.leg(side).rec))
+        });
+        let argument = ls_move {
+            key: legs.map(Leg::tuple),
+            slot: slot.index(),
+            r#where: toward,
+            identity,
+        };
+        match run::with_argument(program, argument.bytes())? {
+            0 => Ok(()),
+            2 => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "the flow's sockets are awake",
+            )),
+            _ => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the flow's records are gone",
+            )),
+        }
+    }
+
+    /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
+    /// pair is awake.
+    pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2], false)
+    }
+
+    /// From Final to Freeze: what is new is held from now on; the mode after it.
+    pub fn freeze(&self, slot: &Slot) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2], false)
+    }
+
+    /// From Freeze to Track: the sockets have all that was forwarded and may be lacking, the one toward each side from
+    /// `acked` on (as that side's peer acknowledges). The mode after it.
+    pub fn take_over(&self, slot: &Slot, acked: [u32; 2]) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked, false)
+    }
+
+    /// From Drain to Final, if nothing was given to a local socket since the pair was found drained at these cuts; the mode
+    /// after it. `wakeable`: the sockets could go on any moment, so that a trap may wake them.
+    pub fn finish(&self, slot: &Slot, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+        self.change(slot, ls_wake_how::LS_W_FINISH, cuts, wakeable)
+    }
+
+    fn change(&self, slot: &Slot, how: ls_wake_how, at: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+        let argument = ls_wake {
+            slot: slot.index(),
+            serial: slot.serial(),
+            how: how.0,
+            at,
+            wakeable: wakeable.into(),
+            mode: 0,
+        };
+        run::question(self.wake.as_fd(), &argument).map(|answer| Mode::from_raw(answer.mode))
+    }
+}

@@ -1,0 +1,200 @@
+//! All that is unusual is left to tc as it was.
+
+use longsplice_dataplane::Side;
+
+use super::{SERIAL, detached, records};
+use crate::support::{
+    choose,
+    flow::{Flow, Plan, XDP_PASS, XDP_REDIRECT, leg},
+    net::{HOST_BITS, NODAD},
+    options::usual,
+    packet::*,
+};
+
+use Side::{Client, Server};
+
+/// Asserts that XDP leaves a frame as it is, and notes nothing but that; `counter` may be none, "".
+#[track_caller]
+fn passes(flow: &Flow, side: Side, frame: &[u8], counter: &str) {
+    let before = records(flow);
+    flow.xdp_gives(side, frame, (XDP_PASS, counter, frame));
+    assert_eq!(records(flow), before);
+}
+
+/// Asserts that a segment is passed, and that tc forwards it as if XDP had not been there.
+#[track_caller]
+fn tc_forwards(flow: &Flow, side: Side, packet: &Packet) {
+    flow.xdp_gives(side, &packet.bytes(), (XDP_PASS, "passed_xdp", &packet.bytes()));
+    flow.forwards(side, packet, &mut flow.reference(side));
+}
+
+#[test]
+fn what_is_none_of_a_detached_flow_is_not_even_counted() {
+    let flow = detached(Plan::default());
+    let packet = Packet {
+        payload: pattern(100),
+        ..flow.peer_segment(Client)
+    };
+    let stranger = Packet {
+        src: leg(Server).peer,
+        ..packet.clone()
+    };
+    let mut tagged = packet.bytes();
+    tagged.splice(12..12, [0x81, 0x00, 0, 7]);
+    let mut arp = packet.bytes();
+    arp[12..14].copy_from_slice(&[0x08, 0x06]);
+    let protocol = choose(23, 20);
+    for frame in [
+        stranger.bytes(),
+        tagged,
+        arp,
+        packet.broken(protocol, &[17]),
+        packet.broken(protocol, &[choose(1, 58)]),
+        packet.broken(14, &[0x56]),
+        packet.fragment_at(0, true).bytes(),
+        packet.fragment_at(3, false).bytes(),
+        packet.bytes()[..BODY - 1].to_vec(),
+        packet.bytes()[..14].to_vec(),
+    ] {
+        passes(&flow, Client, &frame, "");
+    }
+    let between = Packet {
+        ip_options: vec![1; 4],
+        extensions: vec![(DESTINATIONS, vec![0, 1, 4, 0, 0, 0, 0])],
+        ..packet.clone()
+    };
+    passes(&flow, Client, &between.bytes(), "");
+
+    let dormant = Flow::dormant(Plan::default());
+    dormant.set_exit(Server, true);
+    passes(&dormant, Client, &dormant.peer_segment(Client).bytes(), "");
+}
+
+#[test]
+fn what_is_unusual_of_a_flow_is_left_to_tc() {
+    let flow = detached(Plan::default());
+    let base = Packet {
+        payload: pattern(100),
+        ..flow.peer_segment(Client)
+    };
+    for flags in [SYN, SYN | ACK, RST, RST | ACK, FIN | ACK, PSH, 0, ACK | 0x20] {
+        let packet = Packet {
+            flags,
+            ..base.clone()
+        };
+        passes(&flow, Client, &packet.bytes(), "passed_xdp");
+    }
+    for ttl in [0, 1] {
+        passes(
+            &flow,
+            Client,
+            &Packet { ttl, ..base.clone() }.bytes(),
+            "passed_xdp",
+        );
+    }
+    for (seq, ack) in [
+        (base.seq.wrapping_sub(1 << 20), base.ack),
+        (base.seq.wrapping_add(1 << 20), base.ack),
+        (base.seq, base.ack.wrapping_sub(1 << 24)),
+    ] {
+        let packet = Packet {
+            seq,
+            ack,
+            ..base.clone()
+        };
+        passes(&flow, Client, &packet.bytes(), "passed_xdp");
+    }
+    // Seen because the interface is promiscuous.
+    for dst_mac in [[2, 0, 0, 0, 9, 9], [0xff; 6]] {
+        let packet = Packet {
+            dst_mac,
+            ..base.clone()
+        };
+        passes(&flow, Client, &packet.bytes(), "passed_xdp");
+    }
+    // Lengths that contradict each other.
+    let bare = flow.peer_segment(Client);
+    let too_long = base.broken(LENGTH.start, &2000u16.to_be_bytes());
+    for frame in [too_long, base.with_data_offset(4), bare.with_data_offset(15)] {
+        passes(&flow, Client, &frame, "passed_xdp");
+    }
+}
+
+#[test]
+fn a_checksum_that_is_left_to_a_device_is_left_to_tc() {
+    let flow = detached(Plan::default());
+    for len in [0, 1, 100, 1400] {
+        for options in [vec![], usual(flow.plan.clock[0], 4)] {
+            for side in Side::BOTH {
+                let packet = Packet {
+                    payload: pattern(len),
+                    options: options.clone(),
+                    ..flow.peer_segment(side)
+                };
+                passes(&flow, side, &packet.bytes_for_offload(), "unsummed_xdp");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_trap_that_is_met_is_left_to_tc() {
+    let flow = detached(Plan::default());
+    let start = flow.plan.peer[0];
+    let slot = flow.plane.take_slot().expect("a free slot");
+    let legs = Side::BOTH.map(leg);
+    flow.plane.attach_flow(&slot, SERIAL, legs).expect("attached");
+    slot.set_trap(Client, Some(start.wrapping_add(101)));
+    flow.plane
+        .release(&slot, legs, [flow.ifindex(Server), flow.ifindex(Client)])
+        .expect("released");
+    let packet = |len| Packet {
+        payload: pattern(len),
+        ..flow.peer_segment(Client)
+    };
+    passes(&flow, Client, &packet(101).bytes(), "passed_xdp");
+    // What ends before it is not, nor what the other side sends.
+    for (side, packet) in [(Client, packet(100)), (Server, flow.peer_segment(Server))] {
+        let expected = flow.reference(side).translate(&packet).bytes();
+        flow.xdp_gives(side, &packet.bytes(), (XDP_REDIRECT, "forwarded_xdp", &expected));
+    }
+}
+
+#[test]
+fn what_has_no_way_out_of_xdp_is_left_to_tc() {
+    let packet = |flow: &Flow| Packet {
+        payload: pattern(100),
+        ..flow.peer_segment(Client)
+    };
+    let flow = detached(Plan::default());
+    flow.set_exit(Server, false);
+    tc_forwards(&flow, Client, &packet(&flow));
+    assert_eq!(flow.plane.direction(leg(Client)).expect("it lives").bytes, 100);
+
+    let flow = detached(Plan::default());
+    flow.net.del_neighbour(Server);
+    let frame = packet(&flow).bytes();
+    flow.xdp_gives(Client, &frame, (XDP_PASS, "passed_xdp", &frame));
+
+    let flow = detached(Plan::default());
+    flow.net.ip("route flush table main");
+    let frame = packet(&flow).bytes();
+    flow.xdp_gives(Client, &frame, (XDP_PASS, "passed_xdp", &frame));
+
+    let flow = detached(Plan::default());
+    flow.net.ip("link set b0 mtu 1300");
+    let long = Packet {
+        payload: pattern(1400),
+        ..flow.peer_segment(Client)
+    };
+    flow.xdp_gives(Client, &long.bytes(), (XDP_PASS, "passed_xdp", &long.bytes()));
+
+    let flow = detached(Plan {
+        on_this_host: [false, true],
+        ..Plan::default()
+    });
+    let far = leg(Server).peer.ip();
+    flow.net
+        .ip(&format!("address add {far}/{HOST_BITS} dev lo {NODAD}"));
+    passes(&flow, Client, &packet(&flow).bytes(), "passed_xdp");
+}

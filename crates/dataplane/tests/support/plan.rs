@@ -1,0 +1,151 @@
+//! Where the two connections of a flow stand when it is registered.
+
+use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, Side};
+
+use super::choose;
+
+/// Where two connections stand when their flow is registered; arrays are indexed by side.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Next sequence number of each peer.
+    pub peer: [u32; 2],
+    /// Next sequence number of the local socket toward each peer.
+    pub local: [u32; 2],
+    /// Bytes that each peer may send, and each local socket.
+    pub offered: [u32; 2],
+    pub granted: [u32; 2],
+    pub ts: [u32; 2],
+    pub scale_in: [u8; 2],
+    pub scale_out: [u8; 2],
+    pub blank_sack: [bool; 2],
+    /// TSval of each peer at this moment.
+    pub clock: [u32; 2],
+    /// The peers that are on this host.
+    pub on_this_host: [bool; 2],
+    /// What each local socket's own numbers are greater by.
+    pub mapping: [Mapping; 2],
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            peer: [1_000_000, 3_000_000_000],
+            local: [2_000_000_000, 700_000],
+            offered: [1 << 18, 1 << 18],
+            granted: [1 << 18, 1 << 18],
+            ts: [123_456, 0x9000_0000],
+            scale_in: [7, 9],
+            scale_out: [8, 6],
+            blank_sack: [false; 2],
+            clock: [10_000, 50_000],
+            on_this_host: [false; 2],
+            mapping: [Mapping::default(); 2],
+        }
+    }
+}
+
+impl Plan {
+    /// Of a pair that was spliced before: its sockets count otherwise than the wire.
+    pub fn mapped() -> Plan {
+        let mapping = |seq, ack| Mapping { seq, ack };
+        Plan {
+            mapping: [
+                mapping(0xffff_0000, 0x1234_5678),
+                mapping(0x89ab_cdef, 0xfff0_0001),
+            ],
+            ..Plan::default()
+        }
+    }
+
+    /// Two flows, of which the second turns back what the first does to a segment.
+    pub fn mirror() -> [Plan; 2] {
+        let there = Plan {
+            scale_in: [7; 2],
+            scale_out: [7; 2],
+            ..Plan::default()
+        };
+        let back = Plan {
+            peer: [there.local[1], there.local[0]],
+            local: [there.peer[1], there.peer[0]],
+            ts: there.ts.map(u32::wrapping_neg),
+            clock: [0, 1].map(|i| there.clock[i].wrapping_add(there.ts[i])),
+            ..there.clone()
+        };
+        [there, back]
+    }
+
+    /// The identity case (papers' section III-F): both connections count alike.
+    pub fn identity() -> Plan {
+        let plan = Plan::default();
+        Plan {
+            local: [plan.peer[1], plan.peer[0]],
+            ts: [0; 2],
+            scale_in: [7; 2],
+            scale_out: [7; 2],
+            ..plan
+        }
+    }
+
+    pub fn seq_off(&self, side: Side) -> u32 {
+        self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
+    }
+
+    pub fn starts(&self) -> [LegStart; 2] {
+        Side::BOTH.map(|side| self.start(side))
+    }
+
+    fn start(&self, side: Side) -> LegStart {
+        let x = side.index();
+        LegStart {
+            leg: leg(side),
+            seq_off: self.seq_off(side),
+            tsval_off: self.ts[x],
+            wscale_in: self.scale_in[x],
+            wscale_out: self.scale_out[x],
+            blank_sack: self.blank_sack[x],
+            ended: false,
+            peek: Peek {
+                rcv_nxt: self.peer[x],
+                copied_seq: self.peer[x],
+                snd_nxt: self.local[x],
+                snd_una: self.local[x],
+                write_seq: self.local[x],
+                offered_edge: self.peer[x].wrapping_add(self.offered[x]),
+                peer_edge: self.local[x].wrapping_add(self.granted[x]),
+                ts_recent: self.clock[x],
+                ifindex: u32::from(self.on_this_host[x]),
+                mss_clamp: 1460,
+                out_of_order: false,
+                layered: false,
+            },
+            ts_high: self.clock[x].wrapping_add(self.ts[x]),
+            mapping: self.mapping[x],
+            alone: false,
+            mss: 1460,
+            sack: true,
+            ecn: false,
+        }
+    }
+}
+
+pub fn leg(side: Side) -> Leg {
+    let (peer, local) = match side {
+        Side::Client => choose(
+            ("198.18.1.2:40000", "198.18.1.1:80"),
+            ("[2001:db8:1::2]:40000", "[2001:db8:1::1]:80"),
+        ),
+        Side::Server => choose(
+            ("198.18.2.2:8080", "198.18.2.1:50000"),
+            ("[2001:db8:2::2]:8080", "[2001:db8:2::1]:50000"),
+        ),
+    };
+    Leg {
+        peer: peer.parse().expect("an address"),
+        local: local.parse().expect("an address"),
+    }
+}
+
+/// Both legs of the flow.
+pub fn legs() -> [Leg; 2] {
+    Side::BOTH.map(leg)
+}
