@@ -31,17 +31,17 @@ pub fn eventually<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<
 }
 
 /// The same; in the end `what` says what it waited for, and what there was instead.
-pub fn eventually_or<T>(what: impl Fn() -> String, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
+pub fn eventually_or<T>(
+    what: impl Fn() -> String,
+    limit: Duration,
+    mut probe: impl FnMut() -> Option<T>,
+) -> T {
     let (limit, start) = (patient(limit), Instant::now());
     loop {
         if let Some(found) = probe() {
             return found;
         }
-        assert!(
-            start.elapsed() < limit,
-            "waited {limit:?} in vain for {}",
-            what()
-        );
+        assert!(start.elapsed() < limit, "waited {limit:?} in vain for {}", what());
         thread::sleep(LOOK);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     legs::{self, Refusal},
     meter::Meter,
     pair::{cookies, prepare_socket},
-    pump::{Broken, Pump},
+    pump::{Broken, Pump, TURNS},
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
     splicing::Spliced,
@@ -305,6 +305,14 @@ impl<'a> Driver<'a> {
     /// Moves bytes until nothing moves.
     pub(crate) fn step(&mut self) -> Result<bool, Over> {
         self.step_beside(None)
+    }
+
+    /// Moves what is there in each direction, but not what comes meanwhile.
+    pub(crate) fn step_briefly(&mut self) -> Result<bool, Over> {
+        self.pump.set_turns(1);
+        let moved = self.step_beside(None);
+        self.pump.set_turns(TURNS);
+        moved
     }
 
     /// The same while the kernel half forwards for the same flow, at the rate of both together.

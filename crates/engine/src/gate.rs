@@ -56,6 +56,11 @@ impl Gate {
         }
     }
 
+    /// Whether a splice may be due before anything was relayed.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.long && !self.closed
+    }
+
     /// What is due at `now`, when `bytes` have passed in both directions together.
     pub(crate) fn due(&self, now: Instant, bytes: u64) -> Due {
         if self.closed {
@@ -113,6 +118,7 @@ mod tests {
         let long = |policy: &str| Gate::new(policy.parse().unwrap(), start).of_length(Some(1));
         assert_eq!(long("auto").due(start, 0), Due::Advise);
         assert_eq!(long("never").due(start, 0), Due::NotBefore(None));
+        assert!(long("auto").is_urgent() && !long("never").is_urgent());
         assert_eq!(long("after=5ms").due(start, 0), Due::NotBefore(Some(at(5))));
     }
 

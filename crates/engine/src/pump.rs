@@ -14,7 +14,7 @@ const BUFFER: usize = 256 << 10;
 const NOTSENT_LOWAT: u32 = 256 << 10;
 
 /// Reads in one direction before the other gets its turn.
-const TURN: usize = 8;
+pub(crate) const TURNS: usize = 8;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
@@ -48,6 +48,7 @@ pub(crate) struct Pump {
     /// `None` while the pair is detached.
     sockets: Option<[TcpStream; 2]>,
     directions: [Direction; 2],
+    turns: usize,
 }
 
 /// Which of the ends broke the connection, and how.
@@ -61,7 +62,13 @@ impl Pump {
         Pump {
             sockets: Some([client, server]),
             directions: Default::default(),
+            turns: TURNS,
         }
+    }
+
+    /// Lets a step read so many times in one direction before the other gets its turn.
+    pub(crate) fn set_turns(&mut self, turns: usize) {
+        self.turns = turns;
     }
 
     fn sockets(&self) -> &[TcpStream; 2] {
@@ -174,7 +181,7 @@ impl Pump {
         if d.eof {
             check_alive(from)?;
         }
-        for _ in 0..TURN {
+        for _ in 0..self.turns {
             if !d.flush(to, &mut moved)? || d.eof || !d.fill(from, to, &mut moved)? {
                 break;
             }

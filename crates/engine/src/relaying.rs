@@ -36,11 +36,15 @@ impl Driver<'_> {
     /// Relays until a splice is due.
     pub(crate) async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
         let mut look = Look { after: Look::FIRST };
+        // What a step takes of a long stream need not be spliced, and a fast sender has much of it ready.
+        let mut at_once = gate.is_urgent() && !self.has_begun();
         loop {
             for side in Side::BOTH {
                 self.limit_pump(side, None);
             }
-            self.step()?;
+            if !std::mem::take(&mut at_once) {
+                self.step()?;
+            }
             if self.pump.finished() {
                 return Err(Over::Finished);
             }
@@ -67,6 +71,11 @@ impl Driver<'_> {
                 return Err(Over::stopped());
             }
         }
+    }
+
+    /// Whether the pump has been at work in this call.
+    fn has_begun(&self) -> bool {
+        Side::BOTH.iter().any(|&side| self.pump.consumed(side) > 0)
     }
 
     /// Makes it a relay like any other, if nothing that passed by the sockets is under way any more; whether it is one.

@@ -114,8 +114,12 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
         .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
     flow.start_coupling(&infos, driver.throttle.limit(), announcer);
+    let mut first = true;
     loop {
-        driver.step().map_err(|o| Spliced::Over(o, None))?;
+        // Not at once: what a fast sender has ready would be relayed meanwhile.
+        if !std::mem::take(&mut first) {
+            driver.step_briefly().map_err(|o| Spliced::Over(o, None))?;
+        }
         if driver.pump.finished() {
             return Err(Spliced::Over(Over::Finished, None));
         }
@@ -166,7 +170,6 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
         let cuts = flow.cuts();
         match flow.mode() {
             Mode::Drain => {}
-            Mode::Undrain => return Ok(Drained::Awake),
             _ => return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into()),
         }
         // One that came before the drain went to a socket alone: the other end does not know.

@@ -111,7 +111,11 @@ impl Flow {
             directions: [directions[0], directions[1]],
         };
         let obstacle = coupling::obstacle(&coupling);
-        if obstacle == Some(coupling::Obstacle::Window) {
+        // Its own socket thinks that an end knows of a larger window: nobody else would tell one that waits.
+        if matches!(
+            obstacle,
+            Some(coupling::Obstacle::Window | coupling::Obstacle::Notice)
+        ) {
             self.announce_windows(announcer, &states, NEARLY_CLOSED);
         }
         Ok(obstacle)

@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
-use longsplice_repair::options;
+use longsplice_repair::{options, unread};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -63,7 +63,7 @@ impl Session<'_> {
         let limit = self.settings.listener.http.body_timeout;
         let mut may_splice = client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never;
         while !download.is_done() {
-            if may_splice && self.is_worthwhile(download.unseen()) {
+            if may_splice && self.is_worthwhile(&at, download.unseen()) {
                 let (c, a, why) = match self.splice(client, at, download).await {
                     Ok(back) => back,
                     Err(carried) => return carried,
@@ -87,15 +87,19 @@ impl Session<'_> {
         Carried::Whole(client, at)
     }
 
-    fn is_worthwhile(&self, unseen: Unseen) -> bool {
-        match (unseen, self.settings.listener.splice_from) {
-            (Unseen::Bytes(n), Some(least)) => n >= least.max(1),
-            (Unseen::Bytes(n), None) => {
+    fn is_worthwhile(&self, at: &AtServer, unseen: Unseen) -> bool {
+        let Unseen::Bytes(follow) = unseen else {
+            return true;
+        };
+        let (least, pays) = match self.settings.listener.splice_from {
+            Some(least) => (1, follow >= least.max(1)),
+            None => {
                 let least = self.service.shared().splice_from.bytes();
-                self.service.lead().pays(n, least)
+                (least.max(1), self.service.lead().pays(follow, least))
             }
-            (Unseen::All, _) => true,
-        }
+        };
+        // What is here already cannot go past the sockets.
+        pays && follow.saturating_sub(unread(&at.wire.stream).unwrap_or(0).into()) >= least
     }
 
     /// Lets the engine carry what need not be seen; both connections, and why they came back.
