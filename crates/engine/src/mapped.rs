@@ -176,7 +176,7 @@ impl Mapped {
             let gone = *alone.gone.get_or_insert(now);
             let keep = now.duration_since(gone) < linger;
             if !keep {
-                plane.remove_record(*leg);
+                plane.remove_alone(*leg);
             }
             keep
         });

@@ -248,7 +248,7 @@ impl<'a> Detached<'a> {
     /// Removes the records: the next segment of either end meets a reset.
     fn cut_off(self, directions: &[Option<Direction>; 2]) -> Ended {
         if let Some(plane) = &self.driver.splicer.plane {
-            plane.unregister(self.legs);
+            plane.unregister(self.serial, self.legs);
         }
         self.closed(directions, true)
     }

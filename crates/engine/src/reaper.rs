@@ -139,11 +139,10 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         if a.serial != flow.serial || a.slot.is_some() {
             continue;
         }
-        plane.unregister([a.leg, b.leg]);
+        records = records.saturating_sub(plane.unregister(a.serial, [a.leg, b.leg]));
         if how == Reaped::Idle {
             splicer.ends.ended(FlowEnd::Idle, [&a, &b]);
         }
-        records = records.saturating_sub(2);
         splicer.stats.ended(match how {
             Reaped::Closed => End::Closed,
             Reaped::Reset => End::Reset,

@@ -51,7 +51,7 @@ pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> 
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = &splicer.plane {
-                plane.unregister(legs);
+                plane.unregister(id.0, legs);
             }
         }
         Err(error) => return Err(error),
