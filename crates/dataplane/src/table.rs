@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
-    flows::{placement, to_io},
+    flows::{is_alone, placement, to_io},
     run,
     skel::types::ls_placement,
 };
@@ -300,6 +300,18 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// The flow with this serial number; legs that stand alone are none.
+    pub(crate) fn find_serial(&self, serial: u32) -> io::Result<Option<ls_flow>> {
+        let used = self.elements().fresh;
+        let is_its = |rec: &ls_record| {
+            rec.serial == serial && placement(rec) != ls_placement::LS_NONE && !is_alone(rec)
+        };
+        let found = self
+            .all(used)?
+            .find(|(_, flow)| flow.from.iter().any(|d| is_its(&d.rec)));
+        Ok(found.map(|(_, flow)| flow))
     }
 
     /// Every element below `end`.
