@@ -5,6 +5,7 @@
 //! `longsplice` of the same build, or the one that `LONGSPLICE_BIN` names. What is random in them is printed as a seed
 //! when a test fails; `LONGSPLICE_SEED` repeats it. With `LONGSPLICE_FAMILY=6` they run over IPv6.
 //! `LONGSPLICE_PATIENCE` makes limits of time so many times longer ([`patient`]).
+//! `LONGSPLICE_RECORDS` sets how many flows tests/many_records.rs has.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -310,6 +310,15 @@ impl Dataplane {
             .scan(|flow| each(Direction::of_flow(flow, &births, now)))
     }
 
+    /// Both directions of the flow with this serial number, at one moment. A walk over all records up to it, as there is no way
+    /// from a number to its flow.
+    pub fn find_flow(&self, serial: u32) -> io::Result<[Option<Direction>; 2]> {
+        let found = self.flows.find_serial(serial)?;
+        Ok(found.map_or([None; 2], |flow| {
+            Direction::of_flow(&flow, &self.births(), time::now())
+        }))
+    }
+
     /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.
     pub fn verdicts(&self) -> BTreeMap<String, u64> {
         verdicts::read(&self.verdicts)

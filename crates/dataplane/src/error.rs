@@ -59,6 +59,15 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The verifier was interrupted whenever it was tried.
+    #[error(
+        "{what}: the kernel's verifier was interrupted again and again (EAGAIN), as by a profiler, a debugger or a freezer \
+         that does not let go of this process: start it again without that"
+    )]
+    Interrupted {
+        /// What was loaded.
+        what: String,
+    },
     /// A call failed.
     #[error("{what}: {source}")]
     System {
@@ -82,7 +91,8 @@ impl Error {
         }
     }
 
-    /// The same for programs that are loaded: EACCES is the verifier's word then, EPERM means a lack of privileges (bpf(2)).
+    /// The same for programs that are loaded: EACCES is the verifier's word then, EPERM means a lack of privileges (bpf(2)), and
+    /// EAGAIN that a signal was pending.
     pub(crate) fn from_load(what: &'static str, e: &libbpf_rs::Error) -> Self {
         let denied = io::Error::from_raw_os_error(libc::EACCES);
         // libbpf-rs has one kind for both, and keeps the number in its text alone.
@@ -91,6 +101,9 @@ impl Error {
                 what: format!("{what}: the verifier refuses them; with -vv the log has its reason"),
                 source: denied,
             };
+        }
+        if e.kind() == libbpf_rs::ErrorKind::WouldBlock {
+            return Error::Interrupted { what: what.into() };
         }
         Error::from_bpf(what, e)
     }

@@ -56,6 +56,7 @@ mod slot;
 mod slots;
 mod table;
 mod time;
+mod undisturbed;
 mod verdicts;
 mod xdp;
 

@@ -21,6 +21,7 @@ use crate::{
     forwarding,
     pins::{self, Pins},
     skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder, TableSkelBuilder},
+    undisturbed::undisturbed,
 };
 
 /// LS_HASH_KEYS of bpf/abi.h.
@@ -84,22 +85,54 @@ macro_rules! all_maps {
 pub(crate) use all_maps;
 
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
-    let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
-    let loading = |what: &'static str| move |e: libbpf_rs::Error| Error::from_load(what, &e);
     let adopted = pins.map("flows").exists();
     let (heads, hash_keys) = hashing(pins, options)?;
+    let forward = undisturbed(|| load_forward(pins, options, heads, hash_keys))?;
+    let [release, attach, wake] = undisturbed(|| load_moves(pins, heads, hash_keys))?;
+    Ok(Loaded {
+        programs: forward.programs,
+        peek: undisturbed(load_peek)?,
+        release,
+        attach,
+        wake,
+        inject: undisturbed(load_inject)?,
+        events: forward.events,
+        flows: forward.flows,
+        heads: forward.heads,
+        table: undisturbed(|| load_table(pins, heads, hash_keys))?,
+        hash_keys,
+        adopted,
+        slots: forward.slots,
+        verdicts: forward.verdicts,
+        meta: forward.meta,
+    })
+}
+
+/// The forwarding programs, and the maps that all share.
+struct Forward {
+    programs: Programs,
+    events: MapHandle,
+    flows: MapHandle,
+    heads: MapHandle,
+    slots: MapHandle,
+    verdicts: MapHandle,
+    meta: MapHandle,
+}
+
+fn load_forward(
+    pins: &Pins,
+    options: &Options,
+    heads: u32,
+    hash_keys: [u32; HASH_KEYS],
+) -> Result<Forward, Error> {
+    let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
     let mut object = MaybeUninit::uninit();
     let mut open = ForwardSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
-    open.maps
-        .flows
-        .set_max_entries(elements(options))
-        .map_err(bpf("cannot size the flows"))?;
-    open.maps
-        .heads
-        .set_max_entries(heads)
-        .map_err(bpf("cannot size the flows"))?;
+    let size = bpf("cannot size the flows");
+    open.maps.flows.set_max_entries(elements(options)).map_err(size)?;
+    open.maps.heads.set_max_entries(heads).map_err(size)?;
     open.maps
         .slots
         .set_max_entries(options.max_slots)
@@ -110,44 +143,42 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     set_hash!(open, heads, hash_keys);
     let forward = open
         .load()
-        .map_err(loading("cannot load the forwarding programs"))?;
-
-    let [release, attach, wake] = load_moves(pins, heads, hash_keys)?;
-    let table = load_table(pins, heads, hash_keys)?;
-
-    let mut object = MaybeUninit::uninit();
-    let open = InjectSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the programs"))?;
-    let inject = open.load().map_err(loading("cannot load the inject program"))?;
-
-    let mut object = MaybeUninit::uninit();
-    let open = SocketsSkelBuilder::default()
-        .open(&mut object)
-        .map_err(bpf("cannot open the programs"))?;
-    let sockets = open.load().map_err(loading("cannot load the peek program"))?;
-
+        .map_err(|e| Error::from_load("cannot load the forwarding programs", &e))?;
     let map = |m: &libbpf_rs::MapMut<'_>| MapHandle::try_from(&**m).map_err(bpf("cannot hold a map"));
-    Ok(Loaded {
+    Ok(Forward {
         programs: Programs {
             ingress: hold(&forward.progs.ingress)?,
             egress: hold(&forward.progs.egress)?,
         },
-        peek: hold(&sockets.progs.peek)?,
-        release,
-        attach,
-        wake,
-        inject: hold(&inject.progs.inject)?,
         events: map(&forward.maps.events)?,
         flows: map(&forward.maps.flows)?,
         heads: map(&forward.maps.heads)?,
-        table,
-        hash_keys,
-        adopted,
         slots: map(&forward.maps.slots)?,
         verdicts: map(&forward.maps.verdicts)?,
         meta: map(&forward.maps.meta)?,
     })
+}
+
+fn load_inject() -> Result<OwnedFd, Error> {
+    let mut object = MaybeUninit::uninit();
+    let open = InjectSkelBuilder::default()
+        .open(&mut object)
+        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let inject = open
+        .load()
+        .map_err(|e| Error::from_load("cannot load the inject program", &e))?;
+    hold(&inject.progs.inject)
+}
+
+fn load_peek() -> Result<OwnedFd, Error> {
+    let mut object = MaybeUninit::uninit();
+    let open = SocketsSkelBuilder::default()
+        .open(&mut object)
+        .map_err(|e| Error::from_bpf("cannot open the programs", &e))?;
+    let sockets = open
+        .load()
+        .map_err(|e| Error::from_load("cannot load the peek program", &e))?;
+    hold(&sockets.progs.peek)
 }
 
 /// `release`, `attach` and `wake`.

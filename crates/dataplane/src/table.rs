@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
-    flows::{placement, to_io},
+    flows::{is_alone, placement, to_io},
     run,
     skel::types::ls_placement,
 };
@@ -183,12 +183,18 @@ impl Table {
         Ok(replaced)
     }
 
-    /// Removes a direction; that it is gone already is no error.
-    pub(crate) fn remove(&self, leg: Leg) {
+    /// Removes a direction if it is the one that is meant, by its record; whether it was there. Under the lock no other can
+    /// take its place.
+    pub(crate) fn remove(&self, leg: Leg, is_meant: impl Fn(&ls_record) -> bool) -> bool {
         let mut elements = self.elements();
-        if let Some(number) = self.seek(leg) {
+        let Some((number, flow, side)) = self.look_up(leg) else {
+            return false;
+        };
+        let there = is_meant(&flow.from[side.index()].rec);
+        if there {
             self.take_away(number, &mut elements);
         }
+        there
     }
 
     fn take_away(&self, number: u32, elements: &mut Elements) {
@@ -211,8 +217,14 @@ impl Table {
             .is_ok_and(|left| left != 0)
     }
 
-    /// Gives the directions of a flow that has a slot records of their own, or removes them. Whether it was there.
-    pub(crate) fn part(&self, legs: [Leg; 2], records: [Option<ls_record>; 2]) -> io::Result<bool> {
+    /// Gives the directions of a flow that has a slot records of their own, or removes them. Whether it was there, with this
+    /// serial number.
+    pub(crate) fn part(
+        &self,
+        serial: u32,
+        legs: [Leg; 2],
+        records: [Option<ls_record>; 2],
+    ) -> io::Result<bool> {
         let mut elements = self.elements();
         let numbers = legs.map(|leg| self.seek(leg));
         let [Some(client), Some(server)] = numbers else {
@@ -220,7 +232,7 @@ impl Table {
         };
         let index = (client - 1) / 2;
         let mut flow = self.read(index)?;
-        if server != client + 1 {
+        if server != client + 1 || flow.from.iter().any(|d| d.rec.serial != serial) {
             return Ok(false);
         }
         for (direction, rec) in flow.from.iter_mut().zip(&records) {
@@ -259,10 +271,15 @@ impl Table {
 
     /// The flow that has a direction with this leg, and whose it is.
     pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
-        let number = self.seek(leg)?;
-        let side = Side::BOTH[((number - 1) % 2) as usize];
-        let flow = self.read((number - 1) / 2).ok()?;
+        let (_, flow, side) = self.look_up(leg)?;
         (placement(&flow.from[side.index()].rec) != ls_placement::LS_NONE).then_some((flow, side))
+    }
+
+    /// The same with its number, also of one that is just being removed.
+    fn look_up(&self, leg: Leg) -> Option<(u32, ls_flow, Side)> {
+        let number = self.seek(leg)?;
+        let flow = self.read((number - 1) / 2).ok()?;
+        Some((number, flow, Side::BOTH[((number - 1) % 2) as usize]))
     }
 
     /// Every flow, in no order; one that is added or removed meanwhile may be missed. What the kernel half has left of those
@@ -283,6 +300,18 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// The flow with this serial number; legs that stand alone are none.
+    pub(crate) fn find_serial(&self, serial: u32) -> io::Result<Option<ls_flow>> {
+        let used = self.elements().fresh;
+        let is_its = |rec: &ls_record| {
+            rec.serial == serial && placement(rec) != ls_placement::LS_NONE && !is_alone(rec)
+        };
+        let found = self
+            .all(used)?
+            .find(|(_, flow)| flow.from.iter().any(|d| is_its(&d.rec)));
+        Ok(found.map(|(_, flow)| flow))
     }
 
     /// Every element below `end`.

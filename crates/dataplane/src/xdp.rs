@@ -19,6 +19,7 @@ use crate::{
     load::{all_maps, hold, pinned_hashing, set_hash, share},
     pins::Pins,
     skel::XdpSkelBuilder,
+    undisturbed::undisturbed,
 };
 
 /// Where in the kernel the program runs.
@@ -161,7 +162,7 @@ impl Xdp {
         match cell.get() {
             Some(loaded) => Ok(loaded),
             None => {
-                let loaded = load(pins, mode)?;
+                let loaded = undisturbed(|| load(pins, mode))?;
                 Ok(cell.get_or_init(|| loaded))
             }
         }
@@ -243,7 +244,9 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     };
     set_hash!(open, heads, keys);
     share(pins, all_maps!(open))?;
-    let skel = open.load().map_err(bpf("cannot load the XDP program"))?;
+    let skel = open
+        .load()
+        .map_err(|e| Error::from_load("cannot load the XDP program", &e))?;
     Ok(Loaded {
         program: hold(&skel.progs.fast)?,
         exits: MapHandle::try_from(&*skel.maps.exits).map_err(bpf("cannot hold a map"))?,

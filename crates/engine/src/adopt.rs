@@ -1,7 +1,5 @@
 //! What a predecessor left: its sockets died with it, its spliced flows live.
 
-use std::collections::HashSet;
-
 use longsplice_dataplane::{Mode, Slot};
 
 use crate::{flow::Settling, reaper, splicer::Inner};
@@ -25,7 +23,7 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
             .any(|leg| plane.direction(*leg).is_some_and(|d| d.serial == slot.serial()))
         {
             lost += 1;
-            plane.unregister(legs);
+            plane.unregister(slot.serial(), legs);
         }
         // Else it is what a call has left that ended: its sockets may have been in another flow since, which has the records.
     }
@@ -45,16 +43,16 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
 /// Records whose slot is free: their process died between the two halves of an installation or removal.
 fn remove_strays(splicer: &Inner) {
     let Some(plane) = &splicer.plane else { return };
-    let mut strays = HashSet::new();
+    let mut strays = Vec::new();
     let scanned = plane.scan(|d| {
         if d.slot.is_some() {
-            strays.insert(d.leg);
+            strays.push((d.serial, [d.leg, d.far]));
         }
     });
     if let Err(error) = scanned {
         tracing::warn!(%error, "cannot look for stray records");
     }
-    for leg in strays {
-        plane.remove_record(leg);
+    for (serial, legs) in strays {
+        plane.unregister(serial, legs);
     }
 }

@@ -21,13 +21,18 @@ enum State {
 /// What became of the interfaces that are watched, by number.
 #[derive(Debug, Default)]
 pub(crate) struct FastPath {
-    states: Mutex<HashMap<u32, (String, State)>>,
+    states: Mutex<States>,
+    /// Whoever changes them has it; nobody who only looks waits while programs are loaded.
+    changing: Mutex<()>,
 }
+
+type States = HashMap<u32, (String, State)>;
 
 impl FastPath {
     /// Brings XDP to where it should be after interfaces have changed.
     pub(crate) fn follow(&self, plane: &Dataplane, config: &SplicerConfig, watched: &HashMap<u32, String>) {
-        let mut states = self.states();
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states().clone();
         // With tc, XDP has gone from those that are not watched any more.
         states.retain(|index, _| watched.contains_key(index));
         for (&index, name) in watched {
@@ -37,6 +42,7 @@ impl FastPath {
                 .or_insert_with(|| (name.clone(), begin(plane, index, name, named, config.xdp_mode)));
         }
         look(&mut states, plane, config.xdp_mode);
+        *self.states() = states;
         for name in config
             .xdp
             .iter()
@@ -52,7 +58,10 @@ impl FastPath {
     /// Looks once more whether drivers still take frames from XDP: no notification of the kernel that we hear tells, such as
     /// when the other end of a veth pair turns GRO off.
     pub(crate) fn look_again(&self, plane: &Dataplane, mode: XdpMode) {
-        look(&mut self.states(), plane, mode);
+        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states().clone();
+        look(&mut states, plane, mode);
+        *self.states() = states;
     }
 
     /// Those that have the program, sorted.
@@ -64,7 +73,7 @@ impl FastPath {
         names
     }
 
-    fn states(&self) -> MutexGuard<'_, HashMap<u32, (String, State)>> {
+    fn states(&self) -> MutexGuard<'_, States> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,7 +98,7 @@ fn begin(plane: &Dataplane, index: u32, name: &str, named: bool, mode: XdpMode) 
     }
 }
 
-fn look(states: &mut HashMap<u32, (String, State)>, plane: &Dataplane, mode: XdpMode) {
+fn look(states: &mut States, plane: &Dataplane, mode: XdpMode) {
     for (&index, (name, state)) in states {
         if let State::On(before) = *state {
             *state = State::On(exit(plane, index, name, before, mode));

@@ -405,7 +405,7 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         if !self.released {
-            self.plane.unregister(self.legs);
+            self.plane.unregister(self.serial(), self.legs);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt};
+use longsplice_dataplane::Dataplane;
 use rtnetlink::{
     Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection,
     packet_route::{
@@ -73,12 +74,21 @@ async fn again(weak: &Weak<Inner>, handle: &Handle) -> bool {
 }
 
 /// Brings the programs to where they should be.
-async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error> {
-    let Some(plane) = &splicer.plane else {
+async fn follow(splicer: &Arc<Inner>, handle: &Handle) -> Result<(), rtnetlink::Error> {
+    if splicer.plane.is_none() {
         return Ok(());
-    };
+    }
     let links = links(handle).await?;
     let routed = routed(handle).await?;
+    // To load and attach programs takes from milliseconds to a second.
+    let put = move |splicer: &Inner, plane: &Dataplane| put_where(splicer, plane, &links, &routed);
+    // Where there is no answer, the splicer has ended.
+    let _ = splicer.aside(put).await;
+    Ok(())
+}
+
+/// Has the programs on the interfaces that routes use, and on no others. One call at a time.
+fn put_where(splicer: &Inner, plane: &Dataplane, links: &HashMap<u32, String>, routed: &[u32]) {
     let chosen = |name: &String| {
         splicer
             .config
@@ -91,38 +101,37 @@ async fn follow(splicer: &Inner, handle: &Handle) -> Result<(), rtnetlink::Error
         .filter(|(index, name)| routed.contains(index) && chosen(name))
         .map(|(index, name)| (*index, name.clone()))
         .collect();
-    let mut watched = splicer.interfaces.write().unwrap_or_else(PoisonError::into_inner);
+    // Never held over a call of the kernel: whoever assesses a pair looks at them.
+    let watched = || splicer.interfaces.write().unwrap_or_else(PoisonError::into_inner);
     // A predecessor may have watched others.
-    let left: Vec<u32> = plane.linked_interfaces();
-    for ifindex in left
-        .into_iter()
-        .chain(watched.keys().copied().collect::<Vec<_>>())
-    {
+    let before: Vec<u32> = watched().keys().copied().collect();
+    for ifindex in plane.linked_interfaces().into_iter().chain(before) {
         if !wanted.contains_key(&ifindex) {
+            // First: no pair is spliced by it from now on.
+            let name = watched().remove(&ifindex);
             plane.detach(ifindex);
-            if let Some(name) = watched.remove(&ifindex) {
+            if let Some(name) = name {
                 tracing::info!(interface = name, "no longer watched");
             }
         }
     }
     for (ifindex, name) in wanted {
-        if watched.contains_key(&ifindex) {
+        if watched().contains_key(&ifindex) {
             continue;
         }
         match plane.attach(ifindex) {
             Ok(()) => {
                 tracing::info!(interface = name, ifindex, "watched");
-                watched.insert(ifindex, name);
+                watched().insert(ifindex, name);
             }
             Err(error) => {
                 tracing::warn!(interface = name, %error, "cannot be watched: its pairs are relayed")
             }
         }
     }
-    splicer.fast_path.follow(plane, &splicer.config, &watched);
-    drop(watched);
-    splicer.rules.follow(&links);
-    Ok(())
+    let now = watched().clone();
+    splicer.fast_path.follow(plane, &splicer.config, &now);
+    splicer.rules.follow(links);
 }
 
 /// The interfaces that are up and have Ethernet headers.

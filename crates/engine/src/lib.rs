@@ -103,6 +103,7 @@ mod stats;
 mod throttle;
 mod traps;
 mod until;
+mod upkeep;
 mod wake;
 
 pub use api::*;

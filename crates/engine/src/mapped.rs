@@ -156,30 +156,47 @@ impl Mapped {
             .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.flow.is_settled())
             .map(|(serial, _)| *serial)
             .collect();
-        for serial in due {
-            table.part(serial, left);
-        }
         for awake in table.awake.values_mut() {
             if now.duration_since(awake.since) >= HOLD {
                 awake.sockets.clear();
             }
         }
-        table.alone.retain(|leg, alone| {
-            if now.duration_since(alone.looked) < LOOK {
-                return true;
+        let looked_long_ago = |alone: &Watched| now.duration_since(alone.looked) >= LOOK;
+        let alone = table.alone.iter().filter(|(_, alone)| looked_long_ago(alone));
+        let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
+        drop(table);
+        // One at a time: whoever asks for a leg meanwhile does not wait for all of them.
+        for serial in due {
+            let mut table = self.table();
+            if table.awake.get(&serial).is_some_and(|a| a.flow.is_settled()) {
+                table.part(serial, left);
             }
-            alone.looked = now;
-            if plane.peek(*leg).is_ok() {
-                alone.gone = None;
-                return true;
-            }
-            let gone = *alone.gone.get_or_insert(now);
-            let keep = now.duration_since(gone) < linger;
-            if !keep {
-                plane.remove_record(*leg);
-            }
-            keep
-        });
+        }
+        for leg in alone {
+            let lives = plane.peek(leg).is_ok();
+            self.note_alone(plane, leg, lives, now, linger);
+        }
+    }
+
+    /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `linger`.
+    fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, linger: Duration) {
+        let mut table = self.table();
+        let Some(alone) = table.alone.get_mut(&leg) else {
+            return;
+        };
+        alone.looked = now;
+        if lives {
+            alone.gone = None;
+        } else if now.duration_since(*alone.gone.get_or_insert(now)) >= linger {
+            table.alone.remove(&leg);
+            plane.remove_alone(leg);
+        }
+    }
+
+    /// Whether nobody has anything here.
+    pub(crate) fn is_empty(&self) -> bool {
+        let table = self.table();
+        table.awake.is_empty() && table.alone.is_empty()
     }
 
     /// Parts everything, settled or not: the process ends.

@@ -97,6 +97,10 @@ fn stillborn(splicer: &Inner) -> Summary {
 pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
     options::set_reset_on_close(&socket, true)?;
     options::set_nodelay(&socket, true)?;
-    // Else an urgent byte is left out of what is read (RFC 6093 section 3.2), and would be lost here.
-    SockRef::from(&socket.as_fd()).set_out_of_band_inline(true)
+    // Else an urgent byte is left out of what is read (RFC 6093 section 3.2), and would be lost here. MPTCP has none, and does not
+    // know the option.
+    match SockRef::from(&socket.as_fd()).set_out_of_band_inline(true) {
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
+        done => done,
+    }
 }

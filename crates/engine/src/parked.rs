@@ -40,9 +40,9 @@ pub(crate) async fn park(
     cuts: [u32; 2],
     parkable: bool,
 ) -> io::Result<Left<'_>> {
-    if parkable && !driver.traps.is_closed() {
-        flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
-    }
+    // Sockets that cannot keep what was promised are of no use.
+    let parkable = parkable
+        && (driver.traps.is_closed() || flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side))));
     let started = std::time::Instant::now();
     // Copies come first, then the wake.
     match flow.finish(cuts, parkable && !driver.captures())? {
@@ -95,6 +95,7 @@ pub(crate) async fn park(
         }
         let wanted = driver.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
         if wanted && mode == Mode::Final && !ended {
+            // Whether they can or not: what a socket has no room for now is sent to it again.
             flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
             if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
@@ -248,7 +249,7 @@ impl<'a> Detached<'a> {
     /// Removes the records: the next segment of either end meets a reset.
     fn cut_off(self, directions: &[Option<Direction>; 2]) -> Ended {
         if let Some(plane) = &self.driver.splicer.plane {
-            plane.unregister(self.legs);
+            plane.unregister(self.serial, self.legs);
         }
         self.closed(directions, true)
     }

@@ -29,37 +29,73 @@ const WORTH_RELEASING_AT_REST: u64 = 16;
 /// Below this share of the memory, parked sockets go.
 const LOW_MEMORY_PERCENT: u64 = 5;
 
-/// Starts the task; it ends with the splicer.
+/// Starts the tasks; they end with the splicer. Slots are freed while a walk takes its time.
 pub(crate) fn start(splicer: &Arc<Inner>) {
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
-        let mut next_round = Instant::now() + PERIOD;
-        let (mut released, mut before) = (0, 0);
         loop {
             sleep(SETTLE).await;
             let Some(splicer) = weak.upgrade() else { return };
-            let Some(plane) = &splicer.plane else { return };
-            settle(&splicer, plane, SETTLE);
-            let mut left = Vec::new();
-            splicer.mapped.tend(plane, splicer.config.linger, &mut left);
-            left.into_iter().for_each(|one| splicer.settle_later(one));
-            let now = Instant::now();
-            if now >= next_round {
-                round(&splicer, plane);
-                let detached = splicer.stats.detached.get();
-                let worth = match detached == before {
-                    true => WORTH_RELEASING_AT_REST,
-                    false => WORTH_RELEASING,
-                };
-                if detached - released >= worth {
-                    longsplice_repair::release_free_memory();
-                    released = detached;
-                }
-                before = detached;
-                next_round = now + PERIOD.max(now.elapsed() * SHARE);
+            if splicer.has_chores() && splicer.aside(chores).await.is_none() {
+                return;
             }
         }
     });
+    let weak = Arc::downgrade(splicer);
+    tokio::spawn(async move {
+        let (mut period, mut memory) = (PERIOD, Memory::default());
+        loop {
+            sleep(period).await;
+            let Some(splicer) = weak.upgrade() else { return };
+            let done = splicer.aside(move |splicer, plane| {
+                let started = Instant::now();
+                round(splicer, plane);
+                memory.release(splicer.stats.detached.get());
+                (started.elapsed(), memory)
+            });
+            let Some((took, later)) = done.await else { return };
+            memory = later;
+            period = PERIOD.max(took * SHARE);
+        }
+    });
+}
+
+/// When the memory of control mode is given back.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    /// How many pairs had been detached when it was, and a round ago.
+    released: u64,
+    before: u64,
+}
+
+impl Memory {
+    /// Gives it back if that is worth it after so many pairs.
+    fn release(&mut self, detached: u64) {
+        let worth = match detached == self.before {
+            true => WORTH_RELEASING_AT_REST,
+            false => WORTH_RELEASING,
+        };
+        if detached - self.released >= worth {
+            longsplice_repair::release_free_memory();
+            self.released = detached;
+        }
+        self.before = detached;
+    }
+}
+
+impl Inner {
+    /// Whether there is anything to be done for slots and for legs that stand alone.
+    fn has_chores(&self) -> bool {
+        let settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        !settling.is_empty() || !self.mapped.is_empty()
+    }
+}
+
+fn chores(splicer: &Inner, plane: &Dataplane) {
+    settle(splicer, plane, SETTLE);
+    let mut left = Vec::new();
+    splicer.mapped.tend(plane, splicer.config.linger, &mut left);
+    left.into_iter().for_each(|one| splicer.settle_later(one));
 }
 
 fn round(splicer: &Inner, plane: &Dataplane) {
@@ -129,6 +165,9 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
     })?;
     walk.end();
     for flow in due {
+        if splicer.upkeep.is_ending() {
+            break;
+        }
         // Something may have passed since, or another flow have taken its place.
         let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
             continue;
@@ -139,11 +178,10 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         if a.serial != flow.serial || a.slot.is_some() {
             continue;
         }
-        plane.unregister([a.leg, b.leg]);
+        records = records.saturating_sub(plane.unregister(a.serial, [a.leg, b.leg]));
         if how == Reaped::Idle {
             splicer.ends.ended(FlowEnd::Idle, [&a, &b]);
         }
-        records = records.saturating_sub(2);
         splicer.stats.ended(match how {
             Reaped::Closed => End::Closed,
             Reaped::Reset => End::Reset,

@@ -13,7 +13,7 @@ use crate::{
     ends::FlowEnd,
     flow::close_in_silence,
     held::Keeping,
-    pair, reaper,
+    pair,
     splicer::Inner,
     stats::End,
     until::{Trap, Until},
@@ -21,17 +21,20 @@ use crate::{
 };
 
 /// The legs of a detached flow.
-fn find(splicer: &Inner, id: FlowId) -> Option<[Leg; 2]> {
-    let flows = reaper::records(splicer.plane.as_ref()?).ok()?;
-    match flows.get(&id.0)? {
-        [Some(a), Some(b)] => Some([a.leg, b.leg]),
-        _ => None,
+///
+/// # Errors
+/// There is none of this number.
+pub(crate) async fn find(splicer: &Arc<Inner>, id: FlowId) -> Result<[Leg; 2], RequestError> {
+    let found = splicer.aside(move |_, plane| plane.find_flow(id.0)).await;
+    match found {
+        Some(Ok([Some(a), Some(b)])) if a.slot.is_none() && b.slot.is_none() => Ok([a.leg, b.leg]),
+        _ => Err(RequestError::NoSuchFlow(id)),
     }
 }
 
 /// Gives a detached flow its sockets back.
-pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
-    let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+pub(crate) async fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
+    let legs = find(splicer, id).await?;
     let started = std::time::Instant::now();
     let returned = awake(splicer, id, legs, why)?;
     splicer.stats.rebuild.add(started.elapsed());
@@ -43,15 +46,15 @@ pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Ret
 
 /// Ends a detached flow: its sockets come back, to reset both ends. Where there is no room for sockets, its records go, and the
 /// ends are reset by their next segment.
-pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> {
-    let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
+pub(crate) async fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> {
+    let legs = find(splicer, id).await?;
     let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
     match awake(splicer, id, legs, Trap::Asked) {
         Ok(returned) => drop(returned),
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = &splicer.plane {
-                plane.unregister(legs);
+                plane.unregister(id.0, legs);
             }
         }
         Err(error) => return Err(error),
@@ -123,19 +126,23 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
 /// advisor says so. No byte is lost.
 pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     let id = FlowId(event.serial);
+    // At once: what comes next of this flow is kept, too.
     let keeping = Keeping::new(splicer, event.serial);
     keeping.held.keep(event);
-    match reclaim(splicer, id, Trap::Asked) {
-        Ok(returned) => {
-            tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
-            let splicer = splicer.clone();
-            tokio::spawn(async move {
-                let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
-                if let Err(error) = pair::run(&splicer, pair, Until::closed()).await {
-                    tracing::debug!(flow = %id, %error, "a connection was cut off");
-                }
-            });
+    let splicer = splicer.clone();
+    tokio::spawn(async move {
+        let returned = reclaim(&splicer, id, Trap::Asked).await;
+        drop(keeping);
+        let pair = match returned {
+            Ok(returned) => Pair::from(returned).with_splice(SplicePolicy::Auto),
+            Err(error) => {
+                tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back");
+                return;
+            }
+        };
+        tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
+        if let Err(error) = pair::run(&splicer, pair, Until::closed()).await {
+            tracing::debug!(flow = %id, %error, "a connection was cut off");
         }
-        Err(error) => tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back"),
-    }
+    });
 }

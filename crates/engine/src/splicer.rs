@@ -37,6 +37,7 @@ use crate::{
     rules,
     stats::Stats,
     until::{Trap, Until},
+    upkeep::Upkeep,
 };
 
 mod as_client;
@@ -106,6 +107,7 @@ pub(crate) struct Inner {
     pub(crate) fast_path: FastPath,
     pub(crate) routes: Routes,
     pub(crate) rules: rules::Keeper,
+    pub(crate) upkeep: Upkeep,
     pub(crate) settling: Mutex<Vec<(Instant, Settling)>>,
     pub(crate) memory_low: AtomicBool,
     pub(crate) announcer: Option<Announcer>,
@@ -180,6 +182,19 @@ impl Splicer {
     /// # Errors
     /// After [`OpenError::Privileges`] and [`OpenError::Unsupported`], [`Splicer::relay_only`] still works.
     pub async fn open(config: SplicerConfig) -> Result<Splicer, OpenError> {
+        // Programs are verified, and all records of a predecessor read.
+        let opened = tokio::task::spawn_blocking(|| Splicer::open_kernel(config)).await;
+        let splicer = opened.map_err(|e| OpenError::System(format!("cannot begin: {e}")))??;
+        interfaces::watch(&splicer.inner)
+            .await
+            .map_err(|e| OpenError::System(format!("cannot watch interfaces: {e}")))?;
+        held::start(&splicer.inner).map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
+        reaper::start(&splicer.inner);
+        Ok(splicer)
+    }
+
+    /// The kernel half, with what a predecessor left; nothing is attached yet.
+    fn open_kernel(config: SplicerConfig) -> Result<Splicer, OpenError> {
         longsplice_repair::probe_repair().map_err(|e| match e.raw_os_error() {
             Some(1 | 13) => OpenError::Privileges(format!("splicing needs CAP_NET_ADMIN: {e}")),
             _ => OpenError::Unsupported(format!("this kernel has no TCP_REPAIR: {e}")),
@@ -204,11 +219,6 @@ impl Splicer {
             inner: Arc::new(inner),
         };
         adopt::adopt(&splicer.inner, orphans);
-        interfaces::watch(&splicer.inner)
-            .await
-            .map_err(|e| OpenError::System(format!("cannot watch interfaces: {e}")))?;
-        held::start(&splicer.inner).map_err(|e| OpenError::System(format!("cannot read the ring: {e}")))?;
-        reaper::start(&splicer.inner);
         Ok(splicer)
     }
 
@@ -390,8 +400,10 @@ impl Splicer {
                 Ok(())
             }
             Some(_) => Err(RequestError::AlreadySpliced(id)),
-            None if self.flows().iter().any(|f| f.id == id) => Err(RequestError::AlreadySpliced(id)),
-            None => Err(RequestError::NoSuchFlow(id)),
+            None => {
+                reclaim::find(&self.inner, id).await?;
+                Err(RequestError::AlreadySpliced(id))
+            }
         }
     }
 
@@ -413,7 +425,7 @@ impl Splicer {
                 entry.ask_back();
                 Ok(None)
             }
-            None => reclaim::reclaim(&self.inner, id, Trap::Asked).map(Some),
+            None => reclaim::reclaim(&self.inner, id, Trap::Asked).await.map(Some),
         }
     }
 
@@ -431,7 +443,7 @@ impl Splicer {
                 entry.end();
                 Ok(())
             }
-            None => reclaim::end(&self.inner, id),
+            None => reclaim::end(&self.inner, id).await,
         }
     }
 
@@ -457,15 +469,10 @@ impl Splicer {
         self.inner.phase.send_replace(Phase::Ended);
         // What is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
-        self.inner.rules.end();
-        if let Some(plane) = &self.inner.plane {
-            let mut left = Vec::new();
-            self.inner.mapped.part_all(&mut left);
-            left.into_iter().for_each(|one| self.inner.settle_later(one));
-            reaper::settle_all(&self.inner, plane);
-            if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
-                plane.remove();
-            }
+        let inner = self.inner.clone();
+        let ended = tokio::task::spawn_blocking(move || inner.leave_kernel(how)).await;
+        if let Err(error) = ended {
+            tracing::error!(%error, "the shutdown was cut off");
         }
     }
 }
@@ -510,6 +517,21 @@ fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> O
 }
 
 impl Inner {
+    /// Leaves the kernel half to a successor, or takes it down: where nothing is left of it, or is to be.
+    fn leave_kernel(&self, how: Shutdown) {
+        // First: what is put on an interface after the pins are gone would stay there.
+        self.upkeep.end();
+        self.rules.end();
+        let Some(plane) = &self.plane else { return };
+        let mut left = Vec::new();
+        self.mapped.part_all(&mut left);
+        left.into_iter().for_each(|one| self.settle_later(one));
+        reaper::settle_all(self, plane);
+        if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
+            plane.remove();
+        }
+    }
+
     fn new(
         config: SplicerConfig,
         plane: Option<Dataplane>,
@@ -529,6 +551,7 @@ impl Inner {
             fast_path: FastPath::default(),
             routes: Routes::default(),
             rules: rules::Keeper::default(),
+            upkeep: Upkeep::default(),
             settling: Mutex::default(),
             memory_low: AtomicBool::new(false),
             announcer: None,

@@ -3,9 +3,7 @@
 use std::{io, net::TcpStream as StdStream, sync::Arc};
 
 use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
-use longsplice_repair::{
-    Image, ImageOptions, Window, grow_receive_buffer, options, set_receive_window, thaw,
-};
+use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
 use tokio::net::TcpStream;
 
 use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splicer::Inner};
@@ -19,10 +17,11 @@ fn largest_window(scale: u8) -> u32 {
 }
 
 impl Flow {
-    /// Sees to it that the parked sockets could keep what their peers were promised, and that no more is promised from now
-    /// on (section III-E). Worth a few system calls for each socket that has too small a window.
-    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2]) {
+    /// Sees to it that the parked sockets can keep what their peers were promised, and that no more is promised from now
+    /// on (section III-E); whether they can. Worth a few system calls for each socket that has too small a window.
+    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2]) -> bool {
         self.slot().set_keeping(true);
+        let mut kept_all = true;
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
             let promised = later(x.tx_edge, o.rx_edge.wrapping_add(o.ack_off));
@@ -33,12 +32,16 @@ impl Flow {
             }
             let wanted = wanted.min(largest_window(x.scale_out));
             let socket = sockets[side.index()];
-            let set = grow_receive_buffer(socket, wanted).and_then(|_| set_receive_window(socket, wanted));
-            match set {
+            // The buffer first: a promise without room is broken by a segment that comes at once.
+            match fit_receive_buffer(socket, wanted).and_then(|()| set_receive_window(socket, wanted)) {
                 Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
-                Err(error) => tracing::debug!(%error, "cannot widen the window of a parked socket"),
+                Err(error) => {
+                    tracing::warn!(%error, wanted, "cannot widen the window of a parked socket");
+                    kept_all = false;
+                }
             }
         }
+        kept_all
     }
 
     /// Wakes the pair if that can be done now; whether it is awake.

@@ -6,7 +6,7 @@ use libc::c_int;
 
 use crate::sys::{self, Error, Linger, Opt, opt};
 
-/// `TCP_CA_NAME_MAX` and `TCP_ULP_NAME_MAX` of the kernel, with the terminating zero.
+/// `TCP_CA_NAME_MAX` of the kernel, with the terminating zero.
 const NAME_MAX: usize = 16;
 
 const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
@@ -18,8 +18,6 @@ const MTU_V6: Opt = opt!(IPPROTO_IPV6, IPV6_MTU);
 const DOMAIN: Opt = opt!(SOL_SOCKET, SO_DOMAIN);
 const NODELAY: Opt = opt!(IPPROTO_TCP, TCP_NODELAY);
 const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
-const ULP: Opt = opt!(IPPROTO_TCP, TCP_ULP);
-const IS_MPTCP: Opt = opt!(IPPROTO_TCP, TCP_IS_MPTCP = 43);
 const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
@@ -59,7 +57,9 @@ pub fn set_notsent_lowat(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
 
 /// The name of the congestion control, such as `cubic`.
 pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
-    name(fd, CONGESTION)
+    let (bytes, len) = sys::get::<[u8; NAME_MAX]>(fd, CONGESTION)?;
+    let name = bytes[..len].split(|&b| b == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// The MTU of the route to the peer of a connected socket, in bytes (`IP_MTU`, `IPV6_MTU`).
@@ -141,20 +141,6 @@ pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> Result<(), Error> {
     sys::set(fd, USER_TIMEOUT, ms)
 }
 
-/// The upper layer protocol that the kernel runs on the socket, such as `tls`; such a socket's bytes are not those on
-/// the wire.
-pub fn upper_layer(fd: impl AsFd) -> Result<Option<String>, Error> {
-    Ok(Some(name(fd, ULP)?).filter(|n| !n.is_empty()))
-}
-
-/// Whether the connection speaks MPTCP (RFC 8684). False on kernels that do not know the question (before 5.16).
-pub fn is_mptcp(fd: impl AsFd) -> Result<bool, Error> {
-    match get_bool(fd, IS_MPTCP) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP)) => Ok(false),
-        answer => answer,
-    }
-}
-
 /// Whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`). What a
 /// listener accepts inherits it.
 ///
@@ -184,10 +170,4 @@ fn get_bool(fd: impl AsFd, opt: Opt) -> Result<bool, Error> {
 
 fn set_bool(fd: impl AsFd, opt: Opt, on: bool) -> Result<(), Error> {
     sys::set(fd, opt, c_int::from(on))
-}
-
-fn name(fd: impl AsFd, opt: Opt) -> Result<String, Error> {
-    let (bytes, len) = sys::get::<[u8; NAME_MAX]>(fd, opt)?;
-    let name = bytes[..len].split(|&b| b == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(name).into_owned())
 }

@@ -21,8 +21,7 @@ const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 /// repair mode, with `SO_REUSEADDR`, so that a listener can be restarted on its port. A listener that is bound already, and
 /// other connections of the port, are no obstacle.
 ///
-/// The receive buffer takes what was promised, up to the cap of
-/// [`grow_receive_buffer`](crate::window::grow_receive_buffer).
+/// The receive buffer takes what was promised ([`fit_receive_buffer`](crate::window::fit_receive_buffer)).
 ///
 /// While this runs, and until it has returned, segments of the connection must be kept from the host: before the socket is
 /// there, they would be answered by a reset, and then for a moment without the options of the handshake. Afterwards the

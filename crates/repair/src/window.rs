@@ -4,25 +4,28 @@
 //! lies beyond is dropped, and the edge never goes back. The *buffer* bounds the memory, and with it the next promise. A
 //! socket by itself never promises more than its buffer takes; but here others promise for it, while it is away or parked.
 //! What then exceeds the buffer is still accepted as a rule, as the kernel enlarges the buffer segment by segment; but it
-//! acknowledges late, keeps the next windows small (117 kB after 3 MB, where 4.6 MB would have been offered), and where
-//! memory is short it drops.
+//! acknowledges late, keeps the next windows small (117 kB after 3 MB, where 4.6 MB would have been offered), and it drops
+//! what exceeds the system's largest buffer (`net.ipv4.tcp_rmem`): the sender repeats that after a timeout.
 
 use std::os::fd::AsFd;
 
 use libc::c_int;
 
 use crate::{
+    options::receive_buffer,
     repair::{Repair, enter},
     sys::{self, Error, Opt, RepairWindow, opt},
 };
 
 const REPAIR_WINDOW: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_WINDOW = 29);
 const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
+const RCVBUFFORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
+const BUF_LOCK: Opt = opt!(SOL_SOCKET, SO_BUF_LOCK);
 
 /// Makes a connected socket accept at least `bytes` (0 to 2^30) beyond RCV.NXT. Never takes back what was promised
 /// before. Nothing is sent: the peer learns of it with the next segment, or has been told already.
 ///
-/// The buffer is another matter: [`grow_receive_buffer`].
+/// The buffer is another matter: [`fit_receive_buffer`].
 ///
 /// The socket should be idle: an ACK that arrives in the middle of this has its window update undone, until the peer's next
 /// segment.
@@ -69,11 +72,24 @@ pub fn grow_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<u32, Error> {
     Ok(fits?.0)
 }
 
-/// As [`grow_receive_buffer`], one system call less.
-pub(crate) fn fit_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+/// Makes the receive buffer take a window of `bytes` (0 to 2^30) that was promised already, be it beyond the cap of
+/// [`grow_receive_buffer`]: the promise is kept, whatever the system's limit or a fixed size. Automatic growth stays on or
+/// off, as it was. The buffer stays as large: what the socket offers next goes by it.
+///
+/// How: `SO_RCVBUFFORCE` where the cap is too small; it fixes the buffer, and `SO_BUF_LOCK` (Linux 5.14) takes that back.
+///
+/// # Errors
+/// `EPERM` without `CAP_NET_ADMIN`, where the cap is too small.
+pub fn fit_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     let fd = fd.as_fd();
-    raise(fd, bytes)?;
-    sys::set(fd, RCVLOWAT, 1)
+    // By the kernel's reckoning, twice the payload.
+    let enough = bytes.saturating_mul(2);
+    if grow_receive_buffer(fd, bytes)? >= bytes || receive_buffer(fd)? >= enough {
+        return Ok(());
+    }
+    let locks = sys::get::<u32>(fd, BUF_LOCK)?.0;
+    sys::set(fd, RCVBUFFORCE, bytes)?;
+    sys::set(fd, BUF_LOCK, locks)
 }
 
 fn raise(fd: impl AsFd, bytes: u32) -> Result<(), Error> {

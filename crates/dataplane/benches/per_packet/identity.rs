@@ -45,7 +45,7 @@ pub(crate) fn column(plane: &Plane, context: Context, family: Family) -> [String
         ..bare.clone()
     };
     let cells = [bare, timed, with_sack].map(|packet| measure(plane, &packet.bytes(), context, "forwarded"));
-    plane.unregister(legs);
+    plane.end(legs);
     drop(slot);
     cells
 }

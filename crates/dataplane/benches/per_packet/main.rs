@@ -111,7 +111,7 @@ impl Mirror {
     }
 
     fn end(&self, plane: &Plane) {
-        self.legs.iter().for_each(|&legs| plane.unregister(legs));
+        self.legs.iter().for_each(|&legs| plane.end(legs));
     }
 
     /// The next segment of the first flow's client.

@@ -80,15 +80,14 @@ impl Dataplane {
                 ..Default::default()
             })
         });
-        match self.flows.part(legs, records) {
-            Ok(true) => {}
-            // A new connection has taken its place.
-            Ok(false) => legs.into_iter().for_each(|leg| self.flows.remove(leg)),
+        match self.flows.part(slot.serial(), legs, records) {
+            Ok(true) => self.records_gone(2),
+            // A new connection has taken its place, or that of one leg.
+            Ok(false) => drop(self.unregister(slot.serial(), legs)),
             Err(error) => {
                 tracing::error!(%error, ?legs, "cannot keep the sequence numbers of two legs: they will stall");
             }
         }
-        self.records.fetch_sub(2, Ordering::Relaxed);
     }
 
     /// The legs that belong to no flow but count otherwise than the wire.
@@ -116,17 +115,29 @@ impl Dataplane {
         })
     }
 
-    /// Removes both directions.
-    pub fn unregister(&self, legs: [Leg; 2]) {
-        for leg in legs {
-            self.flows.remove(leg);
-        }
-        self.records.fetch_sub(2, Ordering::Relaxed);
+    /// Removes what there is of both directions of the flow with this serial number; how many that were. Another flow that has
+    /// been given a tuple meanwhile is not touched.
+    pub fn unregister(&self, serial: u32, legs: [Leg; 2]) -> u32 {
+        let is_its = |rec: &ls_record| rec.serial == serial && !is_alone(rec);
+        let removed = legs.into_iter().filter(|&leg| self.flows.remove(leg, is_its));
+        let removed = removed.count() as u32;
+        self.records_gone(removed);
+        removed
     }
 
-    /// Removes the record of one direction: what is left of an interrupted installation.
-    pub fn remove_record(&self, leg: Leg) {
-        self.flows.remove(leg);
+    /// Removes the record of a leg that belongs to no flow. If it has become part of one meanwhile, it stays.
+    pub fn remove_alone(&self, leg: Leg) {
+        self.flows.remove(leg, is_alone);
+    }
+
+    /// The count may be behind: the kernel half removes some itself, which the next scan finds.
+    fn records_gone(&self, gone: u32) {
+        // It never declines: the closure always gives a value.
+        let _ = self
+            .records
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                Some(n.saturating_sub(gone))
+            });
     }
 
     /// Sets the number of records after a scan: the kernel half removes some itself.

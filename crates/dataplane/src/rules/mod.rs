@@ -31,6 +31,7 @@ use crate::{
         RulesSkelBuilder,
         rule_types::{ls_rule_count, ls_rule_verdict as V},
     },
+    undisturbed::undisturbed,
 };
 
 /// The names that users see, of every verdict (docs/rules.md).
@@ -104,8 +105,12 @@ impl Rules {
     /// Loads the program, with no rules, attached nowhere.
     ///
     /// # Errors
-    /// [`Error::Privileges`], [`Error::Unsupported`] where the verifier refuses it, [`Error::System`].
+    /// [`Error::Privileges`], [`Error::Unsupported`] where the verifier refuses it, [`Error::Interrupted`], [`Error::System`].
     pub fn load(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
+        undisturbed(|| Rules::load_once(plane, mark))
+    }
+
+    fn load_once(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
         let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
         let mut object = MaybeUninit::uninit();
         let mut open = RulesSkelBuilder::default()

@@ -143,7 +143,7 @@ fn they_are_no_flows() {
         assert!(flow.plane.in_use(leg(side)), "the port is taken");
         assert!(flow.plane.direction(leg(side)).is_none());
         // When the connection is over, so is this.
-        flow.plane.remove_record(leg(side));
+        flow.plane.remove_alone(leg(side));
         flow.ignores(side, &flow.peer_segment(side).bytes());
         assert!(flow.plane.alone(leg(side)).is_none());
     }
@@ -152,7 +152,7 @@ fn they_are_no_flows() {
 #[test]
 fn a_leg_that_counts_as_the_wire_does_and_has_no_timestamps_leaves_nothing() {
     let mut flow = Flow::track(Plan::default());
-    flow.plane.unregister(legs());
+    flow.plane.end(legs());
     let slot = flow.plane.take_slot().expect("a free slot");
     let plan = Plan {
         mapping: [Mapping::default(), Plan::mapped().mapping[1]],

@@ -132,7 +132,7 @@ fn an_address_of_ipv4_is_not_one_of_ipv6() {
         ..flow.peer_segment(Side::Client)
     };
     flow.ignores(Side::Client, &packet.bytes());
-    flow.plane.unregister(legs);
+    flow.plane.end(legs);
 }
 
 fn each(test: impl Fn(&Flow, Side)) {

@@ -83,7 +83,7 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
     for side in Side::BOTH {
         let flow = {
             let mut flow = Flow::track(Plan::default());
-            flow.plane.unregister(legs());
+            flow.plane.end(legs());
             let mut starts = flow.plan.starts();
             starts[side.index()].ended = true;
             let slot = flow.plane.take_slot().expect("a free slot");

@@ -98,7 +98,7 @@ fn a_segment_leaves_as_it_came() {
             }
         }
     }
-    flow.plane.unregister(legs);
+    flow.plane.end(legs);
 }
 
 /// Fragments have another identification all the same (docs/decisions/0013), the same one each.
@@ -123,7 +123,7 @@ fn fragments_leave_as_they_came_but_for_the_identification() {
             assert_frame(&ran.packet, &with_id(left, like), "a piece");
         }
     }
-    flow.plane.unregister(legs);
+    flow.plane.end(legs);
 }
 
 /// PAWS goes before: a TSval that is lower than one that the far end has seen is raised here, too.
@@ -138,7 +138,7 @@ fn an_old_timestamp_is_raised() {
         let left = hop(&came, side, usual(clock, echo));
         flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));
     }
-    flow.plane.unregister(legs);
+    flow.plane.end(legs);
 }
 
 /// Anything that differs is told by the record: of the direction, or of both.
@@ -161,11 +161,11 @@ fn a_difference_is_no_identity() {
         let legs = same_ends();
         splice(&flow, &plan, legs);
         assert_eq!(identity(&flow, legs), expected, "change {n}");
-        flow.plane.unregister(legs);
+        flow.plane.end(legs);
     }
     let mut legs = same_ends();
     legs[1].local.set_port(40_001);
     splice(&flow, &same, legs);
     assert_eq!(identity(&flow, legs), [false; 2], "another port");
-    flow.plane.unregister(legs);
+    flow.plane.end(legs);
 }

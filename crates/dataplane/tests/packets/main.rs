@@ -30,6 +30,7 @@ mod parked;
 mod rate;
 mod release;
 mod routes;
+mod signals;
 mod super_packets;
 mod table;
 mod too_big;

@@ -128,7 +128,7 @@ fn the_second_call_merges_what_was_under_way() {
 #[test]
 fn a_flow_that_was_replaced_is_not_found() {
     let flow = Flow::dormant(Plan::default());
-    flow.plane.unregister(legs());
+    flow.plane.end(legs());
     let error = flow.release().expect_err("nothing is there");
     assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
 

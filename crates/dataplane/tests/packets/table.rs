@@ -97,7 +97,7 @@ fn whatever_comes_and_goes_each_tuple_leads_to_its_flow() {
     assert_eq!(taken.kind(), std::io::ErrorKind::Other, "{taken}");
     // From the fronts, the middles and the ends of their chains.
     for n in (0..32).filter(|n| n % 3 != 1) {
-        plane.unregister(nth(n));
+        plane.end(nth(n));
         flows.remove(&n);
         holds(&plane, &flows);
     }
@@ -109,7 +109,7 @@ fn whatever_comes_and_goes_each_tuple_leads_to_its_flow() {
                 .iter()
                 .nth(usize::from(n) * 7 % flows.len())
                 .expect("one of them");
-            plane.unregister(nth(gone));
+            plane.end(nth(gone));
             flows.remove(&gone);
         }
         flows.insert(n, add_rested(&plane, &slot, n));
@@ -157,4 +157,47 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     flow.plane.scan(|d| found.push(d.serial)).expect("a scan");
     assert_eq!(found, [4711, 4711]);
     assert_eq!(flow.plane.direction(legs()[0]).map(|d| d.serial), Some(4711));
+}
+
+/// Registers another flow over the same tuples, as after a port was given to a new connection.
+fn successor(flow: &Flow, legs: [Leg; 2]) -> (Slot, u32) {
+    let slot = flow.plane.take_slot().expect("a slot");
+    let mut starts = Plan::default().starts();
+    (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+    let serial = flow.plane.next_serial();
+    flow.plane
+        .register(&slot, serial, true, &starts)
+        .expect("nobody is there");
+    (slot, serial)
+}
+
+#[test]
+fn what_is_removed_late_leaves_the_flow_that_has_the_tuples_now() {
+    let flow = Flow::dormant(Plan::default());
+    let old = flow.slot().serial();
+    // Both tuples, or one of them with another leg.
+    let other = |mut leg: Leg| {
+        leg.peer.set_port(1);
+        leg
+    };
+    let [client, server] = legs();
+    for new in [[client, server], [client, other(server)], [other(client), server]] {
+        flow.plane.end(legs());
+        let before = flow.plane.flow_count();
+        let (slot, serial) = successor(&flow, new);
+        assert_eq!(flow.plane.unregister(old, legs()), 0);
+        flow.plane.part(flow.slot(), legs());
+        flow.release().expect_err("it is another one");
+        new.into_iter().for_each(|leg| flow.plane.remove_alone(leg));
+        assert_eq!(flow.plane.flow_count(), before + 1);
+        for leg in new {
+            let found = flow.plane.direction(leg).map(|d| (d.serial, d.slot));
+            assert_eq!(found, Some((serial, Some(slot.index()))), "{leg:?} of {new:?}");
+        }
+        assert_eq!(flow.plane.unregister(serial, new), 2);
+        assert_eq!(
+            (flow.plane.unregister(serial, new), flow.plane.flow_count()),
+            (0, before)
+        );
+    }
 }

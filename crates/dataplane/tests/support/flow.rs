@@ -98,7 +98,7 @@ impl Flow {
 
     /// The same, with this serial number.
     pub fn again_as(&mut self, plan: Plan, serial: u32) {
-        self.plane.unregister(legs());
+        self.plane.end(legs());
         self.slot = Some(register_as(&self.plane, &plan, serial));
         self.plan = plan;
         self.advance();

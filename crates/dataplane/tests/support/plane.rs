@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use longsplice_dataplane::{Dataplane, Options};
+use longsplice_dataplane::{Dataplane, Leg, Options};
 
 /// A name for pins that no other test has.
 pub fn unique_instance() -> String {
@@ -49,6 +49,16 @@ impl Plane {
         })
     }
 
+    /// Removes what these legs have, whatever flow it is.
+    pub fn end(&self, legs: [Leg; 2]) {
+        for leg in legs {
+            if let Some(d) = self.direction(leg) {
+                self.unregister(d.serial, [leg, d.far]);
+            }
+            self.remove_alone(leg);
+        }
+    }
+
     /// No other flow is to use it.
     pub fn spoil(&self) {
         self.reusable.set(false);
@@ -62,9 +72,14 @@ impl Plane {
         for ifindex in self.linked_interfaces() {
             self.detach(ifindex);
         }
-        let mut legs = self.legs_alone().expect("a scan");
-        self.scan(|d| legs.push(d.leg)).expect("a scan");
-        legs.into_iter().for_each(|leg| self.remove_record(leg));
+        let alone = self.legs_alone().expect("a scan");
+        alone.into_iter().for_each(|leg| self.remove_alone(leg));
+        let mut flows = Vec::new();
+        self.scan(|d| flows.push((d.serial, [d.leg, d.far])))
+            .expect("a scan");
+        for (serial, legs) in flows {
+            self.unregister(serial, legs);
+        }
         self.set_record_count(0);
         self.events().and_then(|mut events| events.take()).is_ok()
     }

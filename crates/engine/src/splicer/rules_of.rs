@@ -15,14 +15,19 @@ impl Splicer {
     /// [`rules::RulesError`]; those before are still in force.
     pub async fn set_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
         let inner = self.inner.clone();
-        let set = move || inner.rules.set(inner.plane_for_rules()?, rules);
+        let set = move || {
+            let plane = inner.plane_for_rules()?;
+            let set = inner.upkeep.work(|| inner.rules.set(plane, rules));
+            set.unwrap_or_else(|| Err(rules::RulesError::Unavailable("the splicer has ended".into())))
+        };
         // The kernel waits until no packet looks at the old ones.
         tokio::task::spawn_blocking(set)
             .await
             .map_err(|e| rules::RulesError::System(e.to_string()))?
     }
 
-    /// The rules in force, and what they have seen.
+    /// The rules in force, and what they have seen. Reads counters of each CPU, and waits while rules are set: a task should leave
+    /// it to `spawn_blocking`.
     pub fn rules(&self) -> rules::RulesInfo {
         self.inner.rules.info()
     }

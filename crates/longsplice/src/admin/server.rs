@@ -10,16 +10,17 @@ use axum::{
     routing::{get, post},
 };
 use longsplice_engine::{
-    FlowId, FlowInfo, RequestError,
-    rules::{Rule, RulesError, RulesInfo},
+    FlowId, RequestError,
+    rules::{Rule, RulesError},
 };
+use serde::Serialize;
 use tokio::{
     net::UnixListener,
     sync::{mpsc::error::TrySendError, oneshot},
     task::JoinHandle,
 };
 
-use super::{Admin, Claim, ErrorBody, Status, servers};
+use super::{Admin, Claim, ErrorBody, servers};
 use crate::{access_log::End, listener::spawn_reclaimed};
 
 /// Serves until the task is aborted.
@@ -48,20 +49,21 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-async fn status(State(admin): State<Arc<Admin>>) -> Json<Status> {
-    Json(admin.status())
+/// Answers with what takes a while to be read and written down, of which there may be a million: connections must not wait for it.
+async fn read<T: Serialize>(admin: &Arc<Admin>, what: impl FnOnce(&Admin) -> T + Send + 'static) -> Response {
+    let admin = Arc::clone(admin);
+    match tokio::task::spawn_blocking(move || Json(what(&admin)).into_response()).await {
+        Ok(response) => response,
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be made"),
+    }
+}
+
+async fn status(State(admin): State<Arc<Admin>>) -> Response {
+    read(&admin, Admin::status).await
 }
 
 async fn flows(State(admin): State<Arc<Admin>>) -> Response {
-    let list = move || -> Vec<FlowInfo> { admin.shared.splicer.flows() };
-    // Reading tens of thousands of records takes a while; the listeners must not wait for it.
-    match tokio::task::spawn_blocking(list).await {
-        Ok(flows) => Json(flows).into_response(),
-        Err(_) => error(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "the list of flows could not be read",
-        ),
-    }
+    read(&admin, |admin| admin.shared.splicer.flows()).await
 }
 
 async fn splice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
@@ -132,8 +134,8 @@ async fn reload(State(admin): State<Arc<Admin>>) -> Response {
     }
 }
 
-async fn rules(State(admin): State<Arc<Admin>>) -> Json<RulesInfo> {
-    Json(admin.rules.info())
+async fn rules(State(admin): State<Arc<Admin>>) -> Response {
+    read(&admin, |admin| admin.rules.info()).await
 }
 
 async fn load_rules(State(admin): State<Arc<Admin>>, body: String) -> Response {
@@ -147,13 +149,13 @@ async fn clear_rules(State(admin): State<Arc<Admin>>) -> Response {
     set_rules(&admin, Vec::new()).await
 }
 
-async fn set_rules(admin: &Admin, rules: Vec<Rule>) -> Response {
+async fn set_rules(admin: &Arc<Admin>, rules: Vec<Rule>) -> Response {
     if *admin.stopping.borrow() {
         let message = "the rules stay as they are: the daemon is shutting down";
         return error(StatusCode::CONFLICT, message);
     }
     match admin.rules.load(rules).await {
-        Ok(()) => Json(admin.rules.info()).into_response(),
+        Ok(()) => read(admin, |admin| admin.rules.info()).await,
         Err(e @ RulesError::Wrong(_)) => error(StatusCode::BAD_REQUEST, &e.to_string()),
         Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
     }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use longsplice_repair::{
-    Image, close_silently, grow_receive_buffer, options, set_receive_window, tcp_info, unread,
+    Image, close_silently, fit_receive_buffer, grow_receive_buffer, options, set_receive_window, tcp_info,
+    unread,
 };
 
 use crate::common::{Made, Random, expect, pair, until, write};
@@ -56,15 +57,54 @@ fn a_live_socket_accepts_what_is_promised_later() {
     fill(&a, &b, window);
 }
 
-#[test]
-fn a_grown_buffer_goes_on_growing_by_itself() {
-    let largest: u32 = fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem")
+/// The largest buffer that the system gives by itself.
+fn largest() -> u32 {
+    fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem")
         .unwrap()
         .split_whitespace()
         .nth(2)
         .unwrap()
         .parse()
-        .unwrap();
+        .unwrap()
+}
+
+#[test]
+fn what_exceeds_the_systems_limit_is_accepted_when_it_was_promised() {
+    let window = 2 * largest();
+    let mut made = Made::new(7, 2000, window);
+    let (a, b) = made.thaw();
+    fill(&a, &b, window);
+    for socket in [a, b] {
+        close_silently(socket.into()).unwrap();
+    }
+    made.b.window.receive = 20_000;
+    let (a, b) = made.thaw();
+    fit_receive_buffer(&b, window).unwrap();
+    set_receive_window(&b, window).unwrap();
+    fill(&a, &b, window);
+}
+
+#[test]
+fn a_buffer_that_is_made_to_fit_stays_fixed_or_not() {
+    let largest = largest();
+    let (client, server) = pair();
+    fit_receive_buffer(&client, 2 * largest).unwrap();
+    assert_eq!(options::receive_buffer(&client).unwrap(), 4 * largest);
+    // Not fixed: the system's limit holds for what grows by itself. And it does not shrink.
+    assert_eq!(grow_receive_buffer(&client, u32::MAX).unwrap(), largest / 2);
+    fit_receive_buffer(&client, largest).unwrap();
+    assert_eq!(options::receive_buffer(&client).unwrap(), 4 * largest);
+    options::set_receive_buffer(&server, 100_000).unwrap();
+    fit_receive_buffer(&server, 100_000).unwrap();
+    assert_eq!(options::receive_buffer(&server).unwrap(), 200_000, "large enough");
+    fit_receive_buffer(&server, 300_000).unwrap();
+    assert_eq!(options::receive_buffer(&server).unwrap(), 600_000);
+    assert_eq!(grow_receive_buffer(&server, u32::MAX).unwrap(), 300_000, "fixed");
+}
+
+#[test]
+fn a_grown_buffer_goes_on_growing_by_itself() {
+    let largest = largest();
     let (client, server) = pair();
     let before = options::receive_buffer(&client).unwrap();
     assert_eq!(grow_receive_buffer(&client, 1000).unwrap(), 1000);

@@ -159,7 +159,7 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
         (false, Side::Server),
     ] {
         let flow = Flow::track(Plan::default());
-        flow.plane.unregister(crate::support::flow::legs());
+        flow.plane.end(crate::support::flow::legs());
         let flow = {
             let mut flow = flow;
             flow.slot = Some(register_with(&flow, sack));

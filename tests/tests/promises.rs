@@ -1,0 +1,97 @@
+//! An end was promised what the other end has room for, and then the pair comes back to a host whose own sockets may have less
+//! (a small `tcp_rmem`): what was promised is taken in full all the same, while nobody reads, and nothing is sent again.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+use std::fs;
+
+use longsplice_engine::{Returned, Side, Until};
+use longsplice_lab::Namespace;
+use longsplice_repair::{tcp_info, unread};
+use longsplice_tests::{
+    End, Pair,
+    library::{Depth, Desk, near},
+    soon,
+};
+
+/// `tcp_rmem` of the host in the middle, and of the ends.
+const SMALL: &str = "4096 65536 262144";
+const LARGE: &str = "4096 8388608 16777216";
+/// What the small buffers can take at most.
+const LITTLE: u64 = 256 << 10;
+
+fn desk(name: &str) -> Desk {
+    let desk = Desk::new(name);
+    let set = |node: &Namespace, key: &str, value| node.sysctl(&format!("net.ipv4.{key}"), value).unwrap();
+    set(&desk.net.forwarder, "tcp_rmem", SMALL);
+    for end in [&desk.net.client, &desk.net.server] {
+        set(end, "tcp_rmem", LARGE);
+        // What an end may send at once is not to be bounded by its own side.
+        set(end, "tcp_wmem", LARGE);
+        set(end, "tcp_slow_start_after_idle", "0");
+    }
+    desk
+}
+
+/// What a host has refused because a buffer was full, in segments.
+fn refused(node: &Namespace) -> u64 {
+    let text = node
+        .run(|| fs::read_to_string("/proc/thread-self/net/netstat").unwrap())
+        .unwrap();
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("TcpExt:")).collect();
+    let [names, values] = lines[..] else {
+        panic!("{text}")
+    };
+    let all = names.split_whitespace().zip(values.split_whitespace()).skip(1);
+    all.filter(|(name, _)| ["TCPRcvQDrop", "RcvPruned", "OfoPruned", "TCPOFODrop"].contains(name))
+        .map(|(_, value)| value.parse::<u64>().unwrap())
+        .sum()
+}
+
+/// What an end may send.
+fn offered(end: &End) -> u64 {
+    tcp_info(&end.stream).unwrap().snd_wnd().unwrap().into()
+}
+
+/// A pair that is spliced to this depth, has had a stream from `by` in which the other end's window has grown, and is asked back.
+fn woken(desk: &Desk, depth: Depth, by: Side) -> (Pair, Returned) {
+    let (mut pair, call) = desk.spliced(depth, Until::closed());
+    let id = desk.library.wait_state(pair.client_port(), &[depth.state()]).id;
+    let mut streams = 0;
+    while offered(pair.ends(by)[0]) < 4 * LITTLE {
+        assert!(streams < 30, "the window does not grow");
+        streams += 1;
+        match by {
+            Side::Client => pair.exchange_unevenly(16 << 20, 1000),
+            Side::Server => pair.exchange_unevenly(1000, 16 << 20),
+        }
+    }
+    let returned = desk.library.unsplice(id);
+    (pair, returned.unwrap_or_else(|| call.returned()))
+}
+
+#[test]
+fn a_woken_socket_takes_what_was_promised() {
+    for depth in Depth::BOTH {
+        let desk = desk("promises");
+        for by in Side::BOTH {
+            let (mut pair, mut returned) = woken(&desk, depth, by);
+            let refused_before = refused(&desk.net.forwarder);
+            let [from, to] = pair.ends(by);
+            let promised = offered(from);
+            assert!(promised >= 4 * LITTLE, "{promised} bytes: too few to tell");
+            let again_before = from.sent_again();
+            from.send(promised);
+            let socket = near(&mut returned, by);
+            let there = || u64::from(unread(&*socket).unwrap());
+            soon("all that was promised to be there", || there() == promised);
+            let refused = refused(&desk.net.forwarder) - refused_before;
+            assert_eq!(refused, 0, "{depth:?}, {by:?}: {promised} bytes promised");
+            let again = from.sent_again() - again_before;
+            // At most a probe for an acknowledgement that is late.
+            assert!(again <= 3, "{depth:?}, {by:?}: {again} segments sent again");
+            let bytes = desk.library.read(near(&mut returned, by), promised as usize);
+            to.vouch(&bytes);
+        }
+    }
+}
