@@ -57,6 +57,7 @@ mod slots;
 mod table;
 mod time;
 mod verdicts;
+mod will;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Side};
@@ -69,4 +70,5 @@ pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
 pub use time::monotonic;
+pub use will::{Successor, Will};
 pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

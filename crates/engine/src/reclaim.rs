@@ -6,12 +6,13 @@ use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_dataplane::{Event, Leg, Side};
+use longsplice_dataplane::{Event, Leg, LegState, Side, Successor};
 
 use crate::{
-    api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
+    api::{Before, Ended, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
     ends::FlowEnd,
     flow::close_in_silence,
+    goodbye::{GOODBYE, goodbye},
     held::Keeping,
     pair, reaper,
     splicer::Inner,
@@ -29,16 +30,64 @@ fn find(splicer: &Inner, id: FlowId) -> Option<[Leg; 2]> {
     }
 }
 
+/// What a predecessor has left to be done with a pair that came back.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    /// Until what is left of its budgets has passed.
+    until: Until,
+    /// Then they are reset.
+    resets: bool,
+}
+
+impl Rest {
+    /// `None`: nothing but to join them. `states`: as they stand after the wake.
+    fn of(states: &[LegState; 2]) -> Option<Rest> {
+        let wills = states.each_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
+        let is = |successor| {
+            wills
+                .iter()
+                .flatten()
+                .any(|(will, _)| will.successor == successor)
+        };
+        let resets = is(Successor::Resets);
+        if !resets && !is(Successor::Ends) {
+            return None;
+        }
+        let budget = |side: Side| {
+            let (will, trap) = wills[side.index()]?;
+            // What was forwarded ends before the trap.
+            let distance = trap.wrapping_sub(states[side.index()].base);
+            let distance = if (distance as i32) < 0 { 0 } else { distance };
+            Some((will.left(distance), will.is_data()))
+        };
+        Some(Rest {
+            until: Until::rest(Side::BOTH.map(budget)),
+            resets,
+        })
+    }
+}
+
 /// Gives a detached flow its sockets back.
-pub(crate) fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
+fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<(Returned, Option<Rest>), RequestError> {
     let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
     let started = std::time::Instant::now();
-    let returned = awake(splicer, id, legs, why)?;
+    let back = awake(splicer, id, legs, why)?;
     splicer.stats.rebuild.add(started.elapsed());
     splicer.stats.unspliced.add(1);
     splicer.stats.returned(why);
     splicer.ends.not_left(id.0);
-    Ok(returned)
+    Ok(back)
+}
+
+/// Gives a detached flow to who asks for it; `None`: a predecessor has said how it is to end, and it is on the way there.
+pub(crate) fn take_back(splicer: &Arc<Inner>, id: FlowId) -> Result<Option<Returned>, RequestError> {
+    match reclaim(splicer, id, Trap::Asked)? {
+        (returned, None) => Ok(Some(returned)),
+        (returned, Some(rest)) => {
+            tokio::spawn(finish(splicer.clone(), returned, rest));
+            Ok(None)
+        }
+    }
 }
 
 /// Ends a detached flow: its sockets come back, to reset both ends. Where there is no room for sockets, its records go, and the
@@ -47,7 +96,7 @@ pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> 
     let legs = find(splicer, id).ok_or(RequestError::NoSuchFlow(id))?;
     let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
     match awake(splicer, id, legs, Trap::Asked) {
-        Ok(returned) => drop(returned),
+        Ok(back) => drop(back),
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = &splicer.plane {
@@ -65,7 +114,12 @@ pub(crate) fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> 
 }
 
 /// Sockets for a detached flow, that go on where the segments stopped.
-fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<Returned, RequestError> {
+fn awake(
+    splicer: &Arc<Inner>,
+    id: FlowId,
+    legs: [Leg; 2],
+    why: Trap,
+) -> Result<(Returned, Option<Rest>), RequestError> {
     let keeping = Keeping::new(splicer, id.0);
     let fail = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::NotFound => RequestError::Ending(id),
@@ -81,7 +135,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         return Err(RequestError::Ending(id));
     }
     let [client, server] = sockets;
-    let limits = Side::BOTH.map(|side| flow.leg(side));
+    let states = Side::BOTH.map(|side| flow.leg(side));
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
@@ -89,7 +143,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
             local: l.local,
         }),
         spliced: true,
-        paid: limits.map(|leg| leg.paid),
+        paid: states.map(|leg| leg.paid),
         cookies: pair::cookies(&client, &server).map_err(fail)?,
     };
     flow.welcome([false; 2]);
@@ -97,7 +151,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         .mapped
         .keep(flow, [&client, &server], tokio::time::Instant::now());
     drop(keeping);
-    Ok(Returned {
+    let returned = Returned {
         client,
         server,
         why,
@@ -111,22 +165,27 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         detach: DetachPolicy::Now,
         outstanding: Outstanding::Await,
         rate_limit: RateLimit {
-            client: limits[0].rate,
-            server: limits[1].rate,
+            client: states[0].rate,
+            server: states[1].rate,
         },
         handle: None,
         before,
-    })
+    };
+    Ok((returned, Rest::of(&states)))
 }
 
 /// A packet met a trap whose owner is gone with a predecessor: the pair comes back to a relay, and is spliced again when the
-/// advisor says so. No byte is lost.
+/// advisor says so, or comes to the end that the predecessor has asked for. No byte is lost.
 pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     let id = FlowId(event.serial);
     let keeping = Keeping::new(splicer, event.serial);
     keeping.held.keep(event);
     match reclaim(splicer, id, Trap::Asked) {
-        Ok(returned) => {
+        Ok((returned, Some(rest))) => {
+            tracing::info!(flow = %id, "a trap of a predecessor was met: it ends behind what is left to pass");
+            tokio::spawn(finish(splicer.clone(), returned, rest));
+        }
+        Ok((returned, None)) => {
             tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
             let splicer = splicer.clone();
             tokio::spawn(async move {
@@ -138,4 +197,35 @@ pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
         }
         Err(error) => tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back"),
     }
+}
+
+/// Relays what is left of a predecessor's budgets, and ends both connections behind it.
+async fn finish(splicer: Arc<Inner>, returned: Returned, rest: Rest) {
+    let id = returned.id;
+    // What is not to be read waits in its socket: it would only be in the way of a splice.
+    let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+    let until = rest.until.or(Until::idle(splicer.config.idle_timeout));
+    match pair::run(&splicer, pair, until).await {
+        Ok(Ended::Returned(returned)) if returned.why != Trap::Idle && !rest.resets => {
+            end_in_order(returned).await;
+        }
+        // As it is, it resets both.
+        Ok(ended) => tracing::debug!(flow = %id, ?ended, "what a predecessor had left has ended"),
+        Err(error) => tracing::debug!(flow = %id, %error, "a connection was cut off"),
+    }
+}
+
+async fn end_in_order(returned: Returned) {
+    let id = returned.id;
+    if let Err(error) = returned.set_reset_on_close(false) {
+        return tracing::debug!(flow = %id, %error, "cannot close in order");
+    }
+    let Returned {
+        mut client,
+        mut server,
+        ..
+    } = returned;
+    let both = async { tokio::join!(goodbye(&mut client), goodbye(&mut server)) };
+    // However it ends, it has ended.
+    let _ = tokio::time::timeout(GOODBYE, both).await;
 }
