@@ -57,12 +57,13 @@ enum ls_placement {
 	LS_ARMED = 0x80, /* a bit: `trap` counts */
 };
 
-/* ls_record.will: what a later process does with the flow when its trap is met and who set it is gone. Nothing
- * of it: the connections are joined as they are. The kernel half keeps it, and does not read it. */
+/* ls_record.will: what a later process does with the flow when its trap is met and who set it is gone.
+ * Nothing of it: the connections are joined as they are. The kernel half keeps it, and does not read it. */
 enum ls_will {
-	LS_WILL_END = 1 << 0,	  /* the rest of the budgets passes, then both connections end in order */
-	LS_WILL_RESET = 1 << 1,	  /* likewise, but they are reset: something is missing by then */
-	LS_WILL_DATA = 1 << 2,	  /* the budget of x ends before the byte at `trap`, and not behind it */
+	LS_WILL_END = 1 << 0,	 /* the rest of the budgets passes, then both connections end in order */
+	LS_WILL_FOLLOW = 1 << 1, /* likewise, but what follows passes, too, up to payload beyond a budget that
+				    has LS_WILL_DATA */
+	LS_WILL_DATA = 1 << 2,	 /* the budget of x ends before the byte at `trap`, and not behind it */
 	LS_WILL_FURTHER = 1 << 3, /* the bits from here on: how many times 2^29 bytes further than the trap
 				     the budget reaches */
 };

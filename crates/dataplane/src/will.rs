@@ -22,8 +22,10 @@ pub enum Successor {
     /// Delivers what is left of the budgets, and nothing beyond them; then it ends both connections in order. Right where what
     /// follows was to be read before it is forwarded, and what has passed by then is a whole.
     Ends,
-    /// The same, but both connections are reset then: what has passed is not a whole, and must not look like one.
-    Resets,
+    /// The same, but what follows passes, too, up to payload beyond a budget of those that wait for payload: it ends there. Right
+    /// where a budget is a part of something whose end only the handler would have seen, and that tells its recipient
+    /// when it is cut.
+    Follows,
 }
 
 /// What a record says of that.
@@ -73,7 +75,7 @@ impl Will {
         let successor = match self.successor {
             Successor::Joins => 0,
             Successor::Ends => ls_will::LS_WILL_END.0,
-            Successor::Resets => ls_will::LS_WILL_RESET.0,
+            Successor::Follows => ls_will::LS_WILL_FOLLOW.0,
         };
         let data = if self.is_data { ls_will::LS_WILL_DATA.0 } else { 0 };
         successor | data | (self.further * ls_will::LS_WILL_FURTHER.0)
@@ -82,8 +84,8 @@ impl Will {
     pub(crate) fn from_raw(raw: u32) -> Will {
         let has = |flag: ls_will| raw & flag.0 != 0;
         Will {
-            successor: match (has(ls_will::LS_WILL_RESET), has(ls_will::LS_WILL_END)) {
-                (true, _) => Successor::Resets,
+            successor: match (has(ls_will::LS_WILL_FOLLOW), has(ls_will::LS_WILL_END)) {
+                (true, _) => Successor::Follows,
                 (false, true) => Successor::Ends,
                 (false, false) => Successor::Joins,
             },
@@ -111,7 +113,7 @@ mod tests {
         ];
         for left in lengths {
             for is_data in [false, true] {
-                for successor in [Successor::Joins, Successor::Ends, Successor::Resets] {
+                for successor in [Successor::Joins, Successor::Ends, Successor::Follows] {
                     let (will, distance) = Will::of(successor, left, is_data);
                     assert!((1..=FARTHEST).contains(&distance.into()), "{left}: {distance}");
                     let read = Will::from_raw(will.raw());

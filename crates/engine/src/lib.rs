@@ -95,6 +95,7 @@ mod reaper;
 mod reclaim;
 mod registry;
 mod relaying;
+mod rest;
 mod ring;
 mod routes;
 pub mod rules;

@@ -6,15 +6,15 @@ use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_dataplane::{Event, Leg, LegState, Side, Successor};
+use longsplice_dataplane::{Event, Leg, Side};
 
 use crate::{
-    api::{Before, Ended, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
+    api::{Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned},
     ends::FlowEnd,
     flow::close_in_silence,
-    goodbye::{GOODBYE, goodbye},
     held::Keeping,
     pair, reaper,
+    rest::Rest,
     splicer::Inner,
     stats::End,
     until::{Trap, Until},
@@ -27,43 +27,6 @@ fn find(splicer: &Inner, id: FlowId) -> Option<[Leg; 2]> {
     match flows.get(&id.0)? {
         [Some(a), Some(b)] => Some([a.leg, b.leg]),
         _ => None,
-    }
-}
-
-/// What a predecessor has left to be done with a pair that came back.
-#[derive(Debug, Clone, Copy)]
-struct Rest {
-    /// Until what is left of its budgets has passed.
-    until: Until,
-    /// Then they are reset.
-    resets: bool,
-}
-
-impl Rest {
-    /// `None`: nothing but to join them. `states`: as they stand after the wake.
-    fn of(states: &[LegState; 2]) -> Option<Rest> {
-        let wills = states.each_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
-        let is = |successor| {
-            wills
-                .iter()
-                .flatten()
-                .any(|(will, _)| will.successor == successor)
-        };
-        let resets = is(Successor::Resets);
-        if !resets && !is(Successor::Ends) {
-            return None;
-        }
-        let budget = |side: Side| {
-            let (will, trap) = wills[side.index()]?;
-            // What was forwarded ends before the trap.
-            let distance = trap.wrapping_sub(states[side.index()].base);
-            let distance = if (distance as i32) < 0 { 0 } else { distance };
-            Some((will.left(distance), will.is_data()))
-        };
-        Some(Rest {
-            until: Until::rest(Side::BOTH.map(budget)),
-            resets,
-        })
     }
 }
 
@@ -84,7 +47,7 @@ pub(crate) fn take_back(splicer: &Arc<Inner>, id: FlowId) -> Result<Option<Retur
     match reclaim(splicer, id, Trap::Asked)? {
         (returned, None) => Ok(Some(returned)),
         (returned, Some(rest)) => {
-            tokio::spawn(finish(splicer.clone(), returned, rest));
+            tokio::spawn(rest.finish(splicer.clone(), returned));
             Ok(None)
         }
     }
@@ -183,7 +146,7 @@ pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     match reclaim(splicer, id, Trap::Asked) {
         Ok((returned, Some(rest))) => {
             tracing::info!(flow = %id, "a trap of a predecessor was met: it ends behind what is left to pass");
-            tokio::spawn(finish(splicer.clone(), returned, rest));
+            tokio::spawn(rest.finish(splicer.clone(), returned));
         }
         Ok((returned, None)) => {
             tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
@@ -197,35 +160,4 @@ pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
         }
         Err(error) => tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back"),
     }
-}
-
-/// Relays what is left of a predecessor's budgets, and ends both connections behind it.
-async fn finish(splicer: Arc<Inner>, returned: Returned, rest: Rest) {
-    let id = returned.id;
-    // What is not to be read waits in its socket: it would only be in the way of a splice.
-    let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
-    let until = rest.until.or(Until::idle(splicer.config.idle_timeout));
-    match pair::run(&splicer, pair, until).await {
-        Ok(Ended::Returned(returned)) if returned.why != Trap::Idle && !rest.resets => {
-            end_in_order(returned).await;
-        }
-        // As it is, it resets both.
-        Ok(ended) => tracing::debug!(flow = %id, ?ended, "what a predecessor had left has ended"),
-        Err(error) => tracing::debug!(flow = %id, %error, "a connection was cut off"),
-    }
-}
-
-async fn end_in_order(returned: Returned) {
-    let id = returned.id;
-    if let Err(error) = returned.set_reset_on_close(false) {
-        return tracing::debug!(flow = %id, %error, "cannot close in order");
-    }
-    let Returned {
-        mut client,
-        mut server,
-        ..
-    } = returned;
-    let both = async { tokio::join!(goodbye(&mut client), goodbye(&mut server)) };
-    // However it ends, it has ended.
-    let _ = tokio::time::timeout(GOODBYE, both).await;
 }

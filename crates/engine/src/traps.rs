@@ -108,12 +108,12 @@ impl Traps {
         last.or(all).map(Trap::of)
     }
 
-    /// The condition that is met.
-    pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
-        if let Some(trap) = self.rest_is_over(pump).filter(|_| self.until.is_rest()) {
-            return Some(trap);
+    /// The condition of payload that is met.
+    fn met(&self, pump: &Pump) -> Option<Trap> {
+        if self.until.is_rest() {
+            return self.rest_is_over(pump);
         }
-        for side in Side::BOTH.into_iter().filter(|_| !self.until.is_rest()) {
+        for side in Side::BOTH {
             let used_up = self.is_used_up(side, pump);
             let is_data = self.until.is_data(side);
             if used_up
@@ -125,6 +125,14 @@ impl Traps {
             {
                 return Some(Trap::of(side));
             }
+        }
+        None
+    }
+
+    /// The condition that is met.
+    pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
+        if let Some(trap) = self.met(pump) {
+            return Some(trap);
         }
         if self.asked {
             return Some(Trap::Asked);

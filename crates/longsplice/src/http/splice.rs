@@ -116,10 +116,10 @@ impl Session<'_> {
             let stream = Stream::Plain(stream);
             return Ok((Wire { stream, buffer }, at, Trap::Asked));
         }
-        // Nobody else could read the next request, nor what stands behind a chunk.
+        // Nobody else could read the next request, nor where the chunks end; the client does see that.
         let successor = match download.ends_unseen() {
             true => Successor::Ends,
-            false => Successor::Resets,
+            false => Successor::Follows,
         };
         // What the client sends meanwhile is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
