@@ -4,9 +4,11 @@
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    thread,
     time::Duration,
 };
 
+use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
     SOON, patient,
     switch::{Client, Mode, Switch, content},
@@ -47,6 +49,7 @@ impl Scene {
         let (mut server, _) = listener.accept().unwrap();
         server.set_nodelay(true).unwrap();
         server.set_read_timeout(Some(patient(SOON))).unwrap();
+        server.set_write_timeout(Some(patient(SOON))).unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -254,6 +257,38 @@ fn a_reply_of_which_the_rest_cannot_come_ends_with_a_reset() {
         let end = client.read_exactly(LENGTH).unwrap_err();
         assert!(end.contains("reset"), "{end}");
     }
+}
+
+/// A trap is 2^30 bytes away at most: the record says how much further the reply reaches.
+#[test]
+fn a_reply_longer_than_a_trap_can_reach_ends_where_it_should() {
+    const LONG: u64 = (1 << 30) + (1 << 28);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LONG}\r\n\r\n");
+    let mut scene = Scene::new("heirlong", Mode::Detached, &head);
+    scene.kill();
+    scene.start();
+    let pattern = Pattern::new(LONG);
+    let pieces = || {
+        (LENGTH as u64 / 2..LONG)
+            .step_by(32 << 10)
+            .map(|at| (at, (LONG - at).min(32 << 10)))
+    };
+    thread::scope(|scope| {
+        let mut server = &scene.server;
+        let pattern = &pattern;
+        scope.spawn(move || {
+            for (at, length) in pieces() {
+                server.write_all(pattern.at(at, length as usize)).unwrap();
+            }
+        });
+        for (at, length) in pieces() {
+            let piece = scene.client.read_exactly(length as usize).unwrap();
+            assert!(piece == pattern.at(at, length as usize), "at {at}");
+        }
+    });
+    scene.client.expect_end();
+    scene.client.send(NEXT);
+    scene.expect_nothing_at_the_server();
 }
 
 #[test]
