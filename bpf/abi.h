@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 5
+#define LS_ABI_VERSION 6
 
 /* Time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -57,6 +57,17 @@ enum ls_placement {
 	LS_ARMED = 0x80, /* a bit: `trap` counts */
 };
 
+/* ls_record.will: what a later process does with the flow when its trap is met and who set it is gone.
+ * Nothing of it: the connections are joined as they are. The kernel half keeps it, and does not read it. */
+enum ls_will {
+	LS_WILL_END = 1 << 0,	 /* the rest of the budgets passes, then both connections end in order */
+	LS_WILL_FOLLOW = 1 << 1, /* likewise, but what follows passes, too, up to payload beyond a budget that
+				    has LS_WILL_DATA */
+	LS_WILL_DATA = 1 << 2,	 /* the budget of x ends before the byte at `trap`, and not behind it */
+	LS_WILL_FURTHER = 1 << 3, /* the bits from here on: how many times 2^29 bytes further than the trap
+				     the budget reaches */
+};
+
 /*
  * One direction of a flow, from the peer x to the far end o. The first half is constant while the flow is
  * spliced, and, with the tuples of both directions, all that another node would need to take it over (papers'
@@ -83,7 +94,7 @@ struct ls_record {
 	__u32 rx_edge;	  /* highest right edge of the window that x offers */
 	__u32 ts_high;	  /* highest TSval sent to o, by whomever: PAWS */
 	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: it brings control back */
-	__u32 reserved;
+	__u32 will;	  /* enum ls_will */
 	__u64 paid_until; /* nanoseconds since boot: when what passed is worth its time, at `rate` */
 	__u32 rate;	  /* payload bytes of x in a second; 0: no limit */
 	__u32 burst;	  /* so many may pass at once */
@@ -316,6 +327,7 @@ struct ls_types {
 	enum ls_trait trait;
 	enum ls_seen seen;
 	enum ls_placement placement;
+	enum ls_will will;
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_flow flow;

@@ -53,6 +53,7 @@ static __always_inline int release_side(struct ls_slot *slot, const struct ls_mo
 		rec->scales = from->scales;
 		rec->seen = from->seen;
 		rec->trap = from->trap;
+		rec->will = from->will;
 		rec->last_seen = from->last_seen;
 		rec->rx_end = from->rx_end;
 		rec->rx_ack = from->rx_ack;

@@ -10,7 +10,7 @@ pub(crate) use types::{
 };
 
 /// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// A side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@ use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
     peek::Peek,
     skel::types::{ls_owed, ls_placement, ls_seen, ls_trait},
+    will::Will,
 };
 
 /// The loopback's interface index, in every namespace: where routes to our own addresses lead.
@@ -102,6 +103,10 @@ pub struct LegState {
     pub fin: bool,
     /// The peer's RST was seen in place.
     pub reset: bool,
+    /// The trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
+    pub trap: Option<u32>,
+    /// What a later process is to do about it.
+    pub will: Will,
     /// How fast the peer's payload may pass.
     pub rate: Option<Rate>,
     /// When what has passed is worth its time, by [`crate::monotonic`].
@@ -149,6 +154,8 @@ impl LegState {
             ecn: has(ls_trait::LS_ECN),
             fin: seen(ls_seen::LS_SEEN_FIN),
             reset: seen(ls_seen::LS_SEEN_RST),
+            trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0).then_some(l.rec.trap),
+            will: Will::from_raw(l.rec.will),
             rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
             paid: l.rec.paid_until,
         }

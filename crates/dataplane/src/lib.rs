@@ -58,6 +58,7 @@ mod table;
 mod time;
 mod undisturbed;
 mod verdicts;
+mod will;
 mod xdp;
 
 pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Side};
@@ -70,4 +71,5 @@ pub use peek::Peek;
 pub use run::{Context, Ran};
 pub use slot::{Mode, Slot, Sockets};
 pub use time::monotonic;
+pub use will::{Successor, Will};
 pub use xdp::{ParseXdpModeError, XdpError, XdpMode};

@@ -12,6 +12,7 @@ use crate::{
     peek::Peek,
     skel::types::{ls_mode, ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
+    will::Will,
 };
 
 /// What a slot does with packets. The way there, Track to Drain to Final, is made here; the way
@@ -191,6 +192,11 @@ impl Slot {
             Some(_) => placement.fetch_or(armed, Ordering::SeqCst),
             None => placement.fetch_and(!armed, Ordering::SeqCst),
         };
+    }
+
+    /// Says what a later process is to do about a side's trap, if this one is gone by then. To be said before the trap is armed.
+    pub fn set_will(&self, side: Side, will: Will) {
+        field!(self, leg[side.index()].rec.will).store(will.raw(), Ordering::SeqCst);
     }
 
     /// Limits what a side's peer sends from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: when what has passed

@@ -10,6 +10,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
+use longsplice_dataplane::Successor;
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -41,6 +42,8 @@ pub struct Pair {
     /// and all else without payload are never held back.
     pub rate_limit: RateLimit,
     pub(crate) handle: Option<FlowHandle>,
+    /// See [`Pair::with_successor`].
+    pub(crate) successor: Successor,
     /// What the limit has seen pass over other connections: see [`Pair::with_paid`].
     pub(crate) paid: [u64; 2],
     /// So many bytes more are known to come.
@@ -93,6 +96,7 @@ impl Pair {
             outstanding: Outstanding::default(),
             rate_limit: RateLimit::default(),
             handle: None,
+            successor: Successor::default(),
             paid: [0; 2],
             length: None,
             is_trial: false,
@@ -146,6 +150,14 @@ impl Pair {
             handle: Some(handle.clone()),
             ..self
         }
+    }
+
+    /// The same pair, with which this is done where a condition of payload is met after this process has ended: by the next one
+    /// of the instance, which knows nothing of the handler. For one call of [`crate::Splicer::splice`], not for the next one of what
+    /// that returned.
+    #[must_use]
+    pub fn with_successor(self, successor: Successor) -> Pair {
+        Pair { successor, ..self }
     }
 
     /// The same pair, in which so many bytes are known to come during this call: [`SplicePolicy::Auto`] asks the advisor at
@@ -249,6 +261,7 @@ impl From<Returned> for Pair {
             outstanding: r.outstanding,
             rate_limit: r.rate_limit,
             handle: r.handle,
+            successor: Successor::default(),
             paid: [0; 2],
             length: None,
             is_trial: r.is_trial,
@@ -270,8 +283,8 @@ pub enum Ended {
     /// A condition of the caller was met: back in control mode (papers' section III-D).
     Returned(Returned),
     /// The flow lives on in the kernel, without sockets and without this process. Not before a shutdown, if there is a
-    /// condition under which it is to come back: budgets of bytes stay armed then, and what meets one waits for a successor;
-    /// conditions of time are forgotten.
+    /// condition under which it is to come back: budgets of bytes stay armed then, and what meets one waits for a successor
+    /// ([`Pair::with_successor`]); conditions of time are forgotten.
     Detached(FlowId),
 }
 

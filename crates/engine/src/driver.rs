@@ -24,7 +24,7 @@ use crate::{
     splicing::Spliced,
     stats::Stats,
     throttle::Throttle,
-    traps::Traps,
+    traps::{Distance, Traps},
     until::{Trap, Until},
 };
 
@@ -144,7 +144,7 @@ impl<'a> Driver<'a> {
             legs,
             cookies: before.map(|b| b.cookies),
             pump: Pump::new(pair.client, pair.server),
-            traps: Traps::new(until, now),
+            traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             meter: Meter::new(now),
             flow,
@@ -198,7 +198,7 @@ impl<'a> Driver<'a> {
     }
 
     /// How far each side's trap is.
-    pub(crate) fn distances(&self) -> [Option<u32>; 2] {
+    pub(crate) fn distances(&self) -> [Option<Distance>; 2] {
         Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
     }
 

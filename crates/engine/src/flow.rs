@@ -20,6 +20,7 @@ use crate::{
     legs::{Assessment, Refusal, has_ended},
     pump::Pump,
     splicer::Inner,
+    traps::Distance,
 };
 
 /// A flow in the kernel half's table, with a slot.
@@ -328,9 +329,12 @@ impl Flow {
     }
 
     /// Arms the traps: payload that ends so many bytes from the next one to be read, or later, brings control back.
-    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<u32>; 2]) {
+    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<Distance>; 2]) {
         for side in Side::BOTH {
-            let at = distances[side.index()].map(|d| self.copied(side, pump).wrapping_add(d));
+            let distance = distances[side.index()];
+            let at = distance.map(|d| self.copied(side, pump).wrapping_add(d.bytes));
+            self.slot()
+                .set_will(side, distance.map(|d| d.will).unwrap_or_default());
             self.slot().set_trap(side, at);
         }
     }

@@ -62,7 +62,7 @@
 //!
 //! The future of [`Splicer::splice`] is to be driven to its end. Dropped, it takes the connections with it: both ends are
 //! reset, at the latest by their next segment. Only a detached flow runs on, and what meets its trap then waits for a
-//! successor.
+//! successor, which does with it what [`Pair::with_successor`] says.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -75,6 +75,7 @@ mod ends;
 mod fast_path;
 mod flow;
 mod gate;
+mod goodbye;
 mod handle;
 pub mod handshake;
 mod held;
@@ -94,6 +95,7 @@ mod reaper;
 mod reclaim;
 mod registry;
 mod relaying;
+mod rest;
 mod ring;
 mod routes;
 pub mod rules;
@@ -108,8 +110,9 @@ mod wake;
 
 pub use api::*;
 pub use ends::{FlowEnd, FlowEnded};
+pub use goodbye::{GOODBYE, goodbye};
 pub use handle::FlowHandle;
 pub use longsplice_core::{limit, policy, reason};
-pub use longsplice_dataplane::{ParseXdpModeError, Side, XdpMode, monotonic};
+pub use longsplice_dataplane::{ParseXdpModeError, Side, Successor, XdpMode, monotonic};
 pub use splicer::{OpenError, Splicer};
 pub use until::{ParseUntilError, Trap, Until};

@@ -14,6 +14,7 @@ use crate::{
     flow::close_in_silence,
     held::Keeping,
     pair,
+    rest::Rest,
     splicer::Inner,
     stats::End,
     until::{Trap, Until},
@@ -33,15 +34,30 @@ pub(crate) async fn find(splicer: &Arc<Inner>, id: FlowId) -> Result<[Leg; 2], R
 }
 
 /// Gives a detached flow its sockets back.
-pub(crate) async fn reclaim(splicer: &Arc<Inner>, id: FlowId, why: Trap) -> Result<Returned, RequestError> {
+async fn reclaim(
+    splicer: &Arc<Inner>,
+    id: FlowId,
+    why: Trap,
+) -> Result<(Returned, Option<Rest>), RequestError> {
     let legs = find(splicer, id).await?;
     let started = std::time::Instant::now();
-    let returned = awake(splicer, id, legs, why)?;
+    let back = awake(splicer, id, legs, why)?;
     splicer.stats.rebuild.add(started.elapsed());
     splicer.stats.unspliced.add(1);
     splicer.stats.returned(why);
     splicer.ends.not_left(id.0);
-    Ok(returned)
+    Ok(back)
+}
+
+/// Gives a detached flow to who asks for it; `None`: a predecessor has said how it is to end, and it is on the way there.
+pub(crate) async fn take_back(splicer: &Arc<Inner>, id: FlowId) -> Result<Option<Returned>, RequestError> {
+    match reclaim(splicer, id, Trap::Asked).await? {
+        (returned, None) => Ok(Some(returned)),
+        (returned, Some(rest)) => {
+            tokio::spawn(rest.finish(splicer.clone(), returned));
+            Ok(None)
+        }
+    }
 }
 
 /// Ends a detached flow: its sockets come back, to reset both ends. Where there is no room for sockets, its records go, and the
@@ -50,7 +66,7 @@ pub(crate) async fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestE
     let legs = find(splicer, id).await?;
     let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
     match awake(splicer, id, legs, Trap::Asked) {
-        Ok(returned) => drop(returned),
+        Ok(back) => drop(back),
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
             if let Some(plane) = &splicer.plane {
@@ -68,7 +84,12 @@ pub(crate) async fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestE
 }
 
 /// Sockets for a detached flow, that go on where the segments stopped.
-fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<Returned, RequestError> {
+fn awake(
+    splicer: &Arc<Inner>,
+    id: FlowId,
+    legs: [Leg; 2],
+    why: Trap,
+) -> Result<(Returned, Option<Rest>), RequestError> {
     let keeping = Keeping::new(splicer, id.0);
     let fail = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::NotFound => RequestError::Ending(id),
@@ -84,7 +105,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         return Err(RequestError::Ending(id));
     }
     let [client, server] = sockets;
-    let limits = Side::BOTH.map(|side| flow.leg(side));
+    let states = Side::BOTH.map(|side| flow.leg(side));
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
@@ -92,7 +113,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
             local: l.local,
         }),
         spliced: true,
-        paid: limits.map(|leg| leg.paid),
+        paid: states.map(|leg| leg.paid),
         cookies: pair::cookies(&client, &server).map_err(fail)?,
     };
     flow.welcome([false; 2]);
@@ -100,7 +121,7 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         .mapped
         .keep(flow, [&client, &server], tokio::time::Instant::now());
     drop(keeping);
-    Ok(Returned {
+    let returned = Returned {
         client,
         server,
         why,
@@ -114,16 +135,17 @@ fn awake(splicer: &Arc<Inner>, id: FlowId, legs: [Leg; 2], why: Trap) -> Result<
         detach: DetachPolicy::Now,
         outstanding: Outstanding::Await,
         rate_limit: RateLimit {
-            client: limits[0].rate,
-            server: limits[1].rate,
+            client: states[0].rate,
+            server: states[1].rate,
         },
         handle: None,
         before,
-    })
+    };
+    Ok((returned, Rest::of(&states)))
 }
 
 /// A packet met a trap whose owner is gone with a predecessor: the pair comes back to a relay, and is spliced again when the
-/// advisor says so. No byte is lost.
+/// advisor says so, or comes to the end that the predecessor has asked for. No byte is lost.
 pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     let id = FlowId(event.serial);
     // At once: what comes next of this flow is kept, too.
@@ -131,16 +153,21 @@ pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     keeping.held.keep(event);
     let splicer = splicer.clone();
     tokio::spawn(async move {
-        let returned = reclaim(&splicer, id, Trap::Asked).await;
+        let back = reclaim(&splicer, id, Trap::Asked).await;
         drop(keeping);
-        let pair = match returned {
-            Ok(returned) => Pair::from(returned).with_splice(SplicePolicy::Auto),
+        let returned = match back {
+            Ok((returned, Some(rest))) => {
+                tracing::info!(flow = %id, "a trap of a predecessor was met: it ends behind what is left to pass");
+                return rest.finish(splicer, returned).await;
+            }
+            Ok((returned, None)) => returned,
             Err(error) => {
                 tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back");
                 return;
             }
         };
         tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
+        let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
         if let Err(error) = pair::run(&splicer, pair, Until::closed()).await {
             tracing::debug!(flow = %id, %error, "a connection was cut off");
         }

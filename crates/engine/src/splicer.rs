@@ -36,7 +36,7 @@ use crate::{
     routes::Routes,
     rules,
     stats::Stats,
-    until::{Trap, Until},
+    until::Until,
     upkeep::Upkeep,
 };
 
@@ -174,7 +174,7 @@ impl Inner {
 impl Splicer {
     /// Loads or adopts the kernel half, and starts to watch interfaces and flows. Sets `conf.lo.forwarding` of
     /// `net.ipv4` and `net.ipv6`, which `shutdown` restores once no flow is left. Flows that a predecessor had spliced are adopted: they are listed and reaped, and one that meets a trap of the
-    /// predecessor is relayed here, and spliced again when the advisor says so.
+    /// predecessor is relayed here, and spliced again when the advisor says so, or ends as [`Pair::with_successor`] said.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -408,8 +408,9 @@ impl Splicer {
     }
 
     /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that somebody waits for comes back
-    /// to them ([`Ended::Returned`] with [`Trap::Asked`]), whatever their conditions: then `None`, once it is under way. A flow that
-    /// nobody waits for is given to the caller, with sockets built for it; dropped, they end it.
+    /// to them ([`Ended::Returned`] with [`crate::Trap::Asked`]), whatever their conditions: then `None`, once it is under way. A flow that
+    /// nobody waits for is given to the caller, with sockets built for it; dropped, they end it. One for which a predecessor has said
+    /// how it is to end ([`Pair::with_successor`]) comes to that end: `None`, too.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -425,7 +426,7 @@ impl Splicer {
                 entry.ask_back();
                 Ok(None)
             }
-            None => reclaim::reclaim(&self.inner, id, Trap::Asked).await.map(Some),
+            None => reclaim::take_back(&self.inner, id).await,
         }
     }
 

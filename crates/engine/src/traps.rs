@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Side, Successor, Will};
 use tokio::time::Instant;
 
 use crate::{
@@ -10,13 +10,18 @@ use crate::{
     until::{Trap, Until},
 };
 
-/// How far away a trap may be, in bytes: sequence numbers are compared modulo 2^32.
-const STEP: u32 = 1 << 30;
+/// How far away a trap is, in bytes from the next one to be read on, and what is left to a successor of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Distance {
+    pub(crate) bytes: u32,
+    pub(crate) will: Will,
+}
 
 /// Where a pair is on its way to its traps.
 #[derive(Debug)]
 pub(crate) struct Traps {
     until: Until,
+    successor: Successor,
     since: Instant,
     active: Instant,
     asked: bool,
@@ -25,9 +30,10 @@ pub(crate) struct Traps {
 }
 
 impl Traps {
-    pub(crate) fn new(until: Until, now: Instant) -> Traps {
+    pub(crate) fn new(until: Until, successor: Successor, now: Instant) -> Traps {
         Traps {
             until,
+            successor,
             since: now,
             active: now,
             asked: false,
@@ -79,11 +85,10 @@ impl Traps {
 
     /// How many bytes from the next one to be read on bring control back, when they have passed or are there. What is too
     /// far for a sequence number is approached in steps.
-    pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<u32> {
-        let limit = self.pump_limit(side)?;
-        let beyond = u64::from(self.until.is_data(side));
-        let left = (limit.saturating_sub(pump.bytes(side)).saturating_add(beyond)).clamp(1, STEP.into());
-        Some(u32::try_from(left).unwrap_or(STEP))
+    pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<Distance> {
+        let left = self.pump_limit(side)?.saturating_sub(pump.bytes(side));
+        let (will, bytes) = Will::of(self.successor, left, self.until.is_data(side));
+        Some(Distance { bytes, will })
     }
 
     /// Whether the pump may read no more of a side.
@@ -92,8 +97,22 @@ impl Traps {
             .is_some_and(|limit| pump.bytes(side) >= limit)
     }
 
-    /// The condition that is met.
-    pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
+    /// Of the rest of a predecessor's budgets: whether it has passed. What comes beyond it is nobody's.
+    fn rest_is_over(&self, pump: &Pump) -> Option<Trap> {
+        let spent = |side| self.is_used_up(side, pump) && pump.held(side) == 0;
+        let over = |side| spent(side) || pump.passed_eof(side);
+        let last = Side::BOTH
+            .into_iter()
+            .find(|&side| spent(side) && !self.until.is_data(side));
+        let all = Side::BOTH.into_iter().all(over).then_some(Side::Server);
+        last.or(all).map(Trap::of)
+    }
+
+    /// The condition of payload that is met.
+    fn met(&self, pump: &Pump) -> Option<Trap> {
+        if self.until.is_rest() {
+            return self.rest_is_over(pump);
+        }
         for side in Side::BOTH {
             let used_up = self.is_used_up(side, pump);
             let is_data = self.until.is_data(side);
@@ -106,6 +125,14 @@ impl Traps {
             {
                 return Some(Trap::of(side));
             }
+        }
+        None
+    }
+
+    /// The condition that is met.
+    pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
+        if let Some(trap) = self.met(pump) {
+            return Some(trap);
         }
         if self.asked {
             return Some(Trap::Asked);

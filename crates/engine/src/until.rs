@@ -35,6 +35,8 @@ pub struct Until {
     beyond: [bool; 2],
     elapsed: Option<Duration>,
     idle: Option<Duration>,
+    /// See [`Until::rest`].
+    is_rest: bool,
 }
 
 impl Until {
@@ -101,6 +103,18 @@ impl Until {
         }
     }
 
+    /// Until what a predecessor's conditions have left has passed: of each side so many bytes (`None`: all), and whether it was
+    /// payload beyond them that it waited for, not the last one of them. What comes beyond a budget is not read, and brings
+    /// nothing back. Over as soon as a budget of the other kind has passed, or when neither side may send any more.
+    pub(crate) fn rest(budgets: [Option<(u64, bool)>; 2]) -> Until {
+        Until {
+            budgets: budgets.map(|b| b.map(|(bytes, _)| bytes)),
+            beyond: budgets.map(|b| b.is_some_and(|(_, beyond)| beyond)),
+            is_rest: true,
+            ..Until::default()
+        }
+    }
+
     /// Until one or the other; of two conditions of one kind the nearer one.
     #[must_use]
     pub fn or(self, other: Until) -> Until {
@@ -119,6 +133,7 @@ impl Until {
             beyond: budgets.map(|b| b.is_some_and(|(_, beyond)| beyond)),
             elapsed: nearer(self.elapsed, other.elapsed),
             idle: nearer(self.idle, other.idle),
+            is_rest: self.is_rest || other.is_rest,
         }
     }
 
@@ -143,6 +158,11 @@ impl Until {
     /// Whether it is payload beyond the budget of a side that brings control back, not the end of the budget.
     pub fn is_data(&self, side: Side) -> bool {
         self.beyond[side.index()]
+    }
+
+    /// Whether it is a predecessor's.
+    pub(crate) fn is_rest(&self) -> bool {
+        self.is_rest
     }
 
     /// How much time may pass.

@@ -16,6 +16,7 @@ mod retries;
 mod sigkill;
 mod smuggling;
 mod sticky;
+mod successor;
 mod terminated;
 mod threshold;
 mod under_load;

@@ -5,7 +5,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
-use longsplice_dataplane::{Context, Hook, Mode, Side};
+use longsplice_dataplane::{Context, Hook, Mode, Side, Successor, Will};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -34,6 +34,8 @@ fn detached() -> Flow {
         fin: [true, false],
         acked: [3, 44],
     });
+    let (will, _) = Will::of(Successor::Ends, 5 << 30, false);
+    flow.slot().set_will(Side::Server, will);
     flow.slot().set_trap(Side::Server, Some(12_345));
     flow.slot().set_timestamp_offsets([7, 9]);
     flow.release().expect("released");
@@ -47,6 +49,7 @@ fn attaching_keeps_every_field() {
     let before = Side::BOTH.map(|side| flow.raw_record(side).expect("a record"));
     let armed = |r: ls_record| u32::from(r.placement) & ls_placement::LS_ARMED.0 != 0;
     assert_eq!(before.map(armed), [false, true]);
+    assert_eq!(before.map(|r| r.will != 0), [false, true]);
     assert_eq!(before[0].seen, ls_seen::LS_SEEN_FIN.0 as u8);
     let slot = flow.plane.take_slot().expect("a free slot");
     flow.plane

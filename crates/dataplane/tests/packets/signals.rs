@@ -9,8 +9,8 @@ use longsplice_dataplane::Dataplane;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 use crate::support::{
-    flow::{Plane, options, unique_instance},
     net::Net,
+    plane::{Plane, options, unique_instance},
 };
 
 extern "C" fn nothing(_: i32) {}

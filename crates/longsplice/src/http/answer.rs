@@ -1,20 +1,13 @@
 //! What we say ourselves, in words, and how a connection ends after that.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, SystemTime},
-};
+use std::{borrow::Cow, time::SystemTime};
 
 use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
-use tokio::{io::AsyncWriteExt, time::Instant};
+use longsplice_engine::{GOODBYE, goodbye};
+use tokio::time::Instant;
 
 use super::{request::Request, session::Session, wire::Wire};
 use crate::{access_log::End, client::Stream, upstream::Unavailable};
-
-/// How long a client is listened to that does not stop talking, and how much of it is thrown away: a reset would take the
-/// answer out of its hands (RFC 9112 section 9.6).
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 4 << 20;
 
 /// How soon it is worth to come back where no server has a place.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -166,20 +159,10 @@ impl Session<'_> {
 
     /// Closes so that what was written arrives, whatever the client still says.
     pub(super) async fn say_goodbye(&mut self, mut client: Wire<Stream>) {
-        let deadline = Instant::now() + LINGER;
-        let mut thrown_away = 0;
-        let listen = async {
-            client.stream.shutdown().await?;
-            while thrown_away < LINGER_BYTES {
-                client.buffer.consume(usize::MAX);
-                match client.read().await? {
-                    0 => break,
-                    n => thrown_away += n,
-                }
-            }
-            std::io::Result::Ok(())
-        };
+        client.buffer.consume(usize::MAX);
+        client.buffer.rest();
+        let deadline = Instant::now() + GOODBYE;
         // However it ends, it has ended.
-        let _ = self.clock.by(deadline, listen).await;
+        let _ = self.clock.by(deadline, goodbye(&mut client.stream)).await;
     }
 }

@@ -137,6 +137,11 @@ impl Passage {
         }
     }
 
+    /// Whether it has ended where [`Passage::unseen`] has.
+    pub(super) fn ends_unseen(&self) -> bool {
+        !matches!(self.rest, Rest::Chunks(_))
+    }
+
     /// So many bytes passed unseen.
     pub(super) fn went_by(&mut self, bytes: u64) -> Result<(), ChunkError> {
         self.passed += bytes;

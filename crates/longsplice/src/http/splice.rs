@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until, policy::SplicePolicy};
 use longsplice_repair::{options, unread};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -120,11 +120,17 @@ impl Session<'_> {
             let stream = Stream::Plain(stream);
             return Ok((Wire { stream, buffer }, at, Trap::Asked));
         }
+        // Nobody else could read the next request, nor where the chunks end; the client does see that.
+        let successor = match download.ends_unseen() {
+            true => Successor::Ends,
+            false => Successor::Follows,
+        };
         // What the client sends meanwhile is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
         let pair = Pair::new(stream, at.wire.stream)
             .with_splice(listener.splice)
-            .with_detach(listener.detach);
+            .with_detach(listener.detach)
+            .with_successor(successor);
         let pair = self.pace.on(pair);
         let (pair, until, unseen) = match download.unseen() {
             Unseen::Bytes(n) => (
