@@ -148,8 +148,6 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	/* A reset has no say but that: its numbers are checked by nobody. */
 	s->in_place = !resets && !before(s->end, x->tx_ack);
 	note_peer(x, s);
-	if (mode == LS_TRACK)
-		note_heard(x, s, s->ack);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
 	/* Decided once: another CPU may raise the cut meanwhile. */
@@ -169,6 +167,8 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 	if (takes && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && old && !trapped)))
 		raise(&x->rec.rx_end, s->seq + s->len);
 	if (mode == LS_TRACK) {
+		/* Not before: what a drain takes over meanwhile the socket has not heard. */
+		note_heard(x, s, s->ack);
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);
 	}

@@ -170,6 +170,7 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
         let cuts = flow.cuts();
         match flow.mode() {
             Mode::Drain => {}
+            Mode::Undrain => return Ok(Drained::Awake),
             _ => return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into()),
         }
         // One that came before the drain went to a socket alone: the other end does not know.
