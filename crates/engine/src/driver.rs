@@ -214,6 +214,11 @@ impl<'a> Driver<'a> {
         self.detach
     }
 
+    /// Whether the sockets of the pair may be needed again once it is spliced.
+    pub(crate) fn parks(&self) -> bool {
+        self.detach != DetachPolicy::Now || !self.traps.is_closed()
+    }
+
     /// Whether the way back is to collect copies first.
     pub(crate) fn captures(&self) -> bool {
         self.outstanding == Outstanding::Capture && !self.entry.is_to_end()

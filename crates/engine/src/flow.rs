@@ -23,6 +23,9 @@ use crate::{
     traps::Distance,
 };
 
+/// How long a packet may take from the programs to its socket: to another processor that is busy, mostly.
+const LATE: Duration = Duration::from_micros(500);
+
 /// A flow in the kernel half's table, with a slot.
 #[derive(Debug)]
 pub(crate) struct Flow {
@@ -38,6 +41,10 @@ pub(crate) struct Flow {
     keeping: Keeping,
     /// It has been in mode Drain: TSvals of others went to its ends.
     drained: bool,
+    /// When it was registered.
+    since: std::time::Instant,
+    /// Nothing is between the programs and a socket that passed them before.
+    all_noted: bool,
     /// What the coupling takes back that was offered, by the side whose peer must hear of it.
     notices: [Option<coupling::Notice>; 2],
     /// How fast each side's payload may pass.
@@ -76,6 +83,8 @@ impl Flow {
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
             drained: false,
+            since: std::time::Instant::now(),
+            all_noted: false,
             notices: [None; 2],
             limits: [None; 2],
             released: false,
@@ -101,6 +110,8 @@ impl Flow {
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
             drained: true,
+            since: std::time::Instant::now(),
+            all_noted: true,
             notices: [None; 2],
             limits: [None; 2],
             released: false,
@@ -152,6 +163,20 @@ impl Flow {
                 .note_socket(side, &peeks[side.index()], ended[side.index()]);
         }
         peeks.iter().all(|p| !p.out_of_order)
+    }
+
+    /// Notes what was between the programs and a socket when the flow was registered: in the queue of another processor, in the
+    /// socket's backlog. It comes to the socket after everything else was noted, and a socket that is parked without our knowing of
+    /// it would wake with it, in the place of what passed meanwhile.
+    pub(crate) fn note_latecomers(&mut self, pump: &Pump) {
+        if !self.all_noted && self.since.elapsed() >= LATE {
+            self.all_noted = self.note_sockets(pump);
+        }
+    }
+
+    /// Whether its sockets are known to have nothing but what the kernel half knows of.
+    pub(crate) fn all_noted(&self) -> bool {
+        self.all_noted
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -280,7 +305,12 @@ impl Flow {
             }
             // At its limit the pump will pass on no more, whatever there is.
             let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
-            if at_trap.is_some() && passed_on && snapshot.held == 0 && snapshot.send_queue == 0 {
+            if at_trap.is_some()
+                && self.all_noted
+                && passed_on
+                && snapshot.held == 0
+                && snapshot.send_queue == 0
+            {
                 self.slot().set_read_to(side, cut);
             }
             snapshots.push(snapshot);

@@ -60,7 +60,7 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
                 }
                 Left::Draining(draining, again) => (driver, flow) = (draining, again),
             }
-            drained = match splicing::drain(&mut driver, &flow).await {
+            drained = match splicing::drain(&mut driver, &mut flow).await {
                 Ok(how) => how,
                 Err(over) => return Ok(driver.conclude(over, Some(flow))),
             };

@@ -56,7 +56,7 @@ pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), S
             return Err(refused);
         }
     }
-    match drain(driver, &flow).await {
+    match drain(driver, &mut flow).await {
         Ok(how) => Ok((flow, how)),
         Err(over) => Err(Spliced::Over(over, Some(flow.into()))),
     }
@@ -161,11 +161,14 @@ fn coupling_reason(obstacle: Obstacle) -> RelayReason {
 
 /// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here but through a trap,
 /// and no limit of time: new segments pass meanwhile, and a slow reader is as slow as it was.
-pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Drained, Over> {
+pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<Drained, Over> {
     driver.entry.set_state(FlowState::Draining);
     driver.entry.set_reason(None);
     let mut drained_at = None;
     loop {
+        if driver.parks() {
+            flow.note_latecomers(&driver.pump);
+        }
         // In this order: a cut that was read in mode Drain is from before a wake, and so is all that the pump reads up to it.
         let cuts = flow.cuts();
         match flow.mode() {
@@ -190,7 +193,9 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &Flow) -> Result<Draine
             return Ok(Drained::Awake);
         }
         match progress {
-            Progress::Parkable => return Ok(Drained::Drained(cuts, true)),
+            Progress::Parkable if !driver.parks() || flow.all_noted() => {
+                return Ok(Drained::Drained(cuts, true));
+            }
             Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => {
                 return Ok(Drained::Drained(cuts, false));
             }
