@@ -173,6 +173,16 @@ impl Pump {
         Ok(moved)
     }
 
+    /// Moves nothing, and looks beyond the limits that are reached.
+    pub(crate) fn look_beyond_limits(&mut self) -> Result<(), Broken> {
+        for (socket, d) in self.sockets.iter().flatten().zip(&mut self.directions) {
+            if !d.eof && d.room() == 0 {
+                d.look_beyond(socket).map_err(|error| Broken { error })?;
+            }
+        }
+        Ok(())
+    }
+
     fn step_side(&mut self, side: Side) -> io::Result<bool> {
         let sockets = self.sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let (from, to) = (&sockets[side.index()], &sockets[side.other().index()]);
@@ -253,6 +263,16 @@ impl Direction {
         }
     }
 
+    /// At the limit, whether there is anything beyond.
+    fn look_beyond(&mut self, from: &TcpStream) -> io::Result<()> {
+        if self.end.is_some_and(|end| self.bytes >= end) {
+            // Passed on, an end of the stream would end the other connection, too.
+            self.stopped = true;
+            return Ok(());
+        }
+        self.look(from)
+    }
+
     /// At the limit: sees what comes next, and leaves it where it is.
     fn look(&mut self, from: &TcpStream) -> io::Result<()> {
         let mut byte = [MaybeUninit::uninit()];
@@ -288,13 +308,8 @@ impl Direction {
     /// Reads once and writes on; whether it is worth to try again.
     fn fill(&mut self, from: &TcpStream, to: &TcpStream, moved: &mut bool) -> io::Result<bool> {
         let room = self.room();
-        if room == 0 && self.end.is_some_and(|end| self.bytes >= end) {
-            // Passed on, an end of the stream would end the other connection, too.
-            self.stopped = true;
-            return Ok(false);
-        }
         if room == 0 {
-            self.look(from)?;
+            self.look_beyond(from)?;
             *moved |= self.eof;
             return Ok(false);
         }

@@ -42,8 +42,9 @@ impl Driver<'_> {
             for side in Side::BOTH {
                 self.limit_pump(side, None);
             }
-            if !std::mem::take(&mut at_once) {
-                self.step()?;
+            match std::mem::take(&mut at_once) {
+                true => self.pump.look_beyond_limits()?,
+                false => drop(self.step()?),
             }
             if self.pump.finished() {
                 return Err(Over::Finished);

@@ -117,9 +117,11 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
     let mut first = true;
     loop {
         // Not at once: what a fast sender has ready would be relayed meanwhile.
-        if !std::mem::take(&mut first) {
-            driver.step_briefly().map_err(|o| Spliced::Over(o, None))?;
-        }
+        let moved = match std::mem::take(&mut first) {
+            true => driver.pump.look_beyond_limits().map_err(Over::from),
+            false => driver.step_briefly().map(drop),
+        };
+        moved.map_err(|o| Spliced::Over(o, None))?;
         if driver.pump.finished() {
             return Err(Spliced::Over(Over::Finished, None));
         }
