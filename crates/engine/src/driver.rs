@@ -18,7 +18,7 @@ use crate::{
     legs::{self, Refusal},
     meter::Meter,
     pair::{cookies, prepare_socket},
-    pump::{Broken, Pump, TURNS},
+    pump::{Broken, Pump, TURN},
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
     splicing::Spliced,
@@ -309,25 +309,26 @@ impl<'a> Driver<'a> {
 
     /// Moves bytes until nothing moves.
     pub(crate) fn step(&mut self) -> Result<bool, Over> {
-        self.step_beside(None)
+        self.advance(None, TURN)
     }
 
     /// Moves what is there in each direction, but not what comes meanwhile.
     pub(crate) fn step_briefly(&mut self) -> Result<bool, Over> {
-        self.pump.set_turns(1);
-        let moved = self.step_beside(None);
-        self.pump.set_turns(TURNS);
-        moved
+        self.advance(None, 1)
     }
 
-    /// The same while the kernel half forwards for the same flow, at the rate of both together.
-    pub(crate) fn step_beside(&mut self, flow: Option<&Flow>) -> Result<bool, Over> {
-        let slot = flow.map(Flow::slot);
+    /// Moves bytes while the kernel half forwards for the same flow, at the rate of both together.
+    pub(crate) fn step_beside(&mut self, flow: &Flow) -> Result<bool, Over> {
+        self.advance(Some(flow), TURN)
+    }
+
+    fn advance(&mut self, beside: Option<&Flow>, reads: usize) -> Result<bool, Over> {
+        let slot = beside.map(Flow::slot);
         if let Some(slot) = slot {
             self.throttle.take_back(slot);
         }
         self.throttle.allow(&mut self.pump);
-        let moved = self.pump.step()?;
+        let moved = self.pump.step(reads)?;
         self.throttle.charge(&self.pump, slot);
         if moved {
             self.entry.note_relayed(&self.pump);

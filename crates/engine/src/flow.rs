@@ -2,7 +2,12 @@
 
 mod coupling;
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use longsplice_core::{
     drain::{self, DirectionSnapshot},
@@ -41,10 +46,8 @@ pub(crate) struct Flow {
     keeping: Keeping,
     /// It has been in mode Drain: TSvals of others went to its ends.
     drained: bool,
-    /// When it was registered.
-    since: std::time::Instant,
-    /// Nothing is between the programs and a socket that passed them before.
-    all_noted: bool,
+    /// When it was registered, as long as something may be between the programs and a socket that passed them before.
+    unnoted_since: Option<Instant>,
     /// What the coupling takes back that was offered, by the side whose peer must hear of it.
     notices: [Option<coupling::Notice>; 2],
     /// How fast each side's payload may pass.
@@ -83,8 +86,7 @@ impl Flow {
             copied_base: assessment.copied_base(pump),
             keeping: Keeping::new(splicer, serial),
             drained: false,
-            since: std::time::Instant::now(),
-            all_noted: false,
+            unnoted_since: Some(Instant::now()),
             notices: [None; 2],
             limits: [None; 2],
             released: false,
@@ -110,8 +112,7 @@ impl Flow {
             copied_base: [0; 2],
             keeping: Keeping::new(splicer, serial),
             drained: true,
-            since: std::time::Instant::now(),
-            all_noted: true,
+            unnoted_since: None,
             notices: [None; 2],
             limits: [None; 2],
             released: false,
@@ -169,14 +170,15 @@ impl Flow {
     /// socket's backlog. It comes to the socket after everything else was noted, and a socket that is parked without our knowing of
     /// it would wake with it, in the place of what passed meanwhile.
     pub(crate) fn note_latecomers(&mut self, pump: &Pump) {
-        if !self.all_noted && self.since.elapsed() >= LATE {
-            self.all_noted = self.note_sockets(pump);
+        let is_due = self.unnoted_since.is_some_and(|since| since.elapsed() >= LATE);
+        if is_due && self.note_sockets(pump) {
+            self.unnoted_since = None;
         }
     }
 
     /// Whether its sockets are known to have nothing but what the kernel half knows of.
     pub(crate) fn all_noted(&self) -> bool {
-        self.all_noted
+        self.unnoted_since.is_none()
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -306,7 +308,7 @@ impl Flow {
             // At its limit the pump will pass on no more, whatever there is.
             let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
             if at_trap.is_some()
-                && self.all_noted
+                && self.all_noted()
                 && passed_on
                 && snapshot.held == 0
                 && snapshot.send_queue == 0

@@ -13,8 +13,8 @@ const BUFFER: usize = 256 << 10;
 /// Unsent bytes that a socket may hold: more would only have to be drained.
 const NOTSENT_LOWAT: u32 = 256 << 10;
 
-/// Reads in one direction before the other gets its turn.
-pub(crate) const TURNS: usize = 8;
+/// Reads in one direction before the other gets its turn: what comes meanwhile is taken along.
+pub(crate) const TURN: usize = 8;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
@@ -48,7 +48,6 @@ pub(crate) struct Pump {
     /// `None` while the pair is detached.
     sockets: Option<[TcpStream; 2]>,
     directions: [Direction; 2],
-    turns: usize,
 }
 
 /// Which of the ends broke the connection, and how.
@@ -62,13 +61,7 @@ impl Pump {
         Pump {
             sockets: Some([client, server]),
             directions: Default::default(),
-            turns: TURNS,
         }
-    }
-
-    /// Lets a step read so many times in one direction before the other gets its turn.
-    pub(crate) fn set_turns(&mut self, turns: usize) {
-        self.turns = turns;
     }
 
     fn sockets(&self) -> &[TcpStream; 2] {
@@ -164,11 +157,11 @@ impl Pump {
         Side::BOTH.iter().all(|&side| self.held(side) == 0)
     }
 
-    /// Moves what can be moved now; whether anything was.
-    pub(crate) fn step(&mut self) -> Result<bool, Broken> {
+    /// Moves what can be moved now, by so many reads in each direction; whether anything was.
+    pub(crate) fn step(&mut self, reads: usize) -> Result<bool, Broken> {
         let mut moved = false;
         for side in Side::BOTH {
-            moved |= self.step_side(side).map_err(|error| Broken { error })?;
+            moved |= self.step_side(side, reads).map_err(|error| Broken { error })?;
         }
         Ok(moved)
     }
@@ -183,7 +176,7 @@ impl Pump {
         Ok(())
     }
 
-    fn step_side(&mut self, side: Side) -> io::Result<bool> {
+    fn step_side(&mut self, side: Side, reads: usize) -> io::Result<bool> {
         let sockets = self.sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let (from, to) = (&sockets[side.index()], &sockets[side.other().index()]);
         let d = &mut self.directions[side.index()];
@@ -191,7 +184,7 @@ impl Pump {
         if d.eof {
             check_alive(from)?;
         }
-        for _ in 0..self.turns {
+        for _ in 0..reads {
             if !d.flush(to, &mut moved)? || d.eof || !d.fill(from, to, &mut moved)? {
                 break;
             }

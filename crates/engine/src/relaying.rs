@@ -36,16 +36,15 @@ impl Driver<'_> {
     /// Relays until a splice is due.
     pub(crate) async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
         let mut look = Look { after: Look::FIRST };
-        // What a step takes of a long stream need not be spliced, and a fast sender has much of it ready.
-        let mut at_once = gate.is_urgent() && !self.has_begun();
+        for side in Side::BOTH {
+            self.limit_pump(side, None);
+        }
+        // A fast sender has much of a long stream ready: what a step takes of it is not spliced.
+        match gate.is_urgent() && !self.has_begun() {
+            true => self.pump.look_beyond_limits()?,
+            false => drop(self.step()?),
+        }
         loop {
-            for side in Side::BOTH {
-                self.limit_pump(side, None);
-            }
-            match std::mem::take(&mut at_once) {
-                true => self.pump.look_beyond_limits()?,
-                false => drop(self.step()?),
-            }
             if self.pump.finished() {
                 return Err(Over::Finished);
             }
@@ -71,6 +70,7 @@ impl Driver<'_> {
             if self.wait(wake).await == Woken::Stop {
                 return Err(Over::stopped());
             }
+            self.step()?;
         }
     }
 

@@ -114,14 +114,12 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
         .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
     flow.start_coupling(&infos, driver.throttle.limit(), announcer);
-    let mut first = true;
+    // No step before it is known to be necessary: what a fast sender has ready would be relayed.
+    driver
+        .pump
+        .look_beyond_limits()
+        .map_err(|b| Spliced::Over(b.into(), None))?;
     loop {
-        // Not at once: what a fast sender has ready would be relayed meanwhile.
-        let moved = match std::mem::take(&mut first) {
-            true => driver.pump.look_beyond_limits().map_err(Over::from),
-            false => driver.step_briefly().map(drop),
-        };
-        moved.map_err(|o| Spliced::Over(o, None))?;
         if driver.pump.finished() {
             return Err(Spliced::Over(Over::Finished, None));
         }
@@ -151,6 +149,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
             return Err(Spliced::Over(Over::stopped(), None));
         }
         infos = ask(driver).map_err(over)?;
+        driver.step_briefly().map_err(|o| Spliced::Over(o, None))?;
     }
 }
 
@@ -186,7 +185,7 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<Dr
             let to_cut = flow.bytes_to(side, cuts[side.index()], &driver.pump);
             driver.limit_pump(side, Some(to_cut));
         }
-        driver.step_beside(Some(flow))?;
+        driver.step_beside(flow)?;
         let now = Instant::now();
         let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
         let at_trap = (!driver.traps.is_closed()).then_some(at_trap);

@@ -161,7 +161,7 @@ mod tests {
         let mut throttle = Throttle::new(RateLimit::each(rate), [0; 2]);
         throttle.allow(&mut pump);
         assert_eq!(throttle.wait(&pump), None, "it may read");
-        pump.step().unwrap();
+        pump.step(1).unwrap();
         throttle.charge(&pump, None);
         assert_eq!(pump.bytes(Side::Client), 1_000);
         let wait = throttle.wait(&pump).expect("it may not");
