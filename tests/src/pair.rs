@@ -296,6 +296,13 @@ impl End {
         tcp_info(&self.stream).unwrap().total_retrans()
     }
 
+    /// How many of them had been lost. A busy machine may have the others sent again in vain: the peer says so a moment later
+    /// (RFC 2883).
+    pub fn lost(&self) -> u32 {
+        let info = tcp_info(&self.stream).unwrap();
+        info.total_retrans().saturating_sub(info.dsack_dups())
+    }
+
     /// Bytes received so far.
     pub fn received(&self) -> u64 {
         self.received

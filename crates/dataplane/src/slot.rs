@@ -40,8 +40,10 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub(crate) fn from_raw(raw: u32) -> Mode {
-        match ls_mode(raw) {
+    /// `None` while a processor is just changing it (LS_WAKING).
+    pub(crate) fn from_raw(raw: u32) -> Option<Mode> {
+        Some(match ls_mode(raw) {
+            ls_mode::LS_WAKING => return None,
             ls_mode::LS_TRACK => Mode::Track,
             ls_mode::LS_DRAIN => Mode::Drain,
             ls_mode::LS_FINAL => Mode::Final,
@@ -51,7 +53,7 @@ impl Mode {
             ls_mode::LS_FREEZE => Mode::Freeze,
             ls_mode::LS_MOVED => Mode::Moved,
             _ => Mode::Free,
-        }
+        })
     }
 
     fn raw(self) -> u32 {
@@ -125,14 +127,15 @@ impl Slot {
         self.index
     }
 
-    /// What it does with packets now. Another CPU needs less than a microsecond to wake a pair: that is waited for.
+    /// What it does with packets now. Another processor needs less than a microsecond to wake a pair, unless it is stopped
+    /// meanwhile: that is waited for.
     pub fn mode(&self) -> Mode {
         loop {
             let raw = field!(self, mode).load(Ordering::SeqCst);
-            if raw != ls_mode::LS_WAKING.0 {
-                return Mode::from_raw(raw);
+            match Mode::from_raw(raw) {
+                Some(mode) => return mode,
+                None => std::thread::yield_now(),
             }
-            std::hint::spin_loop();
         }
     }
 

@@ -265,6 +265,7 @@ impl Table {
     /// The number of a leg's direction.
     fn seek(&self, leg: Leg) -> Option<u32> {
         run::with_argument(self.seek.as_fd(), leg.tuple().bytes())
+            .inspect_err(|error| tracing::error!(%error, ?leg, "cannot look for a direction"))
             .ok()
             .filter(|&number| number != 0)
     }

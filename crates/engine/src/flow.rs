@@ -411,10 +411,26 @@ impl Flow {
         Ok(self.leave())
     }
 
-    /// The same for a flow whose sockets nobody has seen yet.
-    pub(crate) fn abandon(self, splicer: &Inner) {
-        if let Ok(settling) = self.release() {
-            splicer.settle_later(settling);
+    /// The same for a flow whose sockets were built, and are not to be used now: its ends notice nothing.
+    pub(crate) fn abandon(self, splicer: &Inner) -> Result<(), Box<Flow>> {
+        self.slot().switch(Mode::Freeze, Mode::Final);
+        splicer.settle_later(self.release()?);
+        Ok(())
+    }
+
+    /// A flow whose sockets were built, after they were to be woken: itself if they are awake, also by a packet that has come
+    /// this moment.
+    ///
+    /// # Errors
+    /// It is detached as before, and the sockets are to be closed in silence. `NotFound`: it is being replaced, or has just
+    /// ended.
+    pub(crate) fn awake(self, splicer: &Inner, woken: io::Result<bool>) -> io::Result<Flow> {
+        if matches!(woken, Ok(true)) {
+            return Ok(self);
+        }
+        match self.abandon(splicer) {
+            Err(awake) => Ok(*awake),
+            Ok(()) => Err(woken.err().unwrap_or_else(|| io::ErrorKind::NotFound.into())),
         }
     }
 

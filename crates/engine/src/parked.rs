@@ -205,7 +205,10 @@ impl<'a> Detached<'a> {
                     let ended = self.driver.look(&[a, b], now);
                     ended || self.keeping.held.is_over()
                 }
-                _ => true,
+                _ => {
+                    tracing::debug!(flow = self.serial, ?directions, "its records are gone");
+                    true
+                }
             };
             if over {
                 return Ok(Left::Ended(self.over(&directions)));
@@ -276,14 +279,16 @@ impl<'a> Detached<'a> {
         let (flow, sockets) = rebuild(self.driver.splicer, self.serial, self.legs)?;
         self.driver.pump.put_sockets(sockets);
         self.driver.cookies = None;
-        if !wake(&self.driver, &flow).await? {
-            // It is being replaced, or has just ended.
-            flow.abandon(self.driver.splicer);
-            for socket in self.driver.pump.take_sockets() {
-                close_in_silence(socket)?;
+        let woken = wake(&self.driver, &flow).await;
+        let flow = match flow.awake(self.driver.splicer, woken) {
+            Ok(flow) => flow,
+            Err(error) => {
+                for socket in self.driver.pump.take_sockets() {
+                    close_in_silence(socket)?;
+                }
+                return Err(error);
             }
-            return Err(io::ErrorKind::NotFound.into());
-        }
+        };
         for side in Side::BOTH {
             self.note_past(side, flow.leg(side).base);
         }

@@ -97,13 +97,16 @@ fn awake(
     };
     let (flow, sockets) = wake::rebuild(splicer, id.0, legs).map_err(fail)?;
     flow.slot().set_wakeable(true);
-    if !flow.wake().map_err(fail)? {
-        flow.abandon(splicer);
-        for socket in sockets {
-            close_in_silence(socket).map_err(fail)?;
+    let woken = flow.wake();
+    let flow = match flow.awake(splicer, woken) {
+        Ok(flow) => flow,
+        Err(error) => {
+            for socket in sockets {
+                close_in_silence(socket).map_err(fail)?;
+            }
+            return Err(fail(error));
         }
-        return Err(RequestError::Ending(id));
-    }
+    };
     let [client, server] = sockets;
     let states = Side::BOTH.map(|side| flow.leg(side));
     let before = Before {

@@ -107,7 +107,8 @@ pub(crate) fn rebuild(
             Ok((flow, sockets))
         }
         Err(error) => {
-            flow.abandon(splicer);
+            // It always goes: no packet wakes what was not said to be wakeable.
+            drop(flow.abandon(splicer));
             Err(error)
         }
     }

@@ -39,7 +39,7 @@ fn an_exchange_takes_a_round_trip_and_the_work() {
         ..Exchanges::new(5, 300, 1000)
     };
     let spec = TrafficSpec::same(2, ConnectionSpec::exchanges(exchanges));
-    let outcome = net.emulator().counted(10, || run(&net, &spec)).unwrap();
+    let outcome = net.emulator().counted(100, || run(&net, &spec)).unwrap();
     assert!(outcome.all_ok(), "{outcome}");
     assert_eq!(outcome.exchange_times().count(), 10);
     for connection in &outcome.connections {

@@ -243,6 +243,8 @@ fields! {
     snd_cwnd: snd_cwnd -> u32,
     /// Segments ever retransmitted.
     total_retrans: total_retrans -> u32,
+    /// Of them, segments that the peer has had twice, as its DSACKs say (RFC 2883).
+    dsack_dups: dsack_dups -> u32,
     /// The pacing rate in bytes per second; `u64::MAX` for none.
     pacing_rate: pacing_rate -> u64,
     /// Sequence numbers that the peer acknowledged: payload, the FIN, and for the side that connected the SYN.

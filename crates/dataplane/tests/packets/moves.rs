@@ -3,9 +3,10 @@
 use std::{
     io::ErrorKind,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    time::Duration,
 };
 
-use longsplice_dataplane::{Context, Hook, Mode, Side, Successor, Will};
+use longsplice_dataplane::{Context, Dataplane, Hook, Mode, Side, Slot, Successor, Will};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -165,6 +166,30 @@ fn a_segment_between_two_places_comes_in_once_more() {
             flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
             flow.edit(|slot| slot.mode = ls_mode::LS_FINAL.0);
         }
+    }
+}
+
+/// The processor that changes it may be stopped meanwhile, a virtual one's by its host.
+#[test]
+fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
+    type Ask = fn(&Dataplane, &Slot) -> std::io::Result<Mode>;
+    let asks: [(&str, Ask); 3] = [
+        ("wake", Dataplane::wake),
+        ("freeze", Dataplane::freeze),
+        ("finish", |plane, slot| plane.finish(slot, [0; 2], false)),
+    ];
+    for (name, ask) in asks {
+        let flow = Flow::dormant(Plan::default());
+        let (plane, slot) = (&flow.plane.plane, flow.slot());
+        flow.edit(|slot| slot.mode = ls_mode::LS_WAKING.0);
+        let mode = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(plane, slot).expect("the program runs"));
+            // Asked in the meantime or not: the answer is the same.
+            std::thread::sleep(Duration::from_millis(20));
+            flow.edit(|slot| slot.mode = ls_mode::LS_UNDRAIN.0);
+            asked.join().expect("it does not panic")
+        });
+        assert_eq!(mode, Mode::Undrain, "{name}");
     }
 }
 

@@ -33,8 +33,14 @@ fn go_round(
         if which != 1 {
             b = replaced(b);
         }
-        let repeated = tcp_info(&a).unwrap().total_retrans() + tcp_info(&b).unwrap().total_retrans();
-        assert_eq!(repeated, 0, "cycle {cycle}");
+        // But for what was repeated in vain, where a processor was stopped for so long.
+        let lost = |socket: &TcpStream| {
+            let info = tcp_info(socket).unwrap();
+            info.total_retrans().saturating_sub(info.dsack_dups())
+        };
+        until(&format!("nothing to be lost in cycle {cycle}"), || {
+            lost(&a) + lost(&b) == 0
+        });
     }
     carry(&a, &b, b"to the end");
     carry(&b, &a, b"and back");
