@@ -87,7 +87,7 @@ fn clean(name: &str, client_delay: Duration, server_delay: Duration) {
         ];
         let after = format!("after={}", luck.of(500_000..2_000_000));
         let policies = [("now", "now"), (after.as_str(), "never")];
-        let (status, _net) = run(name, links, 3_000_000, &policies);
+        let (status, _net) = run(name, links, 8_000_000, &policies);
         assert_eq!((status.spliced_total, status.relayed_total), (4, 0), "{status:?}");
     });
 }
