@@ -149,6 +149,7 @@ enum ls_slot_flag {
 	LS_WAKEABLE = 1 << 1, /* FINAL: the parked sockets can go on where the segments stopped */
 	LS_KEEP = 1 << 2,     /* forwarding: promise no window that the parked sockets could not keep */
 	LS_COPY = 1 << 3,     /* FINAL: user space gets a copy of the payload that is forwarded */
+	LS_STRAYED = 1 << 4,  /* a local socket has what nobody knows of: it cannot go on */
 };
 
 /* ls_leg.owed: whether something of x passed by its socket that the far end may not have acknowledged. */

@@ -127,16 +127,30 @@ __noinline int send_translated(struct __sk_buff *skb)
 	return send_by(skb, &route);
 }
 
-/* A segment of a flow whose sockets are in the path. */
-static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, struct scratch *b,
-					struct segment *s, __u32 mode, int trapped)
+/* A segment of a flow whose sockets are in the path, in the direction with this number. The verifier follows
+ * it by itself: once, and not for each of the ways that lead here. */
+__noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 {
-	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	/* What passed by of o's stream is acknowledged, and o knows. */
-	int heard = settled(o, x) || !before(o->tx_ack, o->base);
-	int resets = s->flags & TCP_RST, takes = s->end != s->seq && !resets, stands, old;
-	__u32 first = mode;
+	struct scratch *b = get_scratch();
+	int heard, resets, takes, stands, old, trapped;
+	struct ls_leg *x, *o;
+	struct segment *s;
+	struct walk walk, *w = &walk;
+	__u32 first, mode;
 
+	if (!b || !find_by_number(number, w))
+		return NEXT;
+	if (!w->slot)
+		return look_again(skb);
+	s = &b->segment;
+	first = mode = settled_mode(w->slot);
+	trapped = meets_trap(w->rec, s);
+	x = &w->slot->leg[w->side & 1];
+	o = &w->slot->leg[!(w->side & 1)];
+	/* What passed by of o's stream is acknowledged, and o knows. */
+	heard = settled(o, x) || !before(o->tx_ack, o->base);
+	resets = s->flags & TCP_RST;
+	takes = s->end != s->seq && !resets;
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
 	if (!fits_window(x, s))
@@ -180,13 +194,17 @@ static __always_inline int with_sockets(struct __sk_buff *skb, struct walk *w, s
 }
 
 /* A segment that is only for the far end to hear of its acknowledgement (TAG_ACK). */
-static __always_inline int acknowledge(struct __sk_buff *skb, struct walk *w, struct scratch *b,
-				       struct segment *s)
+__noinline int acknowledge(struct __sk_buff *skb, __u32 number)
 {
+	struct scratch *b = get_scratch();
+	struct walk w;
+
 	skb->tc_index = 0;
-	if (!w->slot || mode_of(w->slot) != LS_UNDRAIN)
+	if (!b || !find_by_number(number, &w))
+		return NEXT;
+	if (!w.slot || mode_of(w.slot) != LS_UNDRAIN)
 		return drop(LS_V_ABSORBED);
-	return undrain_ack_copy(skb, w, b, s);
+	return undrain_ack_copy(skb, &w, b, &b->segment);
 }
 
 /* Not a whole segment with headers that we know: up to the socket while there is one, with its own numbers.
@@ -237,34 +255,45 @@ static __always_inline __u32 mode_of_walk(const struct walk *w)
 	return w->slot ? settled_mode(w->slot) : w->placement == LS_ALONE ? LS_TRACK : LS_FINAL;
 }
 
-/* The first fragment of a segment: on a spliced flow translated as a segment, if the others may follow it. */
-__noinline int first_fragment(struct __sk_buff *skb)
+/* stop(): it does not go beyond the trap after all; or it is a segment for with_sockets(). */
+#define PASSES	   -2
+#define TO_SOCKETS -3
+
+/* A segment that meets a trap, or is new in FREEZE: control comes back, or user
+ * space keeps it until it does. By itself for the verifier, as with_sockets(). */
+__noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 {
 	struct scratch *b = get_scratch();
+	int plausible, verdict;
+	struct segment *s;
 	struct walk w;
-	__u32 mode;
 
-	if (!b || !find(&b->tuple, &w))
+	if (!b || !find_by_number(number, &w))
 		return NEXT;
-	mode = mode_of_walk(&w);
-	if (is_nobodys(mode))
-		return NEXT;
-	if (is_changing(mode))
-		return look_again(skb);
-	if (mode != LS_FINAL)
-		return odd_packet(&w, FRAGMENT, mode);
-	if (parse_segment(skb, &b->in, &b->segment) != SEGMENT || begin_fragments(skb))
-		return drop(LS_V_DROP_FRAGMENT);
-	return forward(skb, &w, b, &b->segment);
+	s = &b->segment;
+	plausible = is_plausible(&w, s, mode);
+	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
+		mode = wake_slot(skb, w.slot, mode);
+		if (mode == LS_UNDRAIN)
+			count(LS_V_WOKEN);
+	}
+	if (w.slot && mode != LS_FINAL && mode != LS_FREEZE)
+		return TO_SOCKETS;
+	if (plausible)
+		return hold(skb, &w, s);
+	if (!after(s->end, w.rec->rx_end) && !(mode == LS_FREEZE && is_new(&w, s)))
+		return PASSES;
+	verdict = judge(&w, s);
+	return drop(verdict ? verdict : LS_V_DROP_WINDOW);
 }
 
-/* A packet of the direction with this number that is no fragment: SEGMENT, or what parse_tuple() says that it
- * is instead. */
+/* A packet of the direction with this number that has ports: SEGMENT, or what parse_tuple() says that it is
+ * instead. The first fragment of a segment is translated as one, if the others may follow it. */
 __noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
 	__u32 mode, tag = skb->tc_index;
-	int trapped, plausible, fresh, verdict;
+	int is_first, verdict;
 	struct segment *s;
 	struct walk w;
 
@@ -276,12 +305,15 @@ __noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed 
 		return NEXT;
 	if (is_changing(mode))
 		return look_again(skb);
-	if (kind == SEGMENT)
+	is_first = kind == FRAGMENT && mode == LS_FINAL;
+	if (kind == SEGMENT || is_first)
 		kind = parse_segment(skb, &b->in, s);
+	if (is_first && (kind != SEGMENT || begin_fragments(skb)))
+		return drop(LS_V_DROP_FRAGMENT);
 	if (kind != SEGMENT)
 		return odd_packet(&w, kind, mode);
 	if (tag == TAG_ACK)
-		return acknowledge(skb, &w, b, s);
+		return acknowledge(skb, number);
 	if (w.placement == LS_ALONE)
 		return deliver(skb, b, s, mapping_of_record(w.rec));
 	if (s->flags & TCP_SYN) {
@@ -290,23 +322,11 @@ __noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed 
 		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, s))
 			return pass(LS_V_SYN_REPLACED);
 	}
-	trapped = meets_trap(w.rec, s);
-	fresh = mode == LS_FREEZE && is_new(&w, s);
-	plausible = (trapped || fresh) && is_plausible(&w, s, mode);
-	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
-		mode = wake_slot(w.slot, mode);
-		if (mode == LS_UNDRAIN)
-			count(LS_V_WOKEN);
-	}
-	if (w.slot && mode != LS_FINAL && mode != LS_FREEZE)
-		return with_sockets(skb, &w, b, s, mode, trapped);
-	if (plausible)
-		return hold(skb, &w, s);
-	if (fresh || (trapped && after(s->end, w.rec->rx_end))) {
-		verdict = judge(&w, s);
-		return drop(verdict ? verdict : LS_V_DROP_WINDOW);
-	}
-	return forward(skb, &w, b, s);
+	if (meets_trap(w.rec, s) || (mode == LS_FREEZE && is_new(&w, s)))
+		verdict = stop(skb, number, mode);
+	else
+		verdict = w.slot && mode != LS_FINAL && mode != LS_FREEZE ? TO_SOCKETS : PASSES;
+	return verdict == PASSES ? forward(skb, &w, b, s) : verdict;
 }
 
 SEC("tc")
@@ -315,6 +335,7 @@ int ingress(struct __sk_buff *skb)
 	struct scratch *b = get_scratch();
 	__u32 tag = skb->tc_index, number;
 	enum parsed kind;
+	int verdict;
 
 	if (!b || tag == TAG_DELIVER)
 		return NEXT;
@@ -328,10 +349,12 @@ int ingress(struct __sk_buff *skb)
 	kind = parse_tuple(skb, &b->in, &b->tuple, AS_SENT);
 	if (kind == NOT_OURS)
 		return without_ports(skb);
-	if (kind == FRAGMENT)
-		return first_fragment(skb);
 	number = look_up(&b->tuple);
-	return number ? segment_of_flow(skb, number, kind) : NEXT;
+	if (!number)
+		return NEXT;
+	verdict = segment_of_flow(skb, number, kind);
+	/* From here: the stack of all that is called is bounded, and both need much. */
+	return verdict == TO_SOCKETS ? with_sockets(skb, number) : verdict;
 }
 
 /* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,

@@ -8,8 +8,7 @@
 #include <linux/pkt_cls.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
-#include <bpf/bpf_helpers.h>
-#include "ip.h"
+#include "socket.h"
 
 /* The kernel's, as far as we read it; the loader relocates the offsets. */
 struct tcp_options_received {
@@ -63,28 +62,15 @@ static __always_inline void peek_route(struct __sk_buff *skb, struct ls_peek *p)
 
 static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 {
-	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
 	struct ls_peek p;
-	__u32 len;
 
 	if (bpf_skb_load_bytes(skb, offset, &p, sizeof(p)))
 		return -1;
-	if (is_mapped(p.key.saddr)) {
-		tuple.ipv4.saddr = p.key.saddr[3];
-		tuple.ipv4.daddr = p.key.daddr[3];
-		tuple.ipv4.sport = p.key.sport;
-		tuple.ipv4.dport = p.key.dport;
-		len = sizeof(tuple.ipv4);
-	} else {
-		/* The same order, without padding. */
-		__builtin_memcpy(&tuple.ipv6, &p.key, sizeof(tuple.ipv6));
-		len = sizeof(tuple.ipv6);
-	}
 	peek_route(skb, &p);
 	p.found = 0;
-	sk = bpf_sk_lookup_tcp(skb, &tuple, len, BPF_F_CURRENT_NETNS, 0);
+	sk = socket_of(skb, &p.key);
 	if (sk) {
 		tp = bpf_skc_to_tcp_sock(sk);
 		if (tp) {

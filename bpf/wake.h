@@ -7,6 +7,7 @@
 #define LONGSPLICE_WAKE_H
 
 #include "seq.h"
+#include "socket.h"
 #include "track.h"
 
 /* Whether a segment of x goes beyond a trap. A FIN alone passes, unless there is payload before it that did
@@ -112,11 +113,32 @@ static __always_inline __u32 settled_mode(struct ls_slot *slot)
 }
 
 /*
+ * Whether x's socket has been given something that we do not know of, and would say again what passed
+ * meanwhile, with other bytes: a packet that had passed the programs before the flow was registered, on a
+ * processor that was stopped then. It is to be asked before the state is looked at.
+ */
+static __noinline int has_strayed(struct __sk_buff *skb, const struct ls_leg *x, __u32 mode)
+{
+	struct ls_tuple key = x->key;
+	struct bpf_sock *sk = socket_of(skb, &key);
+	struct bpf_tcp_sock *tp;
+	__u32 at = 0;
+
+	if (!sk)
+		return 0;
+	tp = bpf_tcp_sock(sk);
+	if (tp)
+		at = tp->rcv_nxt - x->adj_seq;
+	bpf_sk_release(sk);
+	return tp && after(at, reach_of(x, mode).cut);
+}
+
+/*
  * Wakes the pair of a slot, if its sockets can go on now. Gives the mode after it, whoever made it: UNDRAIN
  * if the pair is awake. In FINAL user space has said whether they can; in DRAIN we see it, with the mode at
  * WAKING, so that nothing is forwarded between the look and the deed (see claimed() for the barriers).
  */
-static __always_inline __u32 wake_slot(struct ls_slot *slot, __u32 from)
+static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *slot, __u32 from)
 {
 	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
 	__u32 to = LS_UNDRAIN;
@@ -124,6 +146,10 @@ static __always_inline __u32 wake_slot(struct ls_slot *slot, __u32 from)
 
 	if (from != LS_DRAIN && from != LS_FREEZE && !(from == LS_FINAL && slot->flags & LS_WAKEABLE))
 		return from;
+	if (has_strayed(skb, a, from) || has_strayed(skb, b, from)) {
+		__sync_fetch_and_or(&slot->flags, LS_STRAYED);
+		return from;
+	}
 	if (__sync_val_compare_and_swap(&slot->mode, from, LS_WAKING) != from)
 		return settled_mode(slot);
 	at_a = reach_of(a, from);

@@ -175,6 +175,12 @@ impl Slot {
         self.set_flag(ls_slot_flag::LS_WAKEABLE, on);
     }
 
+    /// Whether a wake has found a local socket with something that came to it by nobody's knowledge: it cannot go on, and is to
+    /// be replaced.
+    pub fn has_strayed(&self) -> bool {
+        field!(self, flags).load(Ordering::SeqCst) & ls_slot_flag::LS_STRAYED.0 != 0
+    }
+
     /// Whether user space gets copies of what is forwarded ([`crate::EventKind::Copy`]).
     pub fn set_copying(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_COPY, on);

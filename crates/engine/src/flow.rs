@@ -139,6 +139,12 @@ impl Flow {
         self.slot().settle();
     }
 
+    /// Whether its sockets are known to have nothing but what the kernel half knows of, as far as one look can tell. One that
+    /// came back was watched all the time.
+    pub(crate) fn note_streams(&self, pump: &Pump) -> bool {
+        self.drained || self.note_sockets(pump)
+    }
+
     /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
     /// holds something out of order.
     fn note_sockets(&self, pump: &Pump) -> bool {
@@ -237,7 +243,7 @@ impl Flow {
         self.one_clock = one_clock;
     }
 
-    /// Goes from Track to Drain: new segments pass from now on. False if something else happened to the slot.
+    /// Goes from Track to Drain, after [`Self::note_streams`]: new segments pass from now on. False if something else happened to the slot.
     pub(crate) fn start_drain(&mut self, pump: &Pump, announcer: &Announcer) -> io::Result<bool> {
         if self.timestamps {
             let mut offsets = [0; 2];
@@ -256,10 +262,6 @@ impl Flow {
                 };
             }
             self.slot().set_timestamp_offsets(offsets);
-        }
-        // A pair that came back was watched all the time.
-        if !self.drained && !self.note_sockets(pump) {
-            return Ok(false);
         }
         self.drained = true;
         let started = self.slot().switch(Mode::Track, Mode::Drain);

@@ -101,6 +101,10 @@ pub(crate) async fn park(
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));
             }
+            if flow.slot().has_strayed() {
+                tracing::debug!(flow = %driver.id(), "a packet came to a parked socket: others are built");
+                return detached(driver, flow, None).await;
+            }
         }
         let due = far || until.is_some_and(|at| now >= at);
         if due || ended || mode != Mode::Final || driver.splicer.under_pressure() {
@@ -175,7 +179,8 @@ async fn detached(
     driver.splicer.settle_later(settling);
     driver.stats().detached.add(1);
     driver.entry.set_state(FlowState::Detached);
-    if driver.traps.is_closed() || driver.splicer.is_closing() {
+    let is_wanted = !driver.traps.is_closed() || driver.fired(Instant::now()).is_some();
+    if !is_wanted || driver.splicer.is_closing() {
         // Counts what was relayed.
         let _ = driver.summary(true, false);
         let relayed = Side::BOTH.map(|side| driver.pump.bytes(side)).iter().sum();

@@ -23,7 +23,7 @@ pub use address::canonical;
 pub use image::{Image, ImageOptions, Window};
 pub use info::{TcpInfo, tcp_info};
 pub use memory::release_free_memory;
-pub use queues::{seed_send_queue, unacknowledged, unread, unsent};
+pub use queues::{seed_receive_queue, seed_send_queue, unacknowledged, unread, unsent};
 pub use repair::{CloseError, Repair, close_silently, enter, probe_repair, set_initial_sequence};
 pub use state::{CongestionState, State};
 pub use sys::Error;

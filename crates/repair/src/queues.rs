@@ -1,4 +1,4 @@
-//! What a socket holds: the three questions of `tcp(7)`, in bytes, and how to fill a send queue.
+//! What a socket holds: the three questions of `tcp(7)`, in bytes, and how to fill its queues.
 //!
 //! Each answer was true when the kernel gave it, and segments that sit in the socket's backlog are not in it: a zero
 //! here does not mean that a direction is drained (the far end's acknowledgement does).
@@ -52,7 +52,20 @@ pub fn unsent(fd: impl AsFd) -> Result<u32, Error> {
 /// # Errors
 /// `EPIPE` or `ECONNRESET` if the connection has ended; `ENOMEM`.
 pub fn seed_send_queue(repair: &Repair<'_>, bytes: &[u8]) -> Result<usize, Error> {
-    repair.with_queue(Queue::Send, || {
+    seed(repair, Queue::Send, bytes)
+}
+
+/// Appends bytes to the receive queue as if the peer had sent them: RCV.NXT moves past them, and they can be read. Nothing is on
+/// the wire. Returns how many bytes the receive buffer took, which may be fewer, or none.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn seed_receive_queue(repair: &Repair<'_>, bytes: &[u8]) -> Result<usize, Error> {
+    seed(repair, Queue::Receive, bytes)
+}
+
+fn seed(repair: &Repair<'_>, queue: Queue, bytes: &[u8]) -> Result<usize, Error> {
+    repair.with_queue(queue, || {
         let mut taken = 0;
         while taken < bytes.len() {
             match sys::send(repair.fd(), &bytes[taken..]) {

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The local socket of a connection. */
+#ifndef LONGSPLICE_SOCKET_H
+#define LONGSPLICE_SOCKET_H
+
+#include <bpf/bpf_helpers.h>
+#include "ip.h"
+
+/* To be released. It is of the namespace of the packet, and may be a listener. */
+static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const struct ls_tuple *key)
+{
+	struct bpf_sock_tuple tuple = {};
+
+	if (!is_mapped(key->saddr)) {
+		/* The same order, without padding. */
+		__builtin_memcpy(&tuple.ipv6, key, sizeof(tuple.ipv6));
+		return bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
+	tuple.ipv4.saddr = key->saddr[3];
+	tuple.ipv4.daddr = key->daddr[3];
+	tuple.ipv4.sport = key->sport;
+	tuple.ipv4.dport = key->dport;
+	return bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+#endif
