@@ -33,4 +33,6 @@ for family in 4 6; do
     LONGSPLICE_FAMILY=$family soak "of $LONGSPLICE_GUESSES guesses, IPv$family" 1 \
         --package longsplice-tests --test blind -- --nocapture --test-threads 1
 done
+LONGSPLICE_FAMILY=6 soak "what else there is over IPv6" 1 \
+    --package longsplice-tests --test local_unsplice --test options --test slow_reader
 exit $failed
