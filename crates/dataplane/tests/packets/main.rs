@@ -14,6 +14,7 @@ mod bad_input;
 mod checksums;
 mod drain;
 mod ending;
+mod exits;
 mod extensions;
 mod fin;
 mod forged;
