@@ -37,6 +37,25 @@ pub struct Peek {
 }
 
 impl Peek {
+    /// Of a connection whose streams have come to these numbers, with all of them read and acknowledged, and with these windows,
+    /// the one offered to the peer first (bytes): for records of flows that are made up. It has no route.
+    pub fn at_rest(received: u32, sent: u32, [offered, granted]: [u32; 2]) -> Peek {
+        Peek {
+            rcv_nxt: received,
+            copied_seq: received,
+            snd_nxt: sent,
+            snd_una: sent,
+            write_seq: sent,
+            offered_edge: received.wrapping_add(offered),
+            peer_edge: sent.wrapping_add(granted),
+            ts_recent: 0,
+            mss_clamp: 1460,
+            ifindex: 0,
+            out_of_order: false,
+            layered: false,
+        }
+    }
+
     /// The same in the numbers of the wire, for a socket that counts otherwise.
     #[must_use]
     pub fn on_the_wire(self, map: Mapping) -> Peek {

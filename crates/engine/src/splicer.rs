@@ -1,14 +1,12 @@
 //! The handle through which everything is asked.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     io,
-    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
 };
 
 use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
@@ -19,20 +17,17 @@ use tokio::{net::TcpStream, sync::watch, time::Instant};
 use crate::{
     adopt,
     announce::Announcer,
-    api::{
-        Counters, Ended, FlowId, FlowInfo, FlowState, Health, LegInfo, Pair, RequestError, Returned,
-        Shutdown, SplicerConfig,
-    },
+    api::{Counters, Ended, FlowId, Health, Pair, SplicerConfig},
     ends::{Ends, FlowEnded},
     fast_path::FastPath,
     flow::Settling,
     held::{self, Holding},
-    interfaces, legs,
+    interfaces,
     mapped::Mapped,
-    pair, ports,
-    ports::{Origin, SourcePorts},
-    reaper, reclaim,
-    registry::{Registry, direction_info},
+    pair,
+    ports::SourcePorts,
+    reaper,
+    registry::Registry,
     routes::Routes,
     rules,
     stats::Stats,
@@ -41,7 +36,10 @@ use crate::{
 };
 
 mod as_client;
+mod connect;
+mod requests;
 mod rules_of;
+mod shutdown;
 
 /// Joins pairs of connections. Cheap to clone; all clones are one. When the last is dropped without
 /// [`Splicer::shutdown`], flows that are detached run on, as after SIGKILL.
@@ -256,68 +254,6 @@ impl Splicer {
         self.inner.stats.relay_bytes.add(bytes);
     }
 
-    /// Sets on a listening socket what makes its connections fit for splicing towards `target`: it offers clients no
-    /// longer segments than the way to the target takes.
-    ///
-    /// # Errors
-    /// The socket is not a TCP socket.
-    pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
-        if self.inner.plane.is_some()
-            && let Ok(way) = self.inner.routes.ask(longsplice_repair::canonical(target))
-            && let Some(bytes) = way.max_segment.filter(|&bytes| bytes <= LARGEST_SEGMENT)
-        {
-            options::set_max_segment(listener, bytes)?;
-        }
-        Ok(())
-    }
-
-    /// Connects leg B from a source port that this instance owns, so that the port is not given away while a flow without
-    /// sockets has it, and with an MSS (RFC 9293 section 3.7.1) that fits leg A. A pair whose leg B was connected otherwise can be
-    /// spliced, too, where the segments fit; its port is safe only while it has its socket.
-    ///
-    /// # Errors
-    /// Those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` where all source ports toward the target are
-    /// in use.
-    pub async fn connect(
-        &self,
-        target: SocketAddr,
-        client: &TcpStream,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
-        self.connect_from(None, target, client, timeout).await
-    }
-
-    async fn connect_from(
-        &self,
-        from: Option<IpAddr>,
-        target: SocketAddr,
-        client: &TcpStream,
-        timeout: Duration,
-    ) -> io::Result<TcpStream> {
-        let target = longsplice_repair::canonical(target);
-        let inner = &self.inner;
-        let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
-            let connect = async {
-                match from {
-                    None => TcpStream::connect(target).await,
-                    Some(from) => {
-                        let origin = Origin {
-                            local: (from, 0).into(),
-                            foreign: true,
-                            initial_sequence: None,
-                        };
-                        ports::connect_from(origin, target, None).await
-                    }
-                }
-            };
-            return tokio::time::timeout(timeout, connect).await?;
-        };
-        let segment = segment_limit(plane, client, target);
-        ports
-            .connect(plane, &inner.routes, from, target, segment, timeout)
-            .await
-    }
-
     /// Relays, splices when the pair's policy says so, and returns when both ends are done, when a condition of `until` is met,
     /// or when nobody is needed any more (papers' sections III-C and III-D). Takes a [`Pair`], or what an earlier call
     /// [returned](Ended::Returned).
@@ -332,24 +268,6 @@ impl Splicer {
     /// connection that breaks later is an ending.
     pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         pair::run(&self.inner, pair.into(), until).await
-    }
-
-    /// Every flow there is, relayed ones too, by number; not those whose sockets a handler has. Walks over all records, which
-    /// takes a while where there are many: a task should leave it to `spawn_blocking`.
-    pub fn flows(&self) -> Vec<FlowInfo> {
-        let mut flows = self.inner.registry.list();
-        let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
-        if let Some(plane) = &self.inner.plane {
-            let records = reaper::records(plane).unwrap_or_default();
-            flows.extend(
-                records
-                    .values()
-                    .filter_map(detached_info)
-                    .filter(|f| !held.contains(&f.id)),
-            );
-        }
-        flows.sort_by_key(|f| f.id);
-        flows
     }
 
     /// The counters, as they stand.
@@ -385,154 +303,14 @@ impl Splicer {
         }
     }
 
-    /// Asks for a relayed pair to be spliced now, whatever its policy; returns once that is under way. Whether it succeeds is
-    /// seen in [`Splicer::flows`]: in the state, or in the reason.
-    ///
-    /// # Errors
-    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::CannotSplice`].
-    pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
-        if let Some((why, _)) = &self.inner.why_not {
-            return Err(RequestError::CannotSplice(why.clone()));
-        }
-        match self.inner.registry.get(id) {
-            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
-                entry.ask();
-                Ok(())
-            }
-            Some(_) => Err(RequestError::AlreadySpliced(id)),
-            None => {
-                reclaim::find(&self.inner, id).await?;
-                Err(RequestError::AlreadySpliced(id))
-            }
-        }
-    }
-
-    /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that somebody waits for comes back
-    /// to them ([`Ended::Returned`] with [`crate::Trap::Asked`]), whatever their conditions: then `None`, once it is under way. A flow that
-    /// nobody waits for is given to the caller, with sockets built for it; dropped, they end it. One for which a predecessor has said
-    /// how it is to end ([`Pair::with_successor`]) comes to that end: `None`, too.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    ///
-    /// # Errors
-    /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
-    pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
-        match self.inner.registry.get(id) {
-            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
-                Err(RequestError::NotSpliced(id))
-            }
-            Some(entry) => {
-                entry.ask_back();
-                Ok(None)
-            }
-            None => reclaim::take_back(&self.inner, id).await,
-        }
-    }
-
-    /// Ends a pair or flow: both its ends are reset, or, where a detached flow cannot have sockets now, meet a reset with their next
-    /// segment. A call of [`Splicer::splice`] that has the pair comes to its end soon: then this returns before.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    ///
-    /// # Errors
-    /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
-    pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
-        match self.inner.registry.get(id) {
-            Some(entry) => {
-                entry.end();
-                Ok(())
-            }
-            None => reclaim::end(&self.inner, id).await,
-        }
-    }
-
     /// Has the ends of flows told that nobody waits for any more: those of which [`Splicer::splice`] said
     /// [`Ended::Detached`], later than the first call of this. `tell` must not block; a second one is not called.
     pub fn tell_ends(&self, tell: impl Fn(FlowEnded) + Send + Sync + 'static) {
         self.inner.ends.tell(Box::new(tell));
     }
-
-    async fn wait_empty(&self, longest: Duration) {
-        let until = Instant::now() + longest;
-        while self.inner.registry.len() > 0 && Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits up to `grace` for what is relayed to end, and resets the rest, which takes half a second at most. What is dormant is
-    /// detached at once; what is spliced is left or ended. Pins go when nothing is left that needs them. Nothing is to be
-    /// asked of the splicer afterwards; sockets that a handler holds at that time are its own to close before.
-    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
-        self.inner.phase.send_replace(Phase::Closing);
-        self.wait_empty(grace).await;
-        self.inner.phase.send_replace(Phase::Ended);
-        // What is in its drain now ends with the process.
-        self.wait_empty(RESET_TIME).await;
-        let inner = self.inner.clone();
-        let ended = tokio::task::spawn_blocking(move || inner.leave_kernel(how)).await;
-        if let Err(error) = ended {
-            tracing::error!(%error, "the shutdown was cut off");
-        }
-    }
-}
-
-/// How long it takes at most until pairs have noticed that they are to be reset.
-const RESET_TIME: Duration = Duration::from_millis(500);
-
-/// The largest one that TCP_MAXSEG can say, in bytes; longer ones are none but the loopback's.
-const LARGEST_SEGMENT: u32 = 32_767;
-
-/// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
-fn segment_limit(plane: &Dataplane, client: &TcpStream, target: SocketAddr) -> Option<u32> {
-    legs::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
-}
-
-fn detached_info(directions: &[Option<longsplice_dataplane::Direction>; 2]) -> Option<FlowInfo> {
-    let [Some(a), Some(b)] = directions else {
-        return None;
-    };
-    let leg = |l: longsplice_dataplane::Leg| LegInfo {
-        peer: l.peer,
-        local: l.local,
-    };
-    let end = reaper::flow_end(a, b);
-    let closing =
-        end.directions.iter().any(|d| d.reset_seen) || end.directions.iter().all(|d| d.fin_acknowledged);
-    Some(FlowInfo {
-        id: FlowId(a.serial),
-        client: leg(a.leg),
-        server: leg(b.leg),
-        state: if closing {
-            FlowState::Closing
-        } else {
-            FlowState::Detached
-        },
-        reason: None,
-        to_server: direction_info(a),
-        to_client: direction_info(b),
-        age_seconds: a.age.as_secs_f64(),
-        idle_seconds: Some(a.idle.min(b.idle).as_secs_f64()),
-    })
 }
 
 impl Inner {
-    /// Leaves the kernel half to a successor, or takes it down: where nothing is left of it, or is to be.
-    fn leave_kernel(&self, how: Shutdown) {
-        // First: what is put on an interface after the pins are gone would stay there.
-        self.upkeep.end();
-        self.rules.end();
-        let Some(plane) = &self.plane else { return };
-        let mut left = Vec::new();
-        self.mapped.part_all(&mut left);
-        left.into_iter().for_each(|one| self.settle_later(one));
-        reaper::settle_all(self, plane);
-        if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
-            plane.remove();
-        }
-    }
-
     fn new(
         config: SplicerConfig,
         plane: Option<Dataplane>,

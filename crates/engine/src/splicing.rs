@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::{
     api::FlowState,
     driver::{Driver, Over, Woken},
-    flow::{Flow, Progress},
+    flow::{Flow, draining::Progress},
     legs::{self, Refusal},
     mapped::Place,
 };

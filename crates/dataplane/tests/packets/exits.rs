@@ -7,7 +7,9 @@ use crate::support::flow::{Flow, Plan};
 /// Whether this kernel's drivers can say what they do with XDP.
 fn drivers_can_say() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("it has a name");
-    let mut numbers = release.split(['.', '-']).map(|n| n.parse::<u32>().expect("a number"));
+    let mut numbers = release
+        .split(['.', '-'])
+        .map(|n| n.parse::<u32>().expect("a number"));
     (numbers.next(), numbers.next()) >= (Some(6), Some(3))
 }
 

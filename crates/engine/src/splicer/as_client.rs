@@ -8,7 +8,7 @@ use std::{
 
 use tokio::net::TcpStream;
 
-use super::{Splicer, segment_limit};
+use super::{Splicer, connect::segment_limit};
 use crate::{identity, legs};
 
 impl Splicer {

@@ -1,0 +1,53 @@
+//! The end of a splicer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Inner, Phase, Splicer};
+use crate::{api::Shutdown, reaper};
+
+/// How long it takes at most until pairs have noticed that they are to be reset.
+const RESET_TIME: Duration = Duration::from_millis(500);
+
+impl Splicer {
+    async fn wait_empty(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        while self.inner.registry.len() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits up to `grace` for what is relayed to end, and resets the rest, which takes half a second at most. What is dormant is
+    /// detached at once; what is spliced is left or ended. Pins go when nothing is left that needs them. Nothing is to be
+    /// asked of the splicer afterwards; sockets that a handler holds at that time are its own to close before.
+    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
+        self.inner.phase.send_replace(Phase::Closing);
+        self.wait_empty(grace).await;
+        self.inner.phase.send_replace(Phase::Ended);
+        // What is in its drain now ends with the process.
+        self.wait_empty(RESET_TIME).await;
+        let inner = self.inner.clone();
+        let ended = tokio::task::spawn_blocking(move || inner.leave_kernel(how)).await;
+        if let Err(error) = ended {
+            tracing::error!(%error, "the shutdown was cut off");
+        }
+    }
+}
+
+impl Inner {
+    /// Leaves the kernel half to a successor, or takes it down: where nothing is left of it, or is to be.
+    fn leave_kernel(&self, how: Shutdown) {
+        // First: what is put on an interface after the pins are gone would stay there.
+        self.upkeep.end();
+        self.rules.end();
+        let Some(plane) = &self.plane else { return };
+        let mut left = Vec::new();
+        self.mapped.part_all(&mut left);
+        left.into_iter().for_each(|one| self.settle_later(one));
+        reaper::settle_all(self, plane);
+        if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
+            plane.remove();
+        }
+    }
+}
