@@ -34,5 +34,6 @@ for family in 4 6; do
         --package longsplice-tests --test blind -- --nocapture --test-threads 1
 done
 LONGSPLICE_FAMILY=6 soak "what else there is over IPv6" 1 \
-    --package longsplice-tests --test local_unsplice --test options --test slow_reader
+    --package longsplice-tests --test half_close --test local --test local_unsplice --test options --test routes \
+    --test slow_reader --test unsplice
 exit $failed
