@@ -6,12 +6,12 @@
 use std::fs;
 
 use longsplice_engine::{Returned, Side, Until};
-use longsplice_lab::Namespace;
+use longsplice_lab::{Namespace, ThreeOptions};
 use longsplice_repair::{tcp_info, unread};
 use longsplice_tests::{
-    End, Pair,
+    End, Pair, family,
     library::{Depth, Desk, near},
-    soon,
+    soon, three,
 };
 
 /// `tcp_rmem` of the host in the middle, and of the ends.
@@ -21,16 +21,17 @@ const LARGE: &str = "4096 8388608 16777216";
 const LITTLE: u64 = 256 << 10;
 
 fn desk(name: &str) -> Desk {
-    let desk = Desk::new(name);
+    // Before there are sockets: a buffer begins as the default of its time, and grows by chance where processors are busy.
+    let net = three(name, ThreeOptions::default());
     let set = |node: &Namespace, key: &str, value| node.sysctl(&format!("net.ipv4.{key}"), value).unwrap();
-    set(&desk.net.forwarder, "tcp_rmem", SMALL);
-    for end in [&desk.net.client, &desk.net.server] {
+    set(&net.forwarder, "tcp_rmem", SMALL);
+    for end in [&net.client, &net.server] {
         set(end, "tcp_rmem", LARGE);
         // What an end may send at once is not to be bounded by its own side.
         set(end, "tcp_wmem", LARGE);
         set(end, "tcp_slow_start_after_idle", "0");
     }
-    desk
+    Desk::at(net, family().unspecified())
 }
 
 /// What a host has refused because a buffer was full, in segments.

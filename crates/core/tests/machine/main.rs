@@ -76,6 +76,22 @@ fn every_byte_arrives_once_in_order_or_both_ends_see_a_reset() {
     );
 }
 
+/// What sequences of operations have found.
+const FOUND: [&[u8]; 1] = [
+    // A trap was armed between the two steps of a move from the records to the slot, which user space makes in one.
+    &[
+        116, 224, 68, 185, 192, 103, 238, 238, 162, 39, 178, 40, 252, 72, 210, 84, 58, 40, 104, 71, 12, 186,
+        10, 40, 168, 52, 105, 168, 24, 242, 24, 184, 16, 1, 0, 0, 7, 0, 0, 0,
+    ],
+];
+
+#[test]
+fn sequences_that_were_found_stay_mended() {
+    for bytes in FOUND {
+        assert_eq!(run_operations(bytes), Ok(()), "{bytes:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

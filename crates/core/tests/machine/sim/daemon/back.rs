@@ -91,7 +91,9 @@ impl World {
         let Some(rec) = self.flow.record(side).copied() else {
             return;
         };
-        if !self.daemon.alive || rec.placement == Placement::Alone {
+        // User space arms no trap while it moves the flow.
+        let moving = self.tasks.iter().any(|t| matches!(t, Task::Transfer(_)));
+        if !self.daemon.alive || rec.placement == Placement::Alone || moving {
             return;
         }
         let at = rec.rx_end + 1 + ahead as u32;
