@@ -255,12 +255,12 @@ static __always_inline __u32 mode_of_walk(const struct walk *w)
 	return w->slot ? settled_mode(w->slot) : w->placement == LS_ALONE ? LS_TRACK : LS_FINAL;
 }
 
-/* stop(): it does not go beyond the trap after all; or it is a segment for with_sockets(). */
+/* Verdicts that say what is still to be done: forward() it, as it meets no trap; or with_sockets(). */
 #define PASSES	   -2
 #define TO_SOCKETS -3
 
-/* A segment that meets a trap, or is new in FREEZE: control comes back, or user
- * space keeps it until it does. By itself for the verifier, as with_sockets(). */
+/* A segment that meets a trap, or is new in FREEZE: control comes back, or user space keeps it until it does.
+ * By itself for the verifier, as with_sockets(). */
 __noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 {
 	struct scratch *b = get_scratch();

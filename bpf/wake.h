@@ -119,8 +119,7 @@ static __always_inline __u32 settled_mode(struct ls_slot *slot)
  */
 static __noinline int has_strayed(struct __sk_buff *skb, const struct ls_leg *x, __u32 mode)
 {
-	struct ls_tuple key = x->key;
-	struct bpf_sock *sk = socket_of(skb, &key);
+	struct bpf_sock *sk = socket_of(skb, &x->key);
 	struct bpf_tcp_sock *tp;
 	__u32 at = 0;
 

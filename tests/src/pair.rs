@@ -296,11 +296,9 @@ impl End {
         tcp_info(&self.stream).unwrap().total_retrans()
     }
 
-    /// How many of them had been lost. A busy machine may have the others sent again in vain: the peer says so a moment later
-    /// (RFC 2883).
+    /// How many of them had been lost, as the other end says a moment later: a busy machine has others sent again in vain.
     pub fn lost(&self) -> u32 {
-        let info = tcp_info(&self.stream).unwrap();
-        info.total_retrans().saturating_sub(info.dsack_dups())
+        tcp_info(&self.stream).unwrap().total_lost()
     }
 
     /// Bytes received so far.

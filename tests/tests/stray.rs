@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use longsplice_engine::{Pair as Near, Side, Until};
+use longsplice_engine::{Pair as Near, Returned, Side, Until};
 use longsplice_repair::{enter, seed_receive_queue};
 use longsplice_tests::{
     Pair,
@@ -38,23 +38,27 @@ fn also(near: &Near, side: Side) -> OwnedFd {
     socket.as_fd().try_clone_to_owned().unwrap()
 }
 
+/// Spliced once more, to its end.
+fn goes_on(desk: &Desk, mut pair: Pair, returned: Returned) {
+    let again = at_once(returned, Depth::Dormant);
+    let call = desk.library.splice(again, Until::closed());
+    pair.exchange(100_000);
+    pair.close();
+    drop(call);
+}
+
 #[test]
 fn asked_back() {
     for side in Side::BOTH {
         let desk = Desk::new("stray-asked");
-        let (mut pair, call) = strayed(&desk, side, Until::closed());
+        let (pair, call) = strayed(&desk, side, Until::closed());
         let flow = desk
             .library
             .wait_state(pair.client_port(), &[Depth::Dormant.state()]);
         let returned = desk.library.unsplice(flow.id);
         let returned = returned.unwrap_or_else(|| call.returned());
         assert_eq!(desk.library.splicer().counters().detached_total, 1);
-        let call = desk
-            .library
-            .splice(at_once(returned, Depth::Dormant), Until::closed());
-        pair.exchange(100_000);
-        pair.close();
-        drop(call);
+        goes_on(&desk, pair, returned);
     }
 }
 
@@ -70,11 +74,6 @@ fn woken_by_a_packet() {
         let request = desk.library.read(near(&mut returned, Side::Client), 1000);
         desk.library.write(near(&mut returned, Side::Server), &request);
         pair.server.receive(1000);
-        let call = desk
-            .library
-            .splice(at_once(returned, Depth::Dormant), Until::closed());
-        pair.exchange(100_000);
-        pair.close();
-        drop(call);
+        goes_on(&desk, pair, returned);
     }
 }

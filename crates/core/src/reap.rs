@@ -29,6 +29,20 @@ pub struct FlowEnd {
     pub idle: Duration,
 }
 
+impl FlowEnd {
+    /// Whether both ends have closed in order, and know of each other's end.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged)
+    }
+
+    /// Whether an end has reset the connection.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        self.directions.iter().any(|d| d.reset_seen)
+    }
+}
+
 /// How long records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -61,11 +75,9 @@ pub enum Reaped {
 /// What is to be done with the record of a flow.
 #[must_use]
 pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
-    let reset = end.directions.iter().any(|d| d.reset_seen);
-    let closed = end.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged);
-    if reset && end.idle >= limits.linger.min(RESET_LINGER) {
+    if end.is_reset() && end.idle >= limits.linger.min(RESET_LINGER) {
         Verdict::Reap(Reaped::Reset)
-    } else if closed && end.idle >= limits.linger {
+    } else if end.is_closed() && end.idle >= limits.linger {
         Verdict::Reap(Reaped::Closed)
     } else if end.idle >= limits.idle_timeout {
         Verdict::Reap(Reaped::Idle)

@@ -198,9 +198,7 @@ impl Walk<'_> {
     /// It has no sockets, and its ends may have said their last.
     pub(crate) fn look(&self, end: &reap::FlowEnd, records: [&Direction; 2]) {
         // What is reset after both ends have said their last is a late duplicate's answer.
-        let closed = end.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged);
-        let reset = end.directions.iter().any(|d| d.reset_seen);
-        match (closed, reset) {
+        match (end.is_closed(), end.is_reset()) {
             (true, _) => self.ends.ended(FlowEnd::Closed, records),
             (false, true) => self.ends.ended(FlowEnd::Reset, records),
             (false, false) => {}

@@ -131,13 +131,9 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
         let obstacle = flow
             .coupling_obstacle(&driver.pump, &infos, announcer, started, driver.meter.rates())
             .map_err(over)?;
-        match obstacle {
-            // A hole in a stream: what fills it is on another processor, or is sent again.
-            None if !flow.note_streams(&driver.pump) => {
-                if now >= give_up {
-                    return Err(Driver::refuse(RelayReason::Recovery));
-                }
-            }
+        // A hole in a stream: what fills it is on another processor, or is sent again.
+        let hole = || (!flow.note_streams(&driver.pump)).then_some(Obstacle::Recovery);
+        match obstacle.or_else(hole) {
             None => {
                 flow.slot().set_keeping(!driver.traps.is_closed());
                 // Disarms what an earlier call had armed, too.

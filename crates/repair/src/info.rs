@@ -195,6 +195,12 @@ impl TcpInfo {
         self.raw.flags & 1 != 0
     }
 
+    /// Segments retransmitted that the peer was lacking, as far as it has said by now: a sender that was stopped repeats some in
+    /// vain, which DSACKs tell a moment later (RFC 2883).
+    pub fn total_lost(&self) -> u32 {
+        self.raw.total_retrans.saturating_sub(self.raw.dsack_dups)
+    }
+
     /// The slow start threshold, in segments; `None` while there was no loss yet and it is infinite.
     pub fn snd_ssthresh(&self) -> Option<u32> {
         Some(self.raw.snd_ssthresh).filter(|&s| s < 0x7fff_ffff)
@@ -243,8 +249,6 @@ fields! {
     snd_cwnd: snd_cwnd -> u32,
     /// Segments ever retransmitted.
     total_retrans: total_retrans -> u32,
-    /// Of them, segments that the peer has had twice, as its DSACKs say (RFC 2883).
-    dsack_dups: dsack_dups -> u32,
     /// The pacing rate in bytes per second; `u64::MAX` for none.
     pacing_rate: pacing_rate -> u64,
     /// Sequence numbers that the peer acknowledged: payload, the FIN, and for the side that connected the SYN.

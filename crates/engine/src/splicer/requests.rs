@@ -103,13 +103,11 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         local: l.local,
     };
     let end = reaper::flow_end(a, b);
-    let closing =
-        end.directions.iter().any(|d| d.reset_seen) || end.directions.iter().all(|d| d.fin_acknowledged);
     Some(FlowInfo {
         id: FlowId(a.serial),
         client: leg(a.leg),
         server: leg(b.leg),
-        state: if closing {
+        state: if end.is_reset() || end.is_closed() {
             FlowState::Closing
         } else {
             FlowState::Detached

@@ -34,10 +34,7 @@ fn go_round(
             b = replaced(b);
         }
         // But for what was repeated in vain, where a processor was stopped for so long.
-        let lost = |socket: &TcpStream| {
-            let info = tcp_info(socket).unwrap();
-            info.total_retrans().saturating_sub(info.dsack_dups())
-        };
+        let lost = |socket: &TcpStream| tcp_info(socket).unwrap().total_lost();
         until(&format!("nothing to be lost in cycle {cycle}"), || {
             lost(&a) + lost(&b) == 0
         });
