@@ -6,8 +6,7 @@
 #include <bpf/bpf_helpers.h>
 #include "ip.h"
 
-/* To be released. It is of the namespace of the packet, and may be a listener. */
-static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const struct ls_tuple *key)
+static __always_inline struct bpf_sock *look_up_socket(struct __sk_buff *skb, const struct ls_tuple *key)
 {
 	struct bpf_sock_tuple tuple = {};
 
@@ -21,6 +20,19 @@ static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const s
 	tuple.ipv4.sport = key->sport;
 	tuple.ipv4.dport = key->dport;
 	return bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* To be released. It is of the namespace of the packet. Of a connection that has ended, the kernel finds the
+ * listener at its port: a listener is none. */
+static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const struct ls_tuple *key)
+{
+	struct bpf_sock *sk = look_up_socket(skb, key);
+
+	if (sk && sk->state == BPF_TCP_LISTEN) {
+		bpf_sk_release(sk);
+		return NULL;
+	}
+	return sk;
 }
 
 #endif

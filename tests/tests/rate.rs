@@ -89,11 +89,19 @@ fn a_spliced_stream_comes_near_its_limit_and_not_beyond() {
     let mut limited = Limited::new("rate-spliced", "now", "now");
     let port = limited.pair.client_port();
     limited.daemon.wait_state(port, &["detached"]);
-    let start = Instant::now();
     let (to_server, to_client) = (2 * RATE, 5 * RATE);
-    // What the client sends has no limit.
-    limited.pair.exchange_unevenly(to_server, to_client);
-    let part = 5.0 / start.elapsed().as_secs_f64();
+    let mut stream = || {
+        let start = Instant::now();
+        // What the client sends has no limit.
+        limited.pair.exchange_unevenly(to_server, to_client);
+        5.0 / start.elapsed().as_secs_f64()
+    };
+    let mut part = stream();
+    if part < 0.7 {
+        // A machine that stands still lets drops pile up: once is no proof.
+        is_within("spliced, at first", part, 0.4, 1.05);
+        part = stream();
+    }
     is_within("spliced", part, 0.7, 1.05);
     let status = limited.daemon.status();
     assert!(status.segments("drop_rate") > 0, "{status:?}");

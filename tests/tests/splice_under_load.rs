@@ -43,10 +43,11 @@ fn assert_spliced(daemon: &Daemon) {
         s.listeners.iter().all(|l| l.open == 0)
     });
     assert_eq!(status.accepted_total, CONNECTIONS as u64);
-    // Where processors are short, one or another may be over before its legs were in a state to be spliced.
-    let over = status.relayed("ended_before_policy");
-    assert!(over <= CONNECTIONS as u64 / 20, "{status:?}");
-    assert_eq!(status.relayed_total, over, "{status:?}");
+    // Where processors are short, one or another is over before the daemon has had the time to couple it.
+    let too_late = ["ended_before_policy", "coupling_timeout", "not_established"];
+    let missed: u64 = too_late.iter().map(|reason| status.relayed(reason)).sum();
+    assert!(missed <= CONNECTIONS as u64 / 20, "{status:?}");
+    assert_eq!(status.relayed_total, missed, "{status:?}");
     assert_eq!(
         status.spliced_total + status.relayed_total,
         CONNECTIONS as u64,

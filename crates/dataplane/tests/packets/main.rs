@@ -28,6 +28,7 @@ mod mapped;
 mod moves;
 mod options;
 mod parked;
+mod peek;
 mod rate;
 mod release;
 mod routes;

@@ -30,15 +30,14 @@ impl Flow {
     /// Whether its sockets are known to have nothing but what the kernel half knows of, as far as one look can tell. One that
     /// came back was watched all the time.
     pub(crate) fn note_streams(&self, pump: &Pump) -> bool {
-        self.drained || self.note_sockets(pump)
+        // Of one whose connection has ended the pump is about to say so.
+        self.drained || self.note_sockets(pump).unwrap_or(false)
     }
 
     /// What came to a socket while nobody watched, or is between the programs and the socket, was not noted. False if it
-    /// holds something out of order.
-    fn note_sockets(&self, pump: &Pump) -> bool {
-        let Ok(mut peeks) = self.plane.peek_both(self.legs) else {
-            return false;
-        };
+    /// holds something out of order; an error of kind `NotFound` if a connection has ended.
+    fn note_sockets(&self, pump: &Pump) -> io::Result<bool> {
+        let mut peeks = self.plane.peek_both(self.legs)?;
         let mut ended = [false; 2];
         for side in Side::BOTH {
             let (x, peek) = (self.leg(side), &mut peeks[side.index()]);
@@ -47,17 +46,14 @@ impl Flow {
             let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
             ended[side.index()] = x.fin || unseen;
             if unseen {
-                let Ok(again) = self.plane.peek(self.legs[side.index()]) else {
-                    return false;
-                };
-                *peek = again;
+                *peek = self.plane.peek(self.legs[side.index()])?;
             }
         }
         for side in Side::BOTH {
             self.slot()
                 .note_socket(side, &peeks[side.index()], ended[side.index()]);
         }
-        peeks.iter().all(|p| !p.out_of_order)
+        Ok(peeks.iter().all(|p| !p.out_of_order))
     }
 
     /// Notes what was between the programs and a socket when the flow was registered: in the queue of another processor, in the
@@ -65,7 +61,15 @@ impl Flow {
     /// it would wake with it, in the place of what passed meanwhile.
     pub(crate) fn note_latecomers(&mut self, pump: &Pump) {
         let is_due = self.unnoted_since.is_some_and(|since| since.elapsed() >= LATE);
-        if is_due && self.note_sockets(pump) {
+        if !is_due {
+            return;
+        }
+        let noted = match self.note_sockets(pump) {
+            // It has ended in order, as the pump would have said otherwise: both streams are here.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => true,
+            result => result.unwrap_or(false),
+        };
+        if noted {
             self.unnoted_since = None;
         }
     }
