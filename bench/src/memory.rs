@@ -61,6 +61,7 @@ pub(crate) struct Growth {
 impl Usage {
     /// Now, with the process `pid` and its children.
     pub(crate) fn now(pid: Option<u32>) -> Result<Self> {
+        tidy();
         let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
         let mut kernel: BTreeMap<_, _> = slabs.lines().filter_map(objects).collect();
         kernel.insert(PAGES.to_owned(), socket_pages()? * 4096);
@@ -124,6 +125,17 @@ fn objects(line: &str) -> Option<(String, u64)> {
     let active: u64 = fields.next()?.parse().ok()?;
     let size: u64 = fields.nth(1)?.parse().ok()?;
     Some((name, active * size))
+}
+
+/// Has the kernel give back what it keeps of those caches for its processors, free objects that count as used else. Where it cannot
+/// be asked, figures are less exact.
+fn tidy() {
+    for entry in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
+        let name = format!("{} ", entry.file_name().to_string_lossy());
+        if CACHES.iter().any(|cache| name.starts_with(cache)) {
+            let _ = fs::write(entry.path().join("shrink"), "1");
+        }
+    }
 }
 
 /// What the BPF maps that this process holds take of the kernel's memory, in bytes, as the kernel counts it.

@@ -26,6 +26,9 @@ const CONTENDERS: [Contender; 4] = [
     Contender::NginxDefault,
 ];
 
+/// Connections that come and go before any are measured.
+const FIRST: usize = 100;
+
 /// One measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct Sample<C> {
@@ -92,16 +95,35 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
         nodes: &net,
     };
     let standing = rig.start(contender)?;
-    let before = Usage::settled(standing.pid())?;
-    let held = Held::open(&net, rig.server(), standing.at, connections)?;
-    standing.detached(connections)?;
-    let after = Usage::settled(standing.pid())?;
-    drop(held);
     Ok(Sample {
         contender,
         connections,
-        growth: after.since(&before),
+        growth: growth(
+            standing.pid(),
+            connections,
+            |count| Held::open(&net, rig.server(), standing.at, count),
+            |count| standing.detached(count),
+        )?,
     })
+}
+
+/// What so many connections take that `open` opens, and that stay once so many were `detached` in all.
+pub(super) fn growth(
+    pid: Option<u32>,
+    connections: usize,
+    open: impl Fn(usize) -> Result<Held>,
+    detached: impl Fn(usize) -> Result<()>,
+) -> Result<Growth> {
+    // What the first ones leave for good is not each one's: code that is read for the first time, most of all.
+    let first = open(FIRST)?;
+    detached(FIRST)?;
+    drop(first);
+    let before = Usage::settled(pid)?;
+    let held = open(connections)?;
+    detached(FIRST + connections)?;
+    let after = Usage::settled(pid)?;
+    drop(held);
+    Ok(after.since(&before))
 }
 
 /// The median of something of one contender, for each connection, in bytes.

@@ -5,9 +5,8 @@ use longsplice_dataplane::FLOW_BYTES;
 use longsplice_lab::Three;
 
 use super::Scope;
-use super::memory::{Sample, in_turn, kernel, median};
+use super::memory::{Sample, growth, in_turn, kernel, median};
 use crate::holder::{Held, Opening};
-use crate::memory::Usage;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::switches::{self, Rig, Switch};
@@ -30,15 +29,15 @@ fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<S
         nodes: &net,
     };
     let standing = rig.start(switch)?;
-    let before = Usage::settled(standing.pid())?;
-    let held = Held::open_by(1, Opening::WebSocket, &net, rig.server(), standing.at, sockets)?;
-    standing.detached(sockets)?;
-    let after = Usage::settled(standing.pid())?;
-    drop(held);
     Ok(Sample {
         contender: switch,
         connections: sockets,
-        growth: after.since(&before),
+        growth: growth(
+            standing.pid(),
+            sockets,
+            |count| Held::open_by(1, Opening::WebSocket, &net, rig.server(), standing.at, count),
+            |count| standing.detached(count),
+        )?,
     })
 }
 

@@ -103,6 +103,7 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         local: l.local,
     };
     let end = reaper::flow_end(a, b);
+    let idle = a.idle.min(b.idle);
     Some(FlowInfo {
         id: FlowId(a.serial),
         client: leg(a.leg),
@@ -115,7 +116,8 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         reason: None,
         to_server: direction_info(a),
         to_client: direction_info(b),
-        age_seconds: a.age.as_secs_f64(),
-        idle_seconds: Some(a.idle.min(b.idle).as_secs_f64()),
+        // Of a flow that was adopted only this process's part is known, and that it is older than its last segment.
+        age_seconds: a.age.max(idle).as_secs_f64(),
+        idle_seconds: Some(idle.as_secs_f64()),
     })
 }
