@@ -33,6 +33,11 @@ const LOOK: Duration = Duration::from_millis(250);
 const STEADY: usize = 12;
 const TOLERANCE: u64 = 64 << 10;
 
+/// Whoever looks at a process's descriptors in /proc leaves one of the first for each, and with it one of the others: they are not
+/// the connections'.
+const PROC: &str = "proc_inode_cache ";
+const OF_PROC: [&str; 2] = ["dentry ", "lsm_inode_cache "];
+
 /// The name under which the pages of sockets are counted, beside those of the caches.
 const PAGES: &str = "pages of sockets";
 
@@ -64,6 +69,12 @@ impl Usage {
         tidy();
         let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
         let mut kernel: BTreeMap<_, _> = slabs.lines().filter_map(objects).collect();
+        let of_proc = slabs.lines().filter_map(|line| field(line, PROC, 0)).sum::<u64>();
+        for cache in OF_PROC {
+            let size = slabs.lines().find_map(|line| field(line, cache, 2)).unwrap_or(0);
+            let all = kernel.entry(cache.trim_end().to_owned()).or_default();
+            *all = all.saturating_sub(of_proc * size);
+        }
         kernel.insert(PAGES.to_owned(), socket_pages()? * 4096);
         let process: u64 = match pid {
             Some(pid) => family(pid)?.iter().map(|&pid| pss(pid)).sum(),
@@ -119,12 +130,18 @@ impl Usage {
 /// The name of a cache and the bytes of its objects in use, from a line of slabinfo(5), if it is one of those that
 /// count. (Pages would count the holes too that sockets leave between those of the ends.)
 fn objects(line: &str) -> Option<(String, u64)> {
-    CACHES.iter().find(|name| line.starts_with(**name))?;
-    let mut fields = line.split_whitespace();
-    let name = fields.next()?.to_owned();
-    let active: u64 = fields.next()?.parse().ok()?;
-    let size: u64 = fields.nth(1)?.parse().ok()?;
-    Some((name, active * size))
+    let name = CACHES.iter().find(|name| line.starts_with(**name))?;
+    let active = field(line, name, 0)?;
+    Some((
+        line.split_whitespace().next()?.to_owned(),
+        active * field(line, name, 2)?,
+    ))
+}
+
+/// A number of a line of slabinfo(5) whose name begins like this: 0 are the objects in use, 2 is the size of one.
+fn field(line: &str, name: &str, number: usize) -> Option<u64> {
+    let mut fields = line.starts_with(name).then(|| line.split_whitespace())?;
+    fields.nth(1 + number)?.parse().ok()
 }
 
 /// Has the kernel give back what it keeps of those caches for its processors, free objects that count as used else. Where it cannot

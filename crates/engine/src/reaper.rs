@@ -63,23 +63,33 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
 /// When the memory of control mode is given back.
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
-    /// How many pairs had been detached when it was, and a round ago.
+    /// How many pairs had been detached when it was, when it was at rest, and a round ago.
     released: u64,
+    rested: u64,
     before: u64,
 }
 
 impl Memory {
     /// Gives it back if that is worth it after so many pairs.
     fn release(&mut self, detached: u64) {
-        let worth = match detached == self.before {
-            true => WORTH_RELEASING_AT_REST,
-            false => WORTH_RELEASING,
-        };
-        if detached - self.released >= worth {
+        if self.is_due(detached) {
             longsplice_repair::release_free_memory();
-            self.released = detached;
         }
-        self.before = detached;
+    }
+
+    /// Whether it is to be given back now, after so many pairs. At rest once more: what was given back in the middle was little of
+    /// the last ones'.
+    fn is_due(&mut self, detached: u64) -> bool {
+        let at_rest = detached == std::mem::replace(&mut self.before, detached);
+        let (since, worth) = match at_rest {
+            true => (&mut self.rested, WORTH_RELEASING_AT_REST),
+            false => (&mut self.released, WORTH_RELEASING),
+        };
+        let is_due = detached - *since >= worth;
+        if is_due {
+            *since = detached;
+        }
+        is_due
     }
 }
 
@@ -227,5 +237,20 @@ fn memory_is_low() -> bool {
     match (field("MemAvailable:"), field("MemTotal:")) {
         (Some(available), Some(total)) => available * 100 < total * LOW_MEMORY_PERCENT,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_now_and_then_and_once_all_is_quiet() {
+        let mut memory = Memory::default();
+        let due = [0, 300, 400, 600, 600, 600, 610, 610, 620, 620].map(|detached| memory.is_due(detached));
+        assert_eq!(
+            due,
+            [false, true, false, true, true, false, false, false, false, true]
+        );
     }
 }
