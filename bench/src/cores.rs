@@ -119,6 +119,9 @@ impl Watch {
     }
 }
 
+/// What /proc/stat counts by, in seconds.
+const TICK: f64 = 0.01;
+
 impl Work {
     /// Nothing: what is subtracted in a shortened run, while the machine may be busy with something else.
     pub(crate) const NONE: Work = Work {
@@ -131,6 +134,15 @@ impl Work {
         let watch = Watch::start()?;
         thread::sleep(LOOK);
         watch.stop(Work::NONE)
+    }
+
+    /// The middle did a tick's worth at least: the kernel's sampling sees no less, and a router alone may do less in a run.
+    pub(crate) fn at_least_a_tick(self) -> Work {
+        let [middle, ends] = self.busy;
+        Work {
+            busy: [middle.max(TICK), ends],
+            ..self
+        }
     }
 
     /// Fails where the middle did too little to be seen by the kernel's sampling.
