@@ -111,7 +111,7 @@ static __always_inline void never_back(__u32 *ts_high, const struct segment *s, 
 	if (before(s->tsval, *ts_high))
 		e->tsval_off = *ts_high - s->tsval;
 	else
-		*ts_high = s->tsval;
+		raise(ts_high, s->tsval);
 }
 
 /* Of a leg that belongs to no flow (LS_ALONE). */

@@ -108,7 +108,7 @@ static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct
 	if (!s->in_place || before(tsval, rec->ts_high))
 		tsval = rec->ts_high;
 	else
-		rec->ts_high = tsval;
+		raise(&rec->ts_high, tsval);
 	return tsval - s->tsval;
 }
 
