@@ -11,13 +11,13 @@ export LC_ALL=C SHARE=${SHARE:-40} LONGEST=${LONGEST:-300}
 
 # steal PID: takes this processor away until the process PID has ended.
 steal() {
-    local taken end
+    local taken end rest
     while kill -0 "$1" 2>/dev/null; do
         taken=$((1000 + RANDOM * LONGEST * 1000 / 32768))
         end=$((${EPOCHREALTIME/./} + taken))
         while ((${EPOCHREALTIME/./} < end)); do :; done
-        printf -v pause '%d.%06d' $((taken * (100 - SHARE) / SHARE / 1000000)) $((taken * (100 - SHARE) / SHARE % 1000000))
-        sleep "$pause"
+        rest=$((taken * (100 - SHARE) / SHARE))
+        sleep "$(printf '%d.%06d' $((rest / 1000000)) $((rest % 1000000)))"
     done
 }
 
@@ -25,6 +25,10 @@ if [[ ${1:-} == --steal ]]; then
     steal "$2"
     exit
 fi
+((SHARE >= 1 && SHARE <= 95 && LONGEST >= 1)) || {
+    echo "stolen: SHARE=$SHARE LONGEST=$LONGEST: 1 to 95 percent, and 1 millisecond or more" >&2
+    exit 2
+}
 (($#)) || {
     echo "stolen: which command? (scripts/stolen.sh COMMAND [ARGUMENT...])" >&2
     exit 2

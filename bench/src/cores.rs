@@ -119,9 +119,6 @@ impl Watch {
     }
 }
 
-/// What /proc/stat counts by, in seconds.
-const TICK: f64 = 0.01;
-
 impl Work {
     /// Nothing: what is subtracted in a shortened run, while the machine may be busy with something else.
     pub(crate) const NONE: Work = Work {
@@ -140,7 +137,7 @@ impl Work {
     pub(crate) fn at_least_a_tick(self) -> Work {
         let [middle, ends] = self.busy;
         Work {
-            busy: [middle.max(TICK), ends],
+            busy: [middle.max(machine::tick()), ends],
             ..self
         }
     }

@@ -74,7 +74,12 @@ pub(crate) fn busy_seconds_of(cpu: usize) -> Result<f64> {
 fn busy_seconds_in(name: &str) -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let ticks = busy_ticks(&stat, name).with_context(|| format!("/proc/stat has no line `{name}`"))?;
-    Ok(ticks as f64 / clock_ticks_per_second() as f64)
+    Ok(ticks as f64 * tick())
+}
+
+/// What /proc/stat counts by, in seconds.
+pub(crate) fn tick() -> f64 {
+    1.0 / clock_ticks_per_second() as f64
 }
 
 /// user, nice, system, irq and softirq of a line of proc_stat(5).

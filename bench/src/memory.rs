@@ -69,11 +69,16 @@ impl Usage {
         tidy();
         let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
         let mut kernel: BTreeMap<_, _> = slabs.lines().filter_map(objects).collect();
-        let of_proc = slabs.lines().filter_map(|line| field(line, PROC, 0)).sum::<u64>();
+        let number = |name, number| {
+            slabs
+                .lines()
+                .find_map(|line| field(line, name, number))
+                .unwrap_or(0)
+        };
         for cache in OF_PROC {
-            let size = slabs.lines().find_map(|line| field(line, cache, 2)).unwrap_or(0);
-            let all = kernel.entry(cache.trim_end().to_owned()).or_default();
-            *all = all.saturating_sub(of_proc * size);
+            if let Some(all) = kernel.get_mut(cache.trim_end()) {
+                *all = all.saturating_sub(number(PROC, 0) * number(cache, 2));
+            }
         }
         kernel.insert(PAGES.to_owned(), socket_pages()? * 4096);
         let process: u64 = match pid {

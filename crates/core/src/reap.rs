@@ -41,6 +41,12 @@ impl FlowEnd {
     pub fn is_reset(&self) -> bool {
         self.directions.iter().any(|d| d.reset_seen)
     }
+
+    /// Whether either is so: nothing more is to come but repetitions.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_reset() || self.is_closed()
+    }
 }
 
 /// How long records are kept.

@@ -155,8 +155,7 @@ impl Holding {
 
     /// Whoever waits for a flow is told if it has ended.
     pub(crate) fn ended(&self, serial: u32, end: &FlowEnd) {
-        let over = end.is_reset() || end.is_closed();
-        if let Some(held) = self.flows().get(&serial).filter(|_| over) {
+        if let Some(held) = self.flows().get(&serial).filter(|_| end.is_over()) {
             held.end();
         }
     }

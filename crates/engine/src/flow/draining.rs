@@ -64,12 +64,9 @@ impl Flow {
         if !is_due {
             return;
         }
-        let noted = match self.note_sockets(pump) {
-            // It has ended in order, as the pump would have said otherwise: both streams are here.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => true,
-            result => result.unwrap_or(false),
-        };
-        if noted {
+        // What is not found has ended in order, as the pump would have said otherwise: both streams are here.
+        let noted = self.note_sockets(pump);
+        if noted.unwrap_or_else(|e| e.kind() == io::ErrorKind::NotFound) {
             self.unnoted_since = None;
         }
     }

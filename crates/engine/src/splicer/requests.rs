@@ -103,12 +103,11 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         local: l.local,
     };
     let end = reaper::flow_end(a, b);
-    let idle = a.idle.min(b.idle);
     Some(FlowInfo {
         id: FlowId(a.serial),
         client: leg(a.leg),
         server: leg(b.leg),
-        state: if end.is_reset() || end.is_closed() {
+        state: if end.is_over() {
             FlowState::Closing
         } else {
             FlowState::Detached
@@ -117,7 +116,7 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         to_server: direction_info(a),
         to_client: direction_info(b),
         // Of a flow that was adopted only this process's part is known, and that it is older than its last segment.
-        age_seconds: a.age.max(idle).as_secs_f64(),
-        idle_seconds: Some(idle.as_secs_f64()),
+        age_seconds: a.age.max(end.idle).as_secs_f64(),
+        idle_seconds: Some(end.idle.as_secs_f64()),
     })
 }
