@@ -103,7 +103,8 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 	if (mode == LS_UNDRAIN && o->owed & LS_OWED && s->end != s->seq && before(s->seq, first_own(o)))
 		return drop(LS_V_DROP_PARKED);
 	raise(&x->loc_end, s->end);
-	never_back(&o->rec.ts_high, s, edits);
+	if (s->ts_at)
+		edits->tsval_off = never_back(&o->rec.ts_high, s->tsval) - s->tsval;
 	if (s->flags & TCP_ACK) {
 		/* It has what was between the program and the socket when the flow was registered, and says
 		 * so: that is its part of the stream. Parked this moment, it must not say it: nobody would

@@ -103,17 +103,6 @@ static __always_inline void to_wire(struct scratch *b, struct segment *s, struct
 	b->out.tcp.ack = bpf_htonl(s->ack);
 }
 
-/* TSval never goes back toward a peer, whoever sends: PAWS (RFC 7323 section 5). */
-static __always_inline void never_back(__u32 *ts_high, const struct segment *s, struct edits *e)
-{
-	if (!s->ts_at)
-		return;
-	if (before(s->tsval, *ts_high))
-		e->tsval_off = *ts_high - s->tsval;
-	else
-		raise(ts_high, s->tsval);
-}
-
 /* Of a leg that belongs to no flow (LS_ALONE). */
 static __always_inline struct mapping mapping_of_record(const struct ls_record *rec)
 {
@@ -129,7 +118,8 @@ static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *r
 	struct edits edits = {};
 
 	to_wire(b, s, &edits, mapping_of_record(rec));
-	never_back(&rec->ts_high, s, &edits);
+	if (s->ts_at)
+		edits.tsval_off = never_back(&rec->ts_high, s->tsval) - s->tsval;
 	apply_edits(&b->out, s, &edits);
 	return write_headers(skb, &b->in, &b->out, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_EMITTED);
 }

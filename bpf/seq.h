@@ -38,6 +38,16 @@ static __always_inline void raise(__u32 *field, __u32 to)
 	}
 }
 
+/* A TSval that does not go back toward a peer, whoever sends: PAWS (RFC 7323 section 5) would discard the
+ * segment. `high` is the highest one that it was sent. */
+static __always_inline __u32 never_back(__u32 *high, __u32 tsval)
+{
+	if (before(tsval, *high))
+		return *high;
+	raise(high, tsval);
+	return tsval;
+}
+
 /* The window field that reaches from ack to edge at a scale: never more than the edge, at most 65,535. */
 static __always_inline __u32 window_field(__u32 edge, __u32 ack, __u8 scale)
 {

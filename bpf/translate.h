@@ -96,19 +96,13 @@ static __always_inline void apply_edits(struct headers *h, const struct segment 
 		edit_options(h, s->opt_len, e);
 }
 
-/*
- * What must be added to TSval so that it never goes back toward the far end, whoever sends: PAWS (RFC 7323
- * section 5) would discard the segment.
- */
+/* What must be added to TSval toward the far end. */
 static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct segment *s)
 {
 	__u32 tsval = s->tsval + rec->tsval_off;
 
 	/* What is not noted must not be ahead either: the next one would be behind it. */
-	if (!s->in_place || before(tsval, rec->ts_high))
-		tsval = rec->ts_high;
-	else
-		raise(&rec->ts_high, tsval);
+	tsval = s->in_place ? never_back(&rec->ts_high, tsval) : rec->ts_high;
 	return tsval - s->tsval;
 }
 
