@@ -58,7 +58,7 @@ impl Driver<'_> {
             if due == Due::Advise {
                 due = self.ask_advisor(gate, now, bytes)?;
             }
-            let can_splice = self.splicer.plane.is_some();
+            let can_splice = self.splicer.plane.is_some() && !self.traps.is_spent(&self.pump);
             let wake = match due {
                 _ if asked && can_splice => return Ok(()),
                 Due::Splice if can_splice => return Ok(()),

@@ -124,7 +124,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
             return Err(Spliced::Over(Over::Finished, None));
         }
         let now = Instant::now();
-        if driver.fired(now).is_some() {
+        if driver.fired(now).is_some() || driver.traps.is_spent(&driver.pump) {
             return Err(Driver::refuse(RelayReason::EndedBeforePolicy));
         }
         driver.meter.sample(now, &driver.pump, Duration::ZERO);

@@ -97,6 +97,14 @@ impl Traps {
             .is_some_and(|limit| pump.bytes(side) >= limit)
     }
 
+    /// Whether all that a budget of bytes lets pass has been read, be it not all written yet. Then there is nothing to splice for:
+    /// an end of the stream behind it is the caller's, and would pass.
+    pub(crate) fn is_spent(&self, pump: &Pump) -> bool {
+        Side::BOTH
+            .into_iter()
+            .any(|side| !self.until.is_data(side) && self.is_used_up(side, pump))
+    }
+
     /// Of the rest of a predecessor's budgets: whether it has passed. What comes beyond it is nobody's.
     fn rest_is_over(&self, pump: &Pump) -> Option<Trap> {
         let spent = |side| self.is_used_up(side, pump) && pump.held(side) == 0;
@@ -157,5 +165,41 @@ impl Traps {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::AsyncWriteExt,
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Our end of a connection, and its peer.
+    async fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (listener.accept().await.unwrap().0, peer)
+    }
+
+    #[tokio::test]
+    async fn a_budget_is_spent_before_its_bytes_are_written() {
+        let ((client, _client), (server, mut peer)) = (connection().await, connection().await);
+        let mut pump = Pump::new(client, server);
+        let now = Instant::now();
+        let bytes = Traps::new(Until::bytes_from(Side::Server, 4), Successor::default(), now);
+        let data = Traps::new(Until::data_from(Side::Server), Successor::default(), now);
+        pump.set_limit(Side::Server, Some(4));
+        assert!(!bytes.is_spent(&pump));
+        peer.write_all(b"more").await.unwrap();
+        while pump.bytes(Side::Server) < 4 {
+            pump.ready().await;
+            pump.step(1).unwrap();
+        }
+        assert!(bytes.is_spent(&pump));
+        // Where payload is waited for, an end of the stream before it may pass.
+        assert!(!data.is_spent(&pump));
     }
 }
