@@ -25,6 +25,12 @@ pub const MIN_ROOM: u32 = 64 << 10;
 /// A backlog that takes no longer than this to drain does not hold up a splice.
 const SHORT_BACKLOG: Duration = Duration::from_millis(10);
 
+/// Nor does one of so many bytes over a short path, whatever the rate: what a sender beside us has ready at once.
+const SMALL_BACKLOG: u64 = 256 << 10;
+
+/// Both legs together at their best: ends that are beside each other.
+const SHORT_PATH: Duration = Duration::from_millis(5);
+
 /// The initial window of RFC 6928, in bytes: what a sender of which no rate is known can send in a round trip.
 const INITIAL_WINDOW: u64 = 14_600;
 
@@ -106,6 +112,8 @@ pub struct DirectionProgress {
 pub struct LegProgress {
     /// The smoothed round-trip time.
     pub rtt: Duration,
+    /// The lowest round-trip time so far.
+    pub base_rtt: Duration,
     /// The retransmission timeout of our socket: the best guess at that of the peer, which sees the same path.
     pub rto: Duration,
     /// Whether our socket is repairing losses.
@@ -188,7 +196,9 @@ fn direction_obstacle(d: &DirectionProgress, x: &LegProgress, o: &LegProgress) -
     if d.offered.after(allowed) || d.sent.after(d.offered) {
         return Some(Obstacle::Window);
     }
-    if d.backlog > bytes_in(d.rate, SHORT_BACKLOG).max(u64::from(MIN_ROOM)) {
+    let is_short = x.base_rtt.saturating_add(o.base_rtt) <= SHORT_PATH;
+    let small = if is_short { SMALL_BACKLOG } else { MIN_ROOM.into() };
+    if d.backlog > bytes_in(d.rate, SHORT_BACKLOG).max(small) {
         return Some(Obstacle::Backlog);
     }
     // From the last ACK of our socket to the first of o for what is forwarded, x hears nothing.

@@ -26,6 +26,7 @@ fn coupled() -> Coupling {
     };
     let leg = |rtt, rto| LegProgress {
         rtt,
+        base_rtt: rtt,
         rto,
         recovering: false,
     };
@@ -87,6 +88,23 @@ fn a_backlog_of_ten_milliseconds_is_short_enough() {
         with(|d| (d.rate, d.backlog) = (6_000_000, 65_537)),
         Some(Obstacle::Backlog)
     );
+}
+
+#[test]
+fn over_a_short_path_a_small_backlog_may_drain_at_any_rate() {
+    let beside = |base_rtt, backlog| {
+        let mut c = coupled();
+        for leg in &mut c.legs {
+            (leg.rtt, leg.base_rtt) = (ms(2), base_rtt);
+        }
+        (c.directions[0].rate, c.directions[0].backlog) = (0, backlog);
+        obstacle(&c)
+    };
+    let (short, longer) = (Duration::from_micros(2500), Duration::from_micros(2501));
+    assert_eq!(beside(short, 256 << 10), None);
+    assert_eq!(beside(short, (256 << 10) + 1), Some(Obstacle::Backlog));
+    assert_eq!(beside(longer, 64 << 10), None);
+    assert_eq!(beside(longer, (64 << 10) + 1), Some(Obstacle::Backlog));
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl Flow {
         }
         let legs = infos.each_ref().map(|i| LegProgress {
             rtt: micros(i.rtt_us()),
+            base_rtt: micros(i.min_rtt_us().unwrap_or_else(|| i.rtt_us())),
             rto: micros(i.rto_us()),
             recovering: i.ca_state().is_recovering(),
         });
