@@ -150,6 +150,8 @@ enum ls_slot_flag {
 	LS_KEEP = 1 << 2,     /* forwarding: promise no window that the parked sockets could not keep */
 	LS_COPY = 1 << 3,     /* FINAL: user space gets a copy of the payload that is forwarded */
 	LS_STRAYED = 1 << 4,  /* a local socket has what nobody knows of: it cannot go on */
+	LS_PAUSE =
+	    1 << 5, /* with KEEP: x has nothing to send beyond its trap, and is promised little there */
 };
 
 /* ls_leg.owed: whether something of x passed by its socket that the far end may not have acknowledged. */

@@ -273,7 +273,7 @@ __noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 	s = &b->segment;
 	plausible = is_plausible(&w, s, mode);
 	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
-		mode = wake_slot(skb, w.slot, mode);
+		mode = wake_slot(skb, w.slot, mode, 1);
 		if (mode == LS_UNDRAIN)
 			count(LS_V_WOKEN);
 	}

@@ -183,7 +183,7 @@ int wake(struct __sk_buff *skb)
 	else if (arg.how == LS_W_FINISH)
 		arg.mode = finish_slot(slot, arg.at[LS_CLIENT], arg.at[LS_SERVER], arg.wakeable);
 	else
-		arg.mode = wake_slot(skb, slot, settled_mode(slot));
+		arg.mode = wake_slot(skb, slot, settled_mode(slot), 0);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 

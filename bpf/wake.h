@@ -9,6 +9,7 @@
 #include "seq.h"
 #include "socket.h"
 #include "track.h"
+#include "window.h"
 
 /* Whether a segment of x goes beyond a trap. A FIN alone passes, unless there is payload before it that did
  * not. */
@@ -62,6 +63,12 @@ static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg
 	       (x->read_to == r.cut && o->loc_acked == o->loc_end);
 }
 
+/* Where x's own socket goes on. The cut is behind a FIN that the socket was shown. */
+static __always_inline __u32 base_of(struct reach r)
+{
+	return seq_max(r.end, r.cut);
+}
+
 /* Where x's own socket goes on: at `base`, which it takes for where it stands. All before it passed by; so
  * did perhaps a FIN there, which is the sockets' all the same: user space has the local one see it. */
 static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 base, struct reach r)
@@ -83,8 +90,7 @@ static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 b
 /* The direction from x to o goes on behind all that was forwarded, which stays the two ends' business. */
 static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct reach r)
 {
-	/* The cut is behind a FIN that the socket was shown. */
-	__u32 base = seq_max(r.end, r.cut);
+	__u32 base = base_of(r);
 
 	/* Without either, what was forwarded is what the sockets have, too. */
 	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
@@ -136,8 +142,9 @@ static __noinline int has_strayed(struct __sk_buff *skb, const struct ls_leg *x,
  * Wakes the pair of a slot, if its sockets can go on now. Gives the mode after it, whoever made it: UNDRAIN
  * if the pair is awake. In FINAL user space has said whether they can; in DRAIN we see it, with the mode at
  * WAKING, so that nothing is forwarded between the look and the deed (see claimed() for the barriers).
+ * `promised`: only where they can take what their peers were promised; user space sees to that before.
  */
-static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *slot, __u32 from)
+static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *slot, __u32 from, int promised)
 {
 	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
 	__u32 to = LS_UNDRAIN;
@@ -153,8 +160,10 @@ static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *sl
 		return settled_mode(slot);
 	at_a = reach_of(a, from);
 	at_b = reach_of(b, from);
-	if (from == LS_DRAIN && !(can_go_on(a, b, at_a) && can_go_on(b, a, at_b))) {
-		to = LS_DRAIN;
+	if ((from == LS_DRAIN && !(can_go_on(a, b, at_a) && can_go_on(b, a, at_b))) ||
+	    (promised &&
+	     !(keeps_promise(a, at_a.cut, base_of(at_a)) && keeps_promise(b, at_b.cut, base_of(at_b))))) {
+		to = from;
 	} else {
 		go_on(a, b, at_a);
 		go_on(b, a, at_b);
@@ -212,7 +221,7 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 		return;
 	}
 	o->adj_ack += o->loc_end - acked;
-	shift_to(x, o, seq_max(r.end, r.cut), r);
+	shift_to(x, o, base_of(r), r);
 	raise(&x->tx_ack, x->base);
 	o->loc_acked = acked;
 }

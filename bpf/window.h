@@ -20,6 +20,9 @@ static __always_inline __u32 coupled_edge(const struct ls_leg *x, const struct l
 /* No window is worth less than this, in bytes. */
 #define LEAST_WINDOW 32768
 
+/* The longest segment, in bytes, but for BIG TCP. */
+#define SUPER_PACKET 65536
+
 /*
  * Awake: a window no larger than the far end's, so that the pair may be spliced again at once. It moves on
  * with what the local socket acknowledges, whatever the far end does.
@@ -31,17 +34,35 @@ static __always_inline __u32 modest_edge(const struct ls_leg *o, __u32 ack, __u3
 	return seq_min(edge, ack + (far > LEAST_WINDOW ? far : LEAST_WINDOW));
 }
 
+/* How much the local socket of x's leg can take from where it stands. */
+static __always_inline __u32 kept_by(const struct ls_leg *x, __u32 cut)
+{
+	return x->loc_edge - cut;
+}
+
 /*
  * While segments are forwarded: the right edge that the far end offers, but no more than the local socket of
- * x's leg could keep, should it have to go on now; what was promised stays.
+ * x's leg could keep, should it have to go on now; what was promised stays. One that pauses at its trap may
+ * have all up to there: a socket that the trap wakes stands a super-packet before it. And little beyond: with
+ * the next request, what its peer may send at once comes to the socket before a splice takes hold. (Woken
+ * earlier, the socket needs a larger window first: see keeps_promise().)
  */
 static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct ls_leg *x, __u32 edge)
 {
-	__u32 limit = seq_max(x->rec.rx_end, x->cut) + (x->loc_edge - x->cut);
+	__u32 kept = kept_by(x, x->cut), limit = seq_max(x->rec.rx_end, x->cut) + kept;
 
 	if (!(slot->flags & LS_KEEP))
 		return edge;
+	if (slot->flags & LS_PAUSE && is_armed(&x->rec))
+		limit =
+		    seq_min(seq_max(limit, x->rec.trap - SUPER_PACKET + kept), x->rec.trap + LEAST_WINDOW);
 	return seq_min(edge, seq_max(limit, x->tx_edge));
+}
+
+/* Whether x's socket can take what x was promised, where it stood at `cut` and goes on at `base`. */
+static __always_inline int keeps_promise(const struct ls_leg *x, __u32 cut, __u32 base)
+{
+	return !after(*(const volatile __u32 *)&x->tx_edge, base + kept_by(x, cut));
 }
 
 #endif

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
-use std::fs;
+use std::{fs, thread};
 
-use longsplice_engine::{Returned, Side, Until};
+use longsplice_engine::{Returned, Side, Trap, Until};
 use longsplice_lab::{Namespace, ThreeOptions};
 use longsplice_repair::{tcp_info, unread};
 use longsplice_tests::{
@@ -71,28 +71,62 @@ fn woken(desk: &Desk, depth: Depth, by: Side) -> (Pair, Returned) {
     (pair, returned.unwrap_or_else(|| call.returned()))
 }
 
+/// Sends, while nobody reads, all that an end may: it is taken in full, and nothing is sent again.
+#[track_caller]
+fn takes_all_that_was_promised(desk: &Desk, pair: &mut Pair, returned: &mut Returned, by: Side, what: &str) {
+    let refused_before = refused(&desk.net.forwarder);
+    let [from, to] = pair.ends(by);
+    let promised = offered(from);
+    assert!(
+        promised >= 4 * LITTLE,
+        "{what}: {promised} bytes: too few to tell"
+    );
+    let lost_before = from.lost();
+    from.send(promised);
+    let socket = near(returned, by);
+    let there = || u64::from(unread(&*socket).unwrap());
+    soon("all that was promised to be there", || there() == promised);
+    let refused = refused(&desk.net.forwarder) - refused_before;
+    assert_eq!(refused, 0, "{what}: {promised} bytes promised");
+    soon(&format!("nothing to be lost: {what}"), || {
+        from.lost() == lost_before
+    });
+    let bytes = desk.library.read(near(returned, by), promised as usize);
+    to.vouch(&bytes);
+}
+
 #[test]
 fn a_woken_socket_takes_what_was_promised() {
     for depth in Depth::BOTH {
         let desk = desk("promises");
         for by in Side::BOTH {
             let (mut pair, mut returned) = woken(&desk, depth, by);
-            let refused_before = refused(&desk.net.forwarder);
-            let [from, to] = pair.ends(by);
-            let promised = offered(from);
-            assert!(promised >= 4 * LITTLE, "{promised} bytes: too few to tell");
-            let lost_before = from.lost();
-            from.send(promised);
-            let socket = near(&mut returned, by);
-            let there = || u64::from(unread(&*socket).unwrap());
-            soon("all that was promised to be there", || there() == promised);
-            let refused = refused(&desk.net.forwarder) - refused_before;
-            assert_eq!(refused, 0, "{depth:?}, {by:?}: {promised} bytes promised");
-            soon(&format!("nothing to be lost: {depth:?}, {by:?}"), || {
-                from.lost() == lost_before
-            });
-            let bytes = desk.library.read(near(&mut returned, by), promised as usize);
-            to.vouch(&bytes);
+            takes_all_that_was_promised(&desk, &mut pair, &mut returned, by, &format!("{depth:?}, {by:?}"));
         }
     }
+}
+
+/// One that pauses behind a gigabyte may have all of that under way. Its socket has room for that little that a splice leaves.
+#[test]
+fn one_that_is_woken_before_its_trap_takes_what_was_promised_up_to_there() {
+    let desk = desk("promises-trap");
+    let (mut pair, near) = desk.connect_for(Depth::Dormant);
+    let all = 1 << 30;
+    let until = Until::bytes_from(Side::Server, all).or(Until::data_from(Side::Client));
+    let call = desk.library.splice(near.with_length(all), until);
+    desk.library
+        .wait_state(pair.client_port(), &[Depth::Dormant.state()]);
+    let mut streams = 0;
+    while offered(&pair.server) < 4 * LITTLE {
+        assert!(streams < 30, "the window does not grow");
+        streams += 1;
+        thread::scope(|scope| {
+            scope.spawn(|| pair.server.send(16 << 20));
+            pair.client.receive(16 << 20);
+        });
+    }
+    pair.client.send(100);
+    let mut returned = call.returned();
+    assert_eq!(returned.why, Trap::Client);
+    takes_all_that_was_promised(&desk, &mut pair, &mut returned, Side::Server, "before its trap");
 }

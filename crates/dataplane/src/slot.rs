@@ -170,6 +170,13 @@ impl Slot {
         self.set_flag(ls_slot_flag::LS_KEEP, on);
     }
 
+    /// Whether an end has nothing to send beyond its trap: where no more is promised than is kept, it may be promised all up to there
+    /// and at most 32 KiB beyond. A packet that wakes the sockets at its trap finds them able to keep that; one that would wake them
+    /// earlier, where they cannot, is held instead.
+    pub fn set_pausing(&self, on: bool) {
+        self.set_flag(ls_slot_flag::LS_PAUSE, on);
+    }
+
     /// Mode Final: whether the parked sockets can go on where the segments stopped, so that a trap may wake them.
     pub fn set_wakeable(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_WAKEABLE, on);

@@ -160,8 +160,10 @@ impl Pair {
         Pair { successor, ..self }
     }
 
-    /// The same pair, in which so many bytes are known to come during this call: [`SplicePolicy::Auto`] asks the advisor at
-    /// once, and does not wait to see whether it is worth that. It is the caller's to know how many are.
+    /// The same pair, in which so many bytes are known to come during this call, and nothing behind a budget before the caller has
+    /// it back: [`SplicePolicy::Auto`] asks the advisor at once, and does not wait to see whether it is worth that; and an end is
+    /// offered a window of at most 32 KiB beyond its budget, so that what it says next does not come to a socket by the megabyte
+    /// before another splice takes hold. It is the caller's to know how many are.
     #[must_use]
     pub fn with_length(self, bytes: u64) -> Pair {
         Pair {

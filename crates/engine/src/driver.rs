@@ -70,6 +70,8 @@ pub(crate) struct Driver<'a> {
     /// What the sockets counted otherwise than the wire when the splice began.
     pub(crate) mappings: [Mapping; 2],
     pub(crate) handle: Option<FlowHandle>,
+    /// Behind its traps nothing follows before the caller has the pair back.
+    pub(crate) pauses: bool,
     /// See [`Pair::for_trial`].
     pub(crate) is_trial: bool,
     /// What the records had counted before this call.
@@ -153,6 +155,7 @@ impl<'a> Driver<'a> {
             outstanding: pair.outstanding,
             one_clock: pair.one_clock,
             handle: pair.handle,
+            pauses: pair.length.is_some(),
             is_trial: pair.is_trial,
             base_bytes: None,
             pace: Meter::new(now),

@@ -40,9 +40,8 @@ pub(crate) async fn park(
     cuts: [u32; 2],
     parkable: bool,
 ) -> io::Result<Left<'_>> {
-    // Sockets that cannot keep what was promised are of no use.
-    let parkable = parkable
-        && (driver.traps.is_closed() || flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side))));
+    // Sockets that cannot keep what was promised are of no use. Those of ends that pause at their traps can, there.
+    let parkable = parkable && (driver.traps.is_closed() || driver.pauses || keep_promises(&driver, &flow));
     let started = std::time::Instant::now();
     // Copies come first, then the wake.
     match flow.finish(cuts, parkable && !driver.captures())? {
@@ -96,7 +95,7 @@ pub(crate) async fn park(
         let wanted = driver.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
         if wanted && mode == Mode::Final && !ended {
             // Whether they can or not: what a socket has no room for now is sent to it again.
-            flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)));
+            keep_promises(&driver, &flow);
             if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));
@@ -122,6 +121,11 @@ pub(crate) async fn park(
             }
         }
     }
+}
+
+/// Whether the sockets can take what their peers were promised.
+pub(crate) fn keep_promises(driver: &Driver<'_>, flow: &Flow) -> bool {
+    flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)), driver.pauses)
 }
 
 /// Whether a stream is too far beyond where its socket stands. (A FIN that the socket has stands one before it.)

@@ -15,6 +15,9 @@ use crate::{
     legs,
 };
 
+/// What is left of a budget, in bytes, when a trap has brought the pair back: mostly the one super-packet that met it.
+const LAST: u64 = 64 << 10;
+
 /// When a pair that came back is looked at again: no socket tells that a far end has acknowledged what passed by it.
 #[derive(Debug)]
 struct Look {
@@ -58,7 +61,7 @@ impl Driver<'_> {
             if due == Due::Advise {
                 due = self.ask_advisor(gate, now, bytes)?;
             }
-            let can_splice = self.splicer.plane.is_some() && !self.traps.is_spent(&self.pump);
+            let can_splice = self.splicer.plane.is_some() && !self.is_nearly_over();
             let wake = match due {
                 _ if asked && can_splice => return Ok(()),
                 Due::Splice if can_splice => return Ok(()),
@@ -72,6 +75,12 @@ impl Driver<'_> {
             }
             self.step()?;
         }
+    }
+
+    /// Whether too little is left of a budget for another splice.
+    fn is_nearly_over(&self) -> bool {
+        let least = if self.spliced_here { LAST } else { 0 };
+        self.traps.left(&self.pump).is_some_and(|left| left <= least)
     }
 
     /// Whether the pump has been at work in this call.

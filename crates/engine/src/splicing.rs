@@ -16,6 +16,7 @@ use crate::{
     flow::{Flow, draining::Progress},
     legs::{self, Refusal},
     mapped::Place,
+    parked::keep_promises,
 };
 
 /// How often a pair in transition is looked at, when nothing else wakes it.
@@ -124,7 +125,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
             return Err(Spliced::Over(Over::Finished, None));
         }
         let now = Instant::now();
-        if driver.fired(now).is_some() || driver.traps.is_spent(&driver.pump) {
+        if driver.fired(now).is_some() || driver.traps.left(&driver.pump) == Some(0) {
             return Err(Driver::refuse(RelayReason::EndedBeforePolicy));
         }
         driver.meter.sample(now, &driver.pump, Duration::ZERO);
@@ -136,6 +137,7 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
         match obstacle.or_else(hole) {
             None => {
                 flow.slot().set_keeping(!driver.traps.is_closed());
+                flow.slot().set_pausing(driver.pauses);
                 // Disarms what an earlier call had armed, too.
                 flow.arm(&driver.pump, driver.distances());
                 driver.throttle.hand_over(flow.slot());
@@ -192,8 +194,13 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<Dr
         let at_trap = Side::BOTH.map(|side| driver.traps.is_used_up(side, &driver.pump));
         let at_trap = (!driver.traps.is_closed()).then_some(at_trap);
         let progress = flow.drain_progress(&driver.pump, cuts, at_trap)?;
-        if (driver.fired(now).is_some() || flow.held().is_waiting()) && flow.wake()? {
-            return Ok(Drained::Awake);
+        if driver.fired(now).is_some() || flow.held().is_waiting() {
+            if driver.pauses {
+                keep_promises(driver, flow);
+            }
+            if flow.wake()? {
+                return Ok(Drained::Awake);
+            }
         }
         match progress {
             Progress::Parkable if !driver.parks() || flow.all_noted() => {

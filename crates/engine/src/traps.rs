@@ -97,12 +97,13 @@ impl Traps {
             .is_some_and(|limit| pump.bytes(side) >= limit)
     }
 
-    /// Whether all that a budget of bytes lets pass has been read, be it not all written yet. Then there is nothing to splice for:
-    /// an end of the stream behind it is the caller's, and would pass.
-    pub(crate) fn is_spent(&self, pump: &Pump) -> bool {
-        Side::BOTH
-            .into_iter()
-            .any(|side| !self.until.is_data(side) && self.is_used_up(side, pump))
+    /// How many bytes of the nearer budget of bytes were not read yet; those that were read may not all be written. At 0 there is
+    /// nothing to splice for: an end of the stream behind it is the caller's, and would pass.
+    pub(crate) fn left(&self, pump: &Pump) -> Option<u64> {
+        let budgets = Side::BOTH.into_iter().filter(|&side| !self.until.is_data(side));
+        budgets
+            .filter_map(|side| Some(self.pump_limit(side)?.saturating_sub(pump.bytes(side))))
+            .min()
     }
 
     /// Of the rest of a predecessor's budgets: whether it has passed. What comes beyond it is nobody's.
@@ -192,14 +193,14 @@ mod tests {
         let bytes = Traps::new(Until::bytes_from(Side::Server, 4), Successor::default(), now);
         let data = Traps::new(Until::data_from(Side::Server), Successor::default(), now);
         pump.set_limit(Side::Server, Some(4));
-        assert!(!bytes.is_spent(&pump));
+        assert_eq!(bytes.left(&pump), Some(4));
         peer.write_all(b"more").await.unwrap();
         while pump.bytes(Side::Server) < 4 {
             pump.ready().await;
             pump.step(1).unwrap();
         }
-        assert!(bytes.is_spent(&pump));
+        assert_eq!(bytes.left(&pump), Some(0));
         // Where payload is waited for, an end of the stream before it may pass.
-        assert!(!data.is_spent(&pump));
+        assert_eq!(data.left(&pump), None);
     }
 }

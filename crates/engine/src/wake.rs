@@ -11,6 +11,9 @@ use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splic
 /// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
 
+/// What an end that pauses at its trap may be promised beyond it, in bytes (`LEAST_WINDOW` of bpf/window.h).
+const BEYOND: u32 = 32 << 10;
+
 /// The largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
 fn largest_window(scale: u8) -> u32 {
     65_535 << scale.min(14)
@@ -18,13 +21,19 @@ fn largest_window(scale: u8) -> u32 {
 
 impl Flow {
     /// Sees to it that the parked sockets can keep what their peers were promised, and that no more is promised from now
-    /// on (section III-E); whether they can. Worth a few system calls for each socket that has too small a window.
-    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2]) -> bool {
+    /// on (section III-E); whether they can. Worth a few system calls for each socket that has too small a window. `pauses`: as
+    /// [`Slot::set_pausing`](longsplice_dataplane::Slot::set_pausing) was told.
+    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2], pauses: bool) -> bool {
         self.slot().set_keeping(true);
         let mut kept_all = true;
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
-            let promised = later(x.tx_edge, o.rx_edge.wrapping_add(o.ack_off));
+            let offered = o.rx_edge.wrapping_add(o.ack_off);
+            let offered = match x.trap.filter(|_| pauses) {
+                Some(trap) => earlier(offered, trap.wrapping_add(BEYOND)),
+                None => offered,
+            };
+            let promised = later(x.tx_edge, offered);
             let wanted = promised.wrapping_sub(later(x.rx_end, x.cut));
             let kept = x.loc_edge.wrapping_sub(x.cut);
             if wanted as i32 <= 0 || wanted <= kept {
@@ -103,7 +112,7 @@ pub(crate) fn rebuild(
     match built {
         Ok(sockets) => {
             // Segments have passed since the sockets' windows were chosen.
-            flow.keep_promises(sockets.each_ref());
+            flow.keep_promises(sockets.each_ref(), false);
             Ok((flow, sockets))
         }
         Err(error) => {

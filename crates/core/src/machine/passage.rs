@@ -206,7 +206,7 @@ impl Passage {
         self.fresh = mode == Mode::Freeze && self.slotted && flow.is_new(self.side, &s);
         self.plausible = (self.trapped || self.fresh) && self.is_plausible(flow, mode);
         if self.trapped && self.plausible && self.slotted && matches!(mode, Mode::Final | Mode::Drain) {
-            return Next::Step(Step::Wake(Wake::from(mode)));
+            return Next::Step(Step::Wake(Wake::by_packet(mode)));
         }
         self.in_mode(flow, mode)
     }

@@ -71,6 +71,8 @@ pub mod slot_flag {
     pub const KEEP: u32 = 1 << 2;
     /// FINAL: user space gets a copy of the payload that is forwarded.
     pub const COPY: u32 = 1 << 3;
+    /// With KEEP: x has nothing to send beyond its trap, and is promised little there.
+    pub const PAUSE: u32 = 1 << 5;
 }
 
 /// `enum ls_placement`: where the truth about a direction is.

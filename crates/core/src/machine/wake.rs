@@ -1,6 +1,9 @@
 //! The way back to control mode (papers' section III-D): `wake.h`.
 
-use super::state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag};
+use super::{
+    state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag},
+    window::keeps_promise,
+};
 use crate::seq::Seq;
 
 /// Whether x's stream went past the sockets since they stopped.
@@ -96,6 +99,8 @@ pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wake {
     from: Mode,
+    /// Only where the sockets can take what their peers were promised.
+    promised: bool,
     step: Step,
 }
 
@@ -108,12 +113,23 @@ enum Step {
 }
 
 impl Wake {
-    /// From the mode that was read just now.
+    /// By user space, from the mode that was read just now. It has seen to it that the sockets can take what their peers were
+    /// promised.
     #[must_use]
     pub fn from(mode: Mode) -> Wake {
         Wake {
             from: mode,
+            promised: false,
             step: Step::Take,
+        }
+    }
+
+    /// By a packet that met a trap: only where the sockets can take what their peers were promised.
+    #[must_use]
+    pub(super) fn by_packet(mode: Mode) -> Wake {
+        Wake {
+            promised: true,
+            ..Wake::from(mode)
         }
     }
 
@@ -135,12 +151,13 @@ impl Wake {
             Step::Look => {
                 let [a, b] = &slot.leg;
                 let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
+                let keeps = |x, r: Reach| !self.promised || keeps_promise(x, r.cut, r.base());
                 let can =
                     self.from != Mode::Drain || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
-                self.step = if can {
+                self.step = if can && keeps(a, reach[0]) && keeps(b, reach[1]) {
                     Step::GoOn(Side::Client, reach)
                 } else {
-                    Step::Store(Mode::Drain)
+                    Step::Store(self.from)
                 };
             }
             Step::GoOn(side, reach) => {

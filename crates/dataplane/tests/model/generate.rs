@@ -108,7 +108,7 @@ impl Both {
         ]);
         let slot = Slot {
             mode,
-            flags: random.below(16),
+            flags: random.below(16) | random.pick(&[0, machine::slot_flag::PAUSE]),
             leg: legs,
         };
         let placement = match random.below(8) {

@@ -3,7 +3,7 @@
 use longsplice_dataplane::{Mode, Side};
 
 use crate::support::{
-    flow::{Flow, Plan, SHOT},
+    flow::{Flow, OK, Plan, SHOT},
     packet::*,
     woken::Past,
 };
@@ -119,6 +119,114 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
                 "the highest promise"
             );
         }
+    }
+}
+
+/// The same; each end pauses so many bytes further on.
+fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
+    let flow = keeping(plan);
+    flow.slot().set_pausing(true);
+    for side in Side::BOTH {
+        let at = flow.plan.peer[side.index()].wrapping_add(ahead[side.index()]);
+        flow.slot().set_trap(side, Some(at));
+    }
+    flow
+}
+
+#[test]
+fn one_that_pauses_is_promised_all_up_to_its_trap_and_little_beyond() {
+    for side in Side::BOTH {
+        // A socket that is woken stands up to 65,536 bytes before the trap.
+        for (room, beyond) in [(1000, -64_536), (65_536, 0), (70_000, 4464), (200_000, 32_768)] {
+            for ahead in [100_000, 300_000] {
+                let plan = Plan {
+                    offered: [room; 2],
+                    granted: [1 << 20; 2],
+                    ..Plan::default()
+                };
+                let flow = pausing(plan, [ahead as u32; 2]);
+                let scale = flow.plan.scale_in[side.index()];
+                // Where more was promised before, that stays.
+                let most = ((ahead + beyond) as u32).max(room);
+                for field in [0, 500, 65_535] {
+                    let packet = Packet {
+                        window: field,
+                        ..flow.later(side, 0, 1, 0)
+                    };
+                    promises(&flow, side, &packet, (u32::from(field) << scale).min(most));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let plan = Plan {
+            offered: [70_000; 2],
+            granted: [1 << 20; 2],
+            ..Plan::default()
+        };
+        // The far end may send 300,000 bytes past its socket, which has room for 70,000.
+        let mut ahead = [1; 2];
+        ahead[far.index()] = 300_000;
+        let flow = pausing(plan, ahead);
+        flow.slot().set_wakeable(true);
+        let wide = Packet {
+            window: 65_535,
+            ..flow.later(side, 0, 0, 0)
+        };
+        promises(&flow, side, &wide, 304_464);
+        let early = flow.later(side, 0, 100, 0).bytes();
+        flow.ingress_gives(side, &early, (SHOT, "held", &early));
+        assert_eq!(flow.slot().mode(), Mode::Final);
+        // User space sees to that.
+        let socket = flow.plan.peer[far.index()].wrapping_add(304_464);
+        flow.slot().set_edge(far, socket);
+        assert_eq!(flow.ingress(side, &early).verdict, OK);
+        assert_eq!(flow.slot().mode(), Mode::Undrain);
+    }
+}
+
+#[test]
+fn at_its_trap_a_socket_takes_what_its_peer_was_promised() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let plan = Plan {
+            offered: [80_000; 2],
+            granted: [1 << 20; 2],
+            ..Plan::default()
+        };
+        let (trap, last) = (99_000, 1000);
+        let mut ahead = [1; 2];
+        ahead[far.index()] = trap;
+        let flow = pausing(plan, ahead);
+        flow.slot().set_wakeable(true);
+        let wide = Packet {
+            window: 65_535,
+            ..flow.later(side, 0, 0, 0)
+        };
+        let promised = trap - 65_536 + 80_000;
+        promises(&flow, side, &wide, promised);
+        for offset in (0..trap - last).step_by(last as usize) {
+            let data = flow.later(far, offset, last, 0);
+            assert_eq!(flow.ingress(far, &data.bytes()).verdict, 7);
+        }
+        let data = flow.later(far, trap - last, last, 0).bytes();
+        let (ran, counted) = flow.counted(|| flow.ingress(far, &data));
+        assert_eq!(ran.verdict, OK, "{counted:?}");
+        assert_eq!(flow.slot().mode(), Mode::Undrain);
+        let leg = flow.raw_leg(far);
+        let at = |bytes| flow.plan.peer[far.index()].wrapping_add(bytes);
+        assert_eq!(leg.cut, at(trap), "it has the last segment");
+        assert_eq!(
+            leg.loc_edge,
+            at(trap - last + 80_000),
+            "it goes on where that begins"
+        );
+        assert_eq!(leg.tx_edge, leg.loc_edge.max(at(promised)));
     }
 }
 

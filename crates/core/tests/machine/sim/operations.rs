@@ -1,13 +1,13 @@
 //! A run that is driven by bytes: the entry point of the property tests and of the fuzzer.
 
-use longsplice_core::machine::{Mode, Side, Wake};
+use longsplice_core::machine::{Mode, Side};
 
 use super::{
     rng::Rng,
     run,
     scenario::Scenario,
     tcp::{FORGED, MS, Run},
-    world::{Task, World},
+    world::World,
 };
 
 /// More bytes say nothing new, and take time.
@@ -46,7 +46,7 @@ fn operate(world: &mut World, what: u8, how: u8) {
         4 => world.trap(side, amount * 100),
         5 => {
             let mode = if amount & 1 == 0 { Mode::Final } else { Mode::Drain };
-            world.tasks.push(Task::Wake(Wake::from(mode)));
+            world.wake(mode);
         }
         6 => write(world, side, 1 + amount as i64 * 64),
         7 => world.apps[side.index()].asleep_until = world.now + amount * 4 * MS,

@@ -52,6 +52,8 @@ pub struct Scenario {
     pub backlog: u64,
     /// How often a pair comes back by copies.
     pub capture: u64,
+    /// Little is promised beyond a trap.
+    pub pause: bool,
 }
 
 fn isn(rng: &mut Rng) -> Seq {
@@ -149,6 +151,7 @@ impl Scenario {
             keep: rng.chance(700),
             backlog: rng.pick(&[0, 200]),
             capture: rng.pick(&[0, 500]),
+            pause: rng.chance(500),
         }
     }
 

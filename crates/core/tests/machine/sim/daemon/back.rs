@@ -1,7 +1,7 @@
 //! From splice to relay: wakes, held segments, traps.
 
 use longsplice_core::{
-    machine::{Mode, Placement, Segment, Side, Timestamps, flag, owed, window_field},
+    machine::{Mode, Placement, Segment, Side, Timestamps, Wake, flag, owed, slot_flag, window_field},
     seq::Seq,
 };
 
@@ -11,7 +11,42 @@ use crate::sim::{
     world::{Event, Task, World, show},
 };
 
+/// `LEAST_WINDOW` of `window.h`.
+const LITTLE: u32 = 32_768;
+
 impl World {
+    /// Wakes the pair by user space.
+    pub fn wake(&mut self, from: Mode) {
+        self.keep_promises();
+        self.tasks.push(Task::Wake(Wake::from(from)));
+    }
+
+    /// Gives the sockets room for all that their peers were promised because they pause at a trap.
+    pub(super) fn keep_promises(&mut self) {
+        if self.flow.slot.flags & slot_flag::PAUSE == 0 {
+            return;
+        }
+        for side in Side::BOTH {
+            let (x, o) = (*self.flow.leg(side), *self.flow.leg(side.other()));
+            let Some(local) = &mut self.locals[side.index()] else {
+                continue;
+            };
+            let promised = match x.rec.armed {
+                true => (o.rec.rx_edge + o.rec.ack_off)
+                    .min(x.rec.trap + LITTLE)
+                    .max(x.tx_edge),
+                false => x.tx_edge,
+            };
+            let missing = (promised - x.rec.rx_end.max(x.cut)) - (x.loc_edge - x.cut);
+            if missing > 0 {
+                local.rcv_edge += i64::from(missing);
+                let leg = &mut self.flow.slot.leg[side.index()];
+                leg.loc_edge = leg.loc_edge + missing as u32;
+                self.stats.add("windows widened");
+            }
+        }
+    }
+
     /// The pair is back in control mode.
     pub(super) fn woken(&mut self) {
         self.daemon.cycles += 1;

@@ -2,7 +2,7 @@
 //! sockets take that over.
 
 use longsplice_core::{
-    machine::{Freeze, Mode, Segment, Side, TakeOver, Wake, slot_flag},
+    machine::{Freeze, Mode, Segment, Side, TakeOver, slot_flag},
     seq::Seq,
 };
 
@@ -70,7 +70,7 @@ impl World {
         self.flow.slot.flags |= slot_flag::WAKEABLE;
         self.enter_phase(Phase::Dormant, 20 * MS, 60 * MS);
         if !self.over() || from == Mode::Freeze {
-            self.tasks.push(Task::Wake(Wake::from(from)));
+            self.wake(from);
         }
     }
 
@@ -78,6 +78,7 @@ impl World {
         if self.flow.slot.mode != Mode::Freeze || !self.tasks.is_empty() {
             return;
         }
+        self.keep_promises();
         let found = Side::BOTH.map(|s| self.outstanding(s, self.flow.leg(s).base));
         // A FIN that was forwarded is acknowledged together with what is before it: a socket that has not said it refuses that.
         let ended = self.fins();

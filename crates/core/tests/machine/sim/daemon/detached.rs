@@ -1,7 +1,7 @@
 //! Without sockets, and with new ones.
 
 use longsplice_core::{
-    machine::{Direction, Mode, Rebuilt, Side, Transfer, Wake, seen, slot_flag},
+    machine::{Direction, Mode, Rebuilt, Side, Transfer, seen, slot_flag},
     seq::Seq,
 };
 
@@ -26,6 +26,13 @@ impl World {
         if self.rng.chance(30) {
             self.random_trap();
         }
+        // What met a trap where the sockets had no room for what their peers were promised.
+        let trapped = wakeable && !self.daemon.held.is_empty() && self.tasks.is_empty();
+        if trapped && !self.over() {
+            self.stats.add("woken for what was held");
+            self.wake(Mode::Final);
+            return;
+        }
         if !due && wakeable {
             return;
         }
@@ -35,7 +42,7 @@ impl World {
         } else if self.rng.chance(self.scenario.capture) {
             self.start_capture();
         } else {
-            self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
+            self.wake(Mode::Final);
         }
     }
 
@@ -130,7 +137,7 @@ impl World {
         self.stats.add("rebuilt");
         self.enter_phase(Phase::Dormant, 0, 0);
         if self.rng.chance(700) {
-            self.tasks.push(Task::Wake(Wake::from(Mode::Final)));
+            self.wake(Mode::Final);
         }
     }
 }

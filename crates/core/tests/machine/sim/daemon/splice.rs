@@ -2,7 +2,7 @@
 
 use longsplice_core::{
     drain::{DirectionSnapshot, drained, parkable},
-    machine::{Finish, Mode, Segment, Side, Timestamps, Wake, flag, slot_flag, window_field},
+    machine::{Finish, Mode, Segment, Side, Timestamps, flag, slot_flag, window_field},
     seq::Offset,
 };
 
@@ -81,8 +81,12 @@ impl World {
                 offsets[side.index()] = Offset::between(self.flow.leg(side).rx_ts, o.clock(now));
             }
         }
-        let keep = if self.scenario.keep { slot_flag::KEEP } else { 0 };
-        if self.flow.start_drain(offsets, keep) {
+        let flags = match (self.scenario.keep, self.scenario.pause) {
+            (false, _) => 0,
+            (true, false) => slot_flag::KEEP,
+            (true, true) => slot_flag::KEEP | slot_flag::PAUSE,
+        };
+        if self.flow.start_drain(offsets, flags) {
             self.daemon.drained_at = None;
             self.enter_phase(Phase::Drain, 0, 0);
             for side in Side::BOTH {
@@ -137,7 +141,7 @@ impl World {
         if self.rng.chance(20) {
             self.random_trap();
         } else if self.rng.chance(20) {
-            self.tasks.push(Task::Wake(Wake::from(Mode::Drain)));
+            self.wake(Mode::Drain);
         }
     }
 
