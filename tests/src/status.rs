@@ -18,6 +18,7 @@ pub struct Status {
     pub ended_total: BTreeMap<String, u64>,
     pub relayed_total: u64,
     pub relayed_reasons: BTreeMap<String, u64>,
+    pub relay_bytes_total: u64,
     pub segments: BTreeMap<String, u64>,
     pub returned_total: BTreeMap<String, u64>,
     pub health: Health,

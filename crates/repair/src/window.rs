@@ -21,6 +21,8 @@ const REPAIR_WINDOW: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_WINDOW = 29);
 const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
 const RCVBUFFORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const BUF_LOCK: Opt = opt!(SOL_SOCKET, SO_BUF_LOCK);
+/// `uapi/linux/socket.h`.
+const SOCK_RCVBUF_LOCK: u32 = 2;
 
 /// Makes a connected socket accept at least `bytes` (0 to 2^30) beyond RCV.NXT. Never takes back what was promised
 /// before. Nothing is sent: the peer learns of it with the next segment, or has been told already.
@@ -72,6 +74,18 @@ pub fn grow_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<u32, Error> {
     Ok(fits?.0)
 }
 
+/// Ends the automatic growth of the receive buffer (`SO_BUF_LOCK`, Linux 5.14), and with it that of the window: of a fresh
+/// connection, the middle number of `net.ipv4.tcp_rmem`, of which the window is half at first, and nearly all where segments fill
+/// their memory. [`fit_receive_buffer`] still enlarges it.
+///
+/// # Errors
+/// None is known for a TCP socket.
+pub fn end_receive_growth(fd: impl AsFd) -> Result<(), Error> {
+    let fd = fd.as_fd();
+    let locks = sys::get::<u32>(fd, BUF_LOCK)?.0;
+    sys::set(fd, BUF_LOCK, locks | SOCK_RCVBUF_LOCK)
+}
+
 /// Makes the receive buffer take a window of `bytes` (0 to 2^30) that was promised already, be it beyond the cap of
 /// [`grow_receive_buffer`]: the promise is kept, whatever the system's limit or a fixed size. Automatic growth stays on or
 /// off, as it was. The buffer stays as large: what the socket offers next goes by it.
@@ -115,6 +129,33 @@ pub(crate) fn promised(window: &RepairWindow, next: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_grows_with_what_is_read_until_that_is_ended() {
+        use std::{
+            io::{Read, Write},
+            net::{TcpListener, TcpStream},
+            thread,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for ends in [false, true] {
+            let mut to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut from = listener.accept().unwrap().0;
+            if ends {
+                end_receive_growth(&to).unwrap();
+            }
+            let before = receive_buffer(&to).unwrap();
+            let sender = thread::spawn(move || from.write_all(&vec![0; 16 << 20]));
+            let mut piece = vec![0; 1 << 20];
+            while to.read(&mut piece).unwrap() > 0 {}
+            sender.join().unwrap().unwrap();
+            let after = receive_buffer(&to).unwrap();
+            assert_eq!(after == before, ends, "{before}, then {after}");
+            // What is asked for is another matter.
+            fit_receive_buffer(&to, 2 * after).unwrap();
+            assert!(receive_buffer(&to).unwrap() >= 2 * after);
+        }
+    }
 
     #[test]
     fn what_was_received_since_is_no_longer_promised() {

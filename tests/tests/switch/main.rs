@@ -9,6 +9,7 @@ mod errors;
 mod framing;
 mod git;
 mod heads;
+mod long_replies;
 mod on_change;
 mod pace;
 mod pipelining;

@@ -1,8 +1,10 @@
 //! A request's connection to its server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use longsplice_core::http::Body;
+use longsplice_engine::policy::SplicePolicy;
+use longsplice_repair::{TcpInfo, end_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
@@ -46,6 +48,19 @@ impl AtServer {
     }
 }
 
+/// A server that is nearer than this is as fast with a small window.
+const BESIDE: Duration = Duration::from_millis(1);
+
+/// Keeps the window at a server beside us small: all that it takes has come before a splice can take hold, and is relayed. Of one that
+/// is spliced, it is the client's window that counts.
+fn hold_small(server: &TcpStream) {
+    let is_beside = |info: TcpInfo| Duration::from_micros(info.rtt_us().into()) < BESIDE;
+    if tcp_info(server).is_ok_and(is_beside) {
+        // (Without it, more is relayed.)
+        let _ = end_receive_growth(server);
+    }
+}
+
 impl Session<'_> {
     /// A connection for a request, to none of the servers `not`.
     pub(super) async fn lease(
@@ -76,7 +91,15 @@ impl Session<'_> {
             not,
         };
         let splicer = self.service.splicer();
-        self.clock.told(settings.lease(upstream, &ask, splicer)).await
+        let leased = self.clock.told(settings.lease(upstream, &ask, splicer)).await;
+        if let Ok(Ok(lease)) = &leased
+            && !lease.reused
+            && client.stream.is_plain()
+            && settings.listener.splice != SplicePolicy::Never
+        {
+            hold_small(&lease.stream);
+        }
+        leased
     }
 
     /// For the log, and for `on_change`.
