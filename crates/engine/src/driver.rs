@@ -276,11 +276,11 @@ impl<'a> Driver<'a> {
         directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
     }
 
-    /// Back among the relayed: the sockets go on.
-    pub(crate) fn welcome(&mut self, flow: Flow) {
+    /// Back among the relayed: the sockets go on. Whether what has brought the pair back is still on its way to one.
+    pub(crate) fn welcome(&mut self, flow: Flow) -> bool {
         self.stats().unspliced.add(1);
         self.entry.set_state(FlowState::Undraining);
-        flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
+        let comes = flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
         self.throttle.take_back(flow.slot());
         self.flow = Some(flow);
         for side in Side::BOTH {
@@ -289,6 +289,7 @@ impl<'a> Driver<'a> {
                 let _ = options::set_keepalive(self.pump.socket(side), true);
             }
         }
+        comes
     }
 
     /// Lets the pump read up to the trap of a side, and to `most` where that is nearer.

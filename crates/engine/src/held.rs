@@ -57,13 +57,16 @@ impl Held {
         std::mem::take(&mut self.state().copies)
     }
 
-    /// The sockets are awake from `bases` on: what was kept is let in, what comes later goes there at once.
-    pub(crate) fn let_in(&self, plane: &Dataplane, bases: [Option<u32>; 2]) {
+    /// The sockets are awake from `bases` on: what was kept is let in, what comes later goes there at once. Whether there was
+    /// anything.
+    pub(crate) fn let_in(&self, plane: &Dataplane, bases: [Option<u32>; 2]) -> bool {
         let mut state = self.state();
         state.awake = Some(bases);
-        for event in std::mem::take(&mut state.packets) {
-            inject(plane, &event, bases[event.side.index()]);
+        let packets = std::mem::take(&mut state.packets);
+        for event in &packets {
+            inject(plane, event, bases[event.side.index()]);
         }
+        !packets.is_empty()
     }
 
     /// Keeps a packet.

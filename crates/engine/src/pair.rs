@@ -1,6 +1,6 @@
 //! One call of `splice`: relay, the road to a splice, and back.
 
-use std::{io, os::fd::AsFd, sync::Arc};
+use std::{io, os::fd::AsFd, sync::Arc, time::Duration};
 
 use longsplice_core::reason::RelayReason;
 use longsplice_repair::options;
@@ -16,6 +16,9 @@ use crate::{
     splicing::{self, Drained, Spliced},
     until::Until,
 };
+
+/// How long a packet may take from user space to a socket.
+const ON_ITS_WAY: Duration = Duration::from_millis(1);
 
 /// Carries a pair to its end, back to its caller, or to where it needs no process any more.
 pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
@@ -65,7 +68,10 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
                 Err(over) => return Ok(driver.conclude(over, Some(flow))),
             };
         };
-        driver.welcome(flow);
+        if driver.welcome(flow) {
+            // Whoever asks for another splice before it is there has it come back once more.
+            driver.wait(Some(Instant::now() + ON_ITS_WAY)).await;
+        }
         if driver.fired(Instant::now()).is_none() {
             // A trap on the way to one that is too far for a sequence number, or a part of the budget is left.
             driver.entry.ask();

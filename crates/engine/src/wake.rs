@@ -59,11 +59,11 @@ impl Flow {
     }
 
     /// After a wake: lets in what was kept, and has the sockets see what ends were forwarded.
-    /// `ended`: whose end the socket knows already.
-    pub(crate) fn welcome(&self, ended: [bool; 2]) {
+    /// `ended`: whose end the socket knows already. Whether anything is on its way to a socket.
+    pub(crate) fn welcome(&self, ended: [bool; 2]) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
         let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
-        self.held().let_in(self.plane(), bases);
+        let comes = self.held().let_in(self.plane(), bases);
         for side in Side::BOTH {
             let x = &states[side.index()];
             if !x.owed_fin || ended[side.index()] {
@@ -78,6 +78,7 @@ impl Flow {
                 tracing::warn!(%error, ?leg, "cannot pass on the end of a stream");
             }
         }
+        comes
     }
 }
 
