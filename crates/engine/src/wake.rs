@@ -2,6 +2,7 @@
 
 use std::{io, net::TcpStream as StdStream, sync::Arc};
 
+use longsplice_core::machine;
 use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
 use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
 use tokio::net::TcpStream;
@@ -10,9 +11,6 @@ use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splic
 
 /// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
-
-/// What an end that pauses at its trap may be promised beyond it, in bytes (`LEAST_WINDOW` of bpf/window.h).
-const BEYOND: u32 = 32 << 10;
 
 /// The largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
 fn largest_window(scale: u8) -> u32 {
@@ -30,7 +28,7 @@ impl Flow {
             let (x, o) = (self.leg(side), self.leg(side.other()));
             let offered = o.rx_edge.wrapping_add(o.ack_off);
             let offered = match x.trap.filter(|_| pauses) {
-                Some(trap) => earlier(offered, trap.wrapping_add(BEYOND)),
+                Some(trap) => earlier(offered, trap.wrapping_add(machine::LEAST_WINDOW)),
                 None => offered,
             };
             let promised = later(x.tx_edge, offered);

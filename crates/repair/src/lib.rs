@@ -28,4 +28,4 @@ pub use repair::{CloseError, Repair, close_silently, enter, probe_repair, set_in
 pub use state::{CongestionState, State};
 pub use sys::Error;
 pub use thaw::thaw;
-pub use window::{end_receive_growth, fit_receive_buffer, grow_receive_buffer, set_receive_window};
+pub use window::{fit_receive_buffer, grow_receive_buffer, set_receive_growth, set_receive_window};

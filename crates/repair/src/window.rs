@@ -74,16 +74,24 @@ pub fn grow_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<u32, Error> {
     Ok(fits?.0)
 }
 
-/// Ends the automatic growth of the receive buffer (`SO_BUF_LOCK`, Linux 5.14), and with it that of the window: of a fresh
-/// connection, the middle number of `net.ipv4.tcp_rmem`, of which the window is half at first, and nearly all where segments fill
-/// their memory. [`fit_receive_buffer`] still enlarges it.
+/// Whether the receive buffer grows by itself with what is read (`SO_BUF_LOCK`, Linux 5.14), as it does at first, and with it the
+/// window. That of a fresh connection is the middle number of `net.ipv4.tcp_rmem`, of which the window is half, and later nearly all
+/// where segments fill their memory. [`fit_receive_buffer`] enlarges one that does not grow, too.
 ///
 /// # Errors
 /// None is known for a TCP socket.
-pub fn end_receive_growth(fd: impl AsFd) -> Result<(), Error> {
+pub fn set_receive_growth(fd: impl AsFd, on: bool) -> Result<(), Error> {
     let fd = fd.as_fd();
     let locks = sys::get::<u32>(fd, BUF_LOCK)?.0;
-    sys::set(fd, BUF_LOCK, locks | SOCK_RCVBUF_LOCK)
+    let new = match on {
+        true => locks & !SOCK_RCVBUF_LOCK,
+        false => locks | SOCK_RCVBUF_LOCK,
+    };
+    if new == locks {
+        Ok(())
+    } else {
+        sys::set(fd, BUF_LOCK, new)
+    }
 }
 
 /// Makes the receive buffer take a window of `bytes` (0 to 2^30) that was promised already, be it beyond the cap of
@@ -131,26 +139,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_grows_with_what_is_read_until_that_is_ended() {
+    fn a_buffer_grows_with_what_is_read_unless_it_may_not() {
         use std::{
             io::{Read, Write},
             net::{TcpListener, TcpStream},
             thread,
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        for ends in [false, true] {
+        for grows in [true, false] {
             let mut to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let mut from = listener.accept().unwrap().0;
-            if ends {
-                end_receive_growth(&to).unwrap();
-            }
+            set_receive_growth(&to, false).unwrap();
+            set_receive_growth(&to, grows).unwrap();
             let before = receive_buffer(&to).unwrap();
             let sender = thread::spawn(move || from.write_all(&vec![0; 16 << 20]));
             let mut piece = vec![0; 1 << 20];
             while to.read(&mut piece).unwrap() > 0 {}
             sender.join().unwrap().unwrap();
             let after = receive_buffer(&to).unwrap();
-            assert_eq!(after == before, ends, "{before}, then {after}");
+            assert_eq!(after != before, grows, "{before}, then {after}");
             // What is asked for is another matter.
             fit_receive_buffer(&to, 2 * after).unwrap();
             assert!(receive_buffer(&to).unwrap() >= 2 * after);

@@ -33,4 +33,4 @@ pub use state::{Flow, Leg, Mode, Placement, Record, Side, Slot, owed, seen, slot
 pub use transfer::{Direction, Transfer};
 pub use user::{Rebuilt, SocketState, Start};
 pub use wake::Wake;
-pub use window::window_field;
+pub use window::{LEAST_WINDOW, window_field};

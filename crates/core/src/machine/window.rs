@@ -56,8 +56,8 @@ pub(super) fn fits_window(x: &Leg, end: Seq) -> bool {
     !end.after(x.loc_edge.max(x.tx_edge) + 1)
 }
 
-/// No window is worth less than this, in bytes.
-const LEAST_WINDOW: u32 = 32_768;
+/// No window is worth less than this, in bytes; and one that pauses at its trap is offered no more beyond it (`LEAST_WINDOW`).
+pub const LEAST_WINDOW: u32 = 32_768;
 
 /// The longest segment, in bytes, but for BIG TCP.
 const SUPER_PACKET: u32 = 65_536;

@@ -140,6 +140,7 @@ impl Session<'_> {
         if is_long {
             // A process that dies must not make it look finished. (What is short goes at once, or not at all.)
             reset_on_close(&client, true);
+            self.choose_window(&client, &at.wire.stream);
         }
         let (first, second) = reply.head.and_body(at.wire.buffer.data(), reply.length, ready);
         let written = first.len() + second.len();

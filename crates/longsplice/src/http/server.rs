@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use longsplice_core::http::Body;
 use longsplice_engine::policy::SplicePolicy;
-use longsplice_repair::{TcpInfo, end_receive_growth, tcp_info};
+use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
@@ -51,16 +51,6 @@ impl AtServer {
 /// A server that is nearer than this is as fast with a small window.
 const BESIDE: Duration = Duration::from_millis(1);
 
-/// Keeps the window at a server beside us small: all that it takes has come before a splice can take hold, and is relayed. Of one that
-/// is spliced, it is the client's window that counts.
-fn hold_small(server: &TcpStream) {
-    let is_beside = |info: TcpInfo| Duration::from_micros(info.rtt_us().into()) < BESIDE;
-    if tcp_info(server).is_ok_and(is_beside) {
-        // (Without it, more is relayed.)
-        let _ = end_receive_growth(server);
-    }
-}
-
 impl Session<'_> {
     /// A connection for a request, to none of the servers `not`.
     pub(super) async fn lease(
@@ -94,12 +84,29 @@ impl Session<'_> {
         let leased = self.clock.told(settings.lease(upstream, &ask, splicer)).await;
         if let Ok(Ok(lease)) = &leased
             && !lease.reused
-            && client.stream.is_plain()
-            && settings.listener.splice != SplicePolicy::Never
+            && self.may_splice(client)
         {
-            hold_small(&lease.stream);
+            // Not before the first long reply: see below.
+            let _ = set_receive_growth(&lease.stream, false);
         }
         leased
+    }
+
+    /// Lets the window at the server of a long reply grow, or keeps it small: all that it takes has come before a splice can take
+    /// hold, and is relayed. Of what is spliced it is the client's window that counts.
+    pub(super) fn choose_window(&self, client: &Wire<Stream>, server: &TcpStream) {
+        let is_beside = |info: TcpInfo| {
+            let least = info.min_rtt_us().unwrap_or_else(|| info.rtt_us());
+            Duration::from_micros(least.into()) < BESIDE
+        };
+        let is_small = self.may_splice(client) && tcp_info(server).is_ok_and(is_beside);
+        // (It is right either way.)
+        let _ = set_receive_growth(server, !is_small);
+    }
+
+    /// Whether replies to this client are spliced, if that is worth it.
+    pub(super) fn may_splice(&self, client: &Wire<Stream>) -> bool {
+        client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 
     /// For the log, and for `on_change`.

@@ -2,8 +2,8 @@
 
 use std::{future::poll_fn, sync::Arc};
 
-use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until, policy::SplicePolicy};
-use longsplice_repair::{options, unread};
+use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until};
+use longsplice_repair::{options, set_receive_growth, unread};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -61,7 +61,7 @@ impl Session<'_> {
         download: &mut Passage,
     ) -> Carried {
         let limit = self.settings.listener.http.body_timeout;
-        let mut may_splice = client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never;
+        let mut may_splice = self.may_splice(&client);
         while !download.is_done() {
             if may_splice && self.is_worthwhile(&at, download.unseen()) {
                 let (c, a, why) = match self.splice(client, at, download).await {
@@ -204,6 +204,8 @@ impl Session<'_> {
             return reset(client);
         }
         let tenure = at.tenure;
+        // What follows may be long, and nobody knows how long.
+        let _ = set_receive_growth(&at.wire.stream, true);
         self.tunnel = Some(match client.stream {
             Stream::Plain(socket) => {
                 let pair = Pair::new(socket, at.wire.stream)

@@ -1,7 +1,9 @@
 //! From splice to relay: wakes, held segments, traps.
 
 use longsplice_core::{
-    machine::{Mode, Placement, Segment, Side, Timestamps, Wake, flag, owed, slot_flag, window_field},
+    machine::{
+        LEAST_WINDOW, Mode, Placement, Segment, Side, Timestamps, Wake, flag, owed, slot_flag, window_field,
+    },
     seq::Seq,
 };
 
@@ -10,9 +12,6 @@ use crate::sim::{
     tcp::MS,
     world::{Event, Task, World, show},
 };
-
-/// `LEAST_WINDOW` of `window.h`.
-const LITTLE: u32 = 32_768;
 
 impl World {
     /// Wakes the pair by user space.
@@ -33,7 +32,7 @@ impl World {
             };
             let promised = match x.rec.armed {
                 true => (o.rec.rx_edge + o.rec.ack_off)
-                    .min(x.rec.trap + LITTLE)
+                    .min(x.rec.trap + LEAST_WINDOW)
                     .max(x.tx_edge),
                 false => x.tx_edge,
             };
