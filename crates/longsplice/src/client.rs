@@ -110,11 +110,12 @@ impl Client {
         let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
         let ip = client.peer.ip();
         if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
-            client = proxy_header::read(client).await?;
+            client = Box::pin(proxy_header::read(client)).await?;
         }
+        // (Each on its own: a plain connection is to have no room for them.)
         match (&settings.terminator, listener.protocol) {
-            (Some(terminator), _) => terminator.accept(client).await,
-            (None, Protocol::Tls) => tls::peek(client).await,
+            (Some(terminator), _) => Box::pin(terminator.accept(client)).await,
+            (None, Protocol::Tls) => Box::pin(tls::peek(client)).await,
             (None, Protocol::Tcp | Protocol::Http) => Ok(client),
         }
     }

@@ -163,6 +163,9 @@ impl Session<'_> {
         client.buffer.rest();
         let deadline = Instant::now() + GOODBYE;
         // However it ends, it has ended.
-        let _ = self.clock.by(deadline, goodbye(&mut client.stream)).await;
+        let _ = self
+            .clock
+            .by(deadline, Box::pin(goodbye(&mut client.stream)))
+            .await;
     }
 }

@@ -5,6 +5,9 @@ use std::cell::RefCell;
 /// A read brings at most this, and a head longer than it makes the buffer grow.
 const SIZE: usize = 64 << 10;
 
+/// So many bytes are moved rather than kept in a buffer that others could use: the heads of most requests.
+const LITTLE: usize = 4 << 10;
+
 /// Buffers that a thread keeps for its next reads: few, as each is given back before its connection waits.
 const KEPT: usize = 4;
 
@@ -15,7 +18,7 @@ thread_local! {
 /// Bytes in the order they came; taken from the front.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// Either nothing or initialised to its whole length.
+    /// Initialised to its whole length.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -52,8 +55,15 @@ impl Buffer {
 
     /// Where more may be read to; never empty.
     pub(super) fn space(&mut self) -> &mut [u8] {
-        if self.bytes.is_empty() {
-            self.bytes = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
+        if self.bytes.len() < SIZE {
+            let mut large = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
+            let n = self.len();
+            large[..n].copy_from_slice(self.data());
+            *self = Buffer {
+                bytes: large,
+                start: 0,
+                end: n,
+            };
         }
         if self.end == self.bytes.len() && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -71,10 +81,11 @@ impl Buffer {
         self.end = (self.end + n).min(self.bytes.len());
     }
 
-    /// Gives the memory back, if nothing is in it.
+    /// Before a wait: holds no more memory than what is in it needs, if that is little.
     pub(super) fn rest(&mut self) {
-        if self.is_empty() && !self.bytes.is_empty() {
-            give_back(std::mem::take(&mut self.bytes));
+        let is_little = self.bytes.len() >= SIZE && self.len() <= LITTLE;
+        if is_little || self.is_empty() {
+            *self = Buffer::of(self.data().to_vec());
         }
     }
 }
@@ -123,16 +134,27 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_connection_holds_no_memory_and_the_next_one_uses_it() {
+    fn who_waits_holds_what_it_needs_and_others_use_the_rest() {
         let mut buffer = Buffer::default();
-        buffer.space()[0] = 1;
-        buffer.filled(1);
+        buffer.space()[..3].copy_from_slice(b"one");
+        buffer.filled(3);
+        buffer.consume(1);
         let place = buffer.data().as_ptr();
         buffer.rest();
-        assert_eq!(buffer.data(), [1], "it is not idle");
-        buffer.consume(1);
+        assert_eq!((buffer.data(), buffer.bytes.len()), (&b"ne"[..], 2));
+        let mut other = Buffer::default();
+        assert_eq!(other.space().as_ptr(), place.wrapping_sub(1));
+        // More comes behind it.
+        buffer.space()[..3].copy_from_slice(b"two");
+        buffer.filled(3);
+        assert_eq!(buffer.data(), b"netwo");
+        let much = LITTLE - buffer.len() + 1;
+        buffer.space()[..much].fill(b'.');
+        buffer.filled(much);
+        buffer.rest();
+        assert_eq!(buffer.bytes.len(), SIZE, "it is much");
+        buffer.consume(buffer.len());
         buffer.rest();
         assert!(buffer.bytes.is_empty());
-        assert_eq!(Buffer::default().space().as_ptr(), place);
     }
 }

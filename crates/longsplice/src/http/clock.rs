@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll},
     time::Duration,
@@ -35,41 +35,50 @@ impl<'a> Clock<'a> {
     }
 
     /// What the future gives, if it does so within `limit`.
-    pub(super) async fn within<F: Future>(&mut self, limit: Duration, future: F) -> Result<F::Output, Late> {
+    ///
+    /// (Of all three: pinned by who calls, a future takes its place in the connection's memory once, and is not moved.)
+    pub(super) fn within<F: Future + Unpin>(
+        &mut self,
+        limit: Duration,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Late>> {
         let mut deadline = None;
-        self.race(future, || *deadline.get_or_insert_with(|| Instant::now() + limit))
-            .await
+        self.race(future, move || {
+            Some(*deadline.get_or_insert_with(|| Instant::now() + limit))
+        })
     }
 
     /// What the future gives, if it does so before `deadline`.
-    pub(super) async fn by<F: Future>(&mut self, deadline: Instant, future: F) -> Result<F::Output, Late> {
-        self.race(future, || deadline).await
+    pub(super) fn by<F: Future + Unpin>(
+        &mut self,
+        deadline: Instant,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Late>> {
+        self.race(future, move || Some(deadline))
     }
 
     /// What the future gives, which has limits of its own.
-    pub(super) async fn told<F: Future>(&mut self, future: F) -> Result<F::Output, Late> {
-        let mut future = pin!(future);
-        poll_fn(|cx| match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
+    pub(super) fn told<F: Future + Unpin>(
+        &mut self,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, Late>> {
+        self.race(future, || None)
     }
 
     /// The deadline is not asked for where the future is ready at once.
-    async fn race<F: Future>(
+    fn race<F: Future + Unpin>(
         &mut self,
-        future: F,
-        mut deadline: impl FnMut() -> Instant,
-    ) -> Result<F::Output, Late> {
-        let mut future = pin!(future);
-        poll_fn(|cx| match future.as_mut().poll(cx) {
+        mut future: F,
+        mut deadline: impl FnMut() -> Option<Instant>,
+    ) -> impl Future<Output = Result<F::Output, Late>> {
+        poll_fn(move |cx| match Pin::new(&mut future).poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
             Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
-            Poll::Pending => self.poll_until(deadline(), cx).map(|()| Err(Late)),
+            Poll::Pending => match deadline() {
+                Some(deadline) => self.poll_until(deadline, cx).map(|()| Err(Late)),
+                None => Poll::Pending,
+            },
         })
-        .await
     }
 
     fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
@@ -89,7 +98,7 @@ impl<'a> Clock<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::{future::pending, pin::pin};
 
     use super::*;
 
@@ -102,12 +111,12 @@ mod tests {
             let before = Instant::now();
             assert_eq!(clock.within(limit, pending::<()>()).await, Err(Late));
             assert!(before.elapsed() >= limit, "{ms}: {:?}", before.elapsed());
-            assert_eq!(clock.within(limit, async { 7 }).await, Ok(7));
+            assert_eq!(clock.within(limit, pin!(async { 7 })).await, Ok(7));
         }
         is_told.store(true, Ordering::Relaxed);
         let long = Duration::from_secs(1_000_000);
         assert_eq!(clock.within(long, pending::<()>()).await, Err(Late));
         assert_eq!(clock.told(pending::<()>()).await, Err(Late));
-        assert_eq!(clock.told(async { 7 }).await, Ok(7));
+        assert_eq!(clock.told(pin!(async { 7 })).await, Ok(7));
     }
 }

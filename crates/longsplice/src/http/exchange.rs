@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     io,
+    pin::pin,
     task::{Poll, ready},
 };
 
@@ -110,7 +111,7 @@ impl Session<'_> {
                 }
                 Err(failed) => failed,
             };
-            return self.failed(client, &request, at, failed).await;
+            return Box::pin(self.failed(client, &request, at, failed)).await;
         }
     }
 
@@ -173,7 +174,8 @@ impl Session<'_> {
         let mut deadline = self.deadline(at);
         loop {
             let before = at.upload.passed();
-            match self.clock.by(deadline, wait(client, at)).await {
+            let step = self.clock.by(deadline, pin!(wait(client, at))).await;
+            match step {
                 Ok(Ok(Step::Read)) => {}
                 Ok(Ok(Step::Passed)) => {
                     self.pace.charge(Side::Client, at.upload.passed() - before);
@@ -242,6 +244,7 @@ impl Session<'_> {
             client.buffer.consume(std::mem::take(&mut at.kept));
             request.whole = None;
         }
+        client.buffer.rest();
         Ok(())
     }
 

@@ -122,7 +122,7 @@ impl Session<'_> {
         if reply.switches {
             client.buffer.consume(at.kept);
             let head = reply.bytes(at.wire.buffer.data()).to_vec();
-            self.tunnel(client, at, &head, reply.length).await;
+            Box::pin(self.tunnel(client, at, &head, reply.length)).await;
             return None;
         }
         let mut download = Passage::new(reply.body);
@@ -131,7 +131,7 @@ impl Session<'_> {
             Ok(ready) => ready,
             Err(error) => {
                 let failed = Failed::Server(Failure::Malformed, error.to_string());
-                return self.failed(client, request, at, failed).await;
+                return Box::pin(self.failed(client, request, at, failed)).await;
             }
         };
         // From here on the request is not answered otherwise.

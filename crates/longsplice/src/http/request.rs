@@ -1,6 +1,6 @@
 //! The head of a request: read, understood, and what becomes of it.
 
-use std::{borrow::Cow, io, ops::Range, sync::Arc};
+use std::{borrow::Cow, io, ops::Range, pin::pin, sync::Arc};
 
 use longsplice_core::{
     http::{
@@ -122,13 +122,13 @@ impl Session<'_> {
     ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
-        let read = async {
+        let read = pin!(async {
             tokio::select! {
                 biased;
                 read = client.read() => Some(read),
                 () = service.stopping() => None,
             }
-        };
+        });
         match self.clock.within(limit, read).await {
             Ok(None) => Err(Unread::Ended("the daemon shuts down")),
             Ok(Some(read)) => Ok(Ok(read)),

@@ -1,6 +1,6 @@
 //! A request's connection to its server.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use longsplice_core::http::Body;
 use longsplice_engine::policy::SplicePolicy;
@@ -81,7 +81,8 @@ impl Session<'_> {
             not,
         };
         let splicer = self.service.splicer();
-        let leased = self.clock.told(settings.lease(upstream, &ask, splicer)).await;
+        let lease = pin!(settings.lease(upstream, &ask, splicer));
+        let leased = self.clock.told(lease).await;
         if let Ok(Ok(lease)) = &leased
             && !lease.reused
             && self.may_splice(client)

@@ -164,7 +164,7 @@ impl Session<'_> {
 
     /// Waits until the rate limit lets something pass that a side sent.
     pub(super) async fn paced(&mut self, side: Side) -> Result<(), Late> {
-        self.clock.told(self.pace.may(side)).await
+        self.clock.told(pin!(self.pace.may(side))).await
     }
 
     /// Whether the client may send another request after this one, as far as we are concerned.

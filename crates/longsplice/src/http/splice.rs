@@ -1,6 +1,6 @@
 //! The rest of a reply: relayed here, or carried by the engine.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until};
 use longsplice_repair::{options, set_receive_growth, unread};
@@ -64,7 +64,7 @@ impl Session<'_> {
         let mut may_splice = self.may_splice(&client);
         while !download.is_done() {
             if may_splice && self.is_worthwhile(&at, download.unseen()) {
-                let (c, a, why) = match self.splice(client, at, download).await {
+                let (c, a, why) = match Box::pin(self.splice(client, at, download)).await {
                     Ok(back) => back,
                     Err(carried) => return carried,
                 };
@@ -194,7 +194,7 @@ impl Session<'_> {
             client.write_both(head, behind.data()).await?;
             at.wire.write_both(client.buffer.data(), &[]).await
         };
-        let begun = self.clock.within(limit, early).await;
+        let begun = self.clock.within(limit, pin!(early)).await;
         self.note(|told| {
             told.sent_client((head.len() + behind.len()) as u64);
             told.sent_server(client.buffer.len() as u64);

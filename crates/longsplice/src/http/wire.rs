@@ -60,8 +60,8 @@ impl<S: Readable> Wire<S> {
     }
 
     /// Reads more; 0 at the end of the stream. Dropped before it is ready, it has read nothing.
-    pub(super) async fn read(&mut self) -> io::Result<usize> {
-        poll_fn(|cx| self.poll_read(cx)).await
+    pub(super) fn read(&mut self) -> impl Future<Output = io::Result<usize>> + Unpin {
+        poll_fn(|cx| self.poll_read(cx))
     }
 
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -81,21 +81,27 @@ impl<S: Readable> Wire<S> {
     }
 
     /// Writes both, one after the other, in one call where the system takes it.
-    pub(super) async fn write_both(&mut self, first: &[u8], second: &[u8]) -> Result<(), NotWritten> {
+    pub(super) fn write_both(
+        &mut self,
+        first: &[u8],
+        second: &[u8],
+    ) -> impl Future<Output = Result<(), NotWritten>> + Unpin {
         let mut written = 0;
         let all = first.len() + second.len();
-        while written < all {
-            let of_second = second
-                .get(written.saturating_sub(first.len())..)
-                .unwrap_or_default();
-            let of_first = first.get(written..).unwrap_or_default();
-            match poll_fn(|cx| self.poll_write_both(cx, of_first, of_second)).await {
-                Ok(n) => written += n,
-                Err(_) => return Err(NotWritten { written }),
+        poll_fn(move |cx| {
+            while written < all {
+                let of_second = second
+                    .get(written.saturating_sub(first.len())..)
+                    .unwrap_or_default();
+                let of_first = first.get(written..).unwrap_or_default();
+                match ready!(self.poll_write_both(cx, of_first, of_second)) {
+                    Ok(n) => written += n,
+                    Err(_) => return Poll::Ready(Err(NotWritten { written })),
+                }
             }
-        }
-        let flushed = poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx)).await;
-        flushed.map_err(|_| NotWritten { written })
+            let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+            Poll::Ready(flushed.map_err(|_| NotWritten { written }))
+        })
     }
 
     fn poll_write_both(

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What a connection's task may take in memory, in bytes. Each has one, idle ones too: what is large and rare is boxed.
-const TASK: usize = 12 << 10;
+const TASK: usize = 1 << 10;
 
 /// Serves the connection in a task of its own, which gives its places back at its end.
 pub(super) fn spawn(
