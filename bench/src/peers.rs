@@ -133,13 +133,15 @@ fn nginx<'ns>(at: &'ns Namespace, file: &Path) -> NsCommand<'ns> {
     at.command("nginx").args(["-e", "stderr", "-c"]).arg(file)
 }
 
-/// Writes a configuration, its `@NAMES@` replaced by values.
+/// Writes a configuration to a directory of its own (`@DIR@`), its other `@NAMES@` replaced by values.
 fn configuration(room: &Room, name: &str, template: &str, values: &[(&str, String)]) -> Result<PathBuf> {
-    let mut text = template.replace("@DIR@", &room.dir().display().to_string());
+    let dir = room.file(&format!("peer-{}", room.number()));
+    fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+    let mut text = template.replace("@DIR@", &dir.display().to_string());
     for (name, value) in values {
         text = text.replace(&format!("@{name}@"), value);
     }
-    let file = room.file(name);
+    let file = dir.join(name);
     fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
 }

@@ -39,11 +39,6 @@ impl Room {
         self.dir.join(name)
     }
 
-    /// The directory of all files.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// A number that was not given before, for names.
     pub(crate) fn number(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)

@@ -107,25 +107,41 @@ impl Standing {
     }
 }
 
-/// Does `work` with one that has a core for itself and nginx behind it, with files of these lengths; the ends have another
-/// core, as has the calling thread meanwhile. It is given the client.
-pub(crate) fn apart<T>(
-    room: &Room,
-    switch: Switch,
-    lengths: &[u64],
-    work: impl FnOnce(&Namespace, &Standing) -> Result<T>,
-) -> Result<T> {
-    // New namespaces: no TIME-WAIT of the one before.
-    let net = Three::new("bench", routing())?;
-    cores::part(&net)?;
-    let rig = Rig { room, nodes: &net };
-    let standing = {
-        let _middle = Pinned::to(cores::MIDDLE)?;
-        rig.start(switch)?
-    };
-    let _ends = Pinned::to(cores::ENDS)?;
-    let _server = rig.files(lengths)?;
-    work(&net.client, &standing)
+/// One with namespaces of its own, a core for itself, and nginx behind it; the ends have another core. Dropping it ends all.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    // In the order in which they end.
+    _files: Peer,
+    /// What stands in the middle.
+    pub(crate) standing: Standing,
+    net: Three,
+}
+
+impl Apart {
+    /// Starts one, with files of these lengths.
+    pub(crate) fn start(room: &Room, switch: Switch, lengths: &[u64]) -> Result<Self> {
+        let net = Three::new("bench", routing())?;
+        cores::part(&net)?;
+        let rig = Rig { room, nodes: &net };
+        let standing = {
+            let _middle = Pinned::to(cores::MIDDLE)?;
+            rig.start(switch)?
+        };
+        let files = {
+            let _ends = Pinned::to(cores::ENDS)?;
+            rig.files(lengths)?
+        };
+        Ok(Apart {
+            _files: files,
+            standing,
+            net,
+        })
+    }
+
+    /// The client's namespace; what asks from there should be [`Pinned`] to the ends' core.
+    pub(crate) fn client(&self) -> &Namespace {
+        &self.net.client
+    }
 }
 
 /// What [`Switch::Direct`] needs.

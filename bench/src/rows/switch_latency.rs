@@ -9,11 +9,12 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::Scope;
+use crate::cores::{self, Pinned};
 use crate::fetch::Load;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
-use crate::switches::{self, Switch};
+use crate::switches::{Apart, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
@@ -68,23 +69,24 @@ fn half_load(scope: &Scope<'_>) -> Result<f64> {
 
 /// The times of requests through one of them, in microseconds.
 fn through(scope: &Scope<'_>, switch: Switch, rate: Option<f64>, ms: u64) -> Result<Spread> {
-    let fetched = switches::apart(scope.room, switch, &[SIZE], |client, standing| {
-        let load = Load {
-            at: standing.at,
-            path: PATH,
-            length: SIZE,
-            connections: CONNECTIONS,
-            persistent: true,
-            rate,
-            duration: Duration::from_millis(ms),
-        };
-        let warm_up = Load {
-            duration: Duration::from_millis(ms / 10),
-            ..load
-        };
-        warm_up.run(client)?;
-        load.run(client)
-    })?;
+    // New namespaces: no TIME-WAIT of the one before.
+    let apart = Apart::start(scope.room, switch, &[SIZE])?;
+    let _ends = Pinned::to(cores::ENDS)?;
+    let load = Load {
+        at: apart.standing.at,
+        path: PATH,
+        length: SIZE,
+        connections: CONNECTIONS,
+        persistent: true,
+        rate,
+        duration: Duration::from_millis(ms),
+    };
+    let warm_up = Load {
+        duration: Duration::from_millis(ms / 10),
+        ..load
+    };
+    warm_up.run(apart.client())?;
+    let fetched = load.run(apart.client())?;
     Spread::of(fetched.times_us).context("no request was answered")
 }
 

@@ -12,14 +12,13 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use longsplice_lab::Namespace;
 use serde::Serialize;
 
 use super::Scope;
-use crate::cores::{self, Watch, Work};
+use crate::cores::{self, Pinned, Watch, Work};
 use crate::fetch::Load;
 use crate::report::Finding;
-use crate::switches::{self, Standing, Switch};
+use crate::switches::{Apart, Switch};
 
 /// In the order of the table.
 const SWITCHES: [Switch; 7] = [
@@ -61,10 +60,9 @@ struct Sample {
 /// Rows 5.1 to 5.4.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut all = Vec::new();
-    for round in 0..scope.count(3, 1) {
-        for switch in SWITCHES {
-            measure(scope, round, switch, &mut all).with_context(|| switch.title())?;
-        }
+    // New namespaces for each size: no TIME-WAIT of the one before.
+    for size in SIZES {
+        of_size(scope, size, &mut all).with_context(|| format!("files of {size} bytes"))?;
     }
     let file = scope.book.beside("switch", "md")?;
     fs::write(&file, table::show(&all)?).with_context(|| format!("write {}", file.display()))?;
@@ -72,40 +70,48 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
 }
 
 fn cases() -> impl Iterator<Item = Case> {
-    let both = |size| [false, true].map(|persistent| Case { size, persistent });
-    SIZES.into_iter().flat_map(both)
+    SIZES.into_iter().flat_map(cases_of)
 }
 
-/// All sizes through one of them.
-fn measure(scope: &Scope<'_>, round: usize, switch: Switch, all: &mut Vec<Sample>) -> Result<()> {
-    switches::apart(scope.room, switch, &SIZES, |client, standing| {
-        let background = scope.background()?;
-        for case in cases() {
-            let sample = one(scope, background, client, standing, case)
-                .with_context(|| format!("{} bytes, persistent: {}", case.size, case.persistent))?;
-            let sample = Sample {
-                round,
-                switch,
-                ..sample
-            };
-            sample.tell();
-            all.push(sample);
+fn cases_of(size: u64) -> impl Iterator<Item = Case> {
+    [false, true]
+        .into_iter()
+        .map(move |persistent| Case { size, persistent })
+}
+
+/// Files of one size through all of them. They stand side by side, so that what is compared was measured within seconds: the
+/// machine's speed changes by the minute.
+fn of_size(scope: &Scope<'_>, size: u64, all: &mut Vec<Sample>) -> Result<()> {
+    let start = |switch: Switch| Apart::start(scope.room, switch, &[size]).with_context(|| switch.title());
+    let standing: Vec<Apart> = SWITCHES.into_iter().map(start).collect::<Result<_>>()?;
+    let _ends = Pinned::to(cores::ENDS)?;
+    let background = scope.background()?;
+    for round in 0..scope.count(7, 1) {
+        for case in cases_of(size) {
+            for (switch, apart) in SWITCHES.into_iter().zip(&standing) {
+                let sample = one(scope, background, apart, case)
+                    .with_context(|| format!("{}, persistent: {}", switch.title(), case.persistent))?;
+                let sample = Sample {
+                    round,
+                    switch,
+                    ..sample
+                };
+                sample.tell();
+                all.push(sample);
+            }
         }
-        if let Some(reasons) = standing.reasons()? {
+    }
+    for (switch, apart) in SWITCHES.into_iter().zip(&standing) {
+        if let Some(reasons) = apart.standing.reasons()? {
             eprintln!("   {:<26} {reasons}", switch.title());
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
-fn one(
-    scope: &Scope<'_>,
-    background: Work,
-    client: &Namespace,
-    standing: &Standing,
-    case: Case,
-) -> Result<Sample> {
+fn one(scope: &Scope<'_>, background: Work, apart: &Apart, case: Case) -> Result<Sample> {
     let ms = Duration::from_millis;
+    let (client, standing) = (apart.client(), &apart.standing);
     let path = format!("/{}", case.size);
     let load = Load {
         at: standing.at,
@@ -114,11 +120,11 @@ fn one(
         connections: CONNECTIONS,
         persistent: case.persistent,
         rate: None,
-        duration: ms(scope.count(2_000, 300)),
+        duration: ms(scope.count(1_000, 300)),
     };
     // Caches, pools, and what a daemon learns.
     let warm_up = Load {
-        duration: ms(scope.count(300, 50)),
+        duration: ms(scope.count(200, 50)),
         ..load
     };
     warm_up.run(client)?;
