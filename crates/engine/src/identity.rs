@@ -1,7 +1,7 @@
 //! Toward the identity case (papers' section III-F): leg B with the address, the port and the initial sequence number of the
 //! client, so that the client's stream has the same numbers on both legs.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, os::fd::BorrowedFd};
 
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::tcp_info;
@@ -19,7 +19,7 @@ const ATTEMPTS: u32 = 8;
 /// lives on it, or another socket of this host has it.
 pub(crate) async fn connect(
     plane: &Dataplane,
-    client: &TcpStream,
+    client: BorrowedFd<'_>,
     target: SocketAddr,
     max_segment: Option<u32>,
 ) -> Option<io::Result<TcpStream>> {
@@ -40,7 +40,7 @@ pub(crate) async fn connect(
 }
 
 /// The sequence number of the client's SYN; `None` where it cannot be told. `leg` is the client's.
-fn initial_sequence(plane: &Dataplane, client: &TcpStream, leg: Leg) -> Option<u32> {
+fn initial_sequence(plane: &Dataplane, client: BorrowedFd<'_>, leg: Leg) -> Option<u32> {
     let received = || tcp_info(client).ok().map(|info| info.bytes_received());
     (0..ATTEMPTS).find_map(|_| {
         let before = received()?;

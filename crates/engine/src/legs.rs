@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -13,6 +14,7 @@ use longsplice_core::{
 };
 use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Peek, Side};
 use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
+use socket2::{SockAddr, SockRef};
 use tokio::net::TcpStream;
 
 use crate::{api::LegInfo, mapped::Place, packet::headers, pump::Pump, wake::later};
@@ -47,10 +49,16 @@ impl Refusal {
 }
 
 /// The addresses of a socket's connection, v4-mapped ones as what they are on the wire.
-pub(crate) fn addresses(socket: &TcpStream) -> io::Result<LegInfo> {
+pub(crate) fn addresses(socket: impl AsFd) -> io::Result<LegInfo> {
+    let fd = socket.as_fd();
+    let socket = SockRef::from(&fd);
+    let of_tcp = |address: SockAddr| {
+        let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok::<_, io::Error>(canonical(address))
+    };
     Ok(LegInfo {
-        peer: canonical(socket.peer_addr()?),
-        local: canonical(socket.local_addr()?),
+        peer: of_tcp(socket.peer_addr()?)?,
+        local: of_tcp(socket.local_addr()?)?,
     })
 }
 
@@ -85,7 +93,7 @@ fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
 
 /// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told. `like`
 /// is an address of leg B's family: legs of two families are not spliced.
-pub(crate) fn fits_client(plane: &Dataplane, client: &TcpStream, like: IpAddr) -> Option<u32> {
+pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAddr) -> Option<u32> {
     let info = tcp_info(client).ok()?;
     let fits = info.pmtu().saturating_sub(headers(like));
     if info.snd_mss() + timestamps_length(&info) == fits {

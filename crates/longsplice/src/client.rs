@@ -24,9 +24,9 @@ use crate::{
 
 /// Leg A, with what is known of it before its protocol is read.
 #[derive(Debug)]
-pub struct Client {
+pub struct Client<S = Stream> {
     /// The connection.
-    pub stream: Stream,
+    pub stream: S,
     /// Who it is: by the PROXY header, where one was read.
     pub peer: SocketAddr,
     /// Where it connected to, likewise.
@@ -125,16 +125,36 @@ impl Client {
     /// # Errors
     /// It is not connected any more.
     pub fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
+        let local = stream.local_addr()?;
+        Ok(Client::between(Stream::Plain(stream), peer, local))
+    }
+}
+
+impl<S> Client<S> {
+    /// Of a connection between these addresses, of which nothing was read.
+    pub fn between(stream: S, peer: SocketAddr, local: SocketAddr) -> Client<S> {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
-        let (peer, local) = (canonical(peer), canonical(stream.local_addr()?));
-        Ok(Client {
-            stream: Stream::Plain(stream),
+        let peer = canonical(peer);
+        Client {
+            stream,
             ipv4: peer.is_ipv4(),
             peer,
-            local,
+            local: canonical(local),
             early: Vec::new(),
             hello: None,
-        })
+        }
+    }
+
+    /// The same with something around its stream.
+    pub fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Client<T> {
+        Client {
+            stream: wrap(self.stream),
+            peer: self.peer,
+            local: self.local,
+            ipv4: self.ipv4,
+            early: self.early,
+            hello: self.hello,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -20,9 +21,10 @@ impl Splicer {
     pub async fn connect_as_client(
         &self,
         target: SocketAddr,
-        client: &TcpStream,
+        client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        let client = client.as_fd();
         let from = client_address(target, client)?;
         self.connect_from(Some(from), target, client, timeout).await
     }
@@ -39,9 +41,10 @@ impl Splicer {
     pub async fn connect_as_client_and_port(
         &self,
         target: SocketAddr,
-        client: &TcpStream,
+        client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
+        let client = client.as_fd();
         let from = client_address(target, client)?;
         let target = longsplice_repair::canonical(target);
         if let Some(plane) = self.inner.plane.as_ref().filter(|_| legs::is_global(target)) {
@@ -56,8 +59,8 @@ impl Splicer {
 }
 
 /// The address from which to connect in the name of a client.
-fn client_address(target: SocketAddr, client: &TcpStream) -> io::Result<IpAddr> {
-    let from = client.peer_addr()?.ip().to_canonical();
+fn client_address(target: SocketAddr, client: BorrowedFd<'_>) -> io::Result<IpAddr> {
+    let from = legs::addresses(client)?.peer.ip();
     if from.is_ipv4() == longsplice_repair::canonical(target).is_ipv4() {
         return Ok(from);
     }

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -25,7 +26,7 @@ impl Splicer {
     ///
     /// # Errors
     /// The socket is not a TCP socket.
-    pub fn prepare_listener(&self, listener: &tokio::net::TcpListener, target: SocketAddr) -> io::Result<()> {
+    pub fn prepare_listener(&self, listener: impl AsFd, target: SocketAddr) -> io::Result<()> {
         if self.inner.plane.is_some()
             && let Ok(way) = self.inner.routes.ask(longsplice_repair::canonical(target))
             && let Some(bytes) = way.max_segment.filter(|&bytes| bytes <= LARGEST_SEGMENT)
@@ -45,17 +46,17 @@ impl Splicer {
     pub async fn connect(
         &self,
         target: SocketAddr,
-        client: &TcpStream,
+        client: impl AsFd,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
-        self.connect_from(None, target, client, timeout).await
+        self.connect_from(None, target, client.as_fd(), timeout).await
     }
 
     pub(super) async fn connect_from(
         &self,
         from: Option<IpAddr>,
         target: SocketAddr,
-        client: &TcpStream,
+        client: BorrowedFd<'_>,
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let target = longsplice_repair::canonical(target);
@@ -84,6 +85,6 @@ impl Splicer {
 }
 
 /// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
-pub(super) fn segment_limit(plane: &Dataplane, client: &TcpStream, target: SocketAddr) -> Option<u32> {
+pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>, target: SocketAddr) -> Option<u32> {
     legs::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
 }

@@ -6,8 +6,8 @@ use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKin
 use longsplice_engine::{GOODBYE, goodbye};
 use tokio::time::Instant;
 
-use super::{request::Request, session::Session, wire::Wire};
-use crate::{access_log::End, client::Stream, upstream::Unavailable};
+use super::{front::Front, request::Request, session::Session, wire::Wire};
+use crate::{access_log::End, upstream::Unavailable};
 
 /// How soon it is worth to come back where no server has a place.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -118,10 +118,10 @@ impl Session<'_> {
     /// Answers a request whose head was read, and passes over it; the connection, if another request may follow.
     pub(super) async fn answer(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         request: &Request,
         answer: &OwnAnswer,
-    ) -> Option<Wire<Stream>> {
+    ) -> Option<Wire<Front>> {
         let whole = request.whole.filter(|_| {
             request.persistence == Persistence::KeepAlive && self.persistence() == Persistence::KeepAlive
         });
@@ -146,7 +146,7 @@ impl Session<'_> {
     }
 
     /// Answers what was not understood, and closes.
-    pub(super) async fn refuse(&mut self, mut client: Wire<Stream>, refusal: &Refusal) {
+    pub(super) async fn refuse(&mut self, mut client: Wire<Front>, refusal: &Refusal) {
         let bytes = refusal.0.bytes(RequestKind::USUAL, Persistence::Close);
         let limit = self.settings.listener.http.body_timeout;
         let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
@@ -158,7 +158,7 @@ impl Session<'_> {
     }
 
     /// Closes so that what was written arrives, whatever the client still says.
-    pub(super) async fn say_goodbye(&mut self, mut client: Wire<Stream>) {
+    pub(super) async fn say_goodbye(&mut self, mut client: Wire<Front>) {
         client.buffer.consume(usize::MAX);
         client.buffer.rest();
         let deadline = Instant::now() + GOODBYE;

@@ -5,16 +5,18 @@ use std::{
     io,
     pin::pin,
     task::{Poll, ready},
+    time::Duration,
 };
 
 use longsplice_core::http::{HeadError, Limits, Persistence, Scan, Scanned, Version};
 use longsplice_engine::Side;
-use tokio::{io::Interest, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     answer::OwnAnswer,
     body::Broken,
     clock::Late,
+    front::Front,
     reply::Reply,
     request::{Goal, Request},
     server::AtServer,
@@ -23,9 +25,11 @@ use super::{
 };
 use crate::{
     access_log::End,
-    client::Stream,
     upstream::{Failure, Reuse},
 };
+
+/// Who waits longer than this for a server is asked whether he is still there.
+const UNHEARD: Duration = Duration::from_millis(50);
 
 /// Why there is no reply.
 #[derive(Debug)]
@@ -56,10 +60,10 @@ impl Session<'_> {
     /// Sends a request to a server and its reply to the client; the client's connection, if another request may follow.
     pub(super) async fn exchange(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         mut request: Request,
         to: Goal,
-    ) -> Option<Wire<Stream>> {
+    ) -> Option<Wire<Front>> {
         // What cannot be sent twice must not meet a dead connection.
         let mut reuse = match (request.whole, request.is_idempotent) {
             (None, _) => Reuse::No,
@@ -118,11 +122,11 @@ impl Session<'_> {
     /// Tells the client what has become of its request.
     pub(super) async fn failed(
         &mut self,
-        client: Wire<Stream>,
+        client: Wire<Front>,
         request: &Request,
         at: AtServer,
         failed: Failed,
-    ) -> Option<Wire<Stream>> {
+    ) -> Option<Wire<Front>> {
         self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
             _ if self.clock.is_told() => {
@@ -164,7 +168,7 @@ impl Session<'_> {
     /// Sends the request, and reads the head of its reply.
     async fn ask(
         &mut self,
-        client: &mut Wire<Stream>,
+        client: &mut Wire<Front>,
         request: &mut Request,
         to: &Goal,
         at: &mut AtServer,
@@ -174,8 +178,16 @@ impl Session<'_> {
         let mut deadline = self.deadline(at);
         loop {
             let before = at.upload.passed();
-            let step = self.clock.by(deadline, pin!(wait(client, at))).await;
+            let patience = match client.stream.is_fresh() {
+                true => deadline.min(Instant::now() + UNHEARD),
+                false => deadline,
+            };
+            let step = self.clock.by(patience, pin!(wait(client, at))).await;
             match step {
+                Err(Late) if patience < deadline && !self.clock.is_told() => {
+                    client.stream.make_known().map_err(|_| Failed::Client)?;
+                    continue;
+                }
                 Ok(Ok(Step::Read)) => {}
                 Ok(Ok(Step::Passed)) => {
                     self.pace.charge(Side::Client, at.upload.passed() - before);
@@ -211,7 +223,7 @@ impl Session<'_> {
     /// Sends the head, and what is there of the body. The client's buffer keeps them, for another server, if the body is whole.
     async fn send(
         &mut self,
-        client: &mut Wire<Stream>,
+        client: &mut Wire<Front>,
         request: &mut Request,
         at: &mut AtServer,
     ) -> Result<(), Failed> {
@@ -251,7 +263,7 @@ impl Session<'_> {
     /// Passes a 1xx on (RFC 9110 section 15.2). A client of HTTP/1.0 would not understand it.
     async fn pass_interim(
         &mut self,
-        client: &mut Wire<Stream>,
+        client: &mut Wire<Front>,
         request: &Request,
         at: &mut AtServer,
         reply: &Reply,
@@ -327,13 +339,13 @@ fn malformed(error: HeadError) -> Failed {
 }
 
 /// Waits for the reply, and passes on what comes of the request's body meanwhile.
-async fn wait(client: &mut Wire<Stream>, at: &mut AtServer) -> Result<Step, Failed> {
+async fn wait(client: &mut Wire<Front>, at: &mut AtServer) -> Result<Step, Failed> {
     if at.is_sent() {
         return tokio::select! {
             biased;
             read = at.wire.read() => Ok(Step::read(read)),
             // A client that has only closed its half still wants its reply.
-            _ = client.stream.socket().ready(Interest::ERROR) => Err(Failed::Client),
+            () = client.stream.broken() => Err(Failed::Client),
         };
     }
     poll_fn(|cx| {

@@ -9,6 +9,7 @@ mod body;
 mod buffer;
 mod clock;
 mod exchange;
+mod front;
 mod lead;
 mod record;
 mod reply;
@@ -21,6 +22,7 @@ mod tests;
 mod threshold;
 mod wire;
 
+pub use front::Front;
 pub use lead::Lead;
 pub use session::serve;
 pub use threshold::{Measured, Threshold, measure};

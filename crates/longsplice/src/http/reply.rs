@@ -12,13 +12,14 @@ use super::{
     body::{Broken, Passage},
     clock::Late,
     exchange::Failed,
+    front::Front,
     request::{Goal, Head, Request},
     server::AtServer,
     session::{Session, reset, reset_on_close},
     splice::Carried,
     wire::Wire,
 };
-use crate::{access_log::End, client::Stream, upstream::Failure};
+use crate::{access_log::End, upstream::Failure};
 
 /// What has to be known of a reply once its head is read.
 #[derive(Debug)]
@@ -113,11 +114,11 @@ impl Session<'_> {
     /// Passes a reply on; the client's connection, if another request may follow.
     pub(super) async fn reply(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         request: &Request,
         mut at: AtServer,
         reply: Reply,
-    ) -> Option<Wire<Stream>> {
+    ) -> Option<Wire<Front>> {
         self.note(|told| told.reply_began(reply.status));
         if reply.switches {
             client.buffer.consume(at.kept);
@@ -178,7 +179,7 @@ impl Session<'_> {
     /// Passes the rest of a reply while the body of its request is still coming.
     async fn carry_both(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         mut at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -228,7 +229,7 @@ impl Session<'_> {
     }
 
     /// What becomes of both connections after a reply.
-    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Stream>> {
+    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Front>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, end) => {

@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use super::{
     answer::{OwnAnswer, Refusal},
     clock::Late,
+    front::Front,
     session::Session,
     wire::Wire,
 };
 use crate::{
-    client::{Hello, Stream},
+    client::Hello,
     config::OnChange,
     listener::{Decided, Destination, KeptFacts},
     upstream::{KeyKind, Upstream},
@@ -83,7 +84,7 @@ pub(super) enum Unread {
 
 impl Session<'_> {
     /// Reads until a head is there; where it ends.
-    pub(super) async fn read_head(&mut self, client: &mut Wire<Stream>) -> Result<Scanned, Unread> {
+    pub(super) async fn read_head(&mut self, client: &mut Wire<Front>) -> Result<Scanned, Unread> {
         let mut scan = Scan::request();
         let mut deadline = None;
         loop {
@@ -118,7 +119,7 @@ impl Session<'_> {
     /// Between two requests: a shutdown ends the wait.
     async fn wait_for_request(
         &mut self,
-        client: &mut Wire<Stream>,
+        client: &mut Wire<Front>,
     ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
@@ -137,7 +138,7 @@ impl Session<'_> {
     }
 
     /// Decides what becomes of the request whose head was found at the front of the buffer.
-    pub(super) fn decide(&mut self, client: &Wire<Stream>, scanned: Scanned) -> Decision {
+    pub(super) fn decide(&mut self, client: &Wire<Front>, scanned: Scanned) -> Decision {
         let length = scanned.length();
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
         let head = match RequestHead::read(bytes, scanned, &self.limits) {

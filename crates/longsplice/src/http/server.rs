@@ -7,11 +7,8 @@ use longsplice_engine::policy::SplicePolicy;
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{body::Passage, clock::Late, request::Goal, session::Session, wire::Wire};
-use crate::{
-    client::Stream,
-    upstream::{Ask, Lease, Reuse, ServerId, Tenure, Unavailable},
-};
+use super::{body::Passage, clock::Late, front::Front, request::Goal, session::Session, wire::Wire};
+use crate::upstream::{Ask, Lease, Reuse, ServerId, Tenure, Unavailable};
 
 /// A leased connection and what has passed over it.
 #[derive(Debug)]
@@ -55,7 +52,7 @@ impl Session<'_> {
     /// A connection for a request, to none of the servers `not`.
     pub(super) async fn lease(
         &mut self,
-        client: &Wire<Stream>,
+        client: &Wire<Front>,
         to: &Goal,
         reuse: Reuse,
         not: &[ServerId],
@@ -69,8 +66,10 @@ impl Session<'_> {
             } => (Some(upstream), key.as_deref(), sticky.as_deref()),
             Goal::Original => (None, None, None),
         };
+        // One that is lost needs no server.
+        let socket = client.stream.socket().ok_or(Late)?;
         let ask = Ask {
-            client: client.stream.socket(),
+            client: socket,
             peer: self.peer,
             local: self.local,
             ipv4: self.ipv4,
@@ -95,7 +94,7 @@ impl Session<'_> {
 
     /// Lets the window at the server of a long reply grow, or keeps it small: all that it takes has come before a splice can take
     /// hold, and is relayed. Of what is spliced it is the client's window that counts.
-    pub(super) fn choose_window(&self, client: &Wire<Stream>, server: &TcpStream) {
+    pub(super) fn choose_window(&self, client: &Wire<Front>, server: &TcpStream) {
         let is_beside = |info: TcpInfo| {
             let least = info.min_rtt_us().unwrap_or_else(|| info.rtt_us());
             Duration::from_micros(least.into()) < BESIDE
@@ -106,7 +105,7 @@ impl Session<'_> {
     }
 
     /// Whether replies to this client are spliced, if that is worth it.
-    pub(super) fn may_splice(&self, client: &Wire<Stream>) -> bool {
+    pub(super) fn may_splice(&self, client: &Wire<Front>) -> bool {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 

@@ -17,13 +17,14 @@ use longsplice_repair::options;
 
 use super::{
     clock::{Clock, Late},
+    front::Front,
     record::Told,
     request::{Decision, Unread},
     splice::Tunnel,
     wire::Wire,
 };
 use crate::{
-    client::{Client, Hello, Stream},
+    client::{Client, Hello},
     listener::{Carried, Decided, Open, Service, Settings},
     pace::Pace,
 };
@@ -55,7 +56,7 @@ pub(super) struct Session<'a> {
 
 /// Serves a client's requests until its connection ends; `settings` are those of its first request, later ones have those of
 /// their time.
-pub async fn serve(client: Client, settings: &Arc<Settings>, open: Open) {
+pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
     let is_told = AtomicBool::new(false);
     let mut session = Session {
         settings: Arc::clone(settings),
@@ -125,14 +126,18 @@ fn limits(max_head: usize) -> Limits {
 }
 
 impl Session<'_> {
-    async fn serve_all(&mut self, mut client: Wire<Stream>) {
+    async fn serve_all(&mut self, mut client: Wire<Front>) {
         while let Some(next) = self.serve_one(client).await {
             client = next;
         }
     }
 
     /// Serves the next request; the connection, if another one may follow.
-    async fn serve_one(&mut self, mut client: Wire<Stream>) -> Option<Wire<Stream>> {
+    async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
+        // (One that is lost cannot be read.)
+        if self.requests > 0 {
+            let _ = client.stream.make_known();
+        }
         let read = self.read_head(&mut client).await;
         self.requests += 1;
         let scanned = match read {
@@ -178,11 +183,13 @@ impl Session<'_> {
 }
 
 /// Whether a close resets the connection; where that cannot be set, it is gone.
-pub(super) fn reset_on_close(client: &Wire<Stream>, on: bool) {
-    let _ = options::set_reset_on_close(client.stream.socket(), on);
+pub(super) fn reset_on_close(client: &Wire<Front>, on: bool) {
+    if let Some(socket) = client.stream.socket() {
+        let _ = options::set_reset_on_close(socket, on);
+    }
 }
 
 /// Closes so that nobody takes what was sent for whole.
-pub(super) fn reset(client: Wire<Stream>) {
+pub(super) fn reset(client: Wire<Front>) {
     reset_on_close(&client, true);
 }

@@ -10,6 +10,7 @@ use tokio_rustls::server::TlsStream;
 use super::{
     body::{Passage, Unseen},
     clock::Late,
+    front::Front,
     server::AtServer,
     session::{Session, reset},
     wire::Wire,
@@ -34,9 +35,9 @@ pub(super) enum Tunnel {
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Carried {
     /// It has passed.
-    Whole(Wire<Stream>, AtServer),
+    Whole(Wire<Front>, AtServer),
     /// It broke off, in this way.
-    Cut(Wire<Stream>, End),
+    Cut(Wire<Front>, End),
     /// Both connections are gone.
     Over(End),
 }
@@ -45,7 +46,7 @@ impl Session<'_> {
     /// Passes the rest of a reply, long parts by the engine.
     pub(super) async fn carry(
         &mut self,
-        client: Wire<Stream>,
+        client: Wire<Front>,
         at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -56,7 +57,7 @@ impl Session<'_> {
 
     async fn carry_on(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         mut at: AtServer,
         download: &mut Passage,
     ) -> Carried {
@@ -105,19 +106,23 @@ impl Session<'_> {
     /// Lets the engine carry what need not be seen; both connections, and why they came back.
     async fn splice(
         &mut self,
-        client: Wire<Stream>,
+        client: Wire<Front>,
         mut at: AtServer,
         download: &mut Passage,
-    ) -> Result<(Wire<Stream>, AtServer, Trap), Carried> {
+    ) -> Result<(Wire<Front>, AtServer, Trap), Carried> {
         let listener = Arc::clone(&self.settings.listener);
         let buffer = client.buffer;
-        let stream = match client.stream.into_plain() {
-            Ok(stream) => stream,
-            Err(stream) => return Ok((Wire { stream, buffer }, at, Trap::Asked)),
+        let stream = match client.stream.into_known().map(Stream::into_plain) {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(tls)) => {
+                let stream = Front::Known(tls);
+                return Ok((Wire { stream, buffer }, at, Trap::Asked));
+            }
+            Err(_) => return Err(Carried::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
             // Both ends of it have closed: what it received is still to be read.
-            let stream = Stream::Plain(stream);
+            let stream = Front::Known(Stream::Plain(stream));
             return Ok((Wire { stream, buffer }, at, Trap::Asked));
         }
         // Nobody else could read the next request, nor where the chunks end; the client does see that.
@@ -158,7 +163,7 @@ impl Session<'_> {
         let Returned {
             client, server, why, ..
         } = returned;
-        let stream = Stream::Plain(client);
+        let stream = Front::Known(Stream::Plain(client));
         let client = Wire { stream, buffer };
         at.wire.stream = server;
         match (download.went_by(passed), why) {
@@ -181,7 +186,7 @@ impl Session<'_> {
     /// Passes the head of a 101 on, and what stands behind it and the request; what follows is not ours to read.
     pub(super) async fn tunnel(
         &mut self,
-        mut client: Wire<Stream>,
+        mut client: Wire<Front>,
         mut at: AtServer,
         head: &[u8],
         length: usize,
@@ -203,10 +208,13 @@ impl Session<'_> {
             self.over(End::ClientClosed);
             return reset(client);
         }
+        let Ok(stream) = client.stream.into_known() else {
+            return self.over(End::ClientClosed);
+        };
         let tenure = at.tenure;
         // What follows may be long, and nobody knows how long.
         let _ = set_receive_growth(&at.wire.stream, true);
-        self.tunnel = Some(match client.stream {
+        self.tunnel = Some(match stream {
             Stream::Plain(socket) => {
                 let pair = Pair::new(socket, at.wire.stream)
                     .with_splice(listener.splice)

@@ -1,14 +1,18 @@
 //! The accept loop: what to do when the system has nothing to give, and when there are enough connections.
 
-use std::{io, mem, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io, mem,
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::watch,
     time::{self, Instant},
 };
 
-use super::{Service, connection};
+use super::{Service, acceptor::Acceptor, connection};
 use crate::config::OnFull;
 
 /// Another process may free what is missing, of which nobody tells us.
@@ -23,7 +27,7 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 /// Accepts, and has each connection served by the listener that `service` shows, until `stopping` turns true; or until nobody can
 /// change `service` any more: then those that have come by that time are still served.
 pub(super) async fn accept(
-    listener: Arc<TcpListener>,
+    listener: Arc<Acceptor>,
     service: watch::Receiver<Arc<Service>>,
     mut stopping: watch::Receiver<bool>,
 ) {
@@ -33,7 +37,7 @@ pub(super) async fn accept(
     }
 }
 
-async fn accept_until_closed(listener: &TcpListener, mut service: watch::Receiver<Arc<Service>>) {
+async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<Arc<Service>>) {
     let mut admission = Admission {
         service: Arc::clone(&service.borrow_and_update()),
         full: false,

@@ -3,12 +3,9 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use longsplice_engine::intercept::make_transparent;
-use tokio::{
-    net::{TcpListener, TcpSocket},
-    time::timeout,
-};
+use tokio::{net::TcpSocket, time::timeout};
 
-use super::Service;
+use super::{Service, acceptor::Acceptor};
 
 /// How many connections may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
@@ -28,7 +25,7 @@ pub struct Bound {
 pub struct Listening {
     pub(super) configured: SocketAddr,
     pub(super) address: SocketAddr,
-    pub(super) listener: TcpListener,
+    pub(super) listener: Acceptor,
 }
 
 /// Why an address could not be listened on.
@@ -99,6 +96,7 @@ impl Bound {
         } = self;
         let listener = socket
             .listen(BACKLOG)
+            .and_then(Acceptor::new)
             .map_err(|source| BindError { address, source })?;
         Ok(Listening {
             configured,
@@ -121,7 +119,7 @@ impl Listening {
 }
 
 /// Unprepared, its connections are still served; they may not fit for splicing.
-pub(super) async fn prepare(listener: &TcpListener, address: SocketAddr, service: &Service) {
+pub(super) async fn prepare(listener: &Acceptor, address: SocketAddr, service: &Service) {
     let Ok(target) = timeout(PATIENCE, service.likely_target(address)).await else {
         return tracing::warn!(
             listener = service.settings().listener.name, %address,

@@ -1,19 +1,22 @@
 //! One connection, from accept to its protocol.
 
 use std::{
-    net::SocketAddr,
+    io,
+    net::{SocketAddr, TcpStream},
+    os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use tokio::{net::TcpStream, sync::OwnedSemaphorePermit};
+use socket2::SockRef;
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Open, Service, forward, slots::Slot};
+use super::{Open, Service, Settings, forward, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Unfit},
     config::Protocol,
-    http,
+    http::{self, Front},
 };
 
 /// What a connection's task may take in memory, in bytes. Each has one, idle ones too: what is large and rare is boxed.
@@ -47,9 +50,9 @@ pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service
 }
 
 /// Resets the connection: its client learns at once that nobody serves it.
-pub(super) fn refuse(client: TcpStream, service: &Service, record: AccessRecord, reason: &str) {
+pub(super) fn refuse(client: impl AsFd, service: &Service, record: AccessRecord, reason: &str) {
     // If this fails, the client sees an orderly end instead, which still is one.
-    let _ = client.set_zero_linger();
+    let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
     drop(client);
     refused(service, record, reason);
 }
@@ -65,26 +68,55 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     let began = Instant::now();
     let service = Arc::clone(open.service());
     let settings = service.settings();
-    let name = settings.listener.name.as_str();
+    let listener = &settings.listener;
+    // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
+    if listener.protocol == Protocol::Http
+        && settings.terminator.is_none()
+        && listener.accept_proxy.is_empty()
+    {
+        service.splicer().note_accepted();
+        return match fresh(stream, peer) {
+            Ok(client) => Box::pin(http::serve(client, &settings, open)).await,
+            Err(error) => gone(&listener.name, peer, &error),
+        };
+    }
+    let client = match Box::pin(accepted(stream, peer, &service, &settings)).await {
+        Ok(client) => client,
+        Err(Unfit::Gone(error)) => return gone(&listener.name, peer, &error),
+        Err(reason) => {
+            let record = AccessRecord::new(&listener.name, peer).ended(began, End::BadRequest);
+            return refused(&service, record, &reason.to_string());
+        }
+    };
+    match listener.protocol {
+        Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
+        Protocol::Http => Box::pin(http::serve(client.map(Front::Known), &settings, open)).await,
+    }
+}
+
+/// A connection of which nothing is read before its protocol.
+fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
+    let local = stream.local_addr()?;
+    Ok(Client::between(Front::Fresh(stream), peer, local))
+}
+
+/// A connection once all before its protocol was read.
+async fn accepted(
+    stream: TcpStream,
+    peer: SocketAddr,
+    service: &Service,
+    settings: &Settings,
+) -> Result<Client, Unfit> {
+    let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
     if settings.listener.protocol == Protocol::Http {
         // Its messages say where they end: a socket that closes in order makes none look whole.
         service.splicer().note_accepted();
     } else if let Err(error) = service.splicer().prepare_client(&stream) {
-        tracing::debug!(listener = name, %peer, %error, "the connection could not be prepared");
+        tracing::debug!(listener = settings.listener.name, %peer, %error, "the connection could not be prepared");
     }
-    let client = match Client::accept(stream, peer, &settings).await {
-        Ok(client) => client,
-        Err(Unfit::Gone(error)) => {
-            return tracing::debug!(listener = name, %peer, %error, "it ended before it was served");
-        }
-        Err(reason) => {
-            let record = AccessRecord::new(name, peer).ended(began, End::BadRequest);
-            return refused(&service, record, &reason.to_string());
-        }
-    };
-    match settings.listener.protocol {
-        // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
-        Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
-        Protocol::Http => Box::pin(http::serve(client, &settings, open)).await,
-    }
+    Client::accept(stream, peer, settings).await
+}
+
+fn gone(listener: &str, peer: SocketAddr, error: &io::Error) {
+    tracing::debug!(listener, %peer, %error, "it ended before it was served");
 }

@@ -1,6 +1,7 @@
 //! Listeners: accept, decide, find a server, hand the pair to the engine.
 
 mod accept;
+mod acceptor;
 mod bind;
 mod connection;
 mod counts;

@@ -3,16 +3,16 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use longsplice_engine::intercept::make_transparent;
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle};
 
-use super::{Listening, Service, accept};
+use super::{Listening, Service, accept, acceptor::Acceptor};
 
 /// A socket that accepts.
 #[derive(Debug)]
 pub struct Socket {
     configured: SocketAddr,
     address: SocketAddr,
-    listener: Arc<TcpListener>,
+    listener: Arc<Acceptor>,
     service: watch::Sender<Arc<Service>>,
     task: JoinHandle<()>,
 }

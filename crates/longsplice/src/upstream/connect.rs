@@ -1,6 +1,6 @@
 //! How leg B is made: from which address, and introduced by a PROXY header or not.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 use longsplice_engine::Splicer;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time};
@@ -14,7 +14,7 @@ pub(super) struct Connector<'a> {
     /// The engine.
     pub(super) splicer: &'a Splicer,
     /// Leg A.
-    pub(super) client: &'a TcpStream,
+    pub(super) client: BorrowedFd<'a>,
     /// Whose address the target sees.
     pub(super) source: SourceAddress,
     /// How long each address may take.

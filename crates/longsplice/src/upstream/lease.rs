@@ -1,6 +1,12 @@
 //! What is asked of an upstream, and what it answers.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::net::TcpStream;
 
@@ -15,7 +21,7 @@ use crate::{client::Client, config::SourceAddress};
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// Leg A.
-    pub client: &'a TcpStream,
+    pub client: BorrowedFd<'a>,
     /// The client's address, by the PROXY header where one was read.
     pub peer: SocketAddr,
     /// Where the client connected to.
@@ -49,7 +55,7 @@ impl<'a> Ask<'a> {
     /// Of a connection, before anything is known of a request.
     pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
         Ask {
-            client: client.stream.socket(),
+            client: client.stream.socket().as_fd(),
             peer: client.peer,
             local: client.local,
             ipv4: client.ipv4,

@@ -175,11 +175,58 @@ async fn a_client_that_has_closed_its_half_gets_its_reply() {
 
 #[tokio::test]
 async fn a_client_that_is_gone_frees_its_server() {
-    let (mut server, _switch, mut client) = connected().await;
-    let mut at_server = ask(&mut server, &mut client).await;
-    set_reset_on_close(&client.0, true).unwrap();
-    drop(client);
-    assert_eq!(at_server.rest().await.0, "");
+    let (mut server, switch, mut client) = connected().await;
+    let at_server = ask(&mut server, &mut client).await;
+    // Of this one the runtime hears only because its server is slow.
+    let eager = switch.eager_client(GET);
+    let mut second = server.next().await;
+    second.until("\r\n\r\n").await;
+    for (client, mut at_server) in [(client, at_server), (eager, second)] {
+        set_reset_on_close(&client.0, true).unwrap();
+        drop(client);
+        assert_eq!(at_server.rest().await.0, "");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_need_not_be_waited_for_is_served_as_others_are() {
+    let (mut server, switch, _client) = connected().await;
+    let close = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let upload = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nhalf";
+    for (requests, goes_on) in [
+        (close, false),
+        (GET, true),
+        (&GET.repeat(2), true),
+        (upload, true),
+    ] {
+        let mut client = switch.eager_client(requests);
+        let mut at_server = server.next().await;
+        for _ in 0..requests.matches("HTTP/1.1").count() {
+            at_server.until("\r\n\r\n").await;
+            if requests == upload {
+                at_server.until("half").await;
+            }
+            at_server.send(ok("one")).await;
+            client.until("one").await;
+        }
+        if goes_on {
+            client.send(GET).await;
+            at_server.until("\r\n\r\n").await;
+            at_server.send(ok("two")).await;
+            client.until("two").await;
+        } else {
+            assert_eq!(client.rest().await, (String::new(), true));
+        }
+        // The next one is to have a connection of its own to the server.
+        drop(at_server);
+    }
+    // Half a head, and the rest later.
+    let mut client = switch.eager_client("GET / HT");
+    client.send("TP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut at_server = server.next().await;
+    at_server.until("\r\n\r\n").await;
+    at_server.send(ok(&"x".repeat(300_000))).await;
+    client.until(&"x".repeat(300_000)).await;
 }
 
 #[tokio::test]

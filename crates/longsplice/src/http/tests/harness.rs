@@ -62,6 +62,14 @@ impl Switch {
         }
     }
 
+    /// A client whose request is there before its connection is accepted (in a test's one thread).
+    pub(super) fn eager_client(&self, request: &str) -> Client {
+        let mut socket = std::net::TcpStream::connect(self.socket.address()).unwrap();
+        std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Client(TcpStream::from_std(socket).unwrap())
+    }
+
     pub(super) async fn client(&self) -> Client {
         Client(TcpStream::connect(self.socket.address()).await.unwrap())
     }

@@ -9,6 +9,7 @@ mod reload;
 
 use std::{
     net::SocketAddr,
+    os::fd::AsFd,
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -91,7 +92,7 @@ impl Guest {
 
     fn ask(&self) -> Ask<'_> {
         Ask {
-            client: &self.near,
+            client: self.near.as_fd(),
             peer: self.near.peer_addr().unwrap(),
             local: self.near.local_addr().unwrap(),
             source: SourceAddress::Forwarder,

@@ -1,0 +1,252 @@
+//! A client's connection as a session has it: one that the runtime hears of when it is first waited for.
+//!
+//! Of a request that is there when its connection is accepted, and whose reply the socket takes at once, nothing is waited for
+//! but the server's reply. That its place in epoll(7) is neither made nor removed is worth a twentieth of all that such a
+//! connection costs.
+
+use std::{
+    future::pending,
+    io::{self, IoSlice, Read, Write},
+    mem,
+    net::{Shutdown, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+use super::wire::Readable;
+use crate::client::Stream;
+
+/// What a session reads from and writes to.
+#[derive(Debug)]
+pub enum Front {
+    /// The runtime has not heard of it; it is non-blocking, and nothing stands around it.
+    Fresh(TcpStream),
+    /// It has.
+    Known(Stream),
+    /// It could not take it: the connection is closed.
+    Lost,
+}
+
+impl Front {
+    /// Whether the runtime has not heard of it.
+    pub(super) fn is_fresh(&self) -> bool {
+        matches!(self, Front::Fresh(_))
+    }
+
+    /// Whether its bytes are as they are on the wire.
+    pub(super) fn is_plain(&self) -> bool {
+        match self {
+            Front::Fresh(_) => true,
+            Front::Known(stream) => stream.is_plain(),
+            Front::Lost => false,
+        }
+    }
+
+    /// The socket, if there still is one.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Front::Fresh(socket) => Some(socket.as_fd()),
+            Front::Known(stream) => Some(stream.socket().as_fd()),
+            Front::Lost => None,
+        }
+    }
+
+    /// Tells the runtime of it, if it has not heard of it.
+    ///
+    /// # Errors
+    /// It cannot take it: the connection is lost.
+    pub(super) fn make_known(&mut self) -> io::Result<&mut Stream> {
+        *self = match mem::replace(self, Front::Lost) {
+            Front::Fresh(socket) => Front::Known(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
+            other => other,
+        };
+        match self {
+            Front::Known(stream) => Ok(stream),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Itself as the runtime knows it.
+    ///
+    /// # Errors
+    /// Those of [`Front::make_known`].
+    pub(super) fn into_known(mut self) -> io::Result<Stream> {
+        self.make_known()?;
+        match self {
+            Front::Known(stream) => Ok(stream),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Returns when the connection is broken, which of a fresh one nobody hears. Cancel-safe.
+    pub(super) async fn broken(&self) {
+        match self {
+            Front::Known(stream) => drop(stream.socket().ready(Interest::ERROR).await),
+            Front::Fresh(_) | Front::Lost => pending().await,
+        }
+    }
+
+    /// What can be done with a fresh one at once; `None`: it is known, by now at least.
+    fn at_once<T>(
+        &mut self,
+        io: impl FnOnce(&mut TcpStream) -> io::Result<T>,
+    ) -> io::Result<Result<T, Pin<&mut Stream>>> {
+        if let Front::Fresh(socket) = self {
+            match io(socket) {
+                Err(error) if is_later(&error) => {}
+                done => return done.map(Ok),
+            }
+        }
+        self.make_known().map(|stream| Err(Pin::new(stream)))
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+impl Readable for Front {
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Front::Known(stream) => stream.poll_readable(cx),
+            // A read tells.
+            Front::Fresh(_) | Front::Lost => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncRead for Front {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self
+            .get_mut()
+            .at_once(|socket| socket.read(buf.initialize_unfilled()))?
+        {
+            Ok(n) => {
+                buf.advance(n);
+                Poll::Ready(Ok(()))
+            }
+            Err(stream) => stream.poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Front {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut().at_once(|socket| socket.write(buf))? {
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(stream) => stream.poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut().at_once(|socket| socket.write_vectored(pieces))? {
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(stream) => stream.poll_write_vectored(cx, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Front::Known(stream) => stream.is_write_vectored(),
+            Front::Fresh(_) | Front::Lost => true,
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Front::Known(stream) => Pin::new(stream).poll_flush(cx),
+            Front::Fresh(_) | Front::Lost => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self
+            .get_mut()
+            .at_once(|socket| socket.shutdown(Shutdown::Write))?
+        {
+            Ok(()) => Poll::Ready(Ok(())),
+            Err(stream) => stream.poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn pair() -> (Front, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let near = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        (Front::Fresh(near), far)
+    }
+
+    #[tokio::test]
+    async fn what_need_not_wait_stays_unheard_of() {
+        let (mut front, mut far) = pair();
+        far.write_all(b"request").unwrap();
+        let mut got = [0; 7];
+        front.read_exact(&mut got).await.unwrap();
+        assert_eq!(&got, b"request");
+        let pieces = [IoSlice::new(b"re"), IoSlice::new(b"ply")];
+        assert_eq!(front.write_vectored(&pieces).await.unwrap(), 5);
+        front.write_all(b".").await.unwrap();
+        front.shutdown().await.unwrap();
+        assert!(front.is_fresh() && front.is_plain() && front.socket().is_some());
+        let mut reply = String::new();
+        far.read_to_string(&mut reply).unwrap();
+        assert_eq!(reply, "reply.");
+    }
+
+    #[tokio::test]
+    async fn a_wait_makes_it_known_and_loses_nothing() {
+        let (mut front, mut far) = pair();
+        let mut got = [0; 4];
+        {
+            let mut read = std::pin::pin!(front.read_exact(&mut got));
+            tokio::select! {
+                biased;
+                _ = &mut read => panic!("nothing came"),
+                () = tokio::task::yield_now() => {}
+            }
+            far.write_all(b"late").unwrap();
+            read.await.unwrap();
+        }
+        assert_eq!(&got, b"late");
+        assert!(!front.is_fresh());
+        // More than both sockets hold: what did not fit waits.
+        let (mut front, mut far) = pair();
+        let much: Vec<u8> = (0..32 << 20_u32).map(|i| (i % 251) as u8).collect();
+        {
+            let mut write = std::pin::pin!(front.write_all(&much));
+            tokio::select! {
+                biased;
+                _ = &mut write => panic!("nobody has read"),
+                () = tokio::task::yield_now() => {}
+            }
+            let reader = tokio::task::spawn_blocking(move || {
+                let mut read = vec![0; 32 << 20];
+                far.read_exact(&mut read).unwrap();
+                read
+            });
+            write.await.unwrap();
+            assert!(reader.await.unwrap() == much);
+        }
+        assert!(!front.is_fresh());
+    }
+}
