@@ -110,14 +110,19 @@ fn catch_signals() -> Result<(), Error> {
 /// A process id that was given to a new process hides leftovers until that one ends too.
 ///
 /// # Errors
-/// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed.
+/// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed; the others are by then.
 pub fn sweep(prefix: &str) -> Result<usize, Error> {
-    let mut swept = 0;
+    let (mut swept, mut failed) = (0, None);
     for name in netns::names()? {
-        if name.starts_with(prefix) && netns::is_left_over(&name) {
-            netns::destroy(&name)?;
-            swept += 1;
+        if !name.starts_with(prefix) || !netns::is_left_over(&name) {
+            continue;
+        }
+        match netns::destroy(&name) {
+            Ok(()) => swept += 1,
+            // Somebody else sweeps, too.
+            Err(_) if !netns::names()?.contains(&name) => {}
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Ok(swept)
+    failed.map_or(Ok(swept), Err)
 }

@@ -130,6 +130,24 @@ fn leftovers_of_the_dead_are_swept_and_those_of_the_living_are_not() {
 }
 
 #[test]
+fn several_may_sweep_at_once() {
+    let left: Vec<_> = (0..8).map(|i| format!("lab-broom-99999998-{i}")).collect();
+    for name in &left {
+        let added = Command::new("ip").args(["netns", "add", name]).status();
+        assert!(added.unwrap().success());
+    }
+    let swept: usize = thread::scope(|scope| {
+        let sweepers: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| cleanup::sweep("lab-broom")))
+            .collect();
+        let swept = sweepers.into_iter().map(|one| one.join().unwrap().unwrap());
+        swept.sum()
+    });
+    assert_eq!(swept, left.len());
+    assert!(!left.iter().any(|name| exists(name)));
+}
+
+#[test]
 fn many_at_once() {
     thread::scope(|scope| {
         for _ in 0..8 {
