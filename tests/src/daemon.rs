@@ -335,6 +335,9 @@ impl Drop for Daemon {
         drop(self.process.take());
         if !self.guest {
             remove_pins(&self.pins());
+            // One that was killed leaves it. (The daemon takes a lock that has lost its name for none.)
+            let lock = format!("{}.lock", self.instance);
+            let _ = fs::remove_file(Path::new("/run/longsplice").join(lock));
         }
     }
 }
