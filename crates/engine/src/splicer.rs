@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    os::fd::AsFd,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -12,7 +13,7 @@ use std::{
 use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
 use longsplice_dataplane::{Dataplane, Error as PlaneError, Options};
 use longsplice_repair::options;
-use tokio::{net::TcpStream, sync::watch, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     adopt,
@@ -236,7 +237,7 @@ impl Splicer {
     ///
     /// # Errors
     /// The socket is not a TCP socket, or not connected any more.
-    pub fn prepare_client(&self, client: &TcpStream) -> io::Result<()> {
+    pub fn prepare_client(&self, client: impl AsFd) -> io::Result<()> {
         self.inner.stats.accepted.add(1);
         Ok(options::set_reset_on_close(client, true)?)
     }

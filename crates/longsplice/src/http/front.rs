@@ -59,13 +59,12 @@ impl Front {
     /// # Errors
     /// It cannot take it: the connection is lost.
     pub(super) fn make_known(&mut self) -> io::Result<&mut Stream> {
-        *self = match mem::replace(self, Front::Lost) {
-            Front::Fresh(socket) => Front::Known(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
-            other => other,
-        };
+        if self.is_fresh() {
+            *self = Front::Known(mem::replace(self, Front::Lost).into_known()?);
+        }
         match self {
             Front::Known(stream) => Ok(stream),
-            _ => Err(io::ErrorKind::NotConnected.into()),
+            Front::Fresh(_) | Front::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -73,11 +72,11 @@ impl Front {
     ///
     /// # Errors
     /// Those of [`Front::make_known`].
-    pub(super) fn into_known(mut self) -> io::Result<Stream> {
-        self.make_known()?;
+    pub(super) fn into_known(self) -> io::Result<Stream> {
         match self {
+            Front::Fresh(socket) => Ok(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
             Front::Known(stream) => Ok(stream),
-            _ => Err(io::ErrorKind::NotConnected.into()),
+            Front::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
@@ -89,7 +88,7 @@ impl Front {
         }
     }
 
-    /// What can be done with a fresh one at once; `None`: it is known, by now at least.
+    /// What is done with a fresh one at once; or the stream that is to do it, which the runtime knows by now.
     fn at_once<T>(
         &mut self,
         io: impl FnOnce(&mut TcpStream) -> io::Result<T>,

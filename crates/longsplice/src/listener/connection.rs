@@ -5,10 +5,10 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use socket2::SockRef;
+use longsplice_repair::options;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Open, Service, Settings, forward, slots::Slot};
@@ -52,7 +52,7 @@ pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service
 /// Resets the connection: its client learns at once that nobody serves it.
 pub(super) fn refuse(client: impl AsFd, service: &Service, record: AccessRecord, reason: &str) {
     // If this fails, the client sees an orderly end instead, which still is one.
-    let _ = SockRef::from(&client).set_linger(Some(Duration::ZERO));
+    let _ = options::set_reset_on_close(&client, true);
     drop(client);
     refused(service, record, reason);
 }
@@ -69,18 +69,21 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     let service = Arc::clone(open.service());
     let settings = service.settings();
     let listener = &settings.listener;
-    // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
-    if listener.protocol == Protocol::Http
-        && settings.terminator.is_none()
-        && listener.accept_proxy.is_empty()
-    {
+    let is_http = listener.protocol == Protocol::Http;
+    if is_http {
+        // Its messages say where they end: a socket that closes in order makes none look whole.
         service.splicer().note_accepted();
+    } else if let Err(error) = service.splicer().prepare_client(&stream) {
+        tracing::debug!(listener = listener.name, %peer, %error, "the connection could not be prepared");
+    }
+    // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
+    if is_http && settings.terminator.is_none() && listener.accept_proxy.is_empty() {
         return match fresh(stream, peer) {
             Ok(client) => Box::pin(http::serve(client, &settings, open)).await,
             Err(error) => gone(&listener.name, peer, &error),
         };
     }
-    let client = match Box::pin(accepted(stream, peer, &service, &settings)).await {
+    let client = match accepted(stream, peer, &settings).await {
         Ok(client) => client,
         Err(Unfit::Gone(error)) => return gone(&listener.name, peer, &error),
         Err(reason) => {
@@ -101,19 +104,8 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
 }
 
 /// A connection once all before its protocol was read.
-async fn accepted(
-    stream: TcpStream,
-    peer: SocketAddr,
-    service: &Service,
-    settings: &Settings,
-) -> Result<Client, Unfit> {
+async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
     let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
-    if settings.listener.protocol == Protocol::Http {
-        // Its messages say where they end: a socket that closes in order makes none look whole.
-        service.splicer().note_accepted();
-    } else if let Err(error) = service.splicer().prepare_client(&stream) {
-        tracing::debug!(listener = settings.listener.name, %peer, %error, "the connection could not be prepared");
-    }
     Client::accept(stream, peer, settings).await
 }
 
