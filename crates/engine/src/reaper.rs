@@ -9,6 +9,7 @@ use std::{
 
 use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Limits, Reaped, Verdict, verdict};
 use longsplice_dataplane::{Dataplane, Direction};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep};
 
 use crate::{ends::FlowEnd, splicer::Inner, stats::End};
@@ -16,7 +17,7 @@ use crate::{ends::FlowEnd, splicer::Inner, stats::End};
 /// How often records are looked at, where there are few.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The walk over the records may take this share of one CPU.
+/// The walk over the records may take one part in so many of a CPU. What is removed on it goes only once, and is not counted.
 const SHARE: u32 = 50;
 
 /// How long a slot is kept after its flow was detached.
@@ -48,14 +49,13 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
             sleep(period).await;
             let Some(splicer) = weak.upgrade() else { return };
             let done = splicer.aside(move |splicer, plane| {
-                let started = Instant::now();
-                round(splicer, plane);
+                let walked = round(splicer, plane);
                 memory.release(splicer.stats.detached.get());
-                (started.elapsed(), memory)
+                (walked, memory)
             });
-            let Some((took, later)) = done.await else { return };
+            let Some((walked, later)) = done.await else { return };
             memory = later;
-            period = PERIOD.max(took * SHARE);
+            period = PERIOD.max(walked * SHARE);
         }
     });
 }
@@ -108,15 +108,23 @@ fn chores(splicer: &Inner, plane: &Dataplane) {
     left.into_iter().for_each(|one| splicer.settle_later(one));
 }
 
-fn round(splicer: &Inner, plane: &Dataplane) {
+/// What is done once in a period; how long it computed to walk over the records.
+fn round(splicer: &Inner, plane: &Dataplane) -> Duration {
     if let Err(error) = plane.keep_lo_forwarding() {
         tracing::warn!(%error, "route look-ups may fail");
     }
     splicer.fast_path.look_again(plane, splicer.config.xdp_mode);
     splicer.memory_low.store(memory_is_low(), Ordering::Relaxed);
-    if let Err(error) = reap(splicer, plane) {
+    reap(splicer, plane).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot look at the flows");
-    }
+        Duration::ZERO
+    })
+}
+
+/// How long this thread has computed: on a busy host much less than has passed.
+fn computed() -> Duration {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
 }
 
 /// Frees the slots of flows that were detached at least `age` ago.
@@ -150,7 +158,9 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Dire
     Ok(flows)
 }
 
-fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
+/// Removes the records of what has ended; how long it computed to find them.
+fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<Duration> {
+    let started = computed();
     let limits = Limits {
         linger: splicer.config.linger,
         idle_timeout: splicer.config.idle_timeout,
@@ -174,6 +184,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         }
     })?;
     walk.end();
+    let walked = computed().saturating_sub(started);
     for flow in due {
         if splicer.upkeep.is_ending() {
             break;
@@ -206,7 +217,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<()> {
         );
     }
     plane.set_record_count(records);
-    Ok(())
+    Ok(walked)
 }
 
 /// What the records say about the end of their flow.
