@@ -157,7 +157,7 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 		return deliver_bare(skb, b, s, mapping_of_leg(x));
 	if (acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
-	if (acks_too_little(&x->rec, s))
+	if (acks_too_little(&x->rec, &o->rec, s))
 		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
 	/* A reset has no say but that: its numbers are checked by nobody. */
 	s->in_place = !resets && !before(s->end, x->tx_ack);
@@ -245,7 +245,7 @@ static __always_inline int is_plausible(const struct walk *w, struct segment *s,
 	}
 	x = &w->slot->leg[w->side & 1];
 	o = &w->slot->leg[!(w->side & 1)];
-	return fits_window(x, s) && !acks_unsent(x, o, s) && !acks_too_little(&x->rec, s);
+	return fits_window(x, s) && !acks_unsent(x, o, s) && !acks_too_little(&x->rec, &o->rec, s);
 }
 
 /* Whom the packets of a flow concern now: enum ls_mode, with TRACK for a leg alone and FINAL for a flow

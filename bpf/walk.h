@@ -113,8 +113,8 @@ static __noinline int judge_by_both(const struct walk *w, struct segment *s)
  * guess, and needs no look at the direction back. */
 static __always_inline int judge(const struct walk *w, struct segment *s)
 {
-	if (s->seq != w->rec->rx_end || s->flags & (TCP_SYN | TCP_RST) || acks_too_little(w->rec, s) ||
-	    after(s->ack, w->rec->rx_ack + (1 << 30)))
+	if (s->seq != w->rec->rx_end || (s->flags & (TCP_ACK | TCP_SYN | TCP_RST)) != TCP_ACK ||
+	    is_long_known(w->rec, s->ack) || after(s->ack, w->rec->rx_ack + (1 << 30)))
 		return judge_by_both(w, s);
 	s->in_place = 1;
 	return 0;

@@ -218,7 +218,7 @@ impl Passage {
             return flow.judge(self.side, self.slotted, &s, self.challenge) == Ok(true);
         }
         let (x, o) = flow.legs(self.side);
-        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_little(&x.rec, &s)
+        fits_window(x, s.end()) && !acks_unsent(x, o, &s) && !acks_too_little(&x.rec, &o.rec, &s)
     }
 
     fn wake(&mut self, flow: &mut Flow, mut wake: Wake) -> Next {

@@ -36,7 +36,7 @@ impl Passage {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
         // Raised or lowered, its acknowledgement would become good.
-        if acks_too_little(&x.rec, &s) {
+        if acks_too_little(&x.rec, &o.rec, &s) {
             return Next::Done(if mode == Mode::Track {
                 deliver(&s, Mapping::of_leg(x))
             } else {

@@ -28,22 +28,39 @@ const LEAST_LATE: u32 = 65_535;
 /// How far an echo may lie behind the highest TSval that its sender was sent.
 const ECHO_SPAN: u32 = 1 << 24;
 
+/// How far the echo of a late segment may.
+const LATE_SPAN: u32 = 1 << 20;
+
+/// Whether an acknowledgement lies further back than a window.
+fn is_long_known(rec: &Record, ack: Seq) -> bool {
+    let window = rec.rx_edge.raw().wrapping_sub(rec.rx_ack.raw());
+    ack.before((rec.rx_ack - LEAST_LATE).min(rec.rx_ack - window))
+}
+
+/// Whether what is long known comes late, and is no guess: its echo is fresh, and it lies in the largest window that x could
+/// offer.
+fn is_late(rec: &Record, back: &Record, s: &Segment) -> bool {
+    let least = rec.rx_ack - (65_535 << rec.wscale_in);
+    rec.traits & traits::TIMESTAMPS != 0 && echoes(back, s, LATE_SPAN) && !s.ack.before(least)
+}
+
 /// Whether x acknowledges so little that no TCP takes the segment: nothing at all (RFC 9293 section 3.10.7.4), or what
 /// lies further back than a window (RFC 5961 section 5.2). Raised, it would be taken.
-pub(super) fn acks_too_little(rec: &Record, s: &Segment) -> bool {
+pub(super) fn acks_too_little(rec: &Record, back: &Record, s: &Segment) -> bool {
     if !s.has(flag::ACK) {
         return !s.has(flag::SYN | flag::RST);
     }
-    let window = rec.rx_edge.raw().wrapping_sub(rec.rx_ack.raw());
-    let least = (rec.rx_ack - LEAST_LATE).min(rec.rx_ack - window);
-    s.ack.before(least)
+    is_long_known(rec, s.ack) && !is_late(rec, back, s)
+}
+
+/// Whether x echoes one of the last `span` times that it was sent.
+fn echoes(back: &Record, s: &Segment, span: u32) -> bool {
+    s.ts.is_some_and(|ts| !ts.ecr.after(back.ts_high) && !ts.ecr.before(back.ts_high - span))
 }
 
 /// Whether x can have echoed that: once agreed, each segment has the option (RFC 7323 section 3.2).
 fn is_echo(rec: &Record, back: &Record, s: &Segment) -> bool {
-    rec.traits & traits::TIMESTAMPS == 0
-        || s.ts
-            .is_some_and(|ts| !ts.ecr.after(back.ts_high) && !ts.ecr.before(back.ts_high - ECHO_SPAN))
+    rec.traits & traits::TIMESTAMPS == 0 || echoes(back, s, ECHO_SPAN)
 }
 
 /// What a segment of x tells in any mode that has a slot.
@@ -80,7 +97,7 @@ fn judge_by(rec: &Record, back: &Record, offered: Seq, s: &Segment, challenge: b
             Err(Verdict::DropSyn)
         };
     }
-    if acks_too_little(rec, s) || s.ack.after(back.end() + back.seq_off) {
+    if acks_too_little(rec, back, s) || s.ack.after(back.end() + back.seq_off) {
         return Err(Verdict::DropAck);
     }
     // What the far end may have acknowledged since x heard of it.
@@ -150,8 +167,9 @@ impl Flow {
         let Some(rec) = self.record_at(side, slotted).copied() else {
             return Ok(false);
         };
-        let unlikely = acks_too_little(&rec, s) || s.ack.after(rec.rx_ack + (1 << 30));
-        if s.seq == rec.rx_end && !s.has(flag::SYN | flag::RST) && !unlikely {
+        let plain = s.has(flag::ACK) && !s.has(flag::SYN | flag::RST);
+        let unlikely = is_long_known(&rec, s.ack) || s.ack.after(rec.rx_ack + (1 << 30));
+        if s.seq == rec.rx_end && plain && !unlikely {
             return Ok(true);
         }
         let news = s.len > 0 && (s.seq + s.len).after(rec.rx_end);

@@ -171,10 +171,22 @@ impl Both {
         // Often exactly where something is.
         let places = [x.rec.rx_end, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])];
         let seq = random.pick(&places).raw();
-        let acks = [x.rec.rx_ack, x.loc_end, x.loc_acked, Seq::new(a.local[i])];
-        let ack = random.pick(&acks).raw();
+        let acked = x.rec.rx_ack;
+        let late = [
+            acked - 70_000,
+            acked - 300_000,
+            acked - (65_535 << x.rec.wscale_in),
+        ];
+        let acks = [acked, x.loc_end, x.loc_acked, Seq::new(a.local[i])];
+        let ack = match random.once_in(6) {
+            true => random.pick(&late).raw(),
+            false => random.pick(&acks).raw(),
+        };
+        let told = self.machine.slot.leg[1 - i].rec.ts_high;
+        let echoes = [told, told, told + 1, told - (1 << 20), told - ((1 << 20) + 1)];
+        let echo = random.pick(&echoes).raw();
         let base = self.flow.peer_segment(side);
-        self.packet(random, base, seq, ack, a.clock[i], a.clock[1 - i])
+        self.packet(random, base, seq, ack, a.clock[i], echo)
     }
 
     pub(super) fn local_packet(&self, random: &mut Random, side: Side) -> Packet {

@@ -39,6 +39,12 @@ fn see_long_ago(flow: &Flow) {
     }
 }
 
+/// Of `ls_record.traits`.
+const TIMESTAMPS: u8 = 1 << 1;
+
+/// How far back the echo of a late segment may lie.
+const LATE_SPAN: u32 = 1 << 20;
+
 /// Runs a test on fresh flows, dormant and detached, from either side.
 fn each(test: impl Fn(&Flow, Side)) {
     for make in [Flow::dormant, Flow::detached] {
@@ -139,15 +145,22 @@ fn what_acknowledges_nothing_is_dropped() {
 #[test]
 fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
     each(|flow, side| {
-        let window = flow.plan.granted[side.other().index()].max(65_535);
+        let (x, o) = (side.index(), side.other().index());
+        let told = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+        let (fresh, stale) = (told, told.wrapping_sub(LATE_SPAN + 1));
+        let window = flow.plan.granted[o].max(65_535);
+        let largest = 65_535_u32 << flow.plan.scale_in[x];
         for flags in [ACK, ACK | PSH, ACK | FIN, ACK | URG] {
-            for (acked, len) in [
-                (1, 0),
-                (1, 10),
-                (1 << 30, 10),
-                ((window + 1).wrapping_neg(), 0),
-                ((window + 1).wrapping_neg(), 10),
-                (1 << 31, 0),
+            for (acked, len, echo) in [
+                (1_u32, 0, fresh),
+                (1, 10, fresh),
+                (1 << 30, 10, fresh),
+                ((window + 1).wrapping_neg(), 0, stale),
+                ((window + 1).wrapping_neg(), 10, stale),
+                ((window + 1).wrapping_neg(), 10, told.wrapping_add(1)),
+                ((largest + 1).wrapping_neg(), 0, fresh),
+                ((largest + 1).wrapping_neg(), 10, fresh),
+                (1 << 31, 0, fresh),
             ] {
                 for offset in [0, 50, u32::MAX] {
                     // The next byte is nobody's guess: its acknowledgement is the far end's to check.
@@ -156,7 +169,8 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
                     }
                     let packet = Packet {
                         flags,
-                        ..flow.timed(side, 9, flow.later(side, offset, len, acked))
+                        options: usual(flow.plan.clock[x], echo),
+                        ..flow.later(side, offset, len, acked)
                     };
                     is_dropped(flow, side, &packet, "drop_ack");
                 }
@@ -164,6 +178,41 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
         }
         is_noted(flow, side, &flow.later(side, 0, 0, window.wrapping_neg()));
     });
+}
+
+#[test]
+fn what_is_long_known_may_come_late_with_a_fresh_echo() {
+    each(|flow, side| {
+        let (x, o) = (side.index(), side.other().index());
+        let told = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+        let window = flow.plan.granted[o].max(65_535);
+        let largest = 65_535_u32 << flow.plan.scale_in[x];
+        assert!(largest > window, "it could have offered more");
+        for acked in [window + 1, largest] {
+            for echo in [told, told.wrapping_sub(LATE_SPAN)] {
+                // Behind a gap, and next in order.
+                for (offset, len) in [(50, 10), (50, 0), (0, 0)] {
+                    see_long_ago(flow);
+                    let packet = Packet {
+                        options: usual(flow.plan.clock[x], echo),
+                        ..flow.later(side, offset, len, acked.wrapping_neg())
+                    };
+                    is_noted(flow, side, &packet);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn without_timestamps_nothing_comes_late() {
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        flow.edit(|slot| slot.leg.iter_mut().for_each(|leg| leg.rec.traits &= !TIMESTAMPS));
+        let window = flow.plan.granted[side.other().index()].max(65_535);
+        let late = flow.later(side, 0, 10, (window + 1).wrapping_neg());
+        is_dropped(&flow, side, &flow.timed(side, 0, late), "drop_ack");
+    }
 }
 
 #[test]
@@ -207,7 +256,6 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
 
 #[test]
 fn without_timestamps_the_window_has_to_do() {
-    const TIMESTAMPS: u8 = 1 << 1;
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());
         flow.edit(|slot| slot.leg.iter_mut().for_each(|leg| leg.rec.traits &= !TIMESTAMPS));
