@@ -309,6 +309,11 @@ impl Slot {
         field!(self, leg[side.index()].rx_echo).store(tsecr, Ordering::Relaxed);
     }
 
+    /// Notes that the peer of this side may have been sent this TSval.
+    pub fn note_sent(&self, side: Side, tsval: u32) {
+        raise(field!(self, leg[side.other().index()].rec.ts_high), tsval);
+    }
+
     /// Notes that the peer of this side has acknowledged its socket's bytes up to here (of the wire).
     pub fn note_acknowledged(&self, side: Side, ack: u32) {
         raise(field!(self, leg[side.index()].rec.rx_ack), ack);

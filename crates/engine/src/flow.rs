@@ -87,6 +87,7 @@ impl Flow {
             splicer.mapped.forget(leg);
         }
         flow.note_streams(pump);
+        flow.note_clocks(pump);
         Ok(flow)
     }
 

@@ -155,7 +155,7 @@ pub(crate) struct Assessment {
     peeks: [Peek; 2],
     mappings: [Mapping; 2],
     alone: [bool; 2],
-    /// The TSval that was, or would be, sent last.
+    /// No later TSval was sent.
     clocks: [u32; 2],
     /// As of the assessment.
     pub(crate) infos: [TcpInfo; 2],
@@ -199,7 +199,7 @@ pub(crate) fn assess(
             _ => {}
         }
         if info.timestamps() {
-            clocks[side.index()] = options::timestamp_clock(socket).map_err(system)?;
+            clocks[side.index()] = options::latest_timestamp(socket).map_err(system)?;
         }
         let peek = match place(side, legs[side.index()]) {
             Place::Plain => peek,

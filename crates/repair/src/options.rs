@@ -35,6 +35,13 @@ pub fn timestamp_clock(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, TIMESTAMP)?.0)
 }
 
+/// The earliest TSval that no segment exceeds which the socket has sent by now, as far as can be told: up to one more than it
+/// sent, because of bit 0 of [`timestamp_clock`].
+pub fn latest_timestamp(fd: impl AsFd) -> Result<u32, Error> {
+    // Clear, the value is this or one more; set, this or one less.
+    Ok(timestamp_clock(fd)? | 1)
+}
+
 /// The MSS now used for sending, in payload bytes without options; in repair mode, the MSS that the far end announced.
 pub fn max_segment(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, MAXSEG)?.0)

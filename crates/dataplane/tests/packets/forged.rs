@@ -255,6 +255,25 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
 }
 
 #[test]
+fn what_a_socket_sent_unseen_may_be_echoed() {
+    for side in Side::BOTH {
+        let flow = Flow::dormant(Plan::default());
+        let (x, o) = (side.index(), side.other().index());
+        let unseen = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]).wrapping_add(1);
+        let packet = Packet {
+            options: usual(flow.plan.clock[x], unseen),
+            ..flow.later(side, 50, 10, 0)
+        };
+        is_dropped(&flow, side, &packet, "drop_echo");
+        let slot = flow.slot.as_ref().expect("a dormant flow has one");
+        slot.note_sent(side, unseen.wrapping_sub(7));
+        is_dropped(&flow, side, &packet, "drop_echo");
+        slot.note_sent(side, unseen);
+        is_noted(&flow, side, &packet);
+    }
+}
+
+#[test]
 fn without_timestamps_the_window_has_to_do() {
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());

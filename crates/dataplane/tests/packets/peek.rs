@@ -1,12 +1,13 @@
 //! What user space is told of a socket.
 
 use std::{
-    io::{ErrorKind, Read},
+    io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
 use longsplice_dataplane::{Leg, Side};
+use longsplice_repair::options;
 
 use crate::support::{flow::leg, net::Net, plane::Plane};
 
@@ -35,4 +36,28 @@ fn a_connection_that_has_ended_is_not_found() {
     };
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert_eq!(plane.peek_both([leg; 2]).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Registered with an earlier one, a flow would take what is echoed of the latest for a guess.
+#[test]
+fn no_tsval_that_was_sent_is_later_than_what_the_socket_says() {
+    let _net = Net::new();
+    let plane = Plane::open();
+    let address = leg(Side::Client).local;
+    let listener = TcpListener::bind(address).expect("a listener");
+    let mut client = TcpStream::connect(address).expect("a connection");
+    let (mut server, peer) = listener.accept().expect("a connection");
+    let leg = Leg::new(peer, address);
+    let mut later_than_the_clock = 0;
+    let patience = Instant::now() + Duration::from_secs(5);
+    while later_than_the_clock < 10 {
+        assert!(Instant::now() < patience, "the clock alone would do");
+        client.write_all(&[7]).expect("it is written");
+        let clock = options::timestamp_clock(&client).expect("a clock");
+        let latest = options::latest_timestamp(&client).expect("a clock");
+        server.read_exact(&mut [0]).expect("it is read");
+        let heard = plane.peek(leg).expect("a connection").ts_recent;
+        assert!((latest.wrapping_sub(heard) as i32) >= 0, "{heard} after {latest}");
+        later_than_the_clock += u32::from((clock.wrapping_sub(heard) as i32) < 0);
+    }
 }

@@ -56,6 +56,19 @@ impl Flow {
         Ok(peeks.iter().all(|p| !p.out_of_order))
     }
 
+    /// Notes what a socket may have sent after it was asked and before its flow was registered: what its peer echoes of that is
+    /// nobody's guess, and says nothing of what it was told later.
+    pub(crate) fn note_clocks(&self, pump: &Pump) {
+        for side in Side::BOTH {
+            // It was asked a moment ago; if it cannot be now, its connection has ended.
+            if let Ok(latest) = options::latest_timestamp(pump.socket(side))
+                && self.timestamps
+            {
+                self.slot().note_sent(side, latest);
+            }
+        }
+    }
+
     /// Notes what was between the programs and a socket when the flow was registered: in the queue of another processor, in the
     /// socket's backlog. It comes to the socket after everything else was noted, and a socket that is parked without our knowing of
     /// it would wake with it, in the place of what passed meanwhile.
