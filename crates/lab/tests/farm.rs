@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::iter;
 use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
@@ -126,18 +127,18 @@ fn mixed(family: Family) {
         let server = &net.servers[n];
         let server = TrafficServer::start(&server.namespace, (server.addr, 7000).into()).unwrap();
         let spec = TrafficSpec::same(3, ConnectionSpec::both_ways(100_000));
-        let outcome = Traffic::run(&net.client, server.addr(), &spec).unwrap();
-        assert!(outcome.all_ok(), "{outcome}");
-        let connected = outcome
-            .connections
-            .iter()
-            .map(|each| each.connect_us)
-            .min()
-            .unwrap();
-        assert!(
-            (round_trip_us..round_trip_us + 5000).contains(&connected),
-            "{connected}"
-        );
+        let connect = || {
+            let outcome = Traffic::run(&net.client, server.addr(), &spec).unwrap();
+            assert!(outcome.all_ok(), "{outcome}");
+            outcome.connections.iter().map(|each| each.connect_us).min()
+        };
+        // The emulator may be late, and is not each time; early it never is.
+        let mut times = iter::repeat_with(connect).flatten().take(10);
+        let in_time = times.any(|us| {
+            assert!(us >= round_trip_us, "{us} us");
+            us < round_trip_us + 5000
+        });
+        assert!(in_time, "{round_trip_us} us, and always much later");
     }
     let reports = net.link_reports();
     let names: Vec<&str> = reports.iter().map(|link| link.name.as_str()).collect();

@@ -22,13 +22,19 @@ fn fill(from: &TcpStream, to: &TcpStream, len: u32) {
         scope.spawn(|| write(from, &bytes));
         until("all is there", || unread(to).unwrap() == len);
     });
-    let repeated = tcp_info(from).unwrap().total_retrans();
-    println!("{len} bytes promised: {repeated} segments repeated");
+    // A sender that the host stopped repeats some in vain, and hears of that a moment later.
+    until("all but a probe or two to have been repeated in vain", || {
+        tcp_info(from).unwrap().total_lost() <= 3
+    });
+    let info = tcp_info(from).unwrap();
+    let (repeated, lacking) = (info.total_retrans(), info.total_lost());
+    println!("{len} bytes promised: {repeated} segments repeated, {lacking} of them not in vain");
+    // Where nothing was lacking, one has overtaken another on its way between processors.
+    let gaps = tcp_info(to).unwrap().rcv_ooopack();
     assert!(
-        repeated <= 3,
-        "{repeated}: more than a probe for an ACK that is late"
+        lacking == 0 || gaps == Some(0),
+        "{lacking} were lacking, {gaps:?} behind a gap"
     );
-    assert_eq!(tcp_info(to).unwrap().rcv_ooopack(), Some(0), "a gap was left");
     expect(to, &bytes);
 }
 
