@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::{
+    io::{self, ErrorKind},
     net::{SocketAddr, TcpStream},
     os::fd::OwnedFd,
     time::Duration,
 };
 
 use longsplice_repair::close_silently;
-use longsplice_tests::{Bed, Pair, Policy, SOON};
+use longsplice_tests::{Bed, Pair, Policy, SOON, eventually};
 use socket2::{Domain, Socket, Type};
 
 const PORT: u16 = 40_000;
@@ -23,9 +24,16 @@ fn connect(bed: &Bed) -> Pair {
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((bed.net.client_addr, PORT)).into())?;
         socket.connect_timeout(&bed.front().into(), SOON)?;
-        Ok::<_, std::io::Error>(TcpStream::from(socket))
+        Ok::<_, io::Error>(TcpStream::from(socket))
     };
-    Pair::accept(bed.net.client.run(connect).unwrap().unwrap(), &bed.listener)
+    // What another test starts has our sockets, too, until it executes its program: so the last one may be there still.
+    let client = eventually("the port to be free", SOON, || {
+        match bed.net.client.run(connect).unwrap() {
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
+            other => Some(other.unwrap()),
+        }
+    });
+    Pair::accept(client, &bed.listener)
 }
 
 fn after_the_end(policy: Policy<'_>, state: &str) {
