@@ -11,16 +11,21 @@ use longsplice_repair::options;
 
 use crate::support::{flow::leg, net::Net, plane::Plane};
 
+/// A listener, its client, the socket that this one is connected to, and the leg of that one.
+fn connected() -> (TcpListener, TcpStream, TcpStream, Leg) {
+    let address = leg(Side::Client).local;
+    let listener = TcpListener::bind(address).expect("a listener");
+    let client = TcpStream::connect(address).expect("a connection");
+    let (socket, peer) = listener.accept().expect("a connection");
+    (listener, client, socket, Leg::new(peer, address))
+}
+
 /// The listener at its port would be found instead, all of whose numbers are zero.
 #[test]
 fn a_connection_that_has_ended_is_not_found() {
     let _net = Net::new();
     let plane = Plane::open();
-    let address = leg(Side::Client).local;
-    let listener = TcpListener::bind(address).expect("a listener");
-    let client = TcpStream::connect(address).expect("a connection");
-    let (mut socket, peer) = listener.accept().expect("a connection");
-    let leg = Leg::new(peer, address);
+    let (_listener, client, mut socket, leg) = connected();
     let before = plane.peek(leg).expect("a connection");
     // Who closes last leaves nothing behind.
     drop(client);
@@ -43,11 +48,7 @@ fn a_connection_that_has_ended_is_not_found() {
 fn no_tsval_that_was_sent_is_later_than_what_the_socket_says() {
     let _net = Net::new();
     let plane = Plane::open();
-    let address = leg(Side::Client).local;
-    let listener = TcpListener::bind(address).expect("a listener");
-    let mut client = TcpStream::connect(address).expect("a connection");
-    let (mut server, peer) = listener.accept().expect("a connection");
-    let leg = Leg::new(peer, address);
+    let (_listener, mut client, mut server, leg) = connected();
     let mut later_than_the_clock = 0;
     let patience = Instant::now() + Duration::from_secs(5);
     while later_than_the_clock < 10 {

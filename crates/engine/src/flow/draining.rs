@@ -59,11 +59,12 @@ impl Flow {
     /// Notes what a socket may have sent after it was asked and before its flow was registered: what its peer echoes of that is
     /// nobody's guess, and says nothing of what it was told later.
     pub(crate) fn note_clocks(&self, pump: &Pump) {
+        if !self.timestamps {
+            return;
+        }
         for side in Side::BOTH {
             // It was asked a moment ago; if it cannot be now, its connection has ended.
-            if let Ok(latest) = options::latest_timestamp(pump.socket(side))
-                && self.timestamps
-            {
+            if let Ok(latest) = options::latest_timestamp(pump.socket(side)) {
                 self.slot().note_sent(side, latest);
             }
         }
