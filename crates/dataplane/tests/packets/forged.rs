@@ -39,11 +39,16 @@ fn see_long_ago(flow: &Flow) {
     }
 }
 
-/// Of `ls_record.traits`.
-const TIMESTAMPS: u8 = 1 << 1;
-
 /// How far back the echo of a late segment may lie.
 const LATE_SPAN: u32 = 1 << 20;
+
+/// A dormant flow whose legs have agreed on no timestamps.
+fn without_timestamps() -> Flow {
+    const TIMESTAMPS: u8 = 1 << 1;
+    let flow = Flow::dormant(Plan::default());
+    flow.edit(|slot| slot.leg.iter_mut().for_each(|leg| leg.rec.traits &= !TIMESTAMPS));
+    flow
+}
 
 /// Runs a test on fresh flows, dormant and detached, from either side.
 fn each(test: impl Fn(&Flow, Side)) {
@@ -146,7 +151,7 @@ fn what_acknowledges_nothing_is_dropped() {
 fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
     each(|flow, side| {
         let (x, o) = (side.index(), side.other().index());
-        let told = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+        let told = flow.told(side);
         let (fresh, stale) = (told, told.wrapping_sub(LATE_SPAN + 1));
         let window = flow.plan.granted[o].max(65_535);
         let largest = 65_535_u32 << flow.plan.scale_in[x];
@@ -184,7 +189,7 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
 fn what_is_long_known_may_come_late_with_a_fresh_echo() {
     each(|flow, side| {
         let (x, o) = (side.index(), side.other().index());
-        let told = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+        let told = flow.told(side);
         let window = flow.plan.granted[o].max(65_535);
         let largest = 65_535_u32 << flow.plan.scale_in[x];
         assert!(largest > window, "it could have offered more");
@@ -207,8 +212,7 @@ fn what_is_long_known_may_come_late_with_a_fresh_echo() {
 #[test]
 fn without_timestamps_nothing_comes_late() {
     for side in Side::BOTH {
-        let flow = Flow::dormant(Plan::default());
-        flow.edit(|slot| slot.leg.iter_mut().for_each(|leg| leg.rec.traits &= !TIMESTAMPS));
+        let flow = without_timestamps();
         let window = flow.plan.granted[side.other().index()].max(65_535);
         let late = flow.later(side, 0, 10, (window + 1).wrapping_neg());
         is_dropped(&flow, side, &flow.timed(side, 0, late), "drop_ack");
@@ -219,8 +223,8 @@ fn without_timestamps_nothing_comes_late() {
 fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
     const SPAN: u32 = 1 << 24;
     each(|flow, side| {
-        let (x, o) = (side.index(), side.other().index());
-        let told = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+        let x = side.index();
+        let told = flow.told(side);
         let now = flow.plan.clock[x];
         let with = |offset, len, flags, options| Packet {
             flags,
@@ -258,8 +262,8 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
 fn what_a_socket_sent_unseen_may_be_echoed() {
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());
-        let (x, o) = (side.index(), side.other().index());
-        let unseen = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]).wrapping_add(1);
+        let x = side.index();
+        let unseen = flow.told(side).wrapping_add(1);
         let packet = Packet {
             options: usual(flow.plan.clock[x], unseen),
             ..flow.later(side, 50, 10, 0)
@@ -276,8 +280,7 @@ fn what_a_socket_sent_unseen_may_be_echoed() {
 #[test]
 fn without_timestamps_the_window_has_to_do() {
     for side in Side::BOTH {
-        let flow = Flow::dormant(Plan::default());
-        flow.edit(|slot| slot.leg.iter_mut().for_each(|leg| leg.rec.traits &= !TIMESTAMPS));
+        let flow = without_timestamps();
         is_noted(&flow, side, &flow.later(side, 1000, 10, 0));
     }
 }

@@ -66,14 +66,17 @@ impl Flow {
 
     /// Gives a packet of a peer the timestamps of so many ticks later.
     pub fn timed(&self, side: Side, later: u32, packet: Packet) -> Packet {
-        let (x, o) = (side.index(), side.other().index());
-        let clock = self.plan.clock[x].wrapping_add(later);
-        // What it was sent last.
-        let echo = self.plan.clock[o].wrapping_add(self.plan.ts[o]);
+        let clock = self.plan.clock[side.index()].wrapping_add(later);
         Packet {
-            options: usual(clock, echo),
+            options: usual(clock, self.told(side)),
             ..packet
         }
+    }
+
+    /// The highest TSval that a peer was sent.
+    pub fn told(&self, side: Side) -> u32 {
+        let o = side.other().index();
+        self.plan.clock[o].wrapping_add(self.plan.ts[o])
     }
 
     /// In FINAL: the peers send what is said.

@@ -234,14 +234,12 @@ fn a_conversation_is_as_at_tc() {
             ];
             let frame = |(n, (side, at, len, acked)): (usize, (Side, u32, usize, u32))| {
                 let base = flow.peer_segment(side);
-                let (x, o) = (side.index(), side.other().index());
-                // What it was sent last.
-                let echo = flow.plan.clock[o].wrapping_add(flow.plan.ts[o]);
+                let clock = flow.plan.clock[side.index()] + n as u32;
                 let packet = Packet {
                     seq: base.seq.wrapping_add(at),
                     ack: base.ack.wrapping_add(acked),
                     payload: pattern(len),
-                    options: usual(flow.plan.clock[x] + n as u32, echo),
+                    options: usual(clock, flow.told(side)),
                     ..base
                 };
                 (side, packet.bytes())
