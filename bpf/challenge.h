@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A SYN on a live flow goes to the far end, which challenges it (RFC 5961 section 4.2). Not each of them: one
- * in a tick for each direction on each CPU, so that nobody makes the far end and the path back busy (section
- * 7). A client that lost its connection and sends a SYN needs one challenge, whoever provoked it.
+ * Limits the SYNs on live flows that go to the far end, which challenges each (RFC 5961 section 4.2). One SYN
+ * per tick passes for each direction on each CPU, so that a flood of SYNs cannot keep the far end and the
+ * path back busy (section 7). A client that lost its connection and sends a SYN needs one challenge,
+ * whichever SYN provoked it.
  */
 #ifndef LONGSPLICE_CHALLENGE_H
 #define LONGSPLICE_CHALLENGE_H
@@ -13,7 +14,7 @@
 
 #define CHALLENGES 256
 
-/* When the last SYN passed, in ticks. Directions whose numbers share a place share its allowance. */
+/* Ticks at which the last SYN passed. Directions with the same index share one allowance. */
 struct challenges {
 	__u32 at[CHALLENGES];
 };

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Headers back into the packet, with their checksums. Checksum code exists once: here and in sums.h. */
+/* Writes headers back into the packet, with their checksums. Checksum code exists only here and in sums.h. */
 #ifndef LONGSPLICE_CHECKSUM_H
 #define LONGSPLICE_CHECKSUM_H
 
 #include "kernel.h"
 #include "parse.h"
 
-/* The length of options, at most 40, for a helper. The compiler knows the limit and would leave the mask out;
- * verifiers before Linux 6.8 do not follow it that far. */
+/* Returns the length of options, at most 40, for a helper. The compiler knows the limit and would drop the
+ * mask; verifiers before Linux 6.8 do not follow the limit that far. */
 static __always_inline __u32 limited(__u32 opt_len)
 {
 	barrier_var(opt_len);
 	return opt_len & 63;
 }
 
-/* Writes `len` bytes, and so many of TCP's options behind them. 0, or -1. */
+/* Writes `len` bytes and the `opt_len` bytes of TCP options behind them. Returns 0, or -1. */
 static __always_inline int store_with_options(struct __sk_buff *skb, __u32 at, const void *from, __u32 len,
 					      __u32 opt_len, __u64 flags)
 {
 	return bpf_skb_store_bytes(skb, at, from, len + limited(opt_len), flags) ? -1 : 0;
 }
 
-/* Writes the headers as they are. 0, or -1 if the packet could not be written. */
+/* Writes the headers unchanged. Returns 0, or -1 if the packet could not be written. */
 static __always_inline int store_headers(struct __sk_buff *skb, struct headers *h, __u32 opt_len, __u64 flags)
 {
 	__u32 l4 = l4_of(h);
@@ -47,9 +47,10 @@ static __always_inline int store_linear(void *data, void *end, const void *from,
 	return 0;
 }
 
-/* Likewise, for headers of the usual layout, without the price of a helper, into a packet that begins and
- * ends there. A tc program that does so has the kernel make each packet writable first that it sees and
- * others share: `egress` must not. -1: not the usual layout. */
+/* Writes headers of the usual layout directly into packet memory, without the cost of a helper. A tc program
+ * that does so has the kernel make every packet writable that the program sees and that others share:
+ * `egress` must not. Returns 0; -1 if the layout is not the usual one or the packet's linear part is
+ * shorter. */
 static __always_inline int store_directly(void *data, void *end, struct headers *h, __u32 opt_len)
 {
 	if (l4_of(h) != (is_v6(h) ? V6_L4 : V4_L4))
@@ -63,14 +64,14 @@ static __always_inline int store_directly(void *data, void *end, struct headers 
 			: store_linear(data, end, &h->v4.eth, V4_HEADERS);
 }
 
-/* What other headers do to sums. */
+/* Differences of sums that a change of headers makes. */
 struct changes {
-	__u32 addresses; /* of the pseudo-header */
-	__u32 tcp;	 /* of TCP's header, but for its checksum */
-	__u32 whole;	 /* of the packet, with all checksums mended (CHECKSUM_COMPLETE) */
+	__u32 addresses; /* in the pseudo-header */
+	__u32 tcp;	 /* in TCP's header, except for its checksum */
+	__u32 whole;	 /* in the whole packet, with all checksums corrected (CHECKSUM_COMPLETE) */
 };
 
-/* Mends the checksum of IP. `opt_len` is at most 40. */
+/* Corrects the checksum of IP in `new` and returns the changes of all sums. `opt_len` is at most 40. */
 static __always_inline struct changes changes_of(struct headers *old, struct headers *new, __u32 opt_len)
 {
 	struct changes c = {.addresses = addresses_diff(old, new)};
@@ -83,12 +84,12 @@ static __always_inline struct changes changes_of(struct headers *old, struct hea
 		c.tcp = add_sums(c.tcp, sum_diff(old->opt, new->opt, TS_LAYOUT_LEN / 4));
 	else if (opt_len)
 		c.tcp = bpf_csum_diff((void *)old->opt, len, (void *)new->opt, len, c.tcp);
-	/* TCP's checksum makes up for the pseudo-header, and an IPv4 header for itself. */
+	/* TCP's checksum compensates for the pseudo-header, and an IPv4 header's for itself. */
 	c.whole = add_sums(~c.addresses, ip_diff(old, new));
 	return c;
 }
 
-/* Mends the TCP checksum of `new`, in whatever state it is. */
+/* Corrects the TCP checksum of `new`, in each of the states of `summed` that the kernel tells. */
 static __always_inline void mend_tcp_check(struct __sk_buff *skb, struct headers *new, enum summed summed,
 					   const struct changes *c)
 {
@@ -100,8 +101,8 @@ static __always_inline void mend_tcp_check(struct __sk_buff *skb, struct headers
 		bpf_csum_update(skb, c->whole);
 }
 
-/* The same where the kernel does not tell us the state: the helpers know, and work on the packet itself. 0,
- * or -1. */
+/* Corrects the TCP checksum in the packet itself, by helpers that know its state; for kernels that do not
+ * tell the state. Returns 0, or -1. */
 static __always_inline int replace_tcp_check(struct __sk_buff *skb, struct headers *new,
 					     const struct changes *c)
 {
@@ -115,7 +116,7 @@ static __always_inline int replace_tcp_check(struct __sk_buff *skb, struct heade
 	return 0;
 }
 
-/* Mends all checksums of `new`, where the packet has no sk_buff yet: TCP's stands there whole. */
+/* Corrects all checksums of `new` for a packet that has no sk_buff yet: its TCP checksum is complete. */
 static __always_inline void mend_checks(struct headers *old, struct headers *new, __u32 opt_len)
 {
 	struct changes c = changes_of(old, new, opt_len);
@@ -124,9 +125,9 @@ static __always_inline void mend_checks(struct headers *old, struct headers *new
 }
 
 /*
- * Writes `new` over the headers of the packet, which are `old`, and mends all checksums, whatever the state
- * of TCP's is. Both have options of the same length. `directly`: see store_directly(). 0, or -1 if the packet
- * could not be written.
+ * Writes `new` over the headers `old` of the packet and corrects all checksums, in any state of TCP's. Both
+ * have options of the same length. `directly` allows store_directly(). Returns 0, or -1 if the packet could
+ * not be written.
  */
 static __always_inline int write_headers_fast(struct __sk_buff *skb, struct headers *old, struct headers *new,
 					      __u32 opt_len, int directly)
@@ -146,20 +147,22 @@ static __always_inline int write_headers_fast(struct __sk_buff *skb, struct head
 	return summed == CHECKSUM_UNKNOWN ? replace_tcp_check(skb, new, &c) : 0;
 }
 
-/* The same, for all but the usual path: a function that the verifier follows once, at the price of a call. */
+/* Writes `new` over the headers `old`, for all but the usual path: the verifier follows this function once,
+ * and each use costs a call. */
 __noinline int write_headers(struct __sk_buff *skb, struct headers *old, struct headers *new, __u32 opt_len)
 {
 	return old && new ? write_headers_fast(skb, old, new, opt_len & 63, 0) : -1;
 }
 
-/* The TCP checksum as it stands in the packet now, for headers that are to be written over. 0, or -1. */
+/* Reads the TCP checksum of the packet into h, for headers that are about to be overwritten. Returns 0, or
+ * -1. */
 static __always_inline int read_check(struct __sk_buff *skb, struct headers *h)
 {
 	return bpf_skb_load_bytes(skb, tcp_check_at(h), &h->tcp.check, sizeof(h->tcp.check)) ? -1 : 0;
 }
 
-/* Whether the TCP checksum is left to the device. Where the kernel does not tell us: only then the helper
- * does not touch it. */
+/* Returns whether a device is to fill in the TCP checksum. On kernels that do not tell the state it tries the
+ * helper, which leaves the field unchanged only in that case. */
 static __always_inline int is_left_to_device(struct __sk_buff *skb, __u32 check_at)
 {
 	enum summed summed = summed_of(skb);
@@ -177,7 +180,7 @@ static __always_inline int is_left_to_device(struct __sk_buff *skb, __u32 check_
 	return 0;
 }
 
-/* Cuts the payload off a packet, and computes its checksum from scratch. */
+/* Cuts the payload off a packet and computes its checksum from scratch. Returns 0, or -1. */
 __noinline int trim_payload(struct __sk_buff *skb, struct headers *h, __u32 opt_len)
 {
 	__u32 tcp_len = sizeof(struct tcp) + (opt_len & 63), l4;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Every outcome is counted, every drop is named. */
+/* Counts every outcome; every drop has a name. */
 #ifndef LONGSPLICE_COUNT_H
 #define LONGSPLICE_COUNT_H
 
@@ -14,8 +14,8 @@ static __always_inline void count(enum ls_verdict verdict)
 		*n += 1;
 }
 
-/* Not TC_ACT_OK, which would end the chain: other programs on the hook, ours of another instance among them,
- * have their turn after us. */
+/* Passes the packet on. TC_ACT_OK would end the chain: other programs on the hook, those of another instance
+ * of ours among them, run after us. */
 #define NEXT TC_ACT_UNSPEC
 
 static __always_inline int drop(enum ls_verdict verdict)

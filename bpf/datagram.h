@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Packets that are no segments: of their headers only those of Ethernet and IP are read and written. */
+/* Handles packets that are no segments: only their Ethernet and IP headers are read and written. */
 #ifndef LONGSPLICE_DATAGRAM_H
 #define LONGSPLICE_DATAGRAM_H
 
 #include "ip.h"
 
-/* The headers of a packet, up to IP's; -1 if it is too short. */
+/* Loads the headers of a packet, up to IP's. Returns 0, or -1 if the packet is too short. */
 static __always_inline int load_ip(struct __sk_buff *skb, struct headers *h)
 {
 	h->is_v6 = skb->protocol == bpf_htons(ETH_P_IPV6);
@@ -15,7 +15,7 @@ static __always_inline int load_ip(struct __sk_buff *skb, struct headers *h)
 	return bpf_skb_load_bytes(skb, 0, &h->v4.eth, V4_L4) ? -1 : 0;
 }
 
-/* Writes them back. MAC addresses are in no sum (CHECKSUM_COMPLETE). 0, or -1. */
+/* Writes the headers back. MAC addresses are in no sum (CHECKSUM_COMPLETE). Returns 0, or -1. */
 static __always_inline int store_ip(struct __sk_buff *skb, struct headers *h)
 {
 	long err = bpf_skb_store_bytes(skb, 0, eth_of(h), ETH_HLEN, 0);

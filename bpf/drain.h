@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * DRAIN (papers' section III-C): new payload is forwarded, old payload is delivered, acknowledgements go
- * where they are waited for.
+ * Processes packets in DRAIN (papers' section III-C): new payload is forwarded, old payload is delivered,
+ * acknowledgements go to the sender that waits for them.
  */
 #ifndef LONGSPLICE_DRAIN_H
 #define LONGSPLICE_DRAIN_H
@@ -14,7 +14,8 @@
 #include "wake.h"
 #include "window.h"
 
-/* The far end's copy: whatever has payload, and acknowledgements that tell it something new. */
+/* Makes the far end's copy: of segments with payload, and of acknowledgements with news for it. Returns 0, or
+ * the verdict of the drop. */
 static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct walk *w, struct ls_leg *x,
 					  struct ls_leg *o, struct headers *new, const struct segment *s,
 					  struct route *route)
@@ -29,12 +30,12 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 		apply_edits(new, s, &edits);
 		return find_route(skb, new, &x->rec, 0, route);
 	}
-	/* The local socket may have acknowledged more already: an acknowledgement never goes back. */
+	/* The local socket may have acknowledged more already: an acknowledgement never decreases. */
 	if (raised)
 		ack = o->tx_ack;
 	else
 		raise(&o->tx_ack, ack);
-	/* What is missing below the cut is on its way through the sockets: o must not take it for lost. */
+	/* Missing bytes below the cut are on their way through the sockets: o must not consider them lost. */
 	if (raised || before(ack, o->cut))
 		edits.sack = SACK_BLANK;
 	raise(&o->tx_edge, edge);
@@ -44,16 +45,16 @@ static __always_inline int drain_far_copy(struct __sk_buff *skb, const struct wa
 	return find_route(skb, new, &x->rec, 0, route);
 }
 
-/* A reset that is exactly where x's stream ends, or where the far end expects it. Any other one stays where
- * it is: moved to the cut, a forged one would be in place. */
+/* Returns whether a reset stands exactly at the end of x's stream, or where the far end expects it. Any other
+ * reset keeps its number: moved to the cut, a forged one would be in place. */
 static __always_inline int ends_stream(const struct ls_leg *x, const struct ls_leg *o,
 				       const struct segment *s)
 {
 	return s->seq == end_of(&x->rec) || s->seq == o->rec.rx_ack + o->rec.ack_off;
 }
 
-/* The local socket's copy: payload below the cut, and acknowledgements of what it sent itself. `written` is
- * what stands in the packet. */
+/* Makes the local socket's copy: payload below the cut, and acknowledgements of its own bytes. `written` are
+ * the headers in the packet now. */
 static __always_inline int drain_local_copy(struct __sk_buff *skb, struct ls_leg *x, const struct ls_leg *o,
 					    struct headers *h, struct headers *written,
 					    const struct segment *s, int old)
@@ -82,7 +83,17 @@ static __always_inline int drain_to_socket(struct __sk_buff *skb, struct ls_leg 
 								    : pass(LS_V_LOCAL_ONLY);
 }
 
-/* `old`: it began below the cut when that was raised over it. */
+/* Returns whether x was sent an acknowledgement of more than its socket has received: the rest bypassed the
+ * socket. The socket's own acknowledgements lag behind its data by the delayed acknowledgement (RFC 9293
+ * section 3.8.6.3). */
+static __always_inline int is_overtaken(struct __sk_buff *skb, const struct ls_leg *x)
+{
+	__u32 next = 0;
+
+	return before(x->loc_ack, x->tx_ack) && (read_next(skb, x, &next) || before(next, x->tx_ack));
+}
+
+/* Processes a segment in DRAIN. `old`: the segment began below the cut when the cut was raised over it. */
 static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				 const struct segment *s, int old)
 {
@@ -94,12 +105,15 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	int verdict;
 
 	waits = before(x->loc_acked, o->cut + o->rec.seq_off);
-	/* A probe of an end that waits for its window must be answered. */
-	wanted = has_data || !before(ack, o->tx_ack) || before(s->seq, end_of(&x->rec)) ||
-		 after(ack + (s->window << scale_in(&x->rec)), o->tx_edge);
-	/* A pair that is to come back must have all old payload in its sockets: if the far end had it sooner,
-	 * its acknowledgement would keep x from sending again what the local socket missed. */
-	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !before(x->loc_ack, x->tx_ack)) {
+	/* Forward every probe of an end that waits for a window: it must be answered. An end that is gone
+	 * would answer with a reset. */
+	wanted =
+	    has_data || (!is_through(o, x) && (!before(ack, o->tx_ack) || before(s->seq, end_of(&x->rec)) ||
+					       after(ack + (s->window << scale_in(&x->rec)), o->tx_edge)));
+	/* Old payload of a pair that is to come back goes to its socket only. If the far end had it
+	 * sooner, its acknowledgement would keep x from retransmitting the bytes that the local socket
+	 * missed. */
+	if (old && !(s->flags & TCP_RST) && w->slot->flags & LS_KEEP && !is_overtaken(skb, x)) {
 		note_fin_or_rst(w, s);
 		return drain_to_socket(skb, x, o, b, s, old);
 	}
@@ -107,10 +121,10 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	/* What a socket waits for as well is not new to it. */
+	/* Charge new payload only: bytes that a socket waits for as well are not new. */
 	if (!old && over_rate(&x->rec, s))
 		return drop(LS_V_DROP_RATE);
-	/* Noted first, then the mode: see claimed(). */
+	/* Note the segment first, then read the mode: see claimed(). */
 	if (s->end != s->seq && !(x->owed & LS_OWED_DRAIN))
 		__sync_fetch_and_or(&x->owed, LS_OWED_DRAIN);
 	if (!old)
@@ -137,19 +151,19 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 }
 
 /*
- * Payload that met a trap while the sockets cannot go on yet. Where nothing of its stream went past the local
- * socket, that may have it at once: the cut moves on.
+ * Processes payload that met a trap while the sockets cannot continue yet. If none of the stream bypassed the
+ * local socket, that socket gets the payload at once: the cut moves on.
  */
 static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 					 const struct segment *s)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
-	/* What is below the cut is waited for by it. */
+	/* The socket still waits for the payload below the cut. */
 	if ((went_past(x) || x->owed & LS_OWED_DRAIN) && after(s->end, x->cut))
 		return hold(skb, w, s);
 	raise(&x->cut, s->end);
-	/* Parked meanwhile, it is given nothing any more. */
+	/* A socket that was parked meanwhile gets nothing more. */
 	if (mode_of(w->slot) != LS_DRAIN)
 		return look_again(skb);
 	raise(&x->rec.rx_end, s->seq + s->len);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the local sockets say, while the flow has sockets that speak. */
+/* Processes the segments of the local sockets, while the flow has sockets in the path. */
 #ifndef LONGSPLICE_EMIT_H
 #define LONGSPLICE_EMIT_H
 
@@ -9,8 +9,8 @@
 #include "walk.h"
 #include "window.h"
 
-/* A local SYN onto a live tuple: the program that connects is told at once, and the live flow does not
- * notice. */
+/* Answers a local SYN to a live tuple with a reset: the connecting program learns of it at once, and the live
+ * flow does not notice. */
 static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, const struct segment *s)
 {
 	struct headers *h = &b->in, *new = &b->out;
@@ -31,11 +31,11 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 }
 
 /*
- * A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket
- * meanwhile. Its next segment would be answered by the kernel, too, but an idle peer sends none. A reset
- * below what the peer has is not even challenged, so this one goes to the end of all that was sent to it:
- * where something is still missing, the peer challenges, and the kernel's answer to that is in place by
- * itself.
+ * Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was
+ * forwarded past the socket. The kernel would answer the peer's next segment with a reset, too, but an idle
+ * peer sends none. A reset below the data that the peer has is not even challenged, so this one stands at the
+ * end of all that was sent to it: if some of that is still missing there, the peer challenges, and the
+ * kernel's answer to the challenge is in place.
  */
 static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				      const struct segment *s, __u32 mode)
@@ -43,12 +43,15 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *h = &b->in, *new = &b->out;
 
-	/* The kernel's answer for a socket that is gone to a segment that came in as it was. */
+	/* This is the kernel's answer, for a socket that is gone, to a segment that came in unchanged. */
 	if (mode == LS_ABORTED && !(s->flags & TCP_ACK))
 		return pass(LS_V_ABORTED);
-	/* Awake, and nothing is under way past the sockets: the other leg is none of this one's business. */
+	/* The pair is awake and nothing is on its way past the sockets: the other leg goes on. */
 	if (mode == LS_UNDRAIN && settled(x, o) && settled(o, x))
 		return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_EMITTED);
+	/* x is through: it waits for no bytes of the socket. */
+	if (mode != LS_ABORTED && is_through(x, o))
+		return drop(LS_V_DROP_PARKED);
 	w->slot->mode = LS_ABORTED;
 	if (s->flags & TCP_ACK)
 		new->tcp.seq =
@@ -56,16 +59,17 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 
-/* What a socket's acknowledgement becomes on its way to x. */
+/* Acknowledgement and window that a socket's segment carries toward x. */
 struct answer {
 	__u32 ack, edge;
-	__u32 lowered; /* it must not acknowledge what the far end does not have yet */
+	__u32 lowered; /* 1: the acknowledgement was lowered, because the far end does not have those bytes
+			  yet */
 };
 
 static __always_inline struct answer answer_of(const struct walk *w, const struct segment *s, __u32 mode)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	struct answer a = {.ack = s->ack, .edge = s->ack + (s->window << scale_out(&o->rec))};
+	struct answer a = {.ack = s->ack, .edge = edge_of(s, scale_out(&o->rec))};
 	__u32 far = o->rec.rx_ack + o->rec.ack_off;
 
 	if (w->slot->flags & LS_COUPLE && after(a.edge, coupled_edge(x, o)))
@@ -73,8 +77,7 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 	if (mode == LS_DRAIN) {
 		a.edge = kept_edge(w->slot, x, o->rec.rx_edge + o->rec.ack_off);
 		a.ack = seq_max(a.ack, x->tx_ack);
-		/* What the far end has acknowledged of what passed by: x's own segments may not have told it.
-		 */
+		/* The far end may have acknowledged forwarded bytes in segments that x never received. */
 		if (!before(far, x->cut))
 			a.ack = seq_max(a.ack, far);
 	} else if (mode == LS_UNDRAIN) {
@@ -87,39 +90,43 @@ static __always_inline struct answer answer_of(const struct walk *w, const struc
 	return a;
 }
 
-/* What the local socket of x's leg sends. `s` and `edits` are those of the wire already. */
+/* Processes a segment of the local socket of x's leg. `s` and `edits` are in the numbers of the wire
+ * already. */
 static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				const struct segment *s, struct edits *edits, __u32 mode)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *h = &b->in, *new = &b->out;
 	__u32 scale = scale_out(&o->rec);
+	__u32 edge = edge_of(s, scale);
 	__u32 window = s->window;
 	struct answer a;
 	int bare;
 
-	/* It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
-	 */
+	/* Drop a retransmission from before the socket's own stream: its peer has acknowledged those bytes,
+	 * but the socket has not received that. The next acknowledgement repeats it. */
 	if (mode == LS_UNDRAIN && o->owed & LS_OWED && s->end != s->seq && before(s->seq, first_own(o)))
 		return drop(LS_V_DROP_PARKED);
 	raise(&x->loc_end, s->end);
 	if (s->ts_at)
 		edits->tsval_off = never_back(&o->rec.ts_high, s->tsval) - s->tsval;
 	if (s->flags & TCP_ACK) {
-		/* It has what was between the program and the socket when the flow was registered, and says
-		 * so: that is its part of the stream. Parked this moment, it must not say it: nobody would
-		 * pass it on. */
+		/* The socket acknowledges bytes that came to it between the program and the registration of
+		 * the flow: the sockets deliver them. A socket parked at this moment must not acknowledge
+		 * them, because user space would not pass them on. */
 		if (mode != LS_UNDRAIN && after(s->ack, x->cut)) {
 			raise(&x->cut, s->ack);
 			if (mode_of(w->slot) != mode)
 				return drop(LS_V_DROP_PARKED);
 		}
 		raise(&x->loc_ack, s->ack);
-		raise(&x->loc_edge, s->ack + (s->window << scale));
+		raise(&x->loc_edge, edge);
+		if (!before(s->ack, x->loc_ack))
+			x->loc_shrunk = x->loc_edge - edge;
 		a = answer_of(w, s, mode);
-		if (a.ack != s->ack || a.edge != s->ack + (s->window << scale))
+		if (a.ack != s->ack || a.edge != edge)
 			window = window_field(a.edge, a.ack, scale);
-		/* To a peer without SACK a third repetition would mean a loss. */
+		/* A peer without SACK would take the third repetition for a loss. */
 		if (a.lowered && !(x->rec.traits & LS_SACK) && s->end == s->seq && !after(a.ack, x->tx_ack) &&
 		    !after(a.edge, x->tx_edge))
 			return drop(LS_V_ABSORBED);
@@ -129,15 +136,19 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			x->tx_edge = a.edge;
 		else
 			raise(&x->tx_edge, a.edge);
-		/* A probe stands below what was sent, on purpose: it is answered because it is old. */
-		bare = s->end == s->seq && s->seq == x->loc_end;
-		/* What stands behind what was forwarded meanwhile is not even looked at. */
+		/* A probe has a number below the sent data on purpose: the peer answers because the number is
+		 * old. */
+		bare = s->end == s->seq && s->seq == x->loc_end && !(s->flags & TCP_RST);
+		/* The peer ignores a number below the payload that was forwarded meanwhile. */
 		if (bare && mode == LS_DRAIN)
 			new->tcp.seq = bpf_htonl(seq_max(s->seq, end_of(&o->rec) + o->rec.seq_off));
-		/* Nor what stands before a FIN that x has, while the local socket has not said it. */
+		/* The peer has the FIN that the local socket has not sent yet: the number stands behind
+		 * it. */
 		if (bare && mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->seq == first_own(o))
 			new->tcp.seq = bpf_htonl(s->seq + 1);
-		if (bare && mode != LS_TRACK)
+		/* The peer ignores a number beyond a window that it has taken back. The socket may not know
+		 * of that, because the kernel lets no window shrink except to 0. */
+		if (bare)
 			new->tcp.seq = bpf_htonl(where_heard(x, bpf_ntohl(new->tcp.seq)));
 		new->tcp.ack = bpf_htonl(a.ack);
 		new->tcp.window = bpf_htons(window);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What may stand between the headers of IP and TCP: extension headers (RFC 8200 section 4), IP options. */
+/* Parses the headers that may stand between IP and TCP: extension headers (RFC 8200 section 4), IP
+ * options. */
 #ifndef LONGSPLICE_EXTENSIONS_H
 #define LONGSPLICE_EXTENSIONS_H
 
@@ -15,13 +16,13 @@ enum parsed {
 	MALFORMED, /* lengths that contradict each other */
 };
 
-/* linux/in6.h has them, and clashes with linux/in.h. */
+/* Defined here because linux/in6.h, which has them, clashes with linux/in.h. */
 #define NEXT_HOP_BY_HOP	  0
 #define NEXT_ROUTING	  43
 #define NEXT_FRAGMENT	  44
 #define NEXT_DESTINATIONS 60
 
-/* A packet with more extension headers is taken for none of ours. */
+/* Limits the extension headers: a packet with more of them is not ours. */
 #define MOST_EXTENSIONS 8
 
 struct extension {
@@ -43,8 +44,8 @@ static __always_inline int is_extension(__u8 next)
 
 struct extension_walk {
 	struct __sk_buff *skb;
-	__u32 at;   /* where we are in the packet, */
-	__u32 next; /* and what is there */
+	__u32 at;   /* current offset in the packet, */
+	__u32 next; /* and the header there */
 	enum parsed kind;
 };
 
@@ -55,7 +56,7 @@ static long skip_extension(__u32 n, struct extension_walk *w)
 	w->kind = NOT_OURS;
 	if (bpf_skb_load_bytes(w->skb, w->at, &e, sizeof(e)))
 		return 1;
-	/* One that others are to route on is not for us, and in a later fragment there are no ports. */
+	/* A packet with segments left in its route is not for us, and a later fragment has no ports. */
 	if ((w->next == NEXT_ROUTING && e.routing.segments_left) ||
 	    (w->next == NEXT_FRAGMENT && e.fragment & bpf_htons(0xfff8)))
 		return 1;
@@ -63,7 +64,7 @@ static long skip_extension(__u32 n, struct extension_walk *w)
 		w->at += 8;
 	else
 		w->at += (e.len + 1) * 8;
-	/* A fragment that is the whole packet (RFC 6946) is a segment. */
+	/* A fragment that is the whole packet is a segment (RFC 6946). */
 	w->kind = w->next == NEXT_FRAGMENT && e.fragment & bpf_htons(1) ? FRAGMENT : SEGMENT;
 	w->next = e.next;
 	return w->kind == FRAGMENT || !is_extension(e.next);
@@ -83,13 +84,14 @@ static __noinline enum parsed skip_extensions(struct __sk_buff *skb, struct head
 	return w.kind;
 }
 
-/* The jumbo payload option (RFC 2675), where the kernel puts it: the first of the first extension header. */
+/* Identifies the jumbo payload option where the kernel puts it: first in the first extension header (RFC
+ * 2675). */
 #define JUMBO bpf_htons(0xc204)
 #define PAD_N bpf_htons(0x0104)
 
 /*
- * The length of a super-packet of over 64 kB stands in such an option (BIG TCP). A packet that has another
- * one must not have it: it becomes padding. 0, or -1 if the packet could not be written.
+ * Turns a jumbo payload option into padding: it holds the length of a super-packet of over 64 kB (BIG TCP),
+ * and a packet with another length must not carry it. Returns 0, or -1 if the packet could not be written.
  */
 static __always_inline int drop_jumbo(struct __sk_buff *skb, const struct headers *h)
 {
@@ -121,9 +123,9 @@ static long find_source_route_step(__u32 n, struct option_walk *w)
 }
 
 /*
- * Whether a packet of IPv4 brings a route along: as the kernel refuses it (accept_source_route), so do we, or
- * a spliced flow would be a way to make the next router take it. Uses the room for TCP's options. IP options
- * are laid out as those are.
+ * Returns whether a packet of IPv4 carries a source route. We refuse it as the kernel does
+ * (accept_source_route): otherwise a spliced flow would be a way to make the next router take it. Uses the
+ * room for TCP's options, as IP options have the same layout.
  */
 static __noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
 {
@@ -135,7 +137,8 @@ static __noinline int is_source_routed(struct __sk_buff *skb, struct headers *h)
 	len = (l4_of(h) - V4_L4) & 63;
 	if (len < 4)
 		return 0;
-	/* Or the compiler makes one test of two, which verifiers before Linux 6.8 do not follow. */
+	/* Without the barrier the compiler merges two tests, which verifiers before Linux 6.8 do not
+	 * follow. */
 	barrier_var(len);
 	if (len > 40 || bpf_skb_load_bytes(skb, V4_L4, h->opt, len))
 		return 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * FWD: the translation at tc. It reads like the walk of a packet: which connection, which mode, and from
- * there to the verdict. Two programs: `ingress` sees what the peers send, `egress` what our own sockets send.
+ * Forwards and translates at tc (FWD). The code follows the walk of a packet: find the connection, read the
+ * mode, and go from there to the verdict. Two programs: `ingress` processes the peers' packets, `egress`
+ * those of our own sockets.
  */
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
@@ -14,46 +15,15 @@
 #include "local.h"
 #include "rate.h"
 #include "route.h"
+#include "spoilt.h"
+#include "syn.h"
 #include "too_big.h"
 #include "undrain.h"
 #include "wake.h"
 #include "walk.h"
 #include "window.h"
 
-/* Whether x has ended its stream and the far end has acknowledged that. */
-static __always_inline int is_done(const struct ls_record *rec, const struct ls_record *back)
-{
-	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, end_of(rec) + rec->seq_off);
-}
-
-/*
- * A SYN on a spliced tuple. If both ends have closed, the connection is a new one: the record goes, and the
- * listener gets it (RFC 9293 section 3.6.1, from TIME-WAIT). Otherwise the far end is asked: it challenges
- * (RFC 5961 section 4).
- */
-static __always_inline int replaced_by_syn(struct walk *w, const struct segment *s)
-{
-	struct ls_record *back = find_back(w);
-	struct ls_slot *slot = w->slot;
-
-	if (!back)
-		return 0;
-	if (!((w->rec->seen | back->seen) & LS_SEEN_RST) && !(is_done(w->rec, back) && is_done(back, w->rec)))
-		return 0;
-	/* An old duplicate is not a new connection. */
-	if (!after(s->seq, w->rec->rx_end) &&
-	    !(s->ts_at && after(s->tsval + w->rec->tsval_off, w->rec->ts_high)))
-		return 0;
-	barrier_var(slot); /* or the compiler tests `placement` instead, and the verifier does not follow */
-	if (slot)
-		slot->mode = LS_REPLACED;
-	/* User space collects what is left of it. */
-	*(volatile __u8 *)&w->flow->from[LS_CLIENT].rec.placement = LS_NONE;
-	*(volatile __u8 *)&w->flow->from[LS_SERVER].rec.placement = LS_NONE;
-	return 1;
-}
-
-/* Promises the far end no window that its parked socket could not keep. */
+/* Promises the far end no window that its parked socket could not take. */
 static __always_inline void keep_window(const struct walk *w, struct headers *new, const struct segment *s)
 {
 	struct ls_leg *o = &w->slot->leg[!(w->side & 1)];
@@ -67,7 +37,7 @@ static __always_inline void keep_window(const struct walk *w, struct headers *ne
 	new->tcp.window = bpf_htons(window_field(edge, ack, scale_out(rec)));
 }
 
-/* FINAL: constant translation, and away. */
+/* Forwards a segment in FINAL, by the constant translation. */
 static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				   struct segment *s)
 {
@@ -79,6 +49,10 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
+	/* Verify a segment that is copied: the copy may come into a socket's send queue. */
+	if (!is_plain_sound(h) ||
+	    ((tells_more(rec, s) || (w->slot && w->slot->flags & LS_COPY)) && is_spoilt(skb)))
+		return drop(LS_V_DROP_CHECKSUM);
 	verdict = admit(w, s);
 	if (verdict > 0)
 		return drop(verdict);
@@ -86,7 +60,7 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 		return look_again(skb);
 	note_fin_or_rst(w, s);
 	note_translated(rec, s);
-	/* What a stranger sends must not come into a socket's send queue. */
+	/* Copy validated segments only: the copies end up in a socket's send queue. */
 	if (w->slot && w->slot->flags & LS_COPY && s->len && s->in_place)
 		hand_over(skb, w, s, LS_E_COPY);
 	as_it_came = leaves_as_it_came(w, h, s);
@@ -108,7 +82,8 @@ static __always_inline int forward(struct __sk_buff *skb, struct walk *w, struct
 	return send_by(skb, &route);
 }
 
-/* A copy from the drain that comes by once more, because only a packet itself can wait for a neighbour. */
+/* Sends a copy from the drain, which comes by once more because only a packet itself can wait for a
+ * neighbor. */
 __noinline int send_translated(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
@@ -127,8 +102,8 @@ __noinline int send_translated(struct __sk_buff *skb)
 	return send_by(skb, &route);
 }
 
-/* A segment of a flow whose sockets are in the path, in the direction with this number. The verifier follows
- * it by itself: once, and not for each of the ways that lead here. */
+/* Processes a segment of a flow whose sockets are in the path, in the direction with this number. The
+ * verifier follows this function by itself: once, not for each path that leads here. */
 __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 {
 	struct scratch *b = get_scratch();
@@ -147,41 +122,50 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	trapped = meets_trap(w->rec, s);
 	x = &w->slot->leg[w->side & 1];
 	o = &w->slot->leg[!(w->side & 1)];
-	/* What passed by of o's stream is acknowledged, and o knows. */
+	/* True if o knows that all of its stream that went past the socket is acknowledged. */
 	heard = settled(o, x) || !before(o->tx_ack, o->base);
 	resets = s->flags & TCP_RST;
 	takes = s->end != s->seq && !resets;
 	if (mode != LS_TRACK && mode != LS_DRAIN && mode != LS_UNDRAIN)
 		return look_again(skb);
+	/* Note, show and cut nothing of a corrupted segment: its bytes would be acknowledged in place of the
+	 * true ones. */
+	if (is_spoilt(skb))
+		return drop(LS_V_DROP_CHECKSUM);
+	/* This reset answers a late duplicate, and must not end the connection while o still waits for
+	 * data. */
+	if (resets && mode != LS_TRACK && is_through(x, o))
+		return drop(LS_V_ABSORBED);
 	if (!fits_window(x, s))
 		return deliver_bare(skb, b, s, mapping_of_leg(x));
 	if (acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
 	if (acks_too_little(&x->rec, &o->rec, s))
 		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
-	/* A reset has no say but that: its numbers are checked by nobody. */
+	/* A reset changes nothing else: its other numbers are not validated. */
 	s->in_place = !resets && !before(s->end, x->tx_ack);
 	note_peer(x, s);
 	if (mode == LS_DRAIN && trapped)
 		return drain_trapped(skb, w, b, s);
-	/* Decided once: another CPU may raise the cut meanwhile. */
+	/* Decide once: another CPU may raise the cut meanwhile. */
 	old = (takes && mode != LS_DRAIN) || ((takes || resets) && before(s->seq, x->cut));
-	/* Its number is shown to the socket, which will ignore the window of any lower one (RFC 9293 section
+	/* The socket is shown this number, and will ignore the window of any lower one (RFC 9293 section
 	 * 3.10.7.4, SND.WL1). */
 	stands = s->end == s->seq && !resets && s->in_place && mode != LS_DRAIN;
-	/* The cut first, then the mode: see raise(). */
+	/* Raise the cut first, then read the mode: see raise(). */
 	if ((takes && old) || stands)
 		raise(&x->cut, s->end);
 	mode = mode_of(w->slot);
-	/* A wake that did not see our cut has stored its own, and may be over: what the socket is given now
-	 * is above it. */
+	/* A wake that did not see our cut has stored its own, and may be over: the socket's next bytes are
+	 * above it. */
 	if ((mode == LS_UNDRAIN || mode == LS_TRACK) && first != mode)
 		return look_again(skb);
-	/* Where it goes to the socket; elsewhere it would count as forwarded. */
+	/* Note the end where the segment goes to the socket; elsewhere it would count as forwarded. */
 	if (takes && (mode == LS_TRACK || mode == LS_UNDRAIN || (mode == LS_DRAIN && old && !trapped)))
 		raise(&x->rec.rx_end, s->seq + s->len);
 	if (mode == LS_TRACK) {
-		/* Not before: what a drain takes over meanwhile the socket has not heard. */
+		/* Note this no earlier: the socket does not receive a segment that a drain takes over
+		 * meanwhile. */
 		note_heard(x, s, s->ack);
 		note_fin_or_rst(w, s);
 		return deliver_in_window(skb, b, s, x);
@@ -193,7 +177,7 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	return mode == LS_ABORTED ? NEXT : look_again(skb);
 }
 
-/* A segment that is only for the far end to hear of its acknowledgement (TAG_ACK). */
+/* Forwards only the acknowledgement of a segment, to the far end (TAG_ACK). */
 __noinline int acknowledge(struct __sk_buff *skb, __u32 number)
 {
 	struct scratch *b = get_scratch();
@@ -207,8 +191,8 @@ __noinline int acknowledge(struct __sk_buff *skb, __u32 number)
 	return undrain_ack_copy(skb, &w, b, &b->segment);
 }
 
-/* Not a whole segment with headers that we know: up to the socket while there is one, with its own numbers.
- */
+/* Handles a packet that is not a whole segment with known headers: it goes up to the socket while there is
+ * one with the numbers of the wire. */
 static __always_inline int odd_packet(const struct walk *w, enum parsed kind, __u32 mode)
 {
 	int spliced = mode == LS_FINAL || mode == LS_FREEZE;
@@ -223,8 +207,8 @@ static __always_inline int odd_packet(const struct walk *w, enum parsed kind, __
 				       : drop(LS_V_DROP_MALFORMED);
 }
 
-/* A packet of user space's, whatever its Ethernet header says. 1 if it must take the way through the loopback
- * first: a local peer's packets must bring a route along. */
+/* Lets in a packet that user space injects, whatever its Ethernet header says. Returns 1 if it must go
+ * through the loopback first: a local peer's packets must bring a route along. */
 static __always_inline int let_in(struct __sk_buff *skb)
 {
 	skb->tc_index = TAG_FORWARDED;
@@ -234,7 +218,8 @@ static __always_inline int let_in(struct __sk_buff *skb)
 	return 0;
 }
 
-/* Whether what meets a trap can be x's own: a blind segment wakes nobody, and is not kept either. */
+/* Returns whether a segment that meets a trap can be x's own: a blind segment wakes no pair, and is not kept
+ * either. */
 static __always_inline int is_plausible(const struct walk *w, struct segment *s, __u32 mode)
 {
 	struct ls_leg *x, *o;
@@ -248,19 +233,19 @@ static __always_inline int is_plausible(const struct walk *w, struct segment *s,
 	return fits_window(x, s) && !acks_unsent(x, o, s) && !acks_too_little(&x->rec, &o->rec, s);
 }
 
-/* Whom the packets of a flow concern now: enum ls_mode, with TRACK for a leg alone and FINAL for a flow
- * without sockets. */
+/* Returns the mode in which packets of a flow are processed: enum ls_mode, with TRACK for a leg alone and
+ * FINAL for a flow without sockets. */
 static __always_inline __u32 mode_of_walk(const struct walk *w)
 {
 	return w->slot ? settled_mode(w->slot) : w->placement == LS_ALONE ? LS_TRACK : LS_FINAL;
 }
 
-/* Verdicts that say what is still to be done: forward() it, as it meets no trap; or with_sockets(). */
+/* Verdicts that name the next step: forward() the segment, as it meets no trap; or with_sockets(). */
 #define PASSES	   -2
 #define TO_SOCKETS -3
 
-/* A segment that meets a trap, or is new in FREEZE: control comes back, or user space keeps it until it does.
- * By itself for the verifier, as with_sockets(). */
+/* Processes a segment that meets a trap, or is new in FREEZE: the sockets come back, or user space keeps the
+ * segment until they do. The verifier follows this function by itself, as with_sockets(). */
 __noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 {
 	struct scratch *b = get_scratch();
@@ -271,6 +256,9 @@ __noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 	if (!b || !find_by_number(number, &w))
 		return NEXT;
 	s = &b->segment;
+	/* A held segment gets a new checksum, which would hide the corruption. */
+	if (is_spoilt(skb))
+		return drop(LS_V_DROP_CHECKSUM);
 	plausible = is_plausible(&w, s, mode);
 	if (plausible && w.slot && (mode == LS_FINAL || mode == LS_DRAIN)) {
 		mode = wake_slot(skb, w.slot, mode, 1);
@@ -287,8 +275,8 @@ __noinline int stop(struct __sk_buff *skb, __u32 number, __u32 mode)
 	return drop(verdict ? verdict : LS_V_DROP_WINDOW);
 }
 
-/* A packet of the direction with this number that has ports: SEGMENT, or what parse_tuple() says that it is
- * instead. The first fragment of a segment is translated as one, if the others may follow it. */
+/* Processes a packet with ports of the direction with this number. `kind` is SEGMENT, or what parse_tuple()
+ * found instead. The first fragment of a segment is translated as one, if the others may follow it. */
 __noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed kind)
 {
 	struct scratch *b = get_scratch();
@@ -317,10 +305,10 @@ __noinline int segment_of_flow(struct __sk_buff *skb, __u32 number, enum parsed 
 	if (w.placement == LS_ALONE)
 		return deliver(skb, b, s, mapping_of_record(w.rec));
 	if (s->flags & TCP_SYN) {
-		if (w.slot && mode != LS_FINAL)
-			return deliver(skb, b, s, mapping_of_leg(&w.slot->leg[w.side & 1]));
-		if (!(s->flags & TCP_ACK) && replaced_by_syn(&w, s))
-			return pass(LS_V_SYN_REPLACED);
+		verdict = w.slot && mode != LS_FINAL ? syn_with_sockets(skb, &w, b, s, mode)
+						     : syn_of_spliced(skb, &w, s, mode);
+		if (verdict != GOES_ON)
+			return verdict;
 	}
 	if (meets_trap(w.rec, s) || (mode == LS_FREEZE && is_new(&w, s)))
 		verdict = stop(skb, number, mode);
@@ -343,7 +331,7 @@ int ingress(struct __sk_buff *skb)
 		return send_translated(skb);
 	if (tag == TAG_INJECT && let_in(skb))
 		return come_in(skb);
-	/* Seen because the interface is promiscuous, or a switch floods: the stack would discard it. */
+	/* The interface is promiscuous, or a switch floods: the stack would discard the packet. */
 	if (skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
 	kind = parse_tuple(skb, &b->in, &b->tuple, AS_SENT);
@@ -353,19 +341,20 @@ int ingress(struct __sk_buff *skb)
 	if (!number)
 		return NEXT;
 	verdict = segment_of_flow(skb, number, kind);
-	/* From here: the stack of all that is called is bounded, and both need much. */
+	/* Call this from here: the stack of all nested calls is bounded, and both functions need much of
+	 * it. */
 	return verdict == TO_SOCKETS ? with_sockets(skb, number) : verdict;
 }
 
-/* What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone,
- * with its process: a trap must not wake it. */
+/* Notes a parked socket's segment, which is dropped: the window that it offers stays promised. A socket that
+ * resets is gone, with its process: a trap must not wake it. */
 static __always_inline void note_parked(struct ls_slot *slot, struct ls_leg *x, const struct ls_leg *o,
 					const struct segment *s)
 {
 	if (s->flags & TCP_RST)
 		__sync_fetch_and_and(&slot->flags, ~LS_WAKEABLE);
 	else if (s->flags & TCP_ACK && mode_of(slot) == LS_FINAL)
-		raise(&x->loc_edge, s->ack - x->adj_seq + (s->window << scale_out(&o->rec)));
+		raise(&x->loc_edge, edge_of(s, scale_out(&o->rec)) - x->adj_seq);
 }
 
 SEC("tc")
@@ -404,7 +393,7 @@ int egress(struct __sk_buff *skb)
 	to_wire(b, s, &edits, mapping_of_leg(&w.slot->leg[w.side & 1]));
 	if (mode != LS_TRACK && s->flags & TCP_RST)
 		return abort_flow(skb, &w, b, s, mode);
-	/* What cannot be understood any more is not said. */
+	/* A segment that cannot be mapped any more is dropped. */
 	if (mode == LS_ABORTED)
 		return b->out.tcp.seq == b->in.tcp.seq && !edits.sack_off ? NEXT : drop(LS_V_DROP_PARKED);
 	return emit(skb, &w, b, s, &edits, mode);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Fragments of a spliced flow. The first one has the ports and is translated like a segment; the others
- * follow it by addresses and identification (docs/decisions/0013). None is collected: each goes on as it
- * comes, and counts as payload that was forwarded.
+ * Forwards fragments of a spliced flow. The first one has the ports and is translated like a segment; the
+ * others follow it by addresses and identification (docs/decisions/0013). They are not reassembled: each goes
+ * on as it comes, and counts as forwarded payload.
  */
 #ifndef LONGSPLICE_FRAGMENT_H
 #define LONGSPLICE_FRAGMENT_H
@@ -14,26 +14,26 @@
 #include "wake.h"
 #include "walk.h"
 
-/* What tells fragmented datagrams of TCP apart (RFC 791 section 3.2, RFC 8200 section 4.5). */
+/* Identifies a fragmented datagram of TCP (RFC 791 section 3.2, RFC 8200 section 4.5). */
 struct fragment_key {
-	__be32 saddr[4], daddr[4]; /* as in ls_tuple */
+	__be32 saddr[4], daddr[4]; /* laid out as in ls_tuple */
 	__be32 id;
 };
 
-/* A datagram whose first fragment was forwarded. */
+/* State of a datagram whose first fragment was forwarded. */
 struct fragmented {
 	__be16 sport, dport;
-	__u32 seq, ack; /* of its segment */
+	__u32 seq, ack; /* numbers of its segment */
 	__be32 id;	/* toward the far end: two clients may have chosen the same one */
 	__u32 since;	/* ticks */
 	__u16 header;	/* bytes of its TCP header */
-	__u16 flags;	/* of TCP */
-	__u32 ts_at;	/* as in struct segment; the options are in the first one only */
+	__u16 flags;	/* TCP's flags */
+	__u32 ts_at;	/* see struct segment; only the first fragment has the options */
 	__u32 tsval, tsecr;
 };
 
-/* Only plausible first fragments make an entry; should there be too many, the oldest are forgotten, and their
- * segments are sent again. */
+/* Datagrams that are being forwarded. Only plausible first fragments make an entry; if there are too many,
+ * the oldest are evicted, and their segments are retransmitted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);
@@ -41,7 +41,7 @@ struct {
 	__type(value, struct fragmented);
 } fragments SEC(".maps");
 
-/* How long the rest may take, in ticks: Linux collects for 30 s. */
+/* Limits the time between the first and the last fragment, in ticks: Linux reassembles for 30 s. */
 #define FRAGMENT_TICKS 28
 
 struct fragment_header {
@@ -50,7 +50,7 @@ struct fragment_header {
 	__be32 id;
 };
 
-/* Where a fragment stands in its datagram. */
+/* Position of a fragment in its datagram. */
 struct fragment {
 	__u32 offset; /* bytes */
 	__u32 len;    /* bytes of payload of IP */
@@ -70,8 +70,8 @@ static __always_inline void key_of(const struct headers *h, __be32 id, struct fr
 	}
 }
 
-/* Reads where a fragment stands, whose IP header is in h; -1 if it is no fragment of TCP, or its headers are
- * not laid out as those of nearly all are. */
+/* Reads the position of a fragment, whose IP header is in h. Returns 0; -1 if it is no fragment of TCP, or
+ * its headers do not have the usual layout. */
 static __always_inline int read_fragment(struct __sk_buff *skb, const struct headers *h, struct fragment *f)
 {
 	struct fragment_header v6;
@@ -100,7 +100,7 @@ static __always_inline int read_fragment(struct __sk_buff *skb, const struct hea
 	return 0;
 }
 
-/* Gives the headers, and the packet behind them, another identification. 0, or -1. */
+/* Sets another identification in the headers, and in the packet behind them. Returns 0, or -1. */
 static __always_inline int set_fragment_id(struct __sk_buff *skb, struct headers *h, __be32 id)
 {
 	__be16 old = h->v4.ip.id;
@@ -115,7 +115,7 @@ static __always_inline int set_fragment_id(struct __sk_buff *skb, struct headers
 	return bpf_skb_store_bytes(skb, L3_OFFSET, &h->v4.ip, sizeof(h->v4.ip), 0) ? -1 : 0;
 }
 
-/* Whether fragments of this flow may pass: there is nobody here who must read them. */
+/* Returns whether fragments of this flow may pass: no local program needs the payload. */
 static __always_inline int passes_fragments(const struct walk *w)
 {
 	if (!w->slot)
@@ -123,8 +123,8 @@ static __always_inline int passes_fragments(const struct walk *w)
 	return mode_of(w->slot) == LS_FINAL && !(w->slot->flags & LS_COPY);
 }
 
-/* Whether it can be x's own: in the window, or a repetition whose rest may be. What is forged must not push
- * others out of the table. */
+/* Returns whether the fragment can be x's own: in the window, or a repetition whose rest may be. Forged
+ * fragments must not evict others from the table. */
 static __always_inline int may_begin(const struct walk *w, struct segment *s)
 {
 	struct ls_record *back;
@@ -142,8 +142,9 @@ static __always_inline int may_begin(const struct walk *w, struct segment *s)
 }
 
 /*
- * The first fragment of a segment: the others are to follow it. The segment in the scratch becomes what of it
- * is in the fragment. 0 if it may be forwarded; else it is to be dropped.
+ * Notes the first fragment of a segment, so that the others can follow it. Reduces the segment in the scratch
+ * to the part that the fragment holds. Returns 0 if the fragment may be forwarded; otherwise it is to be
+ * dropped.
  */
 __noinline int begin_fragments(struct __sk_buff *skb)
 {
@@ -161,16 +162,17 @@ __noinline int begin_fragments(struct __sk_buff *skb)
 	h = &b->in;
 	s = &b->segment;
 	tuple = &b->tuple;
-	if (read_fragment(skb, h, &f) || f.offset)
+	if (!is_plain_sound(h) || read_fragment(skb, h, &f) || f.offset)
 		return -1;
 	if (l4_of(h) != (is_v6(h) ? V6_L4 + sizeof(struct fragment_header) : V4_L4))
 		return -1;
 	if (s->flags & (TCP_SYN | TCP_RST) || !find(tuple, &w) || !passes_fragments(&w))
 		return -1;
 	datagram.flags = s->flags;
-	/* It stands at the end of the last one. */
+	/* The FIN stands at the end of the last fragment. */
 	s->flags &= ~TCP_FIN;
 	s->end = s->seq + s->len;
+	s->whole = 0;
 	if (meets_trap(w.rec, s) || !may_begin(&w, s))
 		return -1;
 	datagram.sport = tuple->sport;
@@ -192,8 +194,8 @@ __noinline int begin_fragments(struct __sk_buff *skb)
 	return 0;
 }
 
-/* What a later fragment has of its segment; -1 if it is none that an honest sender makes: over the TCP header
- * (RFC 3128), or beyond the longest datagram. */
+/* Fills in the part of the segment that a later fragment holds. Returns 0; -1 if no honest sender makes such
+ * a fragment: over the TCP header (RFC 3128), or beyond the longest datagram. */
 static __always_inline int segment_of(const struct fragmented *d, const struct fragment *f, struct segment *s)
 {
 	if (f->offset < d->header || f->offset + f->len > 65535)
@@ -209,8 +211,9 @@ static __always_inline int segment_of(const struct fragmented *d, const struct f
 	return 0;
 }
 
-/* Writes the IP header toward the far end into the scratch, of a packet that is no segment, and finds its
- * way: that of the flow's segments, whatever rule decides it. 0, or the verdict of the drop. */
+/* Writes the IP header toward the far end into the scratch, for a packet that is no segment, and finds its
+ * route: that of the flow's segments, whichever routing rule decides it. Returns 0, or the verdict of the
+ * drop. */
 static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
 					    struct route *route)
 {
@@ -228,7 +231,7 @@ static __always_inline int head_for_far_end(struct __sk_buff *skb, const struct 
 	return verdict;
 }
 
-/* Translates a later fragment and sends it: nothing of it but IP is a header. */
+/* Translates a later fragment and sends it: it has no header but IP's. */
 static __always_inline int forward_fragment(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
 					    __be32 id)
 {
@@ -244,7 +247,8 @@ static __always_inline int forward_fragment(struct __sk_buff *skb, const struct 
 	return send_by(skb, &route);
 }
 
-/* A fragment without ports: if its first one was forwarded, so is it. Any other one goes up the stack. */
+/* Processes a fragment without ports. If its first fragment was forwarded, so is this one; any other goes up
+ * the stack. */
 __noinline int later_fragment(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
@@ -268,6 +272,8 @@ __noinline int later_fragment(struct __sk_buff *skb)
 	tuple.dport = d->dport;
 	if (!find(&tuple, &w))
 		return NEXT;
+	if (!is_plain_sound(&b->in))
+		return drop(LS_V_DROP_CHECKSUM);
 	if (!passes_fragments(&w) || segment_of(d, &f, s) || meets_trap(w.rec, s))
 		return drop(LS_V_DROP_FRAGMENT);
 	if (hops_left(&b->in) <= 1)
@@ -277,8 +283,8 @@ __noinline int later_fragment(struct __sk_buff *skb)
 		return drop(verdict);
 	if (over_rate(w.rec, s))
 		return drop(LS_V_DROP_RATE);
-	/* As in forward(): noted first, then a look whether it may still pass. Without the rest its receiver
-	 * takes nothing of it. */
+	/* Note first, then check that the fragment may still pass, as in forward(). The receiver accepts none
+	 * of it without the rest. */
 	note_end_of(w.rec, s);
 	if (!claimed(&w, s))
 		return drop(LS_V_DROP_FRAGMENT);

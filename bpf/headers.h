@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The headers of a segment, of either version of IP, in a buffer: what is read, changed and written back. */
+/* Holds the headers of a segment, of either version of IP, in a buffer in which they are read and changed. */
 #ifndef LONGSPLICE_HEADERS_H
 #define LONGSPLICE_HEADERS_H
 
@@ -26,18 +26,18 @@ struct tcp {
 };
 
 #define L3_OFFSET ETH_HLEN
-/* Where TCP begins in a packet without IP options or extension headers. */
+/* Offset of TCP in a packet without IP options or extension headers. */
 #define V4_L4 (ETH_HLEN + sizeof(struct iphdr))
 #define V6_L4 (ETH_HLEN + sizeof(struct ipv6hdr))
-/* Where it ends, but for its own options. */
+/* Offset of TCP's options in such a packet. */
 #define V4_HEADERS (V4_L4 + sizeof(struct tcp))
 #define V6_HEADERS (V6_L4 + sizeof(struct tcp))
 
 /*
- * Headers as they stand in the packet, but for IP options and extension headers, which nobody here changes.
- * TCP is at the same place for both versions of IP; what is in front of it stands to the right, with four
- * bytes to spare in front of all that say which it is. Options are at most 40 bytes: the rest is there for
- * the verifier, which sees an index masked to 63.
+ * Headers as they stand in the packet, except for IP options and extension headers, which are not loaded.
+ * TCP is at the same place for both versions of IP. The headers before TCP are aligned to the right; four
+ * bytes in front of them all tell the version. Options are at most 40 bytes: the rest of the room is for the
+ * verifier, which sees an index masked to 63.
  */
 struct headers {
 	union {
@@ -52,7 +52,7 @@ struct headers {
 			struct ipv6hdr ip;
 		} __attribute__((packed)) v6;
 		struct {
-			__u16 l4; /* where TCP begins in the packet */
+			__u16 l4; /* offset of TCP in the packet */
 			__u8 is_v6;
 		};
 	};
@@ -63,7 +63,8 @@ struct headers {
 _Static_assert(offsetof(struct headers, tcp) == 64, "the same for both versions");
 _Static_assert(sizeof(((struct headers *)0)->v4) == sizeof(((struct headers *)0)->v6), "likewise");
 
-/* Read from memory each time: so the verifier follows what comes after once, and not for each way there. */
+/* Reads the offset from memory each time, so that the verifier follows the code behind it once, not once per
+ * path. */
 static __always_inline __u32 l4_of(const struct headers *h)
 {
 	return *(const volatile __u16 *)&h->l4;
@@ -79,7 +80,8 @@ static __always_inline __u32 tcp_check_at(const struct headers *h)
 	return l4_of(h) + offsetof(struct tcp, check);
 }
 
-/* For n that is a constant. A copy by the compiler would be one of bytes, as it knows no alignment. */
+/* Copies `n` bytes, for a constant n. The compiler's own copy would go byte by byte, because it knows no
+ * alignment. */
 static __always_inline void copy_words(void *to, const void *from, __u32 n)
 {
 	__u32 i = 0;
@@ -90,7 +92,7 @@ static __always_inline void copy_words(void *to, const void *from, __u32 n)
 		*(__u16 *)(to + i) = *(const __u16 *)(from + i);
 }
 
-/* Options beyond the usual dozen bytes are rare. */
+/* Copies headers; options beyond the usual dozen bytes are rare. */
 static __always_inline void copy_headers(struct headers *to, const struct headers *from, __u32 opt_len)
 {
 	if (opt_len <= 12)

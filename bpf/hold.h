@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Packets for user space: those that must wait for a socket, and copies of what passes. */
+/* Gives user space packets: those that must wait for a socket, and copies of forwarded ones. */
 #ifndef LONGSPLICE_HOLD_H
 #define LONGSPLICE_HOLD_H
 
 #include "walk.h"
 
-/* What a sample of the ring may take, by the length of the packet: the verifier wants constants. The longest
- * super-packet but for BIG TCP is 64 kB and its headers. */
+/* Sizes of a sample in the ring, by the length of the packet: the verifier needs constants. The longest
+ * super-packet except for BIG TCP is 64 kB and its headers. */
 #define SHORT_PACKET 2048
 #define LONG_PACKET  65664
 
-/* Gives user space a sample with the packet behind its head, for which there is so much room; -1 if it is
- * longer, or shorter than `least`. */
+/* Submits a sample with the packet behind its head, which leaves `room` bytes for it. Returns 0; -1 if the
+ * packet is longer, or shorter than `least`. */
 static __always_inline int submit_packet(struct __sk_buff *skb, void *sample, __u32 head, __u32 least,
 					 __u32 room)
 {
@@ -44,7 +44,7 @@ static __always_inline int fill_event(struct __sk_buff *skb, void *sample, __u32
 	return submit_packet(skb, sample, sizeof(*event), V4_HEADERS, room);
 }
 
-/* Gives user space the packet as it is; -1 if it does not keep up, or the packet is too long. */
+/* Gives user space the packet unchanged. Returns 0; -1 if the ring is full, or the packet is too long. */
 static __noinline int hand_over(struct __sk_buff *skb, const struct walk *w, const struct segment *s,
 				__u32 kind)
 {
@@ -58,7 +58,8 @@ static __noinline int hand_over(struct __sk_buff *skb, const struct walk *w, con
 	return sample ? fill_event(skb, sample, LONG_PACKET, kind, w, s) : -1;
 }
 
-/* There is no socket for it yet: kept, not left to the sender's retransmission timer. */
+/* Keeps a packet for which there is no socket yet: otherwise it would wait for the sender's retransmission
+ * timer. */
 static __always_inline int hold(struct __sk_buff *skb, const struct walk *w, const struct segment *s)
 {
 	if (hand_over(skb, w, s, LS_E_HELD))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * ICMP and ICMPv6 errors about segments of a flow: found by the segment that they quote, checked, and told to
- * whoever sent that segment, in its own numbers (docs/decisions/0012).
+ * Translates ICMP and ICMPv6 errors about segments of a flow: finds the flow by the quoted segment, checks
+ * the error, and sends it to the sender of that segment, in its own numbers (docs/decisions/0012).
  */
 #ifndef LONGSPLICE_ICMP_H
 #define LONGSPLICE_ICMP_H
@@ -12,7 +12,7 @@
 struct icmp {
 	__u8 type, code;
 	__be16 check;
-	__be32 rest; /* the MTU, where it says one */
+	__be32 rest; /* the MTU, if the error tells one */
 };
 
 #define ICMP_UNREACHABLE 3
@@ -20,13 +20,13 @@ struct icmp {
 #define ICMP_EXPIRED	 11
 #define ICMP_PARAMETER	 12
 #define ICMPV6_TOO_BIG	 2
-#define ICMPV6_PARAMETER 4 /* the last of its errors here; 1 is the first */
+#define ICMPV6_PARAMETER 4 /* the last of the errors that are translated; 1 is the first */
 
-/* An error: its own headers are in the scratch, those of the segment that it quotes are here. */
+/* State of an error: the scratch has its own headers, this has those of the segment that it quotes. */
 struct quote {
-	struct headers old, new; /* `l4` is where they stand in the packet */
+	struct headers old, new; /* `l4` is their offset in the packet */
 	struct icmp icmp;
-	__u32 whole; /* the whole TCP header is quoted, and not only its first 8 bytes */
+	__u32 whole; /* 1: the whole TCP header is quoted, not only its first 8 bytes */
 };
 
 struct {
@@ -36,7 +36,7 @@ struct {
 	__type(value, struct quote);
 } quotes SEC(".maps");
 
-/* Bytes of a TCP header that any error quotes: ports and sequence number (RFC 792). */
+/* Bytes of the TCP header that every error quotes: ports and sequence number (RFC 792). */
 #define LEAST_QUOTE 8
 
 static __always_inline int is_error(const struct headers *h, const struct icmp *icmp)
@@ -46,7 +46,7 @@ static __always_inline int is_error(const struct headers *h, const struct icmp *
 	return icmp->type == ICMP_UNREACHABLE || icmp->type == ICMP_EXPIRED || icmp->type == ICMP_PARAMETER;
 }
 
-/* Where the quoted TCP header begins; 0: there is none. */
+/* Returns the offset of the quoted TCP header; 0: there is none. */
 static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct headers *old, __u32 at)
 {
 	struct extension_walk w = {.skb = skb, .at = at + sizeof(old->v6.ip)};
@@ -68,7 +68,7 @@ static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct head
 	return w.kind == NOT_OURS || w.next != IPPROTO_TCP || w.at > 0x7fff ? 0 : w.at;
 }
 
-/* Loads an error with its quote. 0, or -1 if it is none that could be about one of ours. */
+/* Loads an error with its quote. Returns 0, or -1 if it cannot be about a segment of ours. */
 static __always_inline int load_error(struct __sk_buff *skb, struct headers *h, struct quote *q)
 {
 	__u32 at, l4, end;
@@ -96,7 +96,7 @@ static __always_inline int load_error(struct __sk_buff *skb, struct headers *h, 
 		   : 0;
 }
 
-/* Whether an error came to the one that sent what it quotes. */
+/* Returns whether an error came to the sender of the segment that it quotes. */
 static __always_inline int came_to_sender(const struct headers *h, const struct headers *old)
 {
 	const __be32 *a = (const __be32 *)&h->v6.ip.daddr, *b = (const __be32 *)&old->v6.ip.saddr;
@@ -106,7 +106,7 @@ static __always_inline int came_to_sender(const struct headers *h, const struct 
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
-/* The tuple of the one whom the quoted segment was sent to. */
+/* Fills in the tuple of the end to which the quoted segment was sent. */
 static __always_inline void answering_tuple(const struct headers *old, struct ls_tuple *t)
 {
 	if (is_v6(old)) {
@@ -120,7 +120,7 @@ static __always_inline void answering_tuple(const struct headers *old, struct ls
 	t->dport = old->tcp.sport;
 }
 
-/* Writes the quote, and ICMP's checksum, whose pseudo-header changes by `outer`. 0, or -1. */
+/* Writes the quote, and ICMP's checksum, whose pseudo-header changes by `outer`. Returns 0, or -1. */
 static __always_inline int write_quote(struct __sk_buff *skb, __u32 icmp_at, struct quote *q, __u32 outer)
 {
 	struct headers *old = &q->old, *new = &q->new;
@@ -153,7 +153,7 @@ static __always_inline void quote_numbers(struct quote *q, __u32 seq, __u32 ack)
 		q->new.tcp.ack = bpf_htonl(bpf_ntohl(q->old.tcp.ack) + ack);
 }
 
-/* To the local socket that sent the segment, in its numbers. */
+/* Delivers the error to the local socket that sent the segment, in that socket's numbers. */
 static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *h, struct quote *q,
 					 struct mapping map)
 {
@@ -166,9 +166,9 @@ static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *
 }
 
 /*
- * Whether the quoted segment can be on its way to the peer of w (RFC 5927 section 4.1). With the whole
- * header, its acknowledgement must have been sent lately, too. Errors of ICMPv6 have it, for they quote all
- * that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC 792).
+ * Returns whether the quoted segment can be on its way to the peer of w (RFC 5927 section 4.1). If the whole
+ * header is quoted, its acknowledgement must have been sent lately, too. Errors of ICMPv6 quote the whole
+ * header, because they quote all that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC 792).
  */
 static __always_inline int is_outstanding(const struct walk *w, const struct quote *q)
 {
@@ -180,13 +180,13 @@ static __always_inline int is_outstanding(const struct walk *w, const struct quo
 	if (!q->whole)
 		return !is_v6(&q->old);
 	told = from->rx_ack + from->ack_off;
-	/* In a drain a local socket may have acknowledged more. */
+	/* In a drain the local socket may have acknowledged more. */
 	if (w->slot)
 		told = seq_max(told, w->slot->leg[w->side & 1].tx_ack);
 	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(from, ack - from->ack_off);
 }
 
-/* To the far end that sent the segment, as if our leg toward it had found the fault. */
+/* Sends the error to the far end that sent the segment, as if our leg toward that end had found the fault. */
 static __always_inline int translate_error(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
 					   struct quote *q)
 {
@@ -213,8 +213,8 @@ static __always_inline int translate_error(struct __sk_buff *skb, const struct w
 	return send_by(skb, &route);
 }
 
-/* Whether the segment with this number, of the stream from x, was sent by the local socket of the other leg.
- */
+/* Returns whether the local socket of the other leg sent the segment with this number, of the stream from
+ * x. */
 static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32 mode)
 {
 	if (mode == LS_TRACK)
@@ -224,7 +224,8 @@ static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32
 	return mode == LS_UNDRAIN && (!(x->owed & LS_OWED) || !before(seq, x->base + x->rec.seq_off));
 }
 
-/* An ICMP packet: an error about one of our segments goes to whom it concerns, all else up the stack. */
+/* Processes an ICMP packet: an error about one of our segments goes to the segment's sender, every other
+ * packet up the stack. */
 __noinline int icmp_error(struct __sk_buff *skb)
 {
 	struct scratch *b = get_scratch();
@@ -256,7 +257,8 @@ __noinline int icmp_error(struct __sk_buff *skb)
 	return translate_error(skb, &w, b, q);
 }
 
-/* What has no ports: an error, or a later fragment. All else goes up the stack, at the price of a look. */
+/* Processes a packet without ports: an error, or a later fragment. Every other packet goes up the stack,
+ * after one look at its header. */
 static __always_inline int without_ports(struct __sk_buff *skb)
 {
 	void *data = linear(skb, V4_L4);

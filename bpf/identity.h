@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The identity case (papers' section III-F): a segment leaves as it came, but for the time to live. */
+/* Forwards segments of the identity case (papers' section III-F): only the time to live and the MAC addresses
+ * change. */
 #ifndef LONGSPLICE_IDENTITY_H
 #define LONGSPLICE_IDENTITY_H
 
@@ -7,8 +8,8 @@
 #include "translate.h"
 #include "walk.h"
 
-/* Whether a segment is to leave as it came. PAWS may want a higher TSval; and what has IP options is left to
- * the usual way. */
+/* Returns whether a segment is to leave as it came. PAWS may require a higher TSval; packets with IP options
+ * go the usual way. */
 static __always_inline int leaves_as_it_came(const struct walk *w, const struct headers *h,
 					     const struct segment *s)
 {
@@ -16,7 +17,7 @@ static __always_inline int leaves_as_it_came(const struct walk *w, const struct 
 	       !(s->ts_at && monotonic_tsval(w->rec, s));
 }
 
-/* Writes the beginning of the packet, wherever it lies. 0, or -1. */
+/* Writes the first `len` bytes of the packet, in linear memory or not. Returns 0, or -1. */
 static __always_inline int store_start(struct __sk_buff *skb, const void *from, __u32 len)
 {
 	if (!store_linear((void *)(long)skb->data, (void *)(long)skb->data_end, from, len))
@@ -24,7 +25,7 @@ static __always_inline int store_start(struct __sk_buff *skb, const void *from, 
 	return bpf_skb_store_bytes(skb, 0, from, len, 0) ? -1 : 0;
 }
 
-/* Writes its time to live, and the MAC addresses. 0, or -1. */
+/* Writes the time to live and the MAC addresses. Returns 0, or -1. */
 static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
 {
 	enum summed summed;
@@ -32,7 +33,7 @@ static __always_inline int write_hop(struct __sk_buff *skb, struct headers *h)
 	count_hop(h);
 	if (is_v6(h)) {
 		summed = summed_of(skb);
-		/* A header of IPv4 makes up for itself. */
+		/* A header of IPv4 compensates for itself. */
 		if (summed == CHECKSUM_COMPLETE || summed == CHECKSUM_UNKNOWN)
 			bpf_csum_update(skb, (__u16)~bpf_htons(1));
 		return store_start(skb, &h->v6.eth, V6_L4);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Has a packet come in on an interface as if its peer had sent it just now: run by user space over packets
- * that were held while there was no socket for them. It passes `ingress` there, and may come as often as it
- * likes: it is a retransmission.
+ * Has a packet come in on an interface as if its peer had just sent it. User space runs this over packets
+ * that were held while there was no socket for them. The packet passes `ingress` there, any number of times:
+ * it is a retransmission.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

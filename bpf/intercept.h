@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Delivery to a local listener, whatever the destination. */
+/* Delivers packets to a local listener, whatever their destination is. */
 #ifndef LONGSPLICE_INTERCEPT_H
 #define LONGSPLICE_INTERCEPT_H
 
@@ -7,10 +7,10 @@
 #include "match.h"
 #include "route.h"
 
-/* What the routing rule looks for. The other bits of the mark are not ours. */
+/* Mark that the routing rule looks for, and its bits. The other bits of the mark are not ours. */
 const volatile __u32 mark = 0, mark_mask = 0;
 
-/* The socket that a packet to this destination would reach: its connection's, or else a listener. */
+/* Finds the socket that a packet to this destination would reach: its connection's, or else a listener. */
 static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const struct tcp_packet *p,
 						    const __be32 *dst, __be16 dport)
 {
@@ -30,7 +30,7 @@ static __always_inline struct bpf_sock *find_socket(struct __sk_buff *skb, const
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* The state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
+/* Returns the state of the connection's own socket (enum BPF_TCP_*); 0: there is none. */
 static __always_inline __u32 state_of(struct __sk_buff *skb, const struct tcp_packet *p)
 {
 	struct bpf_sock *sk = find_socket(skb, p, p->tuple.daddr, p->tuple.dport);
@@ -60,13 +60,14 @@ static __always_inline long look_up_destination(struct __sk_buff *skb, const str
 	return bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 }
 
-/* Whether the destination is an address of this host, which has its own listeners. One that no route leads to
- * looks the same, and cannot be connected to either. */
+/* Returns whether the destination is an address of this host, which has its own listeners. A destination
+ * without a route looks the same, and cannot be connected to either. */
 static __always_inline int is_own_address(struct __sk_buff *skb, const struct tcp_packet *p)
 {
 	long found = look_up_destination(skb, p, skb->ifindex);
 
-	/* An interface that does not forward has no answer; the daemon has the loopback forward. */
+	/* An interface that does not forward gives no answer; the daemon enables forwarding on the
+	 * loopback. */
 	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
 		found = look_up_destination(skb, p, LOOPBACK);
 	return found == BPF_FIB_LKUP_RET_NOT_FWDED;
@@ -77,9 +78,9 @@ static __always_inline void route_to_us(struct __sk_buff *skb)
 	skb->mark = (skb->mark & ~mark_mask) | mark;
 }
 
-/* Whether a packet ends a handshake of which the listener keeps nothing but a cookie (RFC 4987 section 3.6).
- * Asked of an acknowledgement without a connection; the answer is quick while the listener's queue does not
- * overflow. */
+/* Returns whether a packet ends a handshake of which the listener stores only a cookie (RFC 4987 section
+ * 3.6). Used for an acknowledgement without a connection; the answer is quick while the listener's queue does
+ * not overflow. */
 static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp_packet *p,
 					 struct bpf_sock *listener)
 {
@@ -98,7 +99,7 @@ static __always_inline int brings_cookie(struct __sk_buff *skb, const struct tcp
 	return !bpf_tcp_check_syncookie(listener, &ip, len, &tcp, sizeof(tcp));
 }
 
-/* A new connection; or the end of its handshake, where nothing of its beginning is remembered. */
+/* Gives a packet to the listener: one that opens a connection, or the end of a handshake by cookie. */
 static __always_inline enum ls_rule_verdict open_at(struct __sk_buff *skb, const struct tcp_packet *p,
 						    const struct ls_target *at, int opens)
 {
@@ -121,8 +122,9 @@ out:
 }
 
 /*
- * A new connection goes to the listener; what belongs to a connection that has a socket here finds that by
- * itself, and needs only the way there. Everything else belongs to connections that others had before us.
+ * Gives a packet that opens a connection to the listener. A packet of a connection that has a socket here
+ * finds that socket by itself, and only needs a route to this host. Every other packet belongs to a
+ * connection older than the rule.
  */
 static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, const struct tcp_packet *p,
 						      const struct ls_target *at)
@@ -141,7 +143,7 @@ static __always_inline enum ls_rule_verdict intercept(struct __sk_buff *skb, con
 		return LS_R_OWN_ADDRESS;
 	if (!state) {
 		verdict = open_at(skb, p, at, opens);
-		/* Nobody has refused anything. */
+		/* An acknowledgement was not an attempt to connect. */
 		return verdict == LS_R_NO_LISTENER && !opens ? LS_R_FOREIGN : verdict;
 	}
 	route_to_us(skb);

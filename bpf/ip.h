@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The few lines that know the version of IP: addresses, hops, lengths. Sums are those of RFC 1071, in 32
- * bits. */
+/* Holds the few lines that depend on the version of IP: addresses, hops, lengths. Sums are those of RFC 1071,
+ * in 32 bits. */
 #ifndef LONGSPLICE_IP_H
 #define LONGSPLICE_IP_H
 
@@ -14,8 +14,7 @@
 #define AF_INET6 10
 #define LOOPBACK 1 /* its interface index, in every namespace */
 
-/* The third word of an IPv4 address that is mapped to IPv6: the first two are zero, the last is the address.
- */
+/* Third word of an IPv4 address that is mapped to IPv6: the first two are zero, the last is the address. */
 #define MAPPED bpf_htonl(0xffff)
 
 static __always_inline void map_v4(__be32 *to, __be32 v4)
@@ -26,7 +25,8 @@ static __always_inline void map_v4(__be32 *to, __be32 v4)
 	to[3] = v4;
 }
 
-/* No packet of IPv6 may have such an address: it would be taken for one of IPv4. */
+/* Returns whether an address is a mapped one. A packet of IPv6 must not have it: it would be taken for one of
+ * IPv4. */
 static __always_inline int is_mapped(const __be32 *v6)
 {
 	return !v6[0] && !v6[1] && v6[2] == MAPPED;
@@ -37,14 +37,14 @@ static __always_inline struct ethhdr *eth_of(struct headers *h)
 	return is_v6(h) ? &h->v6.eth : &h->v4.eth;
 }
 
-/* Destination, then source. */
+/* Sets both MAC addresses: `macs` has the destination, then the source. */
 static __always_inline void set_macs(struct headers *h, const __u8 *macs)
 {
 	__builtin_memcpy(eth_of(h), macs, 2 * ETH_ALEN);
 }
 
-/* What a routing rule may look at besides addresses and ports: DSCP of IPv4 as far as it was TOS, traffic
- * class and flow label of IPv6. */
+/* Returns the fields besides addresses and ports that a routing rule may match: DSCP of IPv4 as far as it was
+ * TOS, traffic class and flow label of IPv6. */
 static __always_inline __be32 class_of(const struct headers *h)
 {
 	return is_v6(h) ? *(const __be32 *)&h->v6.ip & bpf_htonl(0x0fffffff) : h->v4.ip.tos & 0x1c;
@@ -65,7 +65,7 @@ static __always_inline void addresses_to_fib(struct bpf_fib_lookup *fib, const s
 	}
 }
 
-/* How many routers it may pass. */
+/* Returns the number of routers that the packet may still pass. */
 static __always_inline __u32 hops_left(const struct headers *h)
 {
 	return is_v6(h) ? h->v6.ip.hop_limit : h->v4.ip.ttl;
@@ -79,7 +79,7 @@ static __always_inline void count_hop(struct headers *h)
 		h->v4.ip.ttl--;
 }
 
-/* Addresses as in ls_tuple. */
+/* Sets the addresses, given as in ls_tuple. */
 static __always_inline void set_addresses(struct headers *h, const __be32 *saddr, const __be32 *daddr)
 {
 	if (is_v6(h)) {
@@ -91,7 +91,7 @@ static __always_inline void set_addresses(struct headers *h, const __be32 *saddr
 	}
 }
 
-/* `to` goes where `from` came from. */
+/* Addresses `to` to the sender of `from`. */
 static __always_inline void answer_to(struct headers *to, struct headers *from)
 {
 	__builtin_memcpy(eth_of(to)->h_dest, eth_of(from)->h_source, ETH_ALEN);
@@ -105,7 +105,7 @@ static __always_inline void answer_to(struct headers *to, struct headers *from)
 	}
 }
 
-/* What another pair of addresses does to the sum of the pseudo-header. */
+/* Returns the change of the pseudo-header's sum by other addresses. */
 static __always_inline __u32 addresses_diff(const struct headers *old, const struct headers *new)
 {
 	if (is_v6(old))
@@ -113,13 +113,14 @@ static __always_inline __u32 addresses_diff(const struct headers *old, const str
 	return sum_diff(&old->v4.ip.saddr, &new->v4.ip.saddr, 2);
 }
 
-/* What the changes of an IP header do to its sum: none of an IPv4 header with its checksum mended. */
+/* Returns the change of the sum of an IP header: 0 for an IPv4 header with a correct checksum. */
 static __always_inline __u32 ip_diff(const struct headers *old, const struct headers *new)
 {
 	return is_v6(old) ? sum_diff(&old->v6.ip, &new->v6.ip, sizeof(old->v6.ip) / 4) : 0;
 }
 
-/* The sum of the pseudo-header for TCP of so many bytes (RFC 9293 section 3.1, RFC 8200 section 8.1). */
+/* Returns the sum of the pseudo-header for `tcp_len` bytes of TCP (RFC 9293 section 3.1, RFC 8200 section
+ * 8.1). */
 static __always_inline __u32 pseudo_sum(const struct headers *h, __u32 tcp_len)
 {
 	__u32 addresses = is_v6(h) ? sum_words(&h->v6.ip.saddr, 8) : sum_words(&h->v4.ip.saddr, 2);
@@ -127,7 +128,7 @@ static __always_inline __u32 pseudo_sum(const struct headers *h, __u32 tcp_len)
 	return add_sums(addresses, bpf_htons(IPPROTO_TCP) + bpf_htons(tcp_len));
 }
 
-/* Mends the checksum of a header of IPv4, of which something changed; IPv6 has none. */
+/* Corrects the checksum of an IPv4 header that changed; IPv6 has none. */
 static __always_inline void mend_ip_check(const struct headers *old, struct headers *new)
 {
 	if (is_v6(old))
@@ -137,7 +138,15 @@ static __always_inline void mend_ip_check(const struct headers *old, struct head
 	    adjust(old->v4.ip.check, sum_diff(&old->v4.ip, &new->v4.ip, sizeof(old->v4.ip) / 4));
 }
 
-/* The length of the whole IP packet, in bytes; 0: it is not in the header. */
+/* Returns whether the checksum of an IPv4 header without options is right (RFC 1812 section 5.2.2): the
+ * header has the length of the payload. IPv6 has no checksum of its own. */
+static __always_inline int is_plain_sound(const struct headers *h)
+{
+	return is_v6(h) || h->v4.ip.ihl != sizeof(h->v4.ip) / 4 ||
+	       fold(sum_words(&h->v4.ip, sizeof(h->v4.ip) / 4)) == 0xffff;
+}
+
+/* Returns the length of the whole IP packet, in bytes; 0: the header does not have it. */
 static __always_inline __u32 ip_length(const struct headers *h)
 {
 	__u32 payload;

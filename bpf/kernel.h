@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What only the kernel's own sk_buff tells; from Linux 6.2 on, elsewhere helpers must do without. */
+/* Reads fields that only the kernel's own sk_buff has. This needs Linux 6.2; on older kernels, helpers must
+ * do without. */
 #ifndef LONGSPLICE_KERNEL_H
 #define LONGSPLICE_KERNEL_H
 
@@ -26,12 +27,12 @@ struct xdp_buff___ours {
 
 void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
-/* The state of the TCP checksum (linux/skbuff.h). */
+/* State of the TCP checksum (linux/skbuff.h). */
 enum summed {
 	CHECKSUM_NONE = 0,
 	CHECKSUM_UNNECESSARY = 1, /* verified by the device */
 	CHECKSUM_COMPLETE = 2,	  /* skb->csum is the sum of the whole packet */
-	CHECKSUM_PARTIAL = 3,	  /* the field has the sum of the pseudo-header, the device does the rest */
+	CHECKSUM_PARTIAL = 3,	  /* the field has the sum of the pseudo-header, the device adds the rest */
 	CHECKSUM_UNKNOWN = 4,	  /* this kernel does not tell */
 };
 
@@ -45,7 +46,8 @@ static __always_inline enum summed summed_of(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD(kernel, ip_summed);
 }
 
-/* The MAC address of the interface that a frame came in by. 0, or -1 if this kernel does not tell. */
+/* Reads the MAC address of the interface on which a frame came in. Returns 0, or -1 if this kernel does not
+ * tell. */
 static __always_inline int own_address(struct xdp_md *ctx, __u8 *mac)
 {
 	struct xdp_buff___ours *kernel;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Between the wire and a local socket whose sequence numbers are others (a pair that was spliced before). */
+/* Translates between the wire and a local socket whose sequence numbers differ from the wire's (a pair that
+ * was spliced before). */
 #ifndef LONGSPLICE_LOCAL_H
 #define LONGSPLICE_LOCAL_H
 
@@ -7,13 +8,14 @@
 #include "count.h"
 #include "translate.h"
 
-/* What a socket's numbers are greater by: in the peer's stream, and in the stream toward the peer. */
+/* Amounts by which a socket's numbers exceed those of the wire: in the peer's stream, and in the stream
+ * toward the peer. */
 struct mapping {
 	__u32 seq, ack;
 };
 
-/* Writes the headers of a segment that goes up to the socket: h is what it is to see but for the mapping,
- * `written` what stands in the packet. 0, or -1. */
+/* Writes the headers of a segment that goes up to the socket: h has them in the numbers of the wire,
+ * `written` are those in the packet. Returns 0, or -1. */
 static __always_inline int write_for_socket(struct __sk_buff *skb, struct headers *written, struct headers *h,
 					    const struct segment *s, struct edits *e, struct mapping map)
 {
@@ -26,18 +28,19 @@ static __always_inline int write_for_socket(struct __sk_buff *skb, struct header
 	return write_headers(skb, written, h, s->opt_len);
 }
 
-/* A segment without payload whose sender has gone beyond what the local socket offers (the far end had
- * offered more): there the socket would not look at its acknowledgement. */
+/* Moves a segment without payload to a number at which the local socket reads its acknowledgement: its sender
+ * may have gone beyond the window that the socket offers now, because the far end offered more or because the
+ * socket takes its window back. */
 static __always_inline void keep_in_window(const struct ls_leg *x, struct headers *h, const struct segment *s,
 					   int bare)
 {
-	__u32 seq = bpf_ntohl(h->tcp.seq);
+	__u32 seq = bpf_ntohl(h->tcp.seq), edge = x->loc_edge - x->loc_shrunk;
 
-	if (bare && !(s->flags & TCP_RST) && after(seq, x->loc_edge))
-		h->tcp.seq = bpf_htonl(x->loc_edge);
+	if (bare && !(s->flags & TCP_RST) && after(seq, edge))
+		h->tcp.seq = bpf_htonl(edge);
 }
 
-/* To the local socket, as it came. */
+/* Delivers a packet to the local socket, with nothing but its numbers mapped. */
 static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
 				   struct mapping map)
 {
@@ -50,8 +53,9 @@ static __always_inline int deliver(struct __sk_buff *skb, struct scratch *b, con
 								      : pass(LS_V_DELIVERED);
 }
 
-/* The same without payload and FIN. It does not fit the window now; when the socket looks at it, it may: it
- * would take bytes that nobody counts as its own. Its answer is wanted. */
+/* Delivers a packet to the local socket without payload and FIN, so that the socket answers. The payload does
+ * not fit the window now. When the socket processes it, it may fit, and the socket would take bytes that are
+ * not counted as its own. */
 static __always_inline int deliver_bare(struct __sk_buff *skb, struct scratch *b, const struct segment *s,
 					struct mapping map)
 {
@@ -72,7 +76,7 @@ static __always_inline struct mapping mapping_of_leg(const struct ls_leg *x)
 	return map;
 }
 
-/* The same in TRACK. */
+/* Delivers a packet to the local socket in TRACK, within the socket's window. */
 static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scratch *b,
 					     const struct segment *s, const struct ls_leg *x)
 {
@@ -86,8 +90,8 @@ static __always_inline int deliver_in_window(struct __sk_buff *skb, struct scrat
 										    : pass(LS_V_DELIVERED);
 }
 
-/* What a socket emits, in the numbers of the wire: the segment, and the headers `out` that are to be written.
- */
+/* Converts a socket's segment to the numbers of the wire: `s`, and the headers `out` that are to be
+ * written. */
 static __always_inline void to_wire(struct scratch *b, struct segment *s, struct edits *e, struct mapping map)
 {
 	copy_headers(&b->out, &b->in, s->opt_len);
@@ -103,7 +107,7 @@ static __always_inline void to_wire(struct scratch *b, struct segment *s, struct
 	b->out.tcp.ack = bpf_htonl(s->ack);
 }
 
-/* Of a leg that belongs to no flow (LS_ALONE). */
+/* Returns the mapping of a leg that belongs to no flow (LS_ALONE). */
 static __always_inline struct mapping mapping_of_record(const struct ls_record *rec)
 {
 	struct mapping map = {rec->seq_off, rec->ack_off};
@@ -111,7 +115,7 @@ static __always_inline struct mapping mapping_of_record(const struct ls_record *
 	return map;
 }
 
-/* What the socket of a leg emits that belongs to no flow. */
+/* Sends a segment of the socket of a leg that belongs to no flow. */
 static __always_inline int emit_alone(struct __sk_buff *skb, struct ls_record *rec, struct scratch *b,
 				      struct segment *s)
 {

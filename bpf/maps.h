@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The maps. Sizes are set by the loader. */
+/* Defines the maps. The loader sets their sizes. */
 #ifndef LONGSPLICE_MAPS_H
 #define LONGSPLICE_MAPS_H
 
 #include "abi.h"
 #include <bpf/bpf_helpers.h>
 
-/* Both directions of every flow; who looks for one by what is seen on ingress begins at `heads` (table.h). */
+/* Both directions of every flow. A look-up by the tuple seen on ingress begins at `heads` (table.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
@@ -14,7 +14,7 @@ struct {
 	__type(value, struct ls_flow);
 } flows SEC(".maps");
 
-/* Where the chains of directions begin, by the hash of the key. */
+/* First directions of the chains, by the hash of the key. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
@@ -22,7 +22,7 @@ struct {
 	__type(value, struct ls_heads);
 } heads SEC(".maps");
 
-/* Flows that have sockets. Mapped by user space: a change of mode is one store. */
+/* Flows that have sockets. User space maps this memory: a change of mode is one store. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -45,7 +45,7 @@ struct {
 	__type(value, struct ls_meta);
 } meta SEC(".maps");
 
-/* Packets that user space must have: struct ls_event, then the packet. */
+/* Packets for user space: struct ls_event, then the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 << 20);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The set of rules, and the first one that a packet meets. */
+/* Finds the first rule of the set that a packet meets. */
 #ifndef LONGSPLICE_MATCH_H
 #define LONGSPLICE_MATCH_H
 
@@ -13,9 +13,9 @@ struct rule_set {
 	__uint(value_size, sizeof(struct ls_rules)); /* the type would be a mere name in BTF */
 };
 
-/* The set that is in force. It is replaced as a whole: a packet looks here once, so it sees the old set or
- * the new one. The kernel lets go of the old one when no packet looks at it any more, and only then tells
- * user space that it is done, so that the old half of the counters stands still when it is used again. */
+/* Holds the set in force. User space replaces it as a whole: a packet looks here once, so it sees the old set
+ * or the new one. The kernel frees the old set when no packet uses it any more, and only then tells user
+ * space that it is done, so the old half of the counters stands still when it is used again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__uint(max_entries, 1);
@@ -23,7 +23,7 @@ struct {
 	__array(values, struct rule_set);
 } rule_sets SEC(".maps");
 
-/* Of each rule, for two generations. */
+/* Counters of each rule, for two generations. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 2 * LS_RULES_MAX);
@@ -44,7 +44,8 @@ static __always_inline int is_within(const __u64 address[2], const __u64 net[2],
 	return !(((address[0] ^ net[0]) & mask[0]) | ((address[1] ^ net[1]) & mask[1]));
 }
 
-/* The flags first: most rules are about packets that open a connection, and most packets do not. */
+/* Returns whether a packet fits a rule. Compares the flags first: most rules are about packets that open a
+ * connection, and most packets do not. */
 static __always_inline int fits_rule(const struct ls_rule *r, const struct tcp_packet *p, __u32 ifindex)
 {
 	return (p->flags & r->flags_mask) == r->flags && (!r->ifindex || r->ifindex == ifindex) &&
@@ -91,7 +92,7 @@ static long search_step(__u32 n, struct search *s)
 	return 1;
 }
 
-/* The first rule that the packet meets and that decides; it has been counted. NULL: none. */
+/* Finds the first rule that the packet meets and that decides, and counts the packet there. NULL: none. */
 static __always_inline const struct ls_rule *first_match(const struct ls_rules *set,
 							 const struct tcp_packet *p, __u32 ifindex)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Moves a spliced flow between its slot and its records, while segments pass: from dormant to detached
- * (`release`) and back (`attach`), and from there to control mode (`wake`). User space cannot do that: an
- * update from there replaces an element, and what a segment noted meanwhile would be lost.
+ * (`release`) and back (`attach`), and from there to control mode (`wake`). User space cannot do that: its
+ * update would replace an element, and lose what a segment noted meanwhile.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -12,10 +12,11 @@
 #include "table.h"
 #include "wake.h"
 
-/* Not read by anybody: it brings the types into BTF. */
+/* Never read: it brings the types into BTF. */
 const volatile struct ls_types types_for_rust = {};
 
-/* The soft half, so that nothing goes back: a segment may have noted more on either side. */
+/* Merges the second half of a record, so that nothing goes back: a segment may have noted more on either
+ * side. */
 static __always_inline void merge(struct ls_record *to, const struct ls_record *from)
 {
 	to->seen |= from->seen;
@@ -28,7 +29,7 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 		to->paid_until = from->paid_until;
 }
 
-/* The record of a key, if it is of this flow. */
+/* Returns the record of a key, if it is of this flow. */
 static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
 	struct ls_direction *d = direction_of(look_up(key));
@@ -36,7 +37,7 @@ static __always_inline struct ls_record *record_of(struct ls_slot *slot, const s
 	return d && d->rec.serial == slot->serial ? &d->rec : NULL;
 }
 
-/* 0, or 1 if the record is gone. */
+/* Copies a direction from the slot into its record. Returns 0, or 1 if the record is gone. */
 static __always_inline int release_side(struct ls_slot *slot, const struct ls_move *move, int side)
 {
 	const struct ls_tuple *key = &move->key[side];
@@ -80,12 +81,12 @@ static __always_inline void merge_side(struct ls_slot *slot, int side, const str
 		merge(rec, &slot->leg[side].rec);
 }
 
-/* Returns 0; 1 if a record is gone: then a new connection has taken the flow's place; 2 if the flow is not
- * in mode FINAL: nothing has changed then. */
+/* Moves a flow from its slot into its records. Returns 0; 1 if a record is gone, because a new connection has
+ * taken the flow's place; 2 if the flow is not in mode FINAL, and nothing has changed. */
 SEC("syscall")
 int release(struct ls_move *move)
 {
-	/* A copy: an argument cannot be a key. */
+	/* Copy the argument: it cannot be a key itself. */
 	struct ls_move copy = *move, *arg = &copy;
 	__u32 index = arg->slot;
 	struct ls_slot *slot = bpf_map_lookup_elem(&slots, &index);
@@ -93,18 +94,20 @@ int release(struct ls_move *move)
 
 	if (!slot)
 		return 1;
-	/* First: a packet that wakes the sockets must not come between. Segments look again meanwhile. */
+	/* Change the mode first: a packet that wakes the sockets must not come between. Segments are
+	 * processed again meanwhile. */
 	if (mode_of(slot) != LS_MOVED &&
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
 	gone = release_side(slot, arg, LS_CLIENT) | release_side(slot, arg, LS_SERVER);
-	/* See claimed(): what a segment noted in the slot after it was copied. */
+	/* Merge what a segment noted in the slot after it was copied: see claimed(). */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	return gone;
 }
 
-/* 0, or 1 if the record is gone or is not a detached flow's. */
+/* Copies a direction from its record into the slot. Returns 0, or 1 if the record is gone or is not a
+ * detached flow's. */
 static __always_inline int copy_side(struct ls_slot *slot, int side, const struct ls_tuple *key)
 {
 	struct ls_record *rec = record_of(slot, key);
@@ -116,32 +119,35 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 	return 0;
 }
 
-/* Likewise. */
+/* Makes the slot the current place of a direction. Returns 0, or 1 if the record is gone or is not a detached
+ * flow's. */
 static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side,
 				       const struct ls_tuple *key)
 {
 	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
 
-	if (!rec)
+	/* A SYN may have taken the record since it was copied. */
+	if (!rec || placement_of(rec) != LS_DETACHED)
 		return 1;
 	__sync_lock_test_and_set(&slot->barrier, 0);
 	rec->where = index;
 	*(volatile __u8 *)&rec->placement = LS_SLOTTED | (rec->placement & LS_ARMED);
 	__sync_lock_test_and_set(&slot->barrier, 0);
-	/* See claimed(). */
+	/* Merge what a segment noted meanwhile: see claimed(). */
 	merge(to, rec);
 	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
 	return 0;
 }
 
-/* What the ends were promised last, as far as the far ends' segments tell. */
+/* Notes the last promises to the ends, as far as the far ends' segments show them. */
 static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg *o)
 {
 	x->tx_ack = o->rec.rx_ack + o->rec.ack_off;
 	x->tx_edge = o->rec.rx_edge + o->rec.ack_off;
 }
 
-/* The slot has the flow's serial number and is in mode FINAL already. Returns 0, or 1 if a record is gone. */
+/* Moves a flow from its records into a slot, which already has the flow's serial number and is in mode FINAL.
+ * Returns 0, or 1 if a record is gone. */
 SEC("syscall")
 int attach(struct ls_move *move)
 {
@@ -152,7 +158,7 @@ int attach(struct ls_move *move)
 
 	if (!slot)
 		return 1;
-	/* Before anybody finds the slot; again with what was noted meanwhile. */
+	/* Fill the slot before programs can find it; merge later what was noted meanwhile. */
 	gone = copy_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]) |
 	       copy_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	if (gone)
@@ -163,8 +169,8 @@ int attach(struct ls_move *move)
 	       attach_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
 }
 
-/* Run over a "packet" that has the argument behind an Ethernet header: so it runs with softirqs off, and no
- * segment on another CPU waits for long. */
+/* Makes a transition of a slot. The argument stands behind an Ethernet header in the "packet" of the test
+ * run, so the program runs with softirqs off, and no segment on another CPU waits for long. */
 SEC("tc")
 int wake(struct __sk_buff *skb)
 {

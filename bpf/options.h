@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* TCP options in a buffer: looking at one after the other. */
+/* Walks over TCP options in a buffer. */
 #ifndef LONGSPLICE_OPTIONS_H
 #define LONGSPLICE_OPTIONS_H
 
@@ -12,7 +12,7 @@
 #define OPT_SACK 5
 #define OPT_TS	 8
 
-/* How nearly every sender lays out a lone timestamp option (RFC 7323 appendix A): NOP NOP TS 10. */
+/* Identifies the usual layout of a lone timestamp option: NOP NOP TS 10 (RFC 7323 appendix A). */
 #define TS_LAYOUT     bpf_htonl(0x0101080a)
 #define TS_LAYOUT_LEN 12
 
@@ -21,18 +21,19 @@ static __always_inline __u32 load32(const __u8 *p)
 	return bpf_ntohl(*(const __be32 *)p);
 }
 
-/* A walk over options of any order. bpf_loop() keeps the verifier from following every order there is. */
+/* State of a walk over options of any order. bpf_loop() keeps the verifier from following every possible
+ * order. */
 struct option_walk {
 	struct headers *h;
-	__u32 at, len;	  /* where we are, where the options end */
-	__u32 kind, size; /* of the option at `at` */
+	__u32 at, len;	  /* current offset; end of the options */
+	__u32 kind, size; /* kind and size of the option at `at` */
 };
 
-/* 40 steps are enough for 40 bytes. */
+/* Number of steps that is enough for 40 bytes. */
 #define OPTION_STEPS 40
 
-/* Looks at the option at w->at. 0, or 1 at the end of the options. w->at is below 40 and the option within
- * them. */
+/* Parses the option at w->at. Returns 0, or 1 at the end of the options. On 0, w->at is below 40 and the
+ * option lies within the options. */
 static __always_inline int look_at_option(struct option_walk *w)
 {
 	__u32 at = w->at & 63;
@@ -61,7 +62,7 @@ static long find_timestamp_step(__u32 n, struct option_walk *w)
 	return 0;
 }
 
-/* Where TSval stands among options in an unusual order; 0: nowhere. */
+/* Returns the offset of TSval among options in an unusual order; 0: there is none. */
 static __always_inline __u32 find_timestamp(struct headers *h, __u32 len)
 {
 	struct option_walk w = {.h = h, .len = len};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* From a packet to its connection, to its headers in a buffer, and to what its segment says. */
+/* Parses a packet: its connection, its headers into a buffer, and the fields of its segment. */
 #ifndef LONGSPLICE_PARSE_H
 #define LONGSPLICE_PARSE_H
 
@@ -11,11 +11,12 @@
 
 #define VLAN_NUMBER 0xfff
 
-/* A tuple as its packet has it, or that of an answer: constants, so that either costs the same. */
+/* Select the tuple as the packet has it, or that of an answer. They are constants, so that either costs the
+ * same. */
 #define AS_SENT	 0
 #define REVERSED 1
 
-/* The packet, if its first `len` bytes are there to be read. */
+/* Returns the packet's data if its first `len` bytes can be read; otherwise NULL. */
 static __always_inline void *linear(struct __sk_buff *skb, __u32 len)
 {
 	if (skb->len < len)
@@ -25,7 +26,7 @@ static __always_inline void *linear(struct __sk_buff *skb, __u32 len)
 	return (void *)(long)skb->data;
 }
 
-/* What a header of IPv4 says: that TCP follows, where, and between whom. */
+/* Reads a header of IPv4: whether TCP follows, its offset, and the addresses. */
 static __always_inline enum parsed read_v4(const struct iphdr *ip, struct headers *h, __be32 *saddr,
 					   __be32 *daddr)
 {
@@ -59,7 +60,7 @@ static __always_inline enum parsed parse_v4(struct __sk_buff *skb, struct header
 	return kind;
 }
 
-/* What a header of IPv6 says: between whom, and that TCP may follow, at once or behind extension headers. */
+/* Reads a header of IPv6: the addresses, and whether TCP may follow, at once or behind extension headers. */
 static __always_inline enum parsed read_v6(const struct ipv6hdr *ip, struct headers *h, __be32 *saddr,
 					   __be32 *daddr)
 {
@@ -94,9 +95,9 @@ static __always_inline enum parsed parse_v6(struct __sk_buff *skb, struct header
 }
 
 /*
- * Finds the connection that a packet belongs to. Reads only; the cost of a packet that is none of ours is
- * this and one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of
- * its own; a tag with number 0 is only a priority (IEEE 802.1Q).
+ * Finds the connection that a packet belongs to, and writes nothing: a packet that is not ours costs this and
+ * one look-up. A VLAN tag means that the packet is for another (sub-)interface, which has hooks of its own; a
+ * tag with number 0 is only a priority (IEEE 802.1Q).
  */
 static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct headers *h, struct ls_tuple *t,
 					       int view)
@@ -117,8 +118,8 @@ static __always_inline enum parsed parse_tuple(struct __sk_buff *skb, struct hea
 	return kind;
 }
 
-/* Copies the beginning of a packet, as far as the verifier allows. How many bytes of TCP options came along;
- * -1 if not even the headers did. */
+/* Copies the beginning of a packet, as far as the verifier allows. Returns the bytes of TCP options that were
+ * copied; -1 if not even the headers were. */
 static __always_inline int load_linear(void *data, void *end, void *to, __u32 headers)
 {
 	if (data + headers + TS_LAYOUT_LEN <= end) {
@@ -131,16 +132,16 @@ static __always_inline int load_linear(void *data, void *end, void *to, __u32 he
 	return 0;
 }
 
-/* The same from a packet that begins and ends there, as if nothing stood between the headers of IP and TCP.
- */
+/* Copies the headers of a packet in linear memory, as if nothing stood between IP and TCP. Returns as
+ * load_linear(). */
 static __always_inline int load_plain(void *data, void *end, struct headers *h)
 {
 	return is_v6(h) ? load_linear(data, end, &h->v6.eth, V6_HEADERS)
 			: load_linear(data, end, &h->v4.eth, V4_HEADERS);
 }
 
-/* The headers of a packet that parse_tuple() knows, at least up to TCP's options; returns as load_linear().
- */
+/* Loads the headers of a packet that parse_tuple() knows, at least up to TCP's options. Returns as
+ * load_linear(). */
 static __always_inline int load_headers(struct __sk_buff *skb, struct headers *h)
 {
 	__u32 l4 = l4_of(h);
@@ -151,7 +152,7 @@ static __always_inline int load_headers(struct __sk_buff *skb, struct headers *h
 	return bpf_skb_load_bytes(skb, l4, &h->tcp, sizeof(h->tcp)) ? -1 : 0;
 }
 
-/* Where TSval stands among the options; 0: nowhere. */
+/* Returns the offset of TSval among the options; 0: there is none. */
 static __always_inline __u32 timestamp_at(struct headers *h, __u32 opt_len)
 {
 	__u32 at;
@@ -164,8 +165,8 @@ static __always_inline __u32 timestamp_at(struct headers *h, __u32 opt_len)
 	return at > 32 ? 0 : at;
 }
 
-/* What loaded headers say, with s->opt_len bytes of options, of a packet that has `total` bytes from its IP
- * header on by what it says, and `len` that are there. */
+/* Fills in the segment of loaded headers, with s->opt_len bytes of options. By its IP header the packet has
+ * `total` bytes from that header on, and `len` of them are there. Returns SEGMENT, or MALFORMED. */
 static __always_inline enum parsed read_segment(struct headers *h, struct segment *s, __u32 total, __u32 len)
 {
 	__u32 header;
@@ -181,6 +182,7 @@ static __always_inline enum parsed read_segment(struct headers *h, struct segmen
 	s->len = total - header;
 	s->end = s->seq + s->len + !!(s->flags & TCP_FIN) + !!(s->flags & TCP_SYN);
 	s->in_place = 1;
+	s->whole = 1;
 	s->ts_at = timestamp_at(h, s->opt_len);
 	s->tsval = s->ts_at ? load32(&h->opt[s->ts_at]) : 0;
 	s->tsecr = s->ts_at ? load32(&h->opt[s->ts_at + 4]) : 0;
@@ -203,7 +205,7 @@ static __always_inline enum parsed parse_segment(struct __sk_buff *skb, struct h
 	if ((__s32)s->opt_len > loaded &&
 	    bpf_skb_load_bytes(skb, l4_of(h) + sizeof(struct tcp), h->opt, s->opt_len))
 		return MALFORMED;
-	/* A super-packet of over 64 kB has no length field (BIG TCP); a short frame may be padded. */
+	/* A super-packet of over 64 kB has a length field of 0 (BIG TCP); a short frame may be padded. */
 	total = ip_length(h);
 	if (!total && skb->gso_size)
 		total = skb->len - L3_OFFSET;

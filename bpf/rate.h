@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The rate limit of a direction: a token bucket kept as one time (GCRA, ITU-T I.371 appendix I, the virtual
- * scheduling form), which crates/core/src/limit.rs has for the relay (docs/decisions/0015).
+ * Limits the rate of a direction by a token bucket that is stored as one time (GCRA, ITU-T I.371 appendix I,
+ * in the form of virtual scheduling). crates/core/src/limit.rs does the same for the relay
+ * (docs/decisions/0015).
  */
 #ifndef LONGSPLICE_RATE_H
 #define LONGSPLICE_RATE_H
@@ -13,10 +14,11 @@
 #define NANOSECONDS 1000000000ULL
 
 /*
- * Whether a segment of x is beyond its rate; if it is not, it is paid for. One passes whole while what passed
- * before owes no more than the burst, so that a super-packet longer than that passes, too. Without payload it
- * is free. What cannot be x's own is not charged: a blind sender must not use up the rate of another. Two
- * CPUs may have a segment of the same direction: four tries, then it passes unpaid.
+ * Returns whether a segment of x is beyond its rate; if not, charges for it. A segment passes whole while the
+ * earlier ones owe no more than the burst, so a super-packet longer than the burst passes, too. A segment
+ * without payload is free. A segment that cannot be x's own is not charged: a blind sender must not use up
+ * another's rate. Two CPUs may have segments of the same direction: after four failed tries the segment
+ * passes unpaid.
  */
 static __always_inline int over_rate(struct ls_record *rec, const struct segment *s)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What a record packs into few bytes. */
+/* Unpacks the packed fields of a record. */
 #ifndef LONGSPLICE_RECORD_H
 #define LONGSPLICE_RECORD_H
 
 #include "abi.h"
 
-/* Of the window field that x sends. */
+/* Returns the scale of the window field that x sends. */
 static __always_inline __u32 scale_in(const struct ls_record *rec)
 {
 	return rec->scales & 15;
 }
 
-/* What o applies to it. */
+/* Returns the scale that o applies to that field. */
 static __always_inline __u32 scale_out(const struct ls_record *rec)
 {
 	return rec->scales >> 4;
 }
 
-/* Where the truth is: enum ls_placement, without LS_ARMED. */
+/* Returns the place of the current record: enum ls_placement, without LS_ARMED. */
 static __always_inline __u32 placement_of(const struct ls_record *rec)
 {
 	return *(const volatile __u8 *)&rec->placement & ~LS_ARMED;

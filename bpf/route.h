@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Where a translated packet goes: looked up again and again, so that a change of route or neighbour is
- * followed.
- */
+/* Finds the route of a translated packet and sends it. Routes are looked up again and again, so that a change
+ * of route or neighbor takes effect. */
 #ifndef LONGSPLICE_ROUTE_H
 #define LONGSPLICE_ROUTE_H
 
@@ -11,9 +10,9 @@
 #include "ways.h"
 
 /*
- * Looks up the way to the destination of h for a packet of `len` bytes, and writes the MAC addresses when the
- * neighbour is known. The look-up is made as if from the loopback: that is what output routing does, `ip
- * rule`s included; it needs lo.forwarding=1, which the daemon sets. 0, or the verdict of the drop.
+ * Looks up the route to the destination of h for a packet of `len` bytes, and writes the MAC addresses if the
+ * neighbor is known. The look-up is made as if from the loopback, which is what output routing does, `ip
+ * rule`s included; it needs lo.forwarding=1, which the daemon sets. Returns 0, or the verdict of the drop.
  */
 static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, int far_local, __u32 hint,
 				       struct route *r)
@@ -39,12 +38,12 @@ static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, 
 		return 0;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		r->ifindex = fib.ifindex;
-		/* Only that this length passes. */
+		/* The look-up only tells that this length passes. */
 		r->mtu = fib.tot_len;
 		return 0;
 	case BPF_FIB_LKUP_RET_NOT_FWDED:
-		/* Ours, or no route at all: the look-up does not tell the two apart. Only a packet that
-		 * brings its route along is accepted from a local address. */
+		/* The destination is ours, or has no route: the look-up does not tell the two apart. The
+		 * stack accepts a packet from a local address only if the packet brings its route along. */
 		if (!far_local)
 			return LS_V_DROP_NO_ROUTE;
 		r->ifindex = LOOPBACK;
@@ -63,14 +62,15 @@ static __always_inline int look_up_way(void *ctx, struct headers *h, __u32 len, 
 	}
 }
 
-/* The same for a packet at tc. */
+/* Looks up the route of a packet at tc; see look_up_way(). */
 static __always_inline int look_up_route(struct __sk_buff *skb, struct headers *h, int far_local, __u32 hint,
 					 struct route *r)
 {
 	return look_up_way(skb, h, wire_length(skb, h), far_local, hint, r);
 }
 
-/* The way of a segment of a direction, which may be known from one a moment ago; returns as look_up_way(). */
+/* Finds the route of a segment of a direction, which an earlier segment may have stored a moment ago. Returns
+ * as look_up_way(). */
 static __always_inline int find_way(void *ctx, struct headers *h, __u32 len, const struct ls_record *rec,
 				    __u32 hint, struct route *r)
 {
@@ -90,33 +90,33 @@ static __always_inline int find_way(void *ctx, struct headers *h, __u32 len, con
 	return verdict;
 }
 
-/* The same for a packet at tc. */
+/* Finds the route of a direction's packet at tc; see find_way(). */
 static __always_inline int find_route_fast(struct __sk_buff *skb, struct headers *h,
 					   const struct ls_record *rec, __u32 hint, struct route *r)
 {
 	return find_way(skb, h, wire_length(skb, h), rec, hint, r);
 }
 
-/* Likewise, but for the usual path (see write_headers()). */
+/* Finds the route of a direction's packet at tc, for all but the usual path (see write_headers()). */
 __noinline int find_route(struct __sk_buff *skb, struct headers *h, const struct ls_record *rec, __u32 hint,
 			  struct route *r)
 {
 	return h && rec && r ? find_route_fast(skb, h, rec, hint, r) : LS_V_DROP_NO_ROUTE;
 }
 
-/* The last step of a program: the verdict that sends the packet. */
+/* Sends the packet: the last step of a program, which returns this verdict. */
 static __always_inline int send_by(struct __sk_buff *skb, const struct route *r)
 {
 	skb->tc_index = TAG_FORWARDED;
-	/* A priority on the one link is none on the other. */
+	/* The priority of one link does not apply to the other. */
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
 	return r->resolve ? bpf_redirect_neigh(r->ifindex, NULL, 0, 0) : bpf_redirect(r->ifindex, 0);
 }
 
 /*
- * Sends a copy; the packet itself is still here afterwards. There is no clone_redirect with a neighbour
- * look-up: such a copy passes our own ingress once more.
+ * Sends a copy; the packet itself stays. The kernel has no clone_redirect with a neighbor look-up: such a
+ * copy passes our own ingress once more.
  */
 static __always_inline void send_copy_by(struct __sk_buff *skb, const struct route *r)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Rules for TCP packets that come in (paper 003's packet injection module): the first one that a packet meets
- * decides. The program stands behind `ingress`, so that what belongs to a spliced flow does not come here.
+ * Applies rules to TCP packets that come in (paper 003's packet injection module): the first one that a
+ * packet meets decides. The program stands behind `ingress`, so packets of a spliced flow do not come here.
  */
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
@@ -12,7 +12,7 @@
 #include "intercept.h"
 #include "translate.h"
 
-/* Not read by anybody: it brings the types into BTF. */
+/* Never read: it brings the types into BTF. */
 const volatile struct ls_rule_types rule_types_for_rust = {};
 
 struct {
@@ -22,7 +22,7 @@ struct {
 	__type(value, __u64);
 } rule_verdicts SEC(".maps");
 
-/* Packets for a program: struct ls_rule_packet, then the packet. */
+/* Packets for a program in user space: struct ls_rule_packet, then the packet. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 2 << 20);
@@ -49,7 +49,8 @@ static __always_inline int fill_sample(struct __sk_buff *skb, void *sample, __u3
 	return submit_packet(skb, sample, sizeof(*head), ETH_HLEN, room);
 }
 
-/* 0, or -1 if the program does not keep up, or the packet is too long. */
+/* Gives a packet to the program in user space. Returns 0, or -1 if the ring is full, or the packet is too
+ * long. */
 static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_rule *r)
 {
 	void *sample;
@@ -62,7 +63,7 @@ static __always_inline int tell_program(struct __sk_buff *skb, const struct ls_r
 	return sample ? fill_sample(skb, sample, LONG_PACKET, r) : -1;
 }
 
-/* What translate() wants to know, from a rule's target: no side, no state, the same scale on both sides. */
+/* Builds the record for translate() from a rule's target: no side, no state, the same scale on both sides. */
 static __always_inline void record_of(struct ls_record *rec, struct ls_tuple *far, const struct ls_target *t,
 				      const struct segment *s)
 {
@@ -117,7 +118,7 @@ static __always_inline int ask(struct __sk_buff *skb, const struct ls_rule *r)
 {
 	int lost;
 
-	/* The program has let it in. */
+	/* The program has already let the packet in. */
 	if (skb->tc_index == TAG_FORWARDED) {
 		note(LS_R_PASSED);
 		return NEXT;
@@ -163,7 +164,7 @@ int rules(struct __sk_buff *skb)
 	struct tcp_packet p;
 	enum seen seen;
 
-	/* The stack would discard it. */
+	/* The stack would discard the packet. */
 	if (!b || skb->pkt_type == PACKET_OTHERHOST)
 		return NEXT;
 	seen = see(skb, &b->in, &p);

@@ -1,34 +1,46 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Where the headers are while a packet is walked. */
+/* Holds the headers while a packet is processed. */
 #ifndef LONGSPLICE_SCRATCH_H
 #define LONGSPLICE_SCRATCH_H
 
 #include "abi.h"
 #include "headers.h"
 
-/* What a segment says, in host order. */
+/* Limits the bytes of a packet that are summed up at once: before Linux 6.13 the helper takes no more than
+ * 512. */
+#define SUM_CHUNK 512
+
+/* Fields of a segment, in host order. */
 struct segment {
 	__u32 seq, ack, end; /* end: after payload, SYN and FIN */
-	__u32 len;	     /* of the payload */
+	__u32 len;	     /* length of the payload */
 	__u32 window;	     /* the field, unscaled */
-	__u32 l4;	     /* where its TCP header begins in the packet */
+	__u32 l4;	     /* offset of its TCP header in the packet */
 	__u32 opt_len;	     /* 0 to 40 */
-	__u32 ts_at;	     /* where in the options TSval stands; 0: nowhere */
+	__u32 ts_at;	     /* offset of TSval in the options; 0: there is none */
 	__u32 tsval, tsecr;
 	__u8 flags;
-	__u8 in_place; /* it can be x's own: what it says of x is noted */
+	__u8 in_place; /* 1: the segment can be x's own, and its fields are noted */
+	__u8 whole;    /* 1: no fragment, so its checksum can be verified */
 };
 
-/* Two headers are more than the stack holds. No program of ours runs inside another one on the same CPU, but
- * for an `egress` that sees TAG_FORWARDED and does not come here. */
+/* Returns the right edge of the window that a segment offers, by its sender's scale. */
+static __always_inline __u32 edge_of(const struct segment *s, __u32 scale)
+{
+	return s->ack + (s->window << scale);
+}
+
+/* Buffers of a packet, per CPU: two headers are more than the stack holds. No program of ours runs inside
+ * another one on the same CPU, except for an `egress` that sees TAG_FORWARDED and does not use this. */
 struct scratch {
 	struct headers in, out;
 	struct segment segment;
-	/* Of the packet that came in: a function that the verifier follows by itself cannot look up a key
-	 * that it is given before Linux 6.2. */
+	/* Tuple of the packet that came in. Before Linux 6.2, a function that the verifier follows by itself
+	 * cannot look up a key that is its argument. */
 	struct ls_tuple tuple;
-	__u64 jiffies; /* when it was: */
+	__u64 jiffies; /* time of the last look at the clock: */
 	__u32 ticks;
+	__u32 chunk[SUM_CHUNK / 4]; /* part of a packet that is summed up (verify.h) */
 };
 
 struct {
@@ -45,8 +57,8 @@ static __always_inline struct scratch *get_scratch(void)
 	return bpf_map_lookup_elem(&scratch, &zero);
 }
 
-/* The time of records. Asked for once in a tick of the kernel's timer: the helper costs as much as a look-up.
- */
+/* Returns the time of records. Reads the clock once in a tick of the kernel's timer: the helper costs as much
+ * as a look-up. */
 static __always_inline __u32 ticks(void)
 {
 	struct scratch *b = get_scratch();

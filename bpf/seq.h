@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Sequence numbers wrap: RFC 9293 section 3.4. */
+/* Compares and raises sequence numbers, which wrap (RFC 9293 section 3.4). */
 #ifndef LONGSPLICE_SEQ_H
 #define LONGSPLICE_SEQ_H
 
@@ -19,14 +19,15 @@ static __always_inline __u32 seq_min(__u32 a, __u32 b)
 }
 
 /*
- * Raises a shared sequence number, with a full barrier where it stores. That matters for the cut (what was
- * shown to a local socket) and for rx_end (what was forwarded): a program raises them and then reads the
- * mode, whoever changes the mode does that and then reads them. One of the two sees the other, so that no
- * byte can be acknowledged by a socket that nobody reads any more, nor forwarded past one that is awake.
+ * Raises a shared sequence number, with a full barrier if it stores.
  *
- * Two CPUs may have a segment of the same flow: a store that goes back would
- * make us take what an end really sent for a forgery. A full barrier, where it stores. Four tries: each that
- * fails means that another one raised it.
+ * The barrier matters for the cut (the payload shown to a local socket) and for rx_end (the payload
+ * forwarded). A program raises them and then reads the mode; a change of mode stores the mode and then reads
+ * them. So one of the two sees the other. No byte is acknowledged by a socket that is no longer read, and
+ * none is forwarded past a socket that is awake.
+ *
+ * Two CPUs may have a segment of the same flow: a store that goes back would make the next segments of an end
+ * look forged. It tries four times: each failed try means that another CPU raised the number.
  */
 static __always_inline void raise(__u32 *field, __u32 to)
 {
@@ -38,8 +39,8 @@ static __always_inline void raise(__u32 *field, __u32 to)
 	}
 }
 
-/* A TSval that does not go back toward a peer, whoever sends: PAWS (RFC 7323 section 5) would discard the
- * segment. `high` is the highest one that it was sent. */
+/* Returns a TSval that does not go back toward a peer: PAWS would discard the segment (RFC 7323 section 5).
+ * `high` is the highest one that was sent to the peer, by any sender. */
 static __always_inline __u32 never_back(__u32 *high, __u32 tsval)
 {
 	if (before(tsval, *high))
@@ -48,7 +49,8 @@ static __always_inline __u32 never_back(__u32 *high, __u32 tsval)
 	return tsval;
 }
 
-/* The window field that reaches from ack to edge at a scale: never more than the edge, at most 65,535. */
+/* Returns the window field that reaches from ack to edge at a scale: never beyond the edge, at most
+ * 65,535. */
 static __always_inline __u32 window_field(__u32 edge, __u32 ack, __u8 scale)
 {
 	__s32 room = edge - ack;

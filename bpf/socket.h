@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The local socket of a connection. */
+/* Finds the local socket of a connection. */
 #ifndef LONGSPLICE_SOCKET_H
 #define LONGSPLICE_SOCKET_H
 
@@ -11,7 +11,7 @@ static __always_inline struct bpf_sock *look_up_socket(struct __sk_buff *skb, co
 	struct bpf_sock_tuple tuple = {};
 
 	if (!is_mapped(key->saddr)) {
-		/* The same order, without padding. */
+		/* Both have the same order, without padding. */
 		__builtin_memcpy(&tuple.ipv6, key, sizeof(tuple.ipv6));
 		return bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
 	}
@@ -22,8 +22,8 @@ static __always_inline struct bpf_sock *look_up_socket(struct __sk_buff *skb, co
 	return bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* To be released. It is of the namespace of the packet. Of a connection that has ended, the kernel finds the
- * listener at its port: a listener is none. */
+/* Finds the socket of a connection, in the namespace of the packet; the caller releases it. After a
+ * connection has ended the kernel finds the listener at its port: this returns NULL then. */
 static __always_inline struct bpf_sock *socket_of(struct __sk_buff *skb, const struct ls_tuple *key)
 {
 	struct bpf_sock *sk = look_up_socket(skb, key);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What the sockets must tell us. `peek` is run by user space (BPF_PROG_RUN) in the daemon's namespace: it
- * reads a connection's sequence numbers, windows and the peer's timestamp in one call and without stopping
- * the socket. No option of getsockopt(2) tells the copied sequence number or ts_recent.
+ * Reads the state of sockets. User space runs `peek` (BPF_PROG_RUN) in the daemon's namespace: it reads a
+ * connection's sequence numbers, windows and the peer's timestamp in one call and without stopping the
+ * socket. No option of getsockopt(2) tells the copied sequence number or ts_recent.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -10,7 +10,7 @@
 #include <linux/in.h>
 #include "socket.h"
 
-/* The kernel's, as far as we read it; the loader relocates the offsets. */
+/* Fields of the kernel's structures that we read; the loader relocates the offsets. */
 struct tcp_options_received {
 	__u32 ts_recent;
 	__u16 mss_clamp;
@@ -86,7 +86,7 @@ static __always_inline int peek_at(struct __sk_buff *skb, __u32 offset)
 			p.ts_recent = tp->rx_opt.ts_recent;
 			p.mss_clamp = tp->rx_opt.mss_clamp;
 			p.out_of_order = !!tp->out_of_order_queue.rb_node;
-			/* A tcp_sock begins with one. */
+			/* A tcp_sock begins with an inet_connection_sock. */
 			p.layered = !!((struct inet_connection_sock *)tp)->icsk_ulp_ops;
 		}
 		bpf_sk_release(sk);

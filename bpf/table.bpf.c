@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Links and unlinks directions of the table, one call at a time: user space has a lock. Programs walk the
- * chains meanwhile: what is linked is complete, and what was unlinked still leads on until it is used again,
- * long after them.
+ * chains meanwhile. A linked direction is complete, and an unlinked one still leads on until it is used
+ * again, after a grace period of RCU (docs/decisions/0024).
  */
 #include <linux/bpf.h>
 #include "table.h"
 
-/* What the last step of a walk along a chain has found. */
+/* Result of the last step of a walk along a chain. */
 struct place {
-	__u32 *link; /* what leads to `number` */
+	__u32 *link; /* link that leads to `number` */
 	__u32 number;
-	__u32 length; /* of the chain up to here */
+	__u32 length; /* length of the chain up to here */
 };
 
 /* Walks to the direction with this number, or to the end of the chain. */
@@ -30,7 +30,8 @@ static __always_inline void walk_to(struct place *at, __u32 *head, __u32 number)
 	}
 }
 
-/* 0; 1: there is one with its key; 2: its chain is too long, or it is none. */
+/* Links a direction. Returns 0; 1: the table has a direction with its key; 2: the chain is too long, or the
+ * number is beyond the table. */
 SEC("syscall")
 int link(struct ls_link *arg)
 {
@@ -52,12 +53,12 @@ int link(struct ls_link *arg)
 		return 2;
 	d->next = *head ? *head : LS_LAST;
 	*(volatile __u8 *)&d->rec.placement = arg->placement;
-	/* A full barrier: who finds it finds all of it. */
+	/* A full barrier: a program that finds the direction finds all of it. */
 	__sync_lock_test_and_set(head, arg->number);
 	return 0;
 }
 
-/* Takes the direction with this number away. 1: nothing is left of its flow. */
+/* Unlinks the direction with this number. Returns 1 if both directions of its flow are gone. */
 SEC("syscall")
 int unlink(struct ls_link *arg)
 {
@@ -76,13 +77,13 @@ int unlink(struct ls_link *arg)
 	if (!head)
 		return 0;
 	walk_to(&at, head, number);
-	/* An empty chain is 0, so that one sees whether there is any flow. */
+	/* An empty chain is 0, so that a reader sees whether there is any flow. */
 	if (at.number == number)
 		*(volatile __u32 *)at.link = at.link == head && d->next == LS_LAST ? 0 : d->next;
 	return !is_there(&flow->from[0]) && !is_there(&flow->from[1]);
 }
 
-/* The number of the direction of a tuple, or 0. */
+/* Returns the number of the direction of a tuple, or 0. */
 SEC("syscall")
 int seek(struct ls_tuple *key)
 {

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The table of flows: from a tuple to its direction (docs/decisions/0017). A hash table of the kernel's own
- * would take 50 bytes more for each direction, and all of their addresses twice. User space alone links and
- * unlinks (table.bpf.c); programs read, at any time.
+ * Finds the direction of a tuple in the table of flows (docs/decisions/0017). A hash table of the kernel
+ * would take 50 bytes more for each direction, and store all of their addresses twice. Only user space links
+ * and unlinks (table.bpf.c); programs read at any time.
  */
 #ifndef LONGSPLICE_TABLE_H
 #define LONGSPLICE_TABLE_H
 
 #include "maps.h"
 
-/* Set when the programs are loaded: how many chains there are, less one, and the secret keys of the hash. */
+/* Number of chains, less one, and the secret keys of the hash; set when the programs are loaded. */
 const volatile __u32 table_mask;
 const volatile __u32 table_keys[LS_HASH_KEYS];
 
-/* No chain is made longer: with two directions for each head, one in 10^9 would be. */
+/* Limits the length of a chain: with two directions for each head, one chain in 10^9 would be longer. */
 #define LONGEST_CHAIN 16
 
-/* The chain of a tuple: NH (RFC 4418 section 5.2) of its words. Whoever does not know the keys cannot choose
- * addresses that meet. */
+/* Returns the chain of a tuple: NH of its words (RFC 4418 section 5.2). A sender that does not know the keys
+ * cannot choose addresses that collide. */
 static __always_inline __u32 chain_of(const struct ls_tuple *t)
 {
 	const __u32 *word = (const __u32 *)t;
@@ -28,7 +28,7 @@ static __always_inline __u32 chain_of(const struct ls_tuple *t)
 	return (__u32)(sum * 0x9e3779b97f4a7c15 >> 32) & table_mask;
 }
 
-/* Where a chain begins. */
+/* Returns the first link of a tuple's chain. */
 static __always_inline __u32 *head_of(const struct ls_tuple *t)
 {
 	__u32 chain = chain_of(t), index = chain >> 1;
@@ -54,8 +54,8 @@ static __always_inline struct ls_flow *flow_of(__u32 number)
 	return bpf_map_lookup_elem(&flows, &index);
 }
 
-/* The direction with a number. NULL at the end of a chain and of one that is empty: they are beyond the
- * table. */
+/* Returns the direction with a number. NULL at the end of a chain and for an empty one: both numbers are
+ * beyond the table. */
 static __always_inline struct ls_direction *direction_of(__u32 number)
 {
 	struct ls_flow *flow = flow_of(number);
@@ -63,8 +63,8 @@ static __always_inline struct ls_direction *direction_of(__u32 number)
 	return flow ? &flow->from[(number - 1) & 1] : NULL;
 }
 
-/* Has all lines of a flow loaded at the same time, where the walk would wait for one after the other: who met
- * none of them lately waits for the memory longer than for all the rest. */
+/* Loads all cache lines of a flow at the same time; the walk would wait for one after the other. If none of
+ * them is cached, the wait for memory takes longer than all the rest. */
 static __always_inline void load_all(const struct ls_flow *flow)
 {
 	for (__u32 at = 0; at < sizeof(*flow); at += 60)
@@ -76,7 +76,7 @@ static __always_inline int is_there(const struct ls_direction *d)
 	return *(const volatile __u8 *)&d->rec.placement & ~LS_ARMED;
 }
 
-/* The number of the direction of a tuple (2 * flow + side + 1); 0: none is ours. */
+/* Returns the number of the direction of a tuple (2 * flow + side + 1); 0: the tuple is not ours. */
 __noinline __u32 look_up(const struct ls_tuple *t)
 {
 	struct ls_direction *d;
@@ -95,7 +95,7 @@ __noinline __u32 look_up(const struct ls_tuple *t)
 			return 0;
 		load_all(flow);
 		d = &flow->from[(number - 1) & 1];
-		/* One that has been replaced stays in its chain for a while. */
+		/* A direction that has been replaced stays in its chain for a while. */
 		if (is_same(&d->key, t) && is_there(d))
 			return number;
 		number = *(volatile __u32 *)&d->next;

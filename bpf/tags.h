@@ -2,15 +2,15 @@
 #ifndef LONGSPLICE_TAGS_H
 #define LONGSPLICE_TAGS_H
 
-/* Marks on skb->tc_index, for our own programs that the packet will pass. (skb->mark is left to the user's
- * rules.) */
+/* Values of skb->tc_index that tell our next program what to do with the packet. (skb->mark is left to the
+ * user's rules.) */
 #define TAG_FORWARDED 0x4c53 /* for egress: not from a local socket */
-#define TAG_DELIVER   0x4c54 /* for ingress: to the local stack, as it is */
-#define TAG_SEND      0x4c55 /* for ingress: translated already, to be sent */
-#define TAG_INJECT    0x4c57 /* for ingress: let in by user space */
-#define TAG_ACK	      0x4c56 /* for ingress: the far end is to have its acknowledgement, nobody the rest */
+#define TAG_DELIVER   0x4c54 /* for ingress: pass it to the local stack unchanged */
+#define TAG_SEND      0x4c55 /* for ingress: send it, it is translated already */
+#define TAG_INJECT    0x4c57 /* for ingress: user space lets it in */
+#define TAG_ACK	      0x4c56 /* for ingress: forward only its acknowledgement, to the far end */
 
-/* Whether one of our programs has seen the packet, and said what the next one is to do. */
+/* Returns whether one of our programs has tagged the packet for the next one. */
 static __always_inline int is_tagged(const struct __sk_buff *skb)
 {
 	return skb->tc_index >= TAG_FORWARDED && skb->tc_index <= TAG_INJECT;

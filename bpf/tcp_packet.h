@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What rules look at in a packet. */
+/* Reads the fields of a packet that rules match. */
 #ifndef LONGSPLICE_TCP_PACKET_H
 #define LONGSPLICE_TCP_PACKET_H
 
@@ -10,20 +10,20 @@ struct tcp_packet {
 		struct ls_tuple tuple;
 		struct {
 			__u64 src[2], dst[2];
-		}; /* its addresses */
+		}; /* the addresses of the tuple */
 	};
 	__u16 from_port, to_port; /* in host order */
 	__u32 len;		  /* from the IP header on */
-	__u32 l4;		  /* where the TCP header stands */
+	__u32 l4;		  /* offset of the TCP header */
 	__u8 family;		  /* 4 or 6 */
 	__u8 flags;
-	__u8 fragment; /* 1: the first one of several */
+	__u8 fragment; /* 1: first fragment of several */
 };
 
 enum seen {
-	NOT_TCP, /* or without ports */
+	NOT_TCP, /* another protocol, or a packet without ports */
 	TCP_PACKET,
-	CUT_SHORT, /* the flags are not there */
+	CUT_SHORT, /* the packet ends before the flags */
 };
 
 static __always_inline enum seen see(struct __sk_buff *skb, struct headers *h, struct tcp_packet *p)

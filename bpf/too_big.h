@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* A segment that is too long for its way: its sender is told, as a router would (RFC 1191, RFC 8201). */
+/* Tells the sender of a segment that is too long for its route, as a router would (RFC 1191, RFC 8201). */
 #ifndef LONGSPLICE_TOO_BIG_H
 #define LONGSPLICE_TOO_BIG_H
 
 #include "icmp.h"
 
-/* Of such errors a CPU sends at most so many in a tick of the kernel's timer, 1 to 10 ms. */
+/* Limits the errors that a CPU sends in a tick of the kernel's timer, 1 to 10 ms. */
 #define MOST_TOLD 4
 
-/* How much is quoted at most: two headers, and what may stand between. */
+/* Limits the bytes that are quoted: two headers, and the headers that may stand between. */
 #define MOST_QUOTE 128
 
 struct told {
@@ -37,9 +37,9 @@ static __always_inline int may_tell(struct told *t)
 }
 
 /*
- * The sum of the quote, `len` bytes from the IP header to the end of TCP's. A TCP checksum that is left to
- * the device (CHECKSUM_PARTIAL) will be filled in: then all that it covers sums up to the complement of what
- * stands in its place now.
+ * Returns the sum of the quote, `len` bytes from the IP header to the end of TCP's. A device will fill in a
+ * TCP checksum that is left to it (CHECKSUM_PARTIAL): all bytes that it covers then sum up to the complement
+ * of the field's present value.
  */
 static __always_inline __u32 quote_sum(struct __sk_buff *skb, const struct headers *h, struct told *t,
 				       __u32 len, int partial)
@@ -58,7 +58,7 @@ static __always_inline __u32 quote_sum(struct __sk_buff *skb, const struct heade
 	return sum;
 }
 
-/* The headers of an answer to the packet of h that quotes `len` bytes of it. */
+/* Fills in the headers of an answer to the packet of h that quotes `len` bytes of it. */
 static __always_inline void answer_headers(struct headers *new, struct headers *h, __u32 len)
 {
 	__u32 icmp_len = sizeof(struct icmp) + len;
@@ -77,7 +77,7 @@ static __always_inline void answer_headers(struct headers *new, struct headers *
 	}
 	new->v4.ip.version = 4;
 	new->v4.ip.ihl = 5;
-	new->v4.ip.tos = 0xc0; /* as Linux does: network control (RFC 1812 section 4.3.2.5) */
+	new->v4.ip.tos = 0xc0; /* network control, as Linux does (RFC 1812 section 4.3.2.5) */
 	new->v4.ip.tot_len = bpf_htons(sizeof(new->v4.ip) + icmp_len);
 	new->v4.ip.frag_off = bpf_htons(0x4000);
 	new->v4.ip.ttl = 64;
@@ -98,8 +98,9 @@ static __always_inline void fill_icmp(struct icmp *icmp, const struct headers *n
 }
 
 /*
- * Turns the segment of h into the error about it: "what passes has at most `mtu` bytes". Back by the link it
- * came by. Without DF, too: nobody here cuts it into fragments.
+ * Turns the segment of h into the error about it, "packets of at most `mtu` bytes pass", and sends it back by
+ * the interface on which the segment came in. Also answers a segment without DF, because segments are never
+ * fragmented here.
  */
 __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 {
@@ -129,7 +130,8 @@ __noinline int tell_too_big(struct __sk_buff *skb, struct headers *h, __u32 mtu)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* Drops a segment that has no way, by that verdict. An answer to a forged one would only disturb. */
+/* Drops a segment that has no route, with that verdict, and tells its sender if it was too long. An answer to
+ * a forged segment would only disturb. */
 static __always_inline int no_way(struct __sk_buff *skb, struct headers *h, const struct segment *s,
 				  int verdict, const struct route *r)
 {

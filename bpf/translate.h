@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* The translation of a segment (papers' section III-B, with timestamps and SACK), on headers in a buffer. */
+/* Translates a segment (papers' section III-B, with timestamps and SACK), in headers in a buffer. */
 #ifndef LONGSPLICE_TRANSLATE_H
 #define LONGSPLICE_TRANSLATE_H
 
@@ -8,12 +8,12 @@
 
 enum sack_edit {
 	SACK_SHIFT, /* add sack_off to the edges */
-	SACK_CLIP,  /* the same, and keep them within lo..hi: the kernel discards a block that ends beyond
-		       snd_nxt */
+	SACK_CLIP,  /* add sack_off, and keep the edges within lo..hi: the kernel discards a block that ends
+		       beyond snd_nxt */
 	SACK_BLANK, /* overwrite with NOP */
 };
 
-/* What to do with the options of a segment. */
+/* Edits to make in the options of a segment. */
 struct edits {
 	__u32 tsval_off;
 	__u32 tsecr_off;
@@ -37,8 +37,8 @@ static __always_inline void shift_timestamps(struct headers *h, __u32 at, const 
 		*tsecr = bpf_htonl(bpf_ntohl(*tsecr) + e->tsecr_off);
 }
 
-/* Edits the SACK option at h->opt[at]. Functions of their own are verified once, not for each path that leads
- * there. */
+/* Edits the SACK option at h->opt[at]. The verifier follows a function of its own once, not for each path
+ * that leads there. */
 __noinline int edit_sack(struct headers *h, __u32 at, __u32 size, const struct edits *e)
 {
 	if (!h || !e)
@@ -96,17 +96,17 @@ static __always_inline void apply_edits(struct headers *h, const struct segment 
 		edit_options(h, s->opt_len, e);
 }
 
-/* What must be added to TSval toward the far end. */
+/* Returns the number to add to TSval toward the far end. */
 static __always_inline __u32 monotonic_tsval(struct ls_record *rec, const struct segment *s)
 {
 	__u32 tsval = s->tsval + rec->tsval_off;
 
-	/* What is not noted must not be ahead either: the next one would be behind it. */
+	/* A TSval that is not noted must not be ahead either: the next one would be behind it. */
 	tsval = s->in_place ? never_back(&rec->ts_high, tsval) : rec->ts_high;
 	return tsval - s->tsval;
 }
 
-/* Addresses and ports of what goes to the far end, whose own segments have `far`. */
+/* Addresses a segment to the far end, whose own segments have the tuple `far`. */
 static __always_inline void address_to(struct headers *h, const struct ls_tuple *far)
 {
 	set_addresses(h, far->daddr, far->saddr);
@@ -114,8 +114,7 @@ static __always_inline void address_to(struct headers *h, const struct ls_tuple 
 	h->tcp.dport = far->sport;
 }
 
-/* Turns the headers of a segment of x into what the far end is to see. MAC addresses are the route's
- * business. */
+/* Turns the headers of a segment of x into those for the far end. MAC addresses are set with the route. */
 static __always_inline void translate(struct headers *h, const struct segment *s, struct ls_record *rec,
 				      const struct ls_tuple *far, struct edits *e)
 {

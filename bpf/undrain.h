@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * UNDRAIN (papers' section III-D): the pair is awake. What was forwarded before, below `base`, stays the
- * business of the two ends until it is acknowledged; what comes from there on is the sockets'.
+ * Processes packets in UNDRAIN (papers' section III-D): the pair is awake. The two ends deliver the payload
+ * forwarded before, below `base`, until it is acknowledged; the sockets deliver the payload from there on.
  */
 #ifndef LONGSPLICE_UNDRAIN_H
 #define LONGSPLICE_UNDRAIN_H
@@ -11,22 +11,22 @@
 #include "route.h"
 #include "too_big.h"
 
-/* Where the local socket's stream toward x begins, if something was forwarded before it. */
+/* Returns the start of the local socket's stream toward x, if payload was forwarded before it. */
 static __always_inline __u32 first_own(const struct ls_leg *o)
 {
 	return o->base + o->rec.seq_off;
 }
 
-/* Whether o has acknowledged all that was forwarded to it from x. */
+/* Returns whether o has acknowledged all that was forwarded to it from x. */
 static __always_inline int settled(const struct ls_leg *x, const struct ls_leg *o)
 {
 	return !(x->owed & LS_OWED) || !before(o->rec.rx_ack, x->base + x->rec.seq_off);
 }
 
 /*
- * What o hears of x's acknowledgements: as far as they are of what o sent past the sockets. Once that is
- * complete, the local socket's own acknowledgement takes over, and one that fell behind it would be refused
- * as too old.
+ * Writes the headers of x's acknowledgement for o, as far as it is about bytes that o sent past the sockets.
+ * Once all of those are acknowledged, the local socket's own acknowledgement takes over, and one that fell
+ * behind it would be refused as too old.
  */
 static __always_inline void undrain_far_headers(const struct walk *w, struct ls_leg *x, struct ls_leg *o,
 						struct headers *new, const struct segment *s)
@@ -75,15 +75,15 @@ static __always_inline int undrain_forward(struct __sk_buff *skb, const struct w
 	return send_by(skb, &route);
 }
 
-/* The copy (TAG_ACK) of a packet of x of which o must have the acknowledgement and nothing else. */
+/* Forwards the acknowledgement of a packet of x to o, without its payload: this is the copy with TAG_ACK. */
 static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
 					    struct segment *s)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
 	b->out = b->in;
-	/* An acknowledgement is looked at only where o's stream from here has got to. */
-	/* A reset stays where it is: moved, a forged one could come to be in place. */
+	/* o processes an acknowledgement only at the number that its stream from here has reached. */
+	/* A reset keeps its number: moved, a forged one could come to be in place. */
 	if (!(s->flags & TCP_RST))
 		s->seq = where_heard(o, o->loc_end) - x->rec.seq_off;
 	b->out.tcp.seq = bpf_htonl(s->seq);
@@ -98,15 +98,19 @@ static __always_inline int undrain_ack_copy(struct __sk_buff *skb, const struct 
 	return undrain_forward(skb, w, b, s);
 }
 
-/* The local socket's copy. An acknowledgement from before its stream began says to it that all before is
- * acknowledged; the window's edge is what x said. */
+/* Makes the local socket's copy. An acknowledgement from before the socket's stream began is shown to it as
+ * one of all bytes before; the window's edge stays that of x. */
 static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_leg *x, struct ls_leg *o,
 					      struct scratch *b, const struct segment *s)
 {
-	__u32 ack = s->ack, edge = s->ack + (s->window << scale_in(&x->rec));
+	__u32 ack = s->ack, edge = edge_of(s, scale_in(&x->rec));
 	struct edits edits = {.hi = x->loc_end};
 	struct headers *h = &b->out;
 
+	/* The segment was held while later ones came to the socket, which would take it for an old duplicate
+	 * (RFC 7323 section 5.3). */
+	if (skb->tc_index == TAG_FORWARDED && s->ts_at && before(s->tsval, x->rx_ts))
+		edits.tsval_off = x->rx_ts - s->tsval;
 	if (o->owed & LS_OWED && before(ack, first_own(o)))
 		ack = first_own(o);
 	ack = seq_min(ack, x->loc_end);
@@ -123,20 +127,22 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 									      : pass(LS_V_DELIVERED);
 }
 
-/* `heard`: o had all of x's acknowledgements that concern it before this segment. */
+/* Processes a segment in UNDRAIN. `heard`: before this segment, o had all of x's acknowledgements that
+ * concern it. */
 static __always_inline int undrain(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				   const struct segment *s, int heard)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	int old = x->owed & LS_OWED && s->end != s->seq && before(s->seq, x->base);
 
-	/* Once o has acknowledged all of that, x has only not heard it: its own socket says it. */
+	/* Once o has acknowledged all of it, x only missed the acknowledgement: the local socket repeats
+	 * it. */
 	if (old && !after(s->end, x->base) && !settled(x, o))
 		return undrain_forward(skb, w, b, s);
-	/* Part of it was forwarded and part of it must not be: user space splits it. */
+	/* A part was forwarded and the rest must not be: user space splits the segment. */
 	if (old && after(s->end, x->base))
 		return hold(skb, w, s);
-	/* x is gone, and what it sent last may be lost with it: o must not wait for it. */
+	/* x is gone, and its last payload may be lost with it: o must not wait for that. */
 	if (!heard || (s->flags & TCP_RST && !settled(x, o))) {
 		skb->tc_index = TAG_ACK;
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The way back to control mode (papers' section III-D): the sockets of a pair go on where the segments
- * stopped. Their own sequence numbers stay what they were; from now on the wire's are mapped to them.
+ * Returns a pair to control mode (papers' section III-D): its sockets continue where the segments stopped.
+ * Their own sequence numbers stay the same; from now on the wire's are mapped to them.
  */
 #ifndef LONGSPLICE_WAKE_H
 #define LONGSPLICE_WAKE_H
@@ -11,8 +11,7 @@
 #include "track.h"
 #include "window.h"
 
-/* Whether a segment of x goes beyond a trap. A FIN alone passes, unless there is payload before it that did
- * not. */
+/* Returns whether a segment of x goes beyond a trap. A FIN alone passes, unless payload before it did not. */
 static __always_inline int meets_trap(const struct ls_record *rec, const struct segment *s)
 {
 	return is_armed(rec) && (s->len || s->flags & TCP_FIN) && !(s->flags & TCP_RST) &&
@@ -24,7 +23,7 @@ static __always_inline __u32 once(const __u32 *field)
 	return *(const volatile __u32 *)field;
 }
 
-/* Whether x's stream went past the local socket. */
+/* Returns whether x's stream went past the local socket. */
 static __always_inline int went_past(const struct ls_leg *x)
 {
 	__u32 cut = once(&x->cut);
@@ -32,17 +31,18 @@ static __always_inline int went_past(const struct ls_leg *x)
 	return after(once(&x->rec.rx_end), cut);
 }
 
-/* One look at a direction: what is noted later was not forwarded, its packet looks again. */
+/* State of a direction, read once: a segment noted later was not forwarded, and its packet is processed
+ * again. */
 struct reach {
-	__u32 cut; /* where the local socket stands */
-	__u32 end; /* where the payload does */
-	int fin;   /* a FIN behind it went past the socket */
+	__u32 cut; /* end of the local socket's part */
+	__u32 end; /* end of the payload */
+	int fin;   /* 1: a FIN behind it went past the socket */
 };
 
 static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
 {
-	/* A packet may have raised the cut after the mode was FINAL, and looked again: read_to is what user
-	 * space has seen the socket at. */
+	/* A packet may have raised the cut after the mode was FINAL, and been processed again: user space has
+	 * stored in read_to where the socket stands. */
 	struct reach r = {.cut = once(mode == LS_DRAIN ? &x->cut : &x->read_to),
 			  .end = once(mode == LS_FREEZE ? &x->base : &x->rec.rx_end)};
 
@@ -55,22 +55,23 @@ static __always_inline int is_beyond(struct reach r)
 	return after(r.end, r.cut) || r.fin;
 }
 
-/* DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was
- * forwarded, or if all that they had is through. */
+/* Returns whether, in DRAIN, the local sockets could continue in the direction from x to o. They can if
+ * nothing of it was forwarded, or if all of the sockets' payload is delivered. */
 static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o, struct reach r)
 {
 	return (!is_beyond(r) && !(x->owed & LS_OWED_DRAIN)) ||
 	       (x->read_to == r.cut && o->loc_acked == o->loc_end);
 }
 
-/* Where x's own socket goes on. The cut is behind a FIN that the socket was shown. */
+/* Returns the number at which x's own socket continues. The cut is behind a FIN that the socket was shown. */
 static __always_inline __u32 base_of(struct reach r)
 {
 	return seq_max(r.end, r.cut);
 }
 
-/* Where x's own socket goes on: at `base`, which it takes for where it stands. All before it passed by; so
- * did perhaps a FIN there, which is the sockets' all the same: user space has the local one see it. */
+/* Has x's own socket continue at `base`, which the socket takes for its present number. All bytes before
+ * `base` went past the socket; a FIN there may have passed, too, but the sockets deliver it: user space shows
+ * it to the local one. */
 static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 base, struct reach r)
 {
 	__u32 shift = base - r.cut;
@@ -87,12 +88,12 @@ static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 b
 	o->loc_end = base + x->rec.seq_off;
 }
 
-/* The direction from x to o goes on behind all that was forwarded, which stays the two ends' business. */
+/* Has the direction from x to o continue behind all forwarded payload, which the two ends deliver. */
 static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct reach r)
 {
 	__u32 base = base_of(r);
 
-	/* Without either, what was forwarded is what the sockets have, too. */
+	/* In this case the sockets have all that was forwarded. */
 	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
 		return;
@@ -102,7 +103,7 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct rea
 	o->loc_acked = o->loc_end;
 }
 
-/* The mode, once it is settled: the CPU that wakes a pair needs some hundred instructions for it. */
+/* Returns whether the mode of a slot is settled: a CPU that wakes a pair needs some hundred instructions. */
 static long is_settled(__u32 n, struct ls_slot **slot)
 {
 	return mode_of(*slot) != LS_WAKING;
@@ -118,31 +119,39 @@ static __always_inline __u32 settled_mode(struct ls_slot *slot)
 	return mode_of(slot);
 }
 
-/*
- * Whether x's socket has been given something that we do not know of, and would say again what passed
- * meanwhile, with other bytes: a packet that had passed the programs before the flow was registered, on a
- * processor that was stopped then. It is to be asked before the state is looked at.
- */
-static __noinline int has_strayed(struct __sk_buff *skb, const struct ls_leg *x, __u32 mode)
+/* Reads the next number that x's socket expects in x's stream. Returns 0; -1 if there is no socket. */
+static __noinline int read_next(struct __sk_buff *skb, const struct ls_leg *x, __u32 *next)
 {
 	struct bpf_sock *sk = socket_of(skb, &x->key);
 	struct bpf_tcp_sock *tp;
-	__u32 at = 0;
 
 	if (!sk)
-		return 0;
+		return -1;
 	tp = bpf_tcp_sock(sk);
 	if (tp)
-		at = tp->rcv_nxt - x->adj_seq;
+		*next = tp->rcv_nxt - x->adj_seq;
 	bpf_sk_release(sk);
-	return tp && after(at, reach_of(x, mode).cut);
+	return tp ? 0 : -1;
 }
 
 /*
- * Wakes the pair of a slot, if its sockets can go on now. Gives the mode after it, whoever made it: UNDRAIN
- * if the pair is awake. In FINAL user space has said whether they can; in DRAIN we see it, with the mode at
- * WAKING, so that nothing is forwarded between the look and the deed (see claimed() for the barriers).
- * `promised`: only where they can take what their peers were promised; user space sees to that before.
+ * Returns whether x's socket received a packet that was not noted. It would then send the forwarded bytes a
+ * second time, with other contents. Such a packet had passed the programs before the flow was registered, on
+ * a processor that was stopped then. Call this before the state is read.
+ */
+static __always_inline int has_strayed(struct __sk_buff *skb, const struct ls_leg *x, __u32 mode)
+{
+	__u32 next = 0;
+
+	return !read_next(skb, x, &next) && after(next, reach_of(x, mode).cut);
+}
+
+/*
+ * Wakes the pair of a slot, if its sockets can continue now. Returns the mode afterwards, also if another CPU
+ * stored it: UNDRAIN if the pair is awake. In FINAL user space has said whether they can; in DRAIN this
+ * function checks, with the mode at WAKING, so that nothing is forwarded between the check and the change
+ * (see claimed() for the barriers). `promised`: wake only if the sockets can take all that their peers were
+ * promised; without it, user space has seen to that before.
  */
 static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *slot, __u32 from, int promised)
 {
@@ -173,8 +182,8 @@ static __always_inline __u32 wake_slot(struct __sk_buff *skb, struct ls_slot *sl
 	return to;
 }
 
-/* DRAIN to FINAL, if no local socket was given anything since user space saw them at these cuts; the mode
- * after it. `wakeable`: whether the sockets could go on any moment. */
+/* Goes from DRAIN to FINAL, if no local socket received anything since user space saw them at these cuts.
+ * Returns the mode afterwards. `wakeable`: the sockets can continue at any moment. */
 static __always_inline __u32 finish_slot(struct ls_slot *slot, __u32 client_cut, __u32 server_cut,
 					 int wakeable)
 {
@@ -188,6 +197,9 @@ static __always_inline __u32 finish_slot(struct ls_slot *slot, __u32 client_cut,
 		b->read_to = server_cut;
 		a->owed = LS_OWED_NOTHING;
 		b->owed = LS_OWED_NOTHING;
+		/* Later offers of the ends are not compared with this edge. */
+		a->rx_shrunk = 0;
+		b->rx_shrunk = 0;
 		if (wakeable)
 			slot->flags |= LS_WAKEABLE;
 		to = LS_FINAL;
@@ -196,7 +208,7 @@ static __always_inline __u32 finish_slot(struct ls_slot *slot, __u32 client_cut,
 	return to;
 }
 
-/* FINAL to FREEZE: nothing new is forwarded from `base` on. The mode after it. */
+/* Goes from FINAL to FREEZE: no new payload is forwarded from `base` on. Returns the mode afterwards. */
 static __always_inline __u32 freeze_slot(struct ls_slot *slot)
 {
 	struct ls_leg *a = &slot->leg[LS_CLIENT], *b = &slot->leg[LS_SERVER];
@@ -209,13 +221,13 @@ static __always_inline __u32 freeze_slot(struct ls_slot *slot)
 	return LS_FREEZE;
 }
 
-/* In the direction from x to o the sockets have all: what was forwarded is x's socket's to acknowledge, and
- * what o may lack of it, from `acked` on, is in the send queue of o's. */
+/* Has the sockets take over the direction from x to o: x's socket acknowledges the forwarded payload, and the
+ * part that o may lack, from `acked` on, is in the send queue of o's socket. */
 static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 acked)
 {
 	struct reach r = reach_of(x, LS_FREEZE);
 
-	/* Sockets that were built for the flow may be given what was forwarded before. */
+	/* Sockets that were built for the flow may be given payload that was forwarded before. */
 	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
 		x->owed = LS_OWED_NOTHING;
 		return;
@@ -226,7 +238,7 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 	o->loc_acked = acked;
 }
 
-/* FREEZE to TRACK; the mode after it. */
+/* Goes from FREEZE to TRACK. Returns the mode afterwards. */
 static __always_inline __u32 take_over_slot(struct ls_slot *slot, __u32 acked_by_client,
 					    __u32 acked_by_server)
 {

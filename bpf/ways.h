@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Where the segments of a direction went a moment ago: a route look-up costs more than the whole translation.
- * What is remembered is good until the next tick of the kernel's timer, 1 to 10 ms, whoever may change
- * routes, neighbours or interfaces, and with nobody there to tell us (docs/decisions/0009).
+ * Stores the routes of recent segments: a route look-up costs more than the whole translation. A stored route
+ * is good until the next tick of the kernel's timer, 1 to 10 ms: changes of routes, neighbors or interfaces
+ * are not reported here (docs/decisions/0009).
  */
 #ifndef LONGSPLICE_WAYS_H
 #define LONGSPLICE_WAYS_H
@@ -12,15 +12,16 @@
 
 struct route {
 	__u32 ifindex;
-	__u32 resolve; /* the kernel must find the neighbour: redirect through bpf_redirect_neigh() */
-	__u32 mtu;     /* IP packets up to this length pass; where one was too long, too */
+	__u32 resolve; /* 1: the kernel must find the neighbor: redirect through bpf_redirect_neigh() */
+	__u32 mtu;     /* longest IP packet that passes; also set for a packet that was too long */
 };
 
-/* A direction's header toward the far end is constant, and its serial number and side say which one it is. */
+/* Stored route of a direction, whose header toward the far end is constant; its serial number and side
+ * identify it. */
 struct way {
 	__u64 at; /* jiffies */
 	__u32 serial, side;
-	__be32 class; /* all else that a rule may look at: DSCP, or traffic class and flow label */
+	__be32 class; /* other fields that a rule may match: DSCP, or traffic class and flow label */
 	struct route route;
 	__u8 macs[2 * ETH_ALEN];
 };
@@ -46,8 +47,8 @@ static __always_inline struct way *way_of(const struct ls_record *rec)
 	return all ? &all->way[at & (WAYS - 1)] : NULL;
 }
 
-/* The length of the longest IP packet that it will be on the wire: a super-packet goes in pieces. (One of
- * over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
+/* Returns the length of the longest IP packet that it will be on the wire: a super-packet goes in pieces.
+ * (One of over 64 kB loses its jumbo payload option on the way, 8 bytes.) */
 __noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
 {
 	__u32 len = skb->len - L3_OFFSET;
@@ -62,7 +63,8 @@ __noinline __u32 wire_length(struct __sk_buff *skb, const struct headers *h)
 	return len > 65535 ? 65535 : len;
 }
 
-/* Whether it is the way of a direction's packet with this header, which is `len` bytes long on the wire. */
+/* Returns whether a stored route is that of a direction's packet with this header, `len` bytes long on the
+ * wire. */
 static __always_inline int is_known(const struct way *way, const struct headers *h, __u32 len,
 				    const struct ls_record *rec)
 {

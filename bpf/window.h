@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What an end may be offered (papers' section III-E). */
+/* Computes the windows that an end may be offered (papers' section III-E). */
 #ifndef LONGSPLICE_WINDOW_H
 #define LONGSPLICE_WINDOW_H
 
 #include "maps.h"
 #include "seq.h"
 
-/* Before a drain: the right edge that x may be offered is what the far end has, and no more than `room`
- * beyond what it acknowledged. */
+/* Returns the right edge that x may be offered before a drain: the edge of the far end, and no more than
+ * `room` beyond its acknowledgement. */
 static __always_inline __u32 coupled_edge(const struct ls_leg *x, const struct ls_leg *o)
 {
 	__u32 edge = o->rec.rx_edge + o->rec.ack_off;
@@ -17,15 +17,15 @@ static __always_inline __u32 coupled_edge(const struct ls_leg *x, const struct l
 	return edge;
 }
 
-/* No window is worth less than this, in bytes. */
+/* Smallest window that is offered, in bytes. */
 #define LEAST_WINDOW 32768
 
-/* The longest segment, in bytes, but for BIG TCP. */
+/* Longest segment, in bytes, except for BIG TCP. */
 #define SUPER_PACKET 65536
 
 /*
- * Awake: a window no larger than the far end's, so that the pair may be spliced again at once. It moves on
- * with what the local socket acknowledges, whatever the far end does.
+ * Limits the window of an awake pair to the size of the far end's, so that the pair may be spliced again at
+ * once. It moves on with the local socket's acknowledgements, independently of the far end.
  */
 static __always_inline __u32 modest_edge(const struct ls_leg *o, __u32 ack, __u32 edge)
 {
@@ -34,18 +34,20 @@ static __always_inline __u32 modest_edge(const struct ls_leg *o, __u32 ack, __u3
 	return seq_min(edge, ack + (far > LEAST_WINDOW ? far : LEAST_WINDOW));
 }
 
-/* How much the local socket of x's leg can take from where it stands. */
+/* Returns the bytes that the local socket of x's leg can take from `cut` on. */
 static __always_inline __u32 kept_by(const struct ls_leg *x, __u32 cut)
 {
 	return x->loc_edge - cut;
 }
 
 /*
- * While segments are forwarded: the right edge that the far end offers, but no more than the local socket of
- * x's leg could keep, should it have to go on now; what was promised stays. One that pauses at its trap may
- * have all up to there: a socket that the trap wakes stands a super-packet before it. And little beyond: with
- * the next request, what its peer may send at once comes to the socket before a splice takes hold. (Woken
- * earlier, the socket needs a larger window first: see keeps_promise().)
+ * Returns the right edge that x may be offered while segments are forwarded: that of the far end, but no more
+ * than the local socket of x's leg could take if it had to continue now; an edge once promised stays.
+ *
+ * A leg that pauses at its trap may have all up to there: a socket that the trap wakes stands a super-packet
+ * before it. Only little is offered beyond: with the next request, all that its peer may send at once comes
+ * to the socket before a splice takes hold. (Woken earlier, the socket needs a larger window first: see
+ * keeps_promise().)
  */
 static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct ls_leg *x, __u32 edge)
 {
@@ -59,7 +61,8 @@ static __always_inline __u32 kept_edge(const struct ls_slot *slot, const struct 
 	return seq_min(edge, seq_max(limit, x->tx_edge));
 }
 
-/* Whether x's socket can take what x was promised, where it stood at `cut` and goes on at `base`. */
+/* Returns whether x's socket, which stood at `cut` and continues at `base`, can take all that x was
+ * promised. */
 static __always_inline int keeps_promise(const struct ls_leg *x, __u32 cut, __u32 base)
 {
 	return !after(*(const volatile __u32 *)&x->tx_edge, base + kept_by(x, cut));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * IP/FWD: the translation in XDP, before there is an sk_buff, of the usual segments of detached flows. All
- * else it leaves untouched to `ingress` at tc, the one place where it is decided what becomes of it
- * (docs/decisions/0014).
+ * Translates the usual segments of detached flows in XDP, before there is an sk_buff (IP/FWD). Every other
+ * packet goes unchanged to `ingress` at tc, which alone decides about it (docs/decisions/0014).
  */
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
@@ -14,7 +13,10 @@
 #include "wake.h"
 #include "walk.h"
 
-/* Interfaces that take frames from XDP; user space knows which (crates/dataplane, xdp). */
+#define LOAD_BYTES bpf_xdp_load_bytes
+#include "verify.h"
+
+/* Interfaces that take frames from XDP; user space fills it (crates/dataplane, xdp). */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
 	__uint(max_entries, 256);
@@ -22,14 +24,14 @@ struct {
 	__type(value, __u32);
 } exits SEC(".maps");
 
-/* To tc, which finds the packet as it came. */
+/* Leaves a packet to tc, unchanged. */
 static __always_inline int leave(enum ls_verdict verdict)
 {
 	count(verdict);
 	return XDP_PASS;
 }
 
-/* The connection of a packet that has nothing between its headers; NOT_OURS for all others. */
+/* Finds the connection of a packet that has nothing between its headers; NOT_OURS for all others. */
 static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct headers *h, struct ls_tuple *t)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -56,8 +58,8 @@ static __always_inline enum parsed parse_plain(struct xdp_md *ctx, struct header
 	return NOT_OURS;
 }
 
-/* Loads the headers of a packet that parse_plain() knows; MALFORMED, too, where it does not lie in one piece.
- */
+/* Loads the headers of a packet that parse_plain() knows. Returns SEGMENT; MALFORMED also if they are not in
+ * linear memory. */
 static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct headers *h, struct segment *s)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -73,7 +75,7 @@ static __always_inline enum parsed load_segment(struct xdp_md *ctx, struct heade
 	return read_segment(h, s, ip_length(h), end - data - L3_OFFSET);
 }
 
-/* The address of the interface that a frame came in by last, on this CPU. */
+/* Address of the interface on which the last frame came in, on this CPU. */
 struct address {
 	__u64 at; /* jiffies */
 	__u32 ifindex;
@@ -95,8 +97,9 @@ static __always_inline int same_address(const void *a, const void *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]));
 }
 
-/* At tc, the kernel would say PACKET_OTHERHOST of another one: the interface is promiscuous. What it is is
- * asked for once in a tick of the timer: to look into the kernel costs as much as to find the flow. */
+/* Returns whether a frame is addressed to its interface. At tc, the kernel marks a frame for another address
+ * as PACKET_OTHERHOST: the interface is promiscuous. The address is read once in a tick of the timer: to look
+ * into the kernel costs as much as to find the flow. */
 static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 {
 	__u64 now = bpf_jiffies64();
@@ -114,7 +117,7 @@ static __always_inline int is_for_us(struct xdp_md *ctx, struct headers *h)
 	return same_address(own->mac, eth_of(h)->h_dest);
 }
 
-/* Whether nothing has to be decided about a segment but where it goes. */
+/* Returns whether a segment only needs its route to be decided. */
 static __always_inline int is_usual(const struct ls_record *rec, struct headers *h, const struct segment *s)
 {
 	return (s->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK &&
@@ -122,15 +125,24 @@ static __always_inline int is_usual(const struct ls_record *rec, struct headers 
 }
 
 /*
- * Whether the TCP checksum is left to a device, or was to be, as on a veth pair: the field has the sum of the
- * pseudo-header. One in 65,536 others looks so by chance, and only takes the longer way.
+ * Returns whether the TCP checksum is left to a device, or was to be, as on a veth pair: the field has the
+ * sum of the pseudo-header. One in 65,536 others looks so by chance, and only takes the longer way.
  */
 static __always_inline int is_unsummed(struct headers *h, const struct segment *s)
 {
 	return h->tcp.check == fold(pseudo_sum(h, sizeof(struct tcp) + s->opt_len + s->len));
 }
 
-/* Writes the headers over those of the packet. 0, or -1 if it could not be written. */
+/* Returns whether a segment that would change more of the state than usual ones do was corrupted. (The
+ * acknowledgement of a segment with payload is believed: docs/threat-model.md.) */
+static __always_inline int is_doubtful(struct xdp_md *ctx, const struct ls_record *rec, struct headers *h,
+				       const struct segment *s)
+{
+	return !is_plain_sound(h) ||
+	       ((s->len ? moves_stream(rec, s) : tells_more(rec, s)) && !is_sound(ctx, h, s));
+}
+
+/* Writes the headers over those of the packet. Returns 0, or -1 if the packet could not be written. */
 static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 opt_len)
 {
 	__u32 len = (is_v6(h) ? V6_HEADERS : V4_HEADERS) + (opt_len & 63);
@@ -140,7 +152,7 @@ static __always_inline int store(struct xdp_md *ctx, struct headers *h, __u32 op
 	return bpf_xdp_store_bytes(ctx, 0, eth_of(h), len) ? -1 : 0;
 }
 
-/* What the program must answer to have the frame of `new` sent; XDP_PASS if nobody would take it. */
+/* Returns the action that sends the frame of `new`; XDP_PASS if no interface would take it. */
 static __always_inline int way_out(struct xdp_md *ctx, struct headers *new, const struct ls_record *rec)
 {
 	struct route route = {};
@@ -170,7 +182,7 @@ int fast(struct xdp_md *ctx)
 		return leave(LS_V_PASSED_XDP);
 	if (is_unsummed(&b->in, s))
 		return leave(LS_V_UNSUMMED_XDP);
-	if (admit(&w, s) || !s->in_place)
+	if (is_doubtful(ctx, w.rec, &b->in, s) || admit(&w, s) || !s->in_place)
 		return leave(LS_V_PASSED_XDP);
 	copy_headers(&b->out, &b->in, s->opt_len);
 	translate(&b->out, s, w.rec, far_of(&w), &edits);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
 # the model in crates/core; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
-# by the million. CYCLES, SIMULATED, SCRIPTS and GUESSES say how many; LONGSPLICE_SEED repeats one.
+# by the million; daemons killed while they connect; short connections whose ports come again; echoes beside tiny buffers; segments that are
+# spoilt on their way. CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT, ECHOES, LOSSES and SPOILT say how many; LONGSPLICE_SEED repeats one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,15 +26,24 @@ soak() {
 }
 
 soak simulated "${SIMULATED:-1000000}" --package longsplice-core --test machine -- --nocapture
-soak real "${CYCLES:-10000}" --package longsplice-tests --test cycles -- --nocapture --test-threads 1
-soak scripted "${SCRIPTS:-300}" --package longsplice-tests --test differential -- --nocapture
+soak real "${CYCLES:-10000}" --package longsplice-tests --test splice -- cycles:: --nocapture --test-threads 1
+soak scripted "${SCRIPTS:-300}" --package longsplice-tests --test splice -- differential:: --nocapture
+soak "while it connects" "${KILLS:-1000}" --package longsplice-tests --test splice -- kill_connect::no_server --nocapture
+soak "of short connections" "${SHORT:-100000}" --package longsplice-tests --test splice -- ports_again::with --nocapture --test-threads 1
+# 20 MB through next to no buffer, each condition and depth so many times.
+LONGSPLICE_ECHOES=${ECHOES:-100} soak "echoes beside tiny buffers" "${ECHOES:-100}" --package longsplice-tests --test splice -- tiny_buffers:: --nocapture
+LONGSPLICE_LOSSES=${LOSSES:-100} soak "while interfaces are lost" "${LOSSES:-100}" --package longsplice-tests --test splice -- interface_down:: --nocapture
+# In each state, at both depths.
+for family in 4 6; do
+    LONGSPLICE_FAMILY=$family LONGSPLICE_SPOILT=${SPOILT:-10000} soak "of ${SPOILT:-10000} spoilt segments in each state, IPv$family" 1 \
+        --package longsplice-tests --test splice -- spoilt:: --nocapture --test-threads 1
+done
 # At each of its flows, in either family.
 export LONGSPLICE_GUESSES=${GUESSES:-10000000}
 for family in 4 6; do
     LONGSPLICE_FAMILY=$family soak "of $LONGSPLICE_GUESSES guesses, IPv$family" 1 \
-        --package longsplice-tests --test blind -- --nocapture --test-threads 1
+        --package longsplice-tests --test splice -- blind:: --nocapture --test-threads 1
 done
 LONGSPLICE_FAMILY=6 soak "what else there is over IPv6" 1 \
-    --package longsplice-tests --test half_close --test local --test local_unsplice --test options --test routes \
-    --test slow_reader --test unsplice
+    --package longsplice-tests --test splice -- half_close:: local:: local_unsplice:: options:: routes:: slow_reader:: unsplice::
 exit $failed

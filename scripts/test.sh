@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# All checks and tests, one after the other, whatever fails; in the end what failed, what could not be run, and a count.
+# Runs all checks and tests, whatever fails; says in the end which tests were the slowest, what failed, what could not be run, and
+# how many there were of each.
+#
+#   RUST_TEST_THREADS=N   how many tests of a program run at once; three for each processor: most of them wait most of the time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,8 +10,17 @@ passed=0
 failed=0
 failures=()
 not_run=()
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+# One line for each test that found this machine unable to do what it needs (`longsplice_lab::not_run`).
+export LONGSPLICE_NOT_RUN=$work/not-run
+: >"$LONGSPLICE_NOT_RUN"
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+# The harness tells the time of each test only to who may use what is unstable. Only the test programs get this word: the compiler
+# must not, or everything would be built anew.
+host=$(rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)
+export "CARGO_TARGET_${host}_RUNNER=env RUSTC_BOOTSTRAP=1"
 
 # check NAME COMMAND...: counts as one test.
 check() {
@@ -27,7 +39,7 @@ check() {
 tests() {
     local family=${LONGSPLICE_FAMILY:+over IPv$LONGSPLICE_FAMILY: }
     echo "── ${family}cargo test $*"
-    cargo test "$@" --no-fail-fast 2>&1 | tee "$log"
+    cargo test --no-fail-fast "$@" 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} p f
     read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
     # Broken off before it could say anything: a build that failed, or a test that died.
@@ -38,7 +50,8 @@ tests() {
     fi
     passed=$((passed + p))
     failed=$((failed + f))
-    while read -r name; do failures+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log")
+    sed -nE "s/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>\$/\2 s  $family\1/p" "$log" >>"$work/times"
+    while read -r name; do failures+=("$family$name"); done < <(sed -nE 's/^test (.*) \.\.\. FAILED( <.*>)?$/\1/p' "$log")
     while read -r name; do not_run+=("$family$name"); done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(.*\)$/\1: ignored\2/p' "$log")
 }
 
@@ -55,18 +68,28 @@ if ((EUID == 0)); then
     # fewer features, and nearly all of them would be built once more, in the middle of a test.
     LONGSPLICE_BIN=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}/debug/longsplice")
     export LONGSPLICE_BIN
-    tests --workspace
+    timed=(-Z unstable-options --report-time)
+    tests --workspace --lib --bins --tests -- "${timed[@]}"
+    tests --workspace --doc
     # The same once more over IPv6, where it could fail differently: the rest is the same code, ipv6.rs has what only IPv6 has, and
     # `make soak` runs more of it.
-    over_ipv6=(handshake pmtu reset sigkill syn)
+    over_ipv6=(handshake:: pmtu:: reset:: sigkill:: syn::)
     # (Of the workspace again, lest features be others.)
-    LONGSPLICE_FAMILY=6 tests --workspace "${over_ipv6[@]/#/--test=}"
+    LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
 else
     tests --package longsplice-core --package longsplice-engine
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
 
+# The harness counts as passed what could not be run.
+while read -r name; do
+    not_run+=("$name")
+    passed=$((passed - 1))
+done <"$LONGSPLICE_NOT_RUN"
+
 echo
+echo "the slowest twenty:"
+sort -rn "$work/times" 2>/dev/null | head -n 20 | sed 's/^/    /'
 ((${#failures[@]})) && printf 'failed: %s\n' "${failures[@]}"
 if ((${#not_run[@]})); then
     printf 'not run: %s\n' "${not_run[@]}"

@@ -1,8 +1,8 @@
-//! TCP segments as they pass a device, with the time at which they did.
+//! Captures TCP segments at a device, with time stamps.
 //!
-//! A packet socket sees what comes in before the programs at tc do, and what goes out after them. Its time stamps are the
-//! kernel's: of what comes in, the moment at which the device handed it over. A stamp and a copy of the header cost each
-//! segment some microseconds, and the program that rewrites it a copy of its head.
+//! A packet socket sees an incoming packet before the programs at tc do, and an outgoing one after them. The kernel
+//! makes the time stamps: that of an incoming packet is the moment at which the device delivered it. A stamp and a copy
+//! of the header cost each segment some microseconds, and cost the program that rewrites it a copy of its head.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,53 +19,53 @@ use nix::sys::socket::{
 use nix::sys::time::TimeSpec;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What waits to be read, at most; all of a packet counts, not only its header.
+/// Receive buffer, in bytes; all of a packet counts, not only its header.
 const BUFFER: usize = 256 << 20;
-/// Ethernet, IPv4 and TCP with all options.
+/// Length of the Ethernet, IPv4 and TCP headers with all options.
 const HEADERS: usize = 14 + 60 + 60;
-/// `PACKET_OUTGOING` of packet(7).
+/// Constant `PACKET_OUTGOING` of packet(7).
 const OUTGOING: u8 = 4;
-/// The protocol in the header of IPv4.
+/// Number of TCP in an IPv4 header.
 const TCP: u8 = 6;
 const ETHERTYPE_IPV4: [u8; 2] = [8, 0];
 
-/// A segment that was seen.
+/// Captured segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// When, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(crate) at_ns: u64,
-    /// Whether it was on its way out of this namespace.
+    /// True if it was on its way out of this namespace.
     pub(crate) outgoing: bool,
-    /// What it said.
+    /// Header of the segment.
     pub(crate) segment: Segment,
 }
 
-/// The header of a TCP segment (RFC 9293 section 3.1), or of what the kernel takes for several until the wire.
+/// Header of a TCP segment (RFC 9293 section 3.1), or of a super-packet that the kernel cuts into several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Where it comes from.
+    /// Source.
     pub(crate) source: SocketAddrV4,
-    /// Where it goes.
+    /// Destination.
     pub(crate) destination: SocketAddrV4,
-    /// The sequence number of its first byte.
+    /// Sequence number of its first byte.
     pub(crate) seq: u32,
-    /// What it acknowledges.
+    /// Acknowledgement number.
     pub(crate) ack: u32,
-    /// Whether it is a SYN.
+    /// True for a SYN.
     pub(crate) syn: bool,
-    /// Whether it is a FIN.
+    /// True for a FIN.
     pub(crate) fin: bool,
-    /// Whether it is a reset.
+    /// True for a reset.
     pub(crate) rst: bool,
-    /// The window, not scaled.
+    /// Window, not scaled.
     pub(crate) window: u16,
-    /// The scale that a SYN announces.
+    /// Window scale that a SYN announces.
     pub(crate) scale: Option<u8>,
     /// Bytes of payload.
     pub(crate) payload: u32,
 }
 
-/// What passes one device. Nothing is lost of it as long as it is taken now and then.
+/// Capture at one device. It is complete as long as `take` is called now and then.
 #[derive(Debug)]
 pub(crate) struct Capture {
     socket: OwnedFd,
@@ -74,7 +74,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Begins.
+    /// Begins a capture.
     pub(crate) fn open(namespace: &Namespace, device: &str) -> Result<Self> {
         let open = || -> nix::Result<Capture> {
             let device = if_nametoindex(device)? as usize;
@@ -94,7 +94,7 @@ impl Capture {
             .with_context(|| format!("capture at {device}"))
     }
 
-    /// The TCP segments that have passed since the last call.
+    /// Returns the TCP segments that have passed since the last call.
     pub(crate) fn take(&mut self) -> Result<Vec<Seen>> {
         let clocks = wall_minus_monotonic();
         let mut seen = Vec::new();
@@ -136,7 +136,7 @@ impl Capture {
         }
     }
 
-    /// Packets that passed unseen because nobody took what was there.
+    /// Returns the number of packets dropped because the buffer was full.
     pub(crate) fn dropped(&self) -> u32 {
         self.dropped
     }
@@ -146,9 +146,9 @@ fn nanoseconds(at: TimeSpec) -> i64 {
     at.tv_sec() * 1_000_000_000 + at.tv_nsec()
 }
 
-/// By how much the clock of the time stamps is ahead of the one of everything else.
+/// Returns the lead of the wall clock, which makes the time stamps, over `CLOCK_MONOTONIC`, in nanoseconds.
 fn wall_minus_monotonic() -> i64 {
-    // The closest of some looks: one may be interrupted.
+    // Take the closest of several readings: one may be interrupted.
     let look = |_| {
         let before = monotonic_ns().cast_signed();
         let wall = clock_gettime(ClockId::Realtime);
@@ -159,7 +159,7 @@ fn wall_minus_monotonic() -> i64 {
     (0..5).map(look).min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// A TCP segment in an Ethernet frame; `None` if it is something else.
+/// Parses a TCP segment in an Ethernet frame; `None` if it is something else.
 fn parse(frame: &[u8]) -> Option<Segment> {
     if frame.get(12..14)? != ETHERTYPE_IPV4 {
         return None;
@@ -189,7 +189,7 @@ fn parse(frame: &[u8]) -> Option<Segment> {
     })
 }
 
-/// The window scale among the options of a header (RFC 7323 section 2.2).
+/// Finds the window scale among the options of a header (RFC 7323 section 2.2).
 fn scale(mut options: &[u8]) -> Option<u8> {
     loop {
         match options {
@@ -213,7 +213,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// An Ethernet frame with a SYN that offers a scale of 7, and 3 bytes behind it.
+    /// Returns an Ethernet frame with a SYN that offers a scale of 7, and 3 bytes behind it.
     fn frame() -> Vec<u8> {
         let mut frame = vec![0; 12];
         frame.extend(ETHERTYPE_IPV4);

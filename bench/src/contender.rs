@@ -1,4 +1,4 @@
-//! What can stand between client and server, and how fast one stream passes it.
+//! Contenders between client and server, and the throughput of one stream through each.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ use crate::stats::Spread;
 use crate::supervise::Room;
 use crate::wait;
 
-/// How long 8,000 connections may take to be detached once they are open.
+/// Longest time until 8,000 open connections are detached.
 const DETACH: Duration = Duration::from_secs(60);
-/// How long quiet ones may: an acknowledgement is delayed by 40 ms.
+/// Longest time until quiet ones are detached: an acknowledgement is delayed by 40 ms.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// One way from client to server.
+/// Path from client to server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Contender {
     /// The kernel forwards packets; no program is attached.
     Router,
-    /// The same with a packet filter.
+    /// The kernel forwards packets through a packet filter.
     FilteringRouter,
     /// Longsplice, every connection spliced at once and detached.
     Spliced,
@@ -39,12 +39,12 @@ pub(crate) enum Contender {
     HaProxyCopy,
     /// nginx's stream module, with large buffers.
     Nginx,
-    /// The same with the buffers that it has by itself: slower, and smaller.
+    /// nginx's stream module, with its default buffers: slower, and smaller.
     NginxDefault,
 }
 
 impl Contender {
-    /// Its name in a table.
+    /// Returns its name in a table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Contender::Router => "kernel router",
@@ -59,38 +59,38 @@ impl Contender {
     }
 }
 
-/// Where contenders meet: the same namespaces and ports for each.
+/// Common ground of contenders: the same namespaces and ports for each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rig<'a> {
-    /// Where files are.
+    /// Directory of files.
     pub(crate) room: &'a Room,
-    /// The namespaces.
+    /// Namespaces.
     pub(crate) nodes: &'a Nodes,
 }
 
-/// A contender that stands ready. Dropping it ends it.
+/// Contender that is ready. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Standing<'a> {
-    /// Where the client is to connect.
+    /// Address to which the client connects.
     pub(crate) at: SocketAddr,
-    /// The daemon, if it is Longsplice.
+    /// Daemon, if it is Longsplice.
     pub(crate) daemon: Option<Daemon>,
-    /// The peer, if it is one.
+    /// Peer, if it is one.
     pub(crate) peer: Option<Peer>,
-    /// Whether connections are spliced and detached.
+    /// True if connections are spliced and detached.
     pub(crate) splices: bool,
-    /// What the router compares packets with.
+    /// Rules that the router compares packets with.
     _filter: Option<Filter<'a>>,
 }
 
 impl Standing<'_> {
-    /// The process in the middle, if there is one.
+    /// Returns the process in the middle, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         let daemon = self.daemon.as_ref().map(Daemon::pid);
         daemon.or(self.peer.as_ref().map(Peer::pid))
     }
 
-    /// Waits until so many connections have been detached, if that is what is done with them.
+    /// Waits until so many connections have been detached, if the contender splices.
     pub(crate) fn detached(&self, connections: usize) -> Result<()> {
         let lacking = self.lacking(connections, DETACH)?;
         ensure!(
@@ -100,8 +100,8 @@ impl Standing<'_> {
         Ok(())
     }
 
-    /// The same of open connections that are quiet. What is not detached for long is made to say something more, once;
-    /// answers how many connections that was necessary for.
+    /// Waits until open, quiet connections have been detached. Sends one more exchange over all of them if some stay
+    /// undetached for long; returns the number of those.
     pub(crate) fn detached_or_nudged(&self, held: &mut Held, connections: usize) -> Result<usize> {
         let lacking = self.lacking(connections, QUIET)?;
         if lacking > 0 {
@@ -112,7 +112,7 @@ impl Standing<'_> {
         Ok(lacking)
     }
 
-    /// How many of so many connections are not detached after `patience`, at the longest.
+    /// Returns the number of connections that are still undetached after `patience`, or earlier when it is 0.
     fn lacking(&self, connections: usize, patience: Duration) -> Result<usize> {
         let Some(daemon) = self.daemon.as_ref().filter(|_| self.splices) else {
             return Ok(0);
@@ -132,17 +132,17 @@ impl Standing<'_> {
 }
 
 impl<'a> Rig<'a> {
-    /// Where the server listens.
+    /// Returns the address at which the server listens.
     pub(crate) fn server(&self) -> SocketAddr {
         (self.nodes.server_addr, 5201).into()
     }
 
-    /// Where forwarders listen.
+    /// Returns the address at which forwarders listen.
     pub(crate) fn front(&self) -> SocketAddr {
         (self.nodes.forwarder_client_addr, 5200).into()
     }
 
-    /// Starts one.
+    /// Starts a contender.
     pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
         let (room, at, to) = (self.room, self.front(), self.server());
         let middle = &self.nodes.forwarder;
@@ -186,7 +186,7 @@ impl<'a> Rig<'a> {
         })
     }
 
-    /// Measures one stream through one of them, which has the machine for itself.
+    /// Measures one stream through a contender, which has the machine for itself.
     pub(crate) fn bulk(&self, contender: Contender, seconds: u32) -> Result<Bulk> {
         let standing = self.start(contender)?;
         let (client, server) = (&self.nodes.client, &self.nodes.server);
@@ -201,7 +201,7 @@ impl<'a> Rig<'a> {
         Ok(measured)
     }
 
-    /// Measures each in turn, for so many rounds.
+    /// Measures each contender in turn, for so many rounds.
     pub(crate) fn in_turn(
         &self,
         contenders: &[Contender],
@@ -224,12 +224,12 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// The rounds of one contender.
+/// Rounds of one contender.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Series {
-    /// Which.
+    /// Contender.
     pub(crate) contender: Contender,
-    /// What it reached in each round.
+    /// Result of each round.
     pub(crate) rounds: Vec<Bulk>,
 }
 
@@ -241,17 +241,17 @@ impl Series {
         }
     }
 
-    /// Its throughput.
+    /// Returns its throughput.
     pub(crate) fn gbps(&self) -> Option<Spread> {
         Spread::of(self.rounds.iter().map(|round| round.gbps))
     }
 
-    /// Its cost.
+    /// Returns its cost.
     pub(crate) fn cpu(&self) -> Option<Spread> {
         Spread::of(self.rounds.iter().map(|round| round.cpu_s_per_gb))
     }
 
-    /// The ratio of the medians of this throughput and another one, and the spread of the ratios by rounds.
+    /// Returns the ratio of the medians of this throughput and another one, and the spread of the ratios by rounds.
     pub(crate) fn beside(&self, other: &Series) -> Option<(f64, Spread)> {
         let medians = self.gbps()?.median / other.gbps()?.median;
         let rounds = self.rounds.iter().zip(&other.rounds);

@@ -1,7 +1,7 @@
-//! The middle on a core of its own, and both ends on another one: what the first is busy with is the middle's.
+//! Separates the middle and the ends by core: the busy time of one core is the middle's.
 //!
-//! A packet between namespaces would be processed by its receiver on the core of its sender. Receive packet steering puts
-//! it where a second machine would (Documentation/networking/scaling.rst of the kernel).
+//! A packet between namespaces would be processed by its receiver on the core of its sender. Receive packet steering
+//! moves it to the core where a second machine would process it (Documentation/networking/scaling.rst of the kernel).
 
 use std::process::Command;
 use std::thread;
@@ -15,21 +15,21 @@ use serde::Serialize;
 
 use crate::machine;
 
-/// Where what stands in the middle runs.
+/// Core of the process in the middle.
 pub(crate) const MIDDLE: usize = 0;
-/// Where both ends do.
+/// Core of both ends.
 pub(crate) const ENDS: usize = 1;
-/// How long is looked what a core does by itself.
+/// Time for which the background load of a core is observed.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The calling thread, and what it starts, stays on one core as long as this lives.
+/// Guard that keeps the calling thread, and the processes that it starts, on one core.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    /// To `core`.
+    /// Pins the thread to `core`.
     pub(crate) fn to(core: usize) -> Result<Self> {
         let before = sched_getaffinity(None).context("read the cores of this thread")?;
         let mut only = CpuSet::new();
@@ -42,12 +42,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was permitted before.
+        // The old set was permitted before.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// Has each node process what it receives on its core.
+/// Makes each node process received packets on its core.
 pub(crate) fn part(nodes: &Nodes) -> Result<()> {
     for (node, device, core) in [
         (&nodes.client, "c0", ENDS),
@@ -60,7 +60,7 @@ pub(crate) fn part(nodes: &Nodes) -> Result<()> {
     Ok(())
 }
 
-/// In a mount namespace of its own, where `/sys` shows the node's devices.
+/// Runs in a mount namespace of its own, where `/sys` shows the node's devices.
 fn steer(node: &Namespace, device: &str, core: usize) -> Result<()> {
     let write = "for queue in /sys/class/net/$0/queues/rx-*; do echo $1 >$queue/rps_cpus || exit 1; done";
     let mask = format!("{:x}", 1u32 << core);
@@ -78,16 +78,16 @@ fn steer(node: &Namespace, device: &str, core: usize) -> Result<()> {
     Ok(())
 }
 
-/// What both cores did in some time.
+/// Busy time of both cores in some time.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Work {
-    /// How long it was, in seconds.
+    /// Length of that time, in seconds.
     pub(crate) seconds: f64,
-    /// For how many of them the middle's core was busy, and the ends'.
+    /// Busy time of the middle's core and of the ends' core, in seconds.
     pub(crate) busy: [f64; 2],
 }
 
-/// A beginning.
+/// Beginning of a measurement.
 #[derive(Debug)]
 pub(crate) struct Watch {
     start: Instant,
@@ -95,7 +95,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// From now on.
+    /// Begins a measurement.
     pub(crate) fn start() -> Result<Self> {
         Ok(Watch {
             start: Instant::now(),
@@ -103,12 +103,12 @@ impl Watch {
         })
     }
 
-    /// How long ago that was, in seconds.
+    /// Returns the time since then, in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Until now, less what the cores do by themselves.
+    /// Returns the work since then, less the background load of the cores.
     pub(crate) fn stop(self, background: Work) -> Result<Work> {
         let (seconds, busy) = (self.seconds(), busy()?);
         let own = |core: usize| background.busy[core] / background.seconds * seconds;
@@ -120,20 +120,21 @@ impl Watch {
 }
 
 impl Work {
-    /// Nothing: what is subtracted in a shortened run, while the machine may be busy with something else.
+    /// No work: subtracted in a shortened run, while the machine may be busy otherwise.
     pub(crate) const NONE: Work = Work {
         seconds: 1.0,
         busy: [0.0; 2],
     };
 
-    /// What both cores do while nothing is asked of them.
+    /// Measures the background load of both cores.
     pub(crate) fn background() -> Result<Work> {
         let watch = Watch::start()?;
         thread::sleep(LOOK);
         watch.stop(Work::NONE)
     }
 
-    /// The middle did a tick's worth at least: the kernel's sampling sees no less, and a router alone may do less in a run.
+    /// Raises the middle's busy time to one tick: shorter times escape the kernel's sampling, and a router alone may
+    /// take less in a run.
     pub(crate) fn at_least_a_tick(self) -> Work {
         let [middle, ends] = self.busy;
         Work {
@@ -142,7 +143,7 @@ impl Work {
         }
     }
 
-    /// Fails where the middle did too little to be seen by the kernel's sampling.
+    /// Fails where the middle's busy time is too short for the kernel's sampling.
     pub(crate) fn seen(self) -> Result<Work> {
         ensure!(
             self.busy[0] > 0.0,

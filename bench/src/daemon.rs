@@ -1,4 +1,4 @@
-//! The daemon of Longsplice, as a user starts and asks it.
+//! Runs the daemon of Longsplice as a user does, and queries it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 
 use crate::supervise::{self, Room};
 
-/// How long the daemon may take to load its programs, on a busy machine.
+/// Longest time until the daemon has loaded its programs, on a busy machine.
 const START: Duration = Duration::from_secs(30);
-/// How long it may take to end, its grace included.
+/// Longest time until it has ended, its grace included.
 const STOP: Duration = Duration::from_secs(15);
 
-/// The name of an instance. Dropping it removes what its daemon pinned.
+/// Name of an instance. Dropping it removes the pins of its daemon.
 #[derive(Debug)]
 pub(crate) struct Instance {
     name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// A name that no daemon had before.
+    /// Creates a name that no daemon had before.
     pub(crate) fn new(room: &Room) -> Result<Rc<Self>> {
         let name = room.instance();
         Ok(Rc::new(Instance {
@@ -41,12 +41,12 @@ impl Instance {
         }))
     }
 
-    /// As `--instance` takes it.
+    /// Returns the name for `--instance`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The program.
+    /// Returns the path of the program.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
@@ -55,7 +55,7 @@ impl Instance {
         self.files.with_extension(extension)
     }
 
-    /// The last lines that the daemon wrote.
+    /// Returns the last lines of the daemon's log.
     fn last_words(&self) -> String {
         let log = fs::read_to_string(self.file("log")).unwrap_or_default();
         let lines: Vec<_> = log.lines().collect();
@@ -69,32 +69,32 @@ impl Drop for Instance {
             ("/sys/fs/bpf", format!("longsplice-{}", self.name)),
             ("/run/longsplice", format!("{}.", self.name)),
         ] {
-            // The supervisor tries again, and tells what it could not remove.
+            // The supervisor tries again, and reports a failure.
             let _ = supervise::remove_all(Path::new(dir), &name);
         }
     }
 }
 
-/// A running daemon. Dropping it kills it, and leaves its pins to the [`Instance`].
+/// Running daemon. Dropping it kills it, and leaves its pins to the [`Instance`].
 #[derive(Debug)]
 pub(crate) struct Daemon {
     process: Process,
     instance: Rc<Instance>,
 }
 
-/// What a listener does with its connections: the values of options.
+/// Policy of a listener: the values of options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy<'a> {
-    /// `--splice`.
+    /// Value of `--splice`.
     pub(crate) splice: &'a str,
-    /// `--detach`.
+    /// Value of `--detach`.
     pub(crate) detach: &'a str,
-    /// `--unsplice`.
+    /// Value of `--unsplice`.
     pub(crate) unsplice: Option<&'a str>,
 }
 
 impl<'a> Policy<'a> {
-    /// Connections that do not come back from a splice.
+    /// Creates a policy whose connections stay spliced.
     pub(crate) const fn new(splice: &'a str, detach: &'a str) -> Self {
         Policy {
             splice,
@@ -103,7 +103,7 @@ impl<'a> Policy<'a> {
         }
     }
 
-    /// The same, coming back under these conditions.
+    /// Returns the policy with conditions under which connections come back.
     pub(crate) const fn until(self, unsplice: &'a str) -> Self {
         Policy {
             unsplice: Some(unsplice),
@@ -113,7 +113,7 @@ impl<'a> Policy<'a> {
 }
 
 impl Daemon {
-    /// `longsplice forward`, ready.
+    /// Starts `longsplice forward`, and waits until it is ready.
     pub(crate) fn forward(
         instance: &Rc<Instance>,
         namespace: &Namespace,
@@ -136,7 +136,8 @@ impl Daemon {
         Self::start(command, instance)
     }
 
-    /// `longsplice run` with a listener for each policy, ready; answers where they listen too.
+    /// Starts `longsplice run` with a listener for each policy, and waits until it is ready; returns their
+    /// addresses, too.
     pub(crate) fn listeners(
         instance: &Rc<Instance>,
         namespace: &Namespace,
@@ -161,7 +162,7 @@ impl Daemon {
         Ok((Self::run(instance, namespace, &config)?, at))
     }
 
-    /// `longsplice run` with this configuration, ready.
+    /// Starts `longsplice run` with this configuration, and waits until it is ready.
     pub(crate) fn run(instance: &Rc<Instance>, namespace: &Namespace, config: &str) -> Result<Self> {
         let file = instance.file("toml");
         fs::write(&file, config).with_context(|| format!("write {}", file.display()))?;
@@ -173,10 +174,10 @@ impl Daemon {
         Self::start(command, instance)
     }
 
-    /// Starts it, and waits for the word that services give to systemd.
+    /// Starts it, and waits for the notification that services send to systemd.
     fn start(command: NsCommand<'_>, instance: &Rc<Instance>) -> Result<Self> {
         let path = instance.file("notify");
-        // There is one where a daemon of this instance ran before.
+        // The socket exists if a daemon of this instance ran before.
         let _ = fs::remove_file(&path);
         let ready = UnixDatagram::bind(&path).with_context(|| format!("bind {}", path.display()))?;
         ready.set_read_timeout(Some(Duration::from_millis(100)))?;
@@ -191,7 +192,7 @@ impl Daemon {
         let deadline = Instant::now() + START;
         let mut word = [0; 256];
         loop {
-            // What is no word is the timeout: time to see whether it still runs.
+            // An error is the timeout: time to check that it still runs.
             let said = ready.recv(&mut word).map_or(&[][..], |len| &word[..len]);
             if said.starts_with(b"READY=1") {
                 return Ok(daemon);
@@ -202,17 +203,17 @@ impl Daemon {
         }
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// What it has counted.
+    /// Returns its status.
     pub(crate) fn status(&self) -> Result<Status> {
         self.ask("GET", "/status")
     }
 
-    /// The connections that it knows.
+    /// Returns its connections.
     pub(crate) fn flows(&self) -> Result<Vec<FlowInfo>> {
         self.ask("GET", "/flows")
     }
@@ -225,7 +226,7 @@ impl Daemon {
         serde_json::from_str(&answer).with_context(|| format!("understand the answer to {method} {path}"))
     }
 
-    /// One of the connections that it knows.
+    /// Returns one of its connections.
     pub(crate) fn flow(&self, id: FlowId) -> Result<Option<FlowInfo>> {
         Ok(self.flows()?.into_iter().find(|flow| flow.id == id))
     }
@@ -237,7 +238,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Ends it with SIGTERM, and waits until it has ended.
     pub(crate) fn stop(self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
         let ended = self.process.wait(STOP)?;

@@ -1,4 +1,4 @@
-//! Requests of HTTP/1.1 over a number of connections: as fast as answers come, or at a rate.
+//! Sends HTTP/1.1 requests over a number of connections: as fast as answers come, or at a rate.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -16,42 +16,42 @@ use tokio::sync::Semaphore;
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
-/// How long one answer may take.
+/// Longest time for one answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many bytes are read at a time.
+/// Number of bytes read at a time.
 const PIECE: usize = 256 << 10;
-/// A head longer than this is none that was expected.
+/// Longest head that is accepted.
 const HEAD: usize = 8 << 10;
-/// What is asked for, and how.
+/// Load to run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load<'a> {
-    /// Where to connect.
+    /// Address to connect to.
     pub(crate) at: SocketAddr,
-    /// The path of a file.
+    /// Path of a file.
     pub(crate) path: &'a str,
     /// Its length in bytes, which every answer must have.
     pub(crate) length: u64,
-    /// Connections at a time.
+    /// Number of connections at a time.
     pub(crate) connections: usize,
-    /// Whether a connection serves for more than one request.
+    /// True if a connection serves more than one request.
     pub(crate) persistent: bool,
-    /// How many requests are begun in a second; `None`: each as soon as the one before has its answer.
+    /// Number of requests begun in a second; `None`: each as soon as the one before has its answer.
     pub(crate) rate: Option<f64>,
-    /// For how long requests are begun.
+    /// Time for which requests are begun.
     pub(crate) duration: Duration,
 }
 
-/// What came of it. Every answer had the status and the length that was expected, or there is none of this.
+/// Result of a load. A single answer with another status or length fails the whole load.
 #[derive(Debug, Clone)]
 pub(crate) struct Fetched {
-    /// How many requests were answered.
+    /// Number of answered requests.
     pub(crate) requests: u64,
-    /// From the time at which a request was due to the last byte of its answer, in microseconds.
+    /// Time from the moment at which a request was due to the last byte of its answer, in microseconds.
     pub(crate) times_us: Vec<f64>,
 }
 
 impl Load<'_> {
-    /// Runs it in the client's namespace, on the calling thread's core.
+    /// Runs the load in the client's namespace, on the calling thread's core.
     pub(crate) fn run(&self, client: &Namespace) -> Result<Fetched> {
         client.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,7 +82,8 @@ impl Load<'_> {
             });
         }
         if let Some(due) = &due {
-            // What is measured is requests, not how connections are made: those that are kept are there before the first is due.
+            // Connect first: persistent connections are open before the first request is due, so that only requests are
+            // measured.
             due.ready(self.connections).await?;
             due.begin()?;
         }
@@ -110,24 +111,24 @@ impl Load<'_> {
     }
 }
 
-/// When requests are due.
+/// Schedule of requests.
 #[derive(Debug)]
 struct Due {
-    /// Set when it begins.
+    /// Time of its beginning.
     start: Cell<Instant>,
     period: Duration,
-    /// How many there will be.
+    /// Total number of requests.
     most: u32,
-    /// How many were taken.
+    /// Number of requests taken.
     taken: Cell<u32>,
-    /// One permit for each that is due.
+    /// One permit for each request that is due.
     now: Arc<Semaphore>,
-    /// One permit for each connection that stands ready, or failed.
+    /// One permit for each connection that is ready, or failed.
     ready: Semaphore,
 }
 
 impl Due {
-    /// From its beginning on, at equal distances.
+    /// Creates a schedule of requests at equal distances.
     fn at_rate(rate: f64, duration: Duration) -> Due {
         Due {
             start: Cell::new(Instant::now()),
@@ -139,7 +140,7 @@ impl Due {
         }
     }
 
-    /// Waits until so many connections stand ready.
+    /// Waits until so many connections are ready.
     async fn ready(&self, connections: usize) -> Result<()> {
         let connections = u32::try_from(connections)?;
         drop(self.ready.acquire_many(connections).await?);
@@ -161,26 +162,27 @@ impl Due {
         Ok(())
     }
 
-    /// Waits until the next one is due, and answers since when it is; `None`: there are no more.
+    /// Waits until the next request is due, and returns the time at which it was due; `None`: there are no
+    /// more.
     async fn take(&self) -> Option<Instant> {
         let number = self.taken.get() + 1;
         if number > self.most {
             return None;
         }
         self.taken.set(number);
-        // Whoever waits first gets the first: permits come in the order of the numbers.
+        // The connection that waits first gets the first one: permits come in the order of the numbers.
         self.now.acquire().await.ok()?.forget();
         Some(self.start.get() + self.period * number)
     }
 }
 
-/// What one connection does, or one after the other.
+/// Worker: uses one connection, or one after the other.
 struct Worker {
     at: SocketAddr,
     request: Rc<[u8]>,
     length: u64,
     persistent: bool,
-    /// Where bodies are read to; nobody looks at them.
+    /// Buffer for bodies, whose content is ignored.
     scratch: Rc<RefCell<Vec<u8>>>,
 }
 
@@ -220,7 +222,7 @@ impl Worker {
         Ok(stream)
     }
 
-    /// A request and its answer; answers the connection, if it can be used again.
+    /// Sends a request and reads its answer; returns the connection, if it can be used again.
     async fn exchange(&self, stream: Option<TcpStream>) -> Result<Option<TcpStream>> {
         let mut stream = match stream {
             Some(stream) => stream,
@@ -243,7 +245,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// Reads the head of an answer; answers how much of its body is still to come.
+    /// Reads the head of an answer; returns the length of the rest of its body.
     async fn head(&self, stream: &TcpStream) -> Result<u64> {
         // Almost always it comes at once, together with the beginning of the body.
         let mut earlier: Vec<u8> = Vec::new();
@@ -275,10 +277,10 @@ impl Worker {
         }
     }
 
-    /// Reads what is there into the scratch; 0 at the end of the connection.
+    /// Reads the available bytes into the scratch; returns 0 at the end of the connection.
     async fn piece(&self, stream: &TcpStream) -> Result<usize> {
         loop {
-            // Mostly it is there by now, or was when the last piece was read.
+            // Mostly there are bytes by now, or there were when the last piece was read.
             match stream.try_read(&mut self.scratch.borrow_mut()) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read.context("read an answer"),
@@ -288,7 +290,7 @@ impl Worker {
     }
 }
 
-/// The length of the head, and that of the body; `None` where the head is not complete.
+/// Parses the head; returns its length, and that of the body, or `None` for an incomplete head.
 fn parse(bytes: &[u8]) -> Result<Option<(usize, u64)>> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut answer = httparse::Response::new(&mut fields);
@@ -333,7 +335,7 @@ mod tests {
         runtime.block_on(LocalSet::new().run_until(load.fetch()))
     }
 
-    /// A server that gives this answer to each request, in two pieces.
+    /// Starts a server that gives this answer to each request, in two pieces.
     fn server(answer: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! A packet filter in the kernel's router: the nearest thing to a firewall that the papers' third configuration stands for.
+//! Packet filter in the kernel's router: the closest match for the firewall in the papers' third configuration.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,7 +8,7 @@ use longsplice_lab::Namespace;
 
 use crate::supervise::Room;
 
-/// How many rules a segment passes.
+/// Number of rules that a segment passes.
 pub(crate) const RULES: u32 = 100;
 const TABLE: &str = "longsplice_bench";
 
@@ -16,7 +16,8 @@ const TABLE: &str = "longsplice_bench";
 #[derive(Debug)]
 pub(crate) struct Filter<'a>(&'a Namespace);
 
-/// Has the router of `at` compare each packet with [`RULES`] rules of network, protocol and port, none of which it meets.
+/// Makes the router of `at` compare each packet with [`RULES`] rules of network, protocol and port, none of which
+/// matches.
 pub(crate) fn start<'a>(room: &Room, at: &'a Namespace) -> Result<Filter<'a>> {
     let file = room.file("filter.nft");
     fs::write(&file, rules()).with_context(|| format!("write {}", file.display()))?;
@@ -42,7 +43,7 @@ fn rules() -> String {
 
 impl Drop for Filter<'_> {
     fn drop(&mut self) {
-        // If it fails the namespace, with all that is in it, goes next.
+        // After a failure, the end of the namespace removes the rules.
         let _ = self
             .0
             .command("nft")

@@ -1,4 +1,4 @@
-//! Thousands of connections, open and idle.
+//! Holds thousands of connections, open and idle.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,29 +9,29 @@ use anyhow::{Context, Result, ensure};
 use longsplice_lab::topology::Nodes;
 use socket2::SockRef;
 
-/// What each end sends before the connection is left alone: a request and an answer.
+/// Message that each end sends before the connection is left alone: a request and an answer.
 const MESSAGE: [u8; 1024] = [b'x'; 1024];
-/// How long one step of setting a connection up may take.
+/// Longest time for one step of setting up a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The request and the answer of RFC 6455 section 1.3, of which the first has its key.
+/// Request and answer of RFC 6455; the key and its answer are those of section 1.3.
 const UPGRADE: &[u8] =
     b"GET /chat HTTP/1.1\r\nHost: server.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 const SWITCHING: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
-/// What a connection begins with.
+/// First exchange on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// Nothing: it is TCP.
+    /// Plain TCP, without a handshake of its own.
     Plain,
-    /// The handshake of a WebSocket.
+    /// Handshake of a WebSocket.
     WebSocket,
 }
 
-/// Open connections, both ends of each. Dropping it resets them: 8,000 sockets in TIME-WAIT would be measured with
-/// whatever comes next.
+/// Open connections, both ends of each. Dropping it resets them: 8,000 sockets in TIME-WAIT would disturb the next
+/// measurement.
 #[derive(Debug)]
 pub(crate) struct Held {
     ends: Vec<[TcpStream; 2]>,
@@ -43,7 +43,8 @@ impl Held {
         Held::open_by(1, Opening::Plain, nodes, at, to, count)
     }
 
-    /// The same with so many on their way at a time. The two ends of an element may be of different connections then.
+    /// Opens `count` connections, `threads` of them at a time. The two ends of an element may then belong to different
+    /// connections.
     pub(crate) fn open_by(
         threads: usize,
         opening: Opening,
@@ -61,7 +62,7 @@ impl Held {
                     let (share, open) = (&share, &open);
                     scope.spawn(move || -> io::Result<Vec<_>> { open(share(number)) })
                 };
-                // All of them are started before one is waited for.
+                // Start all threads before the first join.
                 let all: Vec<_> = (0..threads).map(one).collect();
                 let all = all.into_iter().map(|thread| thread.join());
                 all.map(|opened| opened.map_err(|_| io::Error::other("a thread panicked"))?)
@@ -74,7 +75,7 @@ impl Held {
         })
     }
 
-    /// Each write is a segment from now on (RFC 1122 section 4.2.3.4 is not followed).
+    /// Sends each write as a segment from now on (this departs from RFC 1122 section 4.2.3.4).
     pub(crate) fn set_nodelay(&self) -> Result<()> {
         let mut ends = self.ends.iter().flatten();
         Ok(ends.try_for_each(|end| end.set_nodelay(true))?)
@@ -99,7 +100,7 @@ impl Held {
         Ok(())
     }
 
-    /// Ends them all in good order, the client first; answers when both ends of each have seen the other's.
+    /// Closes all connections in order, the client first; returns when both ends of each have read the other's FIN.
     pub(crate) fn close(mut self) -> Result<()> {
         let shut = |from: &TcpStream| from.shutdown(Shutdown::Write);
         self.ends.iter().try_for_each(|[client, _]| shut(client))?;
@@ -121,13 +122,13 @@ fn end_of(stream: &mut TcpStream) -> Result<()> {
 impl Drop for Held {
     fn drop(&mut self) {
         for end in self.ends.iter().flatten() {
-            // It is closed next; how politely makes no difference to what was measured.
+            // The socket is closed next; a reset makes no difference to the measurement.
             let _ = SockRef::from(end).set_linger(Some(Duration::ZERO));
         }
     }
 }
 
-/// Reads a head of HTTP, and not a byte more.
+/// Reads an HTTP head, and not a byte more.
 fn head_of(stream: &mut TcpStream) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -146,7 +147,7 @@ fn head_of(stream: &mut TcpStream) -> io::Result<()> {
 
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(at)?;
-    // Applies to accept(2) too.
+    // This applies to accept(2), too.
     SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
     Ok(listener)
 }
@@ -155,7 +156,7 @@ fn open_one(opening: Opening, listener: &TcpListener, to: SocketAddr) -> io::Res
     let mut client = TcpStream::connect_timeout(&to, PATIENCE)?;
     client.set_read_timeout(Some(PATIENCE))?;
     if opening == Opening::WebSocket {
-        // A switch connects to the server when it has read a request.
+        // A switch connects to the server only after it has read a request.
         client.write_all(UPGRADE)?;
     }
     let (mut server, _) = listener.accept()?;

@@ -1,4 +1,4 @@
-//! The library in the middle, in this process: for what only a protocol handler sees.
+//! Runs the library in the middle, in this process, to measure what only a protocol handler sees.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::supervise::Room;
 
-/// How long any one thing may take that should take no time.
+/// Longest time for any step that should be immediate.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs `work` with a splicer of its own in `namespace`, which is ended after it, however that went.
+/// Runs `work` with a splicer of its own in `namespace`, and shuts the splicer down after success or failure.
 ///
-/// The runtime is the daemon's: a worker for each processor. Its threads are started by one that is in the namespace, and
-/// so are in it.
+/// The runtime is like the daemon's: a worker for each processor. A thread in the namespace starts its threads, so they
+/// are in it, too.
 pub(crate) fn inside<T: Send>(
     room: &Room,
     namespace: &Namespace,
@@ -41,7 +41,7 @@ pub(crate) fn inside<T: Send>(
     })?
 }
 
-/// What `future` answers, if it does in time.
+/// Returns the output of `future`, or an error if it is late.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> Result<T> {
     let answer = timeout(PATIENCE, future).await;
     answer.with_context(|| format!("waited {PATIENCE:?} in vain for {what}"))

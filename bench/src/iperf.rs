@@ -1,4 +1,4 @@
-//! One bulk stream by iperf3, and what it cost the machine.
+//! Measures one bulk stream by iperf3, and its cost for the machine.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use serde_json::Value;
 
 use crate::machine;
 
-/// How long the server may take to end after its one test.
+/// Longest time for the server to end after its one test.
 const STOP: Duration = Duration::from_secs(5);
 
-/// What one stream reached.
+/// Result of one stream.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Bulk {
-    /// Bytes that arrived, by the time of the transfer, in Gbit/s.
+    /// Received bytes per time of the transfer, in Gbit/s.
     pub(crate) gbps: f64,
-    /// Busy time of all processors, whatever for, by bytes that arrived, in seconds for 10^9.
+    /// Busy time of all processors, for any work, per received bytes, in seconds for 10^9.
     pub(crate) cpu_s_per_gb: f64,
-    /// Segments that the sender sent again.
+    /// Number of segments that the sender retransmitted.
     pub(crate) retransmits: u64,
 }
 
-/// Sends for `seconds` from `client` to `to`, behind which is `at` in `server`.
+/// Sends for `seconds` from `client` to `to`, which leads to `at` in `server`.
 pub(crate) fn bulk(
     client: &Namespace,
     server: &Namespace,
@@ -59,7 +59,7 @@ pub(crate) fn bulk(
     })
 }
 
-/// A server for one test, listening.
+/// Starts a server for one test, and waits until it listens.
 fn serve_once(namespace: &Namespace, at: SocketAddr) -> Result<Process> {
     let serving = namespace
         .command("iperf3")
@@ -71,7 +71,7 @@ fn serve_once(namespace: &Namespace, at: SocketAddr) -> Result<Process> {
     let mut lines = BufReader::new(stdout).lines();
     while let Some(line) = lines.next() {
         if line?.contains("Server listening") {
-            // It must be able to write on until it ends.
+            // Drain its output: the server must be able to write until it ends.
             std::thread::spawn(move || lines.for_each(drop));
             return Ok(serving);
         }

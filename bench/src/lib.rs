@@ -1,14 +1,14 @@
-//! The demonstration (`make demo`) and the benchmark (`make bench`): real programs in the namespaces of
+//! Demonstration (`make demo`) and benchmark (`make bench`): real programs in the namespaces of
 //! [`longsplice_lab`], Longsplice beside the kernel's router, HAProxy and nginx.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `supervise` | runs the work in a child, and removes what is left however that ended |
-//! | `daemon`, `peers`, `filter`, `contender` | start what stands in the middle, and stop it |
-//! | `inside` | the library itself in the middle, in this process |
+//! | `supervise` | runs the work in a child, and removes its remains after any end |
+//! | `daemon`, `peers`, `filter`, `contender` | start and stop a contender in the middle |
+//! | `inside` | runs the library itself in the middle, in this process |
 //! | `cores` | gives the middle a core of its own |
-//! | `switches` | the same for HTTP |
-//! | `iperf`, `fetch`, `holder`, `memory`, `capture` | measure |
+//! | `switches` | start and stop a switch between HTTP clients and a file server |
+//! | `iperf`, `fetch`, `holder`, `slow`, `memory`, `capture` | measure |
 //! | `stats`, `report`, `row`, `svg`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
@@ -31,6 +31,7 @@ mod peers;
 mod report;
 mod row;
 pub mod rows;
+mod slow;
 mod stats;
 mod supervise;
 mod svg;

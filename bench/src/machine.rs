@@ -1,4 +1,4 @@
-//! The machine that is measured on: what it is, what time it is there, and how busy it is.
+//! Describes the machine under the measurement: its hardware, its date, and its load.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,23 +7,23 @@ use anyhow::{Context, Result};
 use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
 
-/// What a figure means nothing without.
+/// Machine on which figures were measured.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    /// Its name.
+    /// Host name.
     pub(crate) host: String,
-    /// The kernel's release.
+    /// Kernel release.
     pub(crate) kernel: String,
-    /// The processor's model.
+    /// Processor model.
     pub(crate) cpu: String,
-    /// How many processors are online.
+    /// Number of processors online.
     pub(crate) cpus: usize,
-    /// All memory, in KiB.
+    /// Total memory, in KiB.
     pub(crate) memory_kib: u64,
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub(crate) fn here() -> Result<Machine> {
         let uname = rustix::system::uname();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("read /proc/cpuinfo")?;
@@ -36,7 +36,7 @@ impl Machine {
         })
     }
 
-    /// In one line.
+    /// Formats it in one line.
     pub(crate) fn show(&self) -> String {
         let Machine {
             kernel, cpu, cpus, ..
@@ -50,7 +50,7 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(line.split_once(':')?.1.trim())
 }
 
-/// A line of `/proc/meminfo`, in KiB; 0 where this kernel does not have it.
+/// Returns a line of `/proc/meminfo`, in KiB; 0 where this kernel lacks it.
 pub(crate) fn meminfo(name: &str) -> Result<u64> {
     let text = fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let line = text
@@ -60,13 +60,13 @@ pub(crate) fn meminfo(name: &str) -> Result<u64> {
     Ok(value.unwrap_or(0))
 }
 
-/// The seconds that all processors together have been busy since the start: everything but idling, waiting for
-/// a disk, and what the hypervisor took.
+/// Returns the seconds that all processors together have been busy since the start: everything but idling, waiting
+/// for a disk, and time that the hypervisor took.
 pub(crate) fn busy_seconds() -> Result<f64> {
     busy_seconds_in("cpu ")
 }
 
-/// The same of one processor, in clock ticks (10 ms) that the kernel samples.
+/// Returns the seconds that one processor has been busy, in clock ticks (10 ms) that the kernel samples.
 pub(crate) fn busy_seconds_of(cpu: usize) -> Result<f64> {
     busy_seconds_in(&format!("cpu{cpu} "))
 }
@@ -77,12 +77,12 @@ fn busy_seconds_in(name: &str) -> Result<f64> {
     Ok(ticks as f64 * tick())
 }
 
-/// What /proc/stat counts by, in seconds.
+/// Returns the unit of /proc/stat, in seconds.
 pub(crate) fn tick() -> f64 {
     1.0 / clock_ticks_per_second() as f64
 }
 
-/// user, nice, system, irq and softirq of a line of proc_stat(5).
+/// Returns the sum of user, nice, system, irq and softirq of a line of proc_stat(5).
 fn busy_ticks(stat: &str, name: &str) -> Option<u64> {
     let fields: Vec<u64> = stat
         .lines()
@@ -93,14 +93,14 @@ fn busy_ticks(stat: &str, name: &str) -> Option<u64> {
     [0, 1, 2, 5, 6].iter().map(|&n| fields.get(n)).sum()
 }
 
-/// The day in UTC, as `2026-11-20`.
+/// Returns the day in UTC, as `2026-11-20`.
 pub(crate) fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (year, month, day) = civil(since.as_secs() / 86_400);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The date of a day counted from 1970-01-01, by years that begin in March: their leap day is the last.
+/// Returns the date of a day counted from 1970-01-01, by years that begin in March: their leap day is the last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

@@ -1,4 +1,4 @@
-//! How much memory the kernel and a process use.
+//! Measures the memory that the kernel and a process use.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::machine::meminfo;
 
-/// The kernel's caches of objects that a connection can be made of, by how their names begin. The others only bring
-/// the noise of whatever else the machine does.
+/// Kernel caches of objects that a connection can consist of, by the beginnings of their names. Other caches would add
+/// only the noise of the machine.
 const CACHES: [&str; 12] = [
     "TCP ",
     "request_sock_TCP ",
@@ -23,48 +23,49 @@ const CACHES: [&str; 12] = [
     "eventpoll",
     "ep_head",
     "skbuff_",
-    // Epoll's, pipes', tables of descriptors.
+    // Epoll, pipes, and descriptor tables use these.
     "kmalloc-",
 ];
-/// Freed objects go back to the kernel's lists only after a while (RCU).
+/// Longest wait for a steady state: freed objects return to the kernel's lists only after a while (RCU).
 const SETTLE: Duration = Duration::from_secs(8);
 const LOOK: Duration = Duration::from_millis(250);
-/// So many looks in a row must agree within so many bytes: three seconds, as the daemon gives memory back once two have been quiet.
+/// Number of successive readings that must agree within a tolerance in bytes: three seconds, as the daemon gives memory
+/// back after two quiet ones.
 const STEADY: usize = 12;
 const TOLERANCE: u64 = 64 << 10;
 
-/// Whoever looks at a process's descriptors in /proc leaves one of the first for each, and with it one of the others: they are not
-/// the connections'.
+/// Cache of /proc inodes. A reader of a process's descriptors in /proc leaves one of these for each, and one of the
+/// objects below: they do not belong to the connections.
 const PROC: &str = "proc_inode_cache ";
 const OF_PROC: [&str; 2] = ["dentry ", "lsm_inode_cache "];
 
-/// The name under which the pages of sockets are counted, beside those of the caches.
+/// Name under which the pages of sockets are counted, beside those of the caches.
 const PAGES: &str = "pages of sockets";
 
-/// What is used at a moment, in bytes.
+/// Memory in use at a moment, in bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Usage {
-    /// By the kernel: objects in use of each of the caches above, and the pages of sockets.
+    /// Use by the kernel: objects in use of each of the caches above, and the pages of sockets.
     kernel: BTreeMap<String, u64>,
-    /// By the process in the middle and its children, what is shared counted in proportion.
+    /// Use by the process in the middle and its children, shared memory counted in proportion.
     process: u64,
-    /// What the kernel says that could still be had: a check of the others, with the noise of the machine.
+    /// Memory that the kernel reports as available: a check of the others, with the noise of the machine.
     available: u64,
 }
 
-/// By how much usage grew, in bytes.
+/// Growth of the use of memory, in bytes.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Growth {
-    /// The kernel's, by cache.
+    /// Growth in the kernel, by cache.
     pub(crate) kernel: BTreeMap<String, f64>,
-    /// The process's.
+    /// Growth in the process.
     pub(crate) process: f64,
-    /// By how much less is available.
+    /// Decrease of the available memory.
     pub(crate) unavailable: f64,
 }
 
 impl Usage {
-    /// Now, with the process `pid` and its children.
+    /// Measures the present use, with the process `pid` and its children.
     pub(crate) fn now(pid: Option<u32>) -> Result<Self> {
         tidy();
         let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
@@ -96,12 +97,12 @@ impl Usage {
         self.kernel.values().sum()
     }
 
-    /// Once both parts have stood still for a while, or have not for long.
+    /// Measures the use once both parts have been steady for a while, or after a time limit.
     pub(crate) fn settled(pid: Option<u32>) -> Result<Self> {
         let start = Instant::now();
         let mut totals: Vec<[u64; 2]> = Vec::new();
         loop {
-            // Nothing tells when lists were emptied.
+            // Poll: there is no event when the lists were emptied.
             std::thread::sleep(LOOK);
             let now = Usage::now(pid)?;
             totals.push([now.kernel_total(), now.process]);
@@ -117,7 +118,7 @@ impl Usage {
         }
     }
 
-    /// What has come since `before`.
+    /// Returns the growth since `before`.
     pub(crate) fn since(&self, before: &Usage) -> Growth {
         let bytes = |now: u64, then: u64| now as f64 - then as f64;
         let cache = |(name, &now): (&String, &u64)| {
@@ -132,8 +133,8 @@ impl Usage {
     }
 }
 
-/// The name of a cache and the bytes of its objects in use, from a line of slabinfo(5), if it is one of those that
-/// count. (Pages would count the holes too that sockets leave between those of the ends.)
+/// Returns the name of a cache and the bytes of its objects in use, from a line of slabinfo(5), if it is one of
+/// [`CACHES`]. (A count of pages would include the holes that sockets leave between those of the ends.)
 fn objects(line: &str) -> Option<(String, u64)> {
     let name = CACHES.iter().find(|name| line.starts_with(**name))?;
     let active = field(line, name, 0)?;
@@ -143,14 +144,15 @@ fn objects(line: &str) -> Option<(String, u64)> {
     ))
 }
 
-/// A number of a line of slabinfo(5) whose name begins like this: 0 are the objects in use, 2 is the size of one.
+/// Returns a number of a line of slabinfo(5) whose name begins like this: 0 are the objects in use, 2 is the size of
+/// one.
 fn field(line: &str, name: &str, number: usize) -> Option<u64> {
     let mut fields = line.starts_with(name).then(|| line.split_whitespace())?;
     fields.nth(1 + number)?.parse().ok()
 }
 
-/// Has the kernel give back what it keeps of those caches for its processors, free objects that count as used else. Where it cannot
-/// be asked, figures are less exact.
+/// Makes the kernel shrink those caches: it keeps free objects for its processors, which would count as used. Where it
+/// refuses, figures are less exact.
 fn tidy() {
     for entry in fs::read_dir("/sys/kernel/slab").into_iter().flatten().flatten() {
         let name = format!("{} ", entry.file_name().to_string_lossy());
@@ -160,21 +162,21 @@ fn tidy() {
     }
 }
 
-/// What the BPF maps that this process holds take of the kernel's memory, in bytes, as the kernel counts it.
+/// Returns the kernel memory of the BPF maps that this process holds, in bytes, as the kernel counts it.
 pub(crate) fn maps() -> Result<u64> {
     let mut sizes = BTreeMap::new();
     for entry in fs::read_dir("/proc/self/fdinfo")
         .context("list /proc/self/fdinfo")?
         .flatten()
     {
-        // One that has been closed meanwhile is not held.
+        // A descriptor that was closed meanwhile does not count.
         let info = fs::read_to_string(entry.path()).unwrap_or_default();
         sizes.extend(map_size(&info));
     }
     Ok(sizes.values().sum())
 }
 
-/// The number and size of a map, if a descriptor is one.
+/// Returns the number and size of a map, if a descriptor is one.
 fn map_size(info: &str) -> Option<(u64, u64)> {
     let field = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name))?;
@@ -183,7 +185,7 @@ fn map_size(info: &str) -> Option<(u64, u64)> {
     Some((field("map_id:")?, field("memlock:")?))
 }
 
-/// The pages that all TCP sockets of the machine hold.
+/// Returns the number of pages that all TCP sockets of the machine hold.
 fn socket_pages() -> Result<u64> {
     let text = fs::read_to_string("/proc/net/sockstat").context("read /proc/net/sockstat")?;
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"));
@@ -198,7 +200,7 @@ fn socket_pages() -> Result<u64> {
     pages.context("/proc/net/sockstat does not tell the memory of TCP")
 }
 
-/// A process and its children.
+/// Returns a process and its children.
 fn family(pid: u32) -> Result<Vec<u32>> {
     let mut family = vec![pid];
     for entry in fs::read_dir("/proc").context("list processes")?.flatten() {
@@ -213,15 +215,26 @@ fn family(pid: u32) -> Result<Vec<u32>> {
     Ok(family)
 }
 
-/// The fourth field of proc_pid_stat(5); the second may hold blanks.
+/// Returns the fourth field of proc_pid_stat(5); the second may hold blanks.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// In KiB; 0 of a process that has ended.
+/// Returns the resident memory of a process and its children, in bytes (RSS).
+pub(crate) fn resident(pid: u32) -> Result<u64> {
+    let family = family(pid)?.into_iter();
+    Ok(family.map(|pid| size(pid, "Rss:")).sum::<u64>() * 1024)
+}
+
+/// Returns the proportional share of a process, in KiB; 0 if it has ended.
 fn pss(pid: u32) -> u64 {
+    size(pid, "Pss:")
+}
+
+/// Reads a size of smaps_rollup (proc_pid_smaps(5)), in KiB; 0 of a process that has ended.
+fn size(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok())
         .unwrap_or(0)
 }

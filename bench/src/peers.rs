@@ -1,4 +1,4 @@
-//! The programs beside which Longsplice is measured, configured by the files in `bench/peers`.
+//! Programs beside which Longsplice is measured, configured by the files in `bench/peers`.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,20 +20,19 @@ const NGINX_PROXY: &str = include_str!("../peers/nginx-proxy.conf");
 const NGINX_FILES: &str = include_str!("../peers/nginx-files.conf");
 const NGINX_WEB: &str = include_str!("../peers/nginx-web.conf");
 
-/// How long a peer may take to end.
+/// Longest time for a peer to end.
 const STOP: Duration = Duration::from_secs(5);
 
-/// What nginx holds of each direction in user space when it is to be fast, and when it is to be small (its own
-/// default).
+/// Size of nginx's buffer for each direction in user space, for speed and for size (its own default).
 pub(crate) const FAST: &str = "256k";
 pub(crate) const SMALL: &str = "16k";
 
-/// A running peer. Dropping it ends it and its workers, which would survive their master's SIGKILL and keep its port.
+/// Running peer. Dropping it ends it and its workers, which would survive their master's SIGKILL and keep its port.
 #[derive(Debug)]
 pub(crate) struct Peer(Process);
 
 impl Peer {
-    /// Its process, the parent of all others.
+    /// Returns its process id, the parent of all others.
     pub(crate) fn pid(&self) -> u32 {
         self.0.pid()
     }
@@ -41,14 +40,16 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // For both of them this means at once. What does not obey, the guard kills next, and the namespace's the rest.
+        // Both programs end at once on SIGTERM. The guard then kills a process that stays, and the namespace's end the
+        // rest.
         if self.0.kill(Signal::TERM).is_ok() {
             let _ = self.0.wait(STOP);
         }
     }
 }
 
-/// HAProxy in TCP mode, splicing in the kernel or copying through large buffers, listening.
+/// Starts HAProxy in TCP mode, splicing in the kernel or copying through large buffers, and waits until it
+/// listens.
 pub(crate) fn haproxy(
     room: &Room,
     at: &Namespace,
@@ -60,7 +61,7 @@ pub(crate) fn haproxy(
     start_haproxy(room, at, listen, to, template)
 }
 
-/// HAProxy in HTTP mode, splicing in the kernel, listening.
+/// Starts HAProxy in HTTP mode, splicing in the kernel, and waits until it listens.
 pub(crate) fn haproxy_http(room: &Room, at: &Namespace, listen: SocketAddr, to: SocketAddr) -> Result<Peer> {
     start_haproxy(room, at, listen, to, HAPROXY_HTTP)
 }
@@ -74,19 +75,19 @@ fn start_haproxy(
 ) -> Result<Peer> {
     let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
     let file = configuration(room, "haproxy.cfg", template, &values)?;
-    // Debug mode only means that it stays in the foreground.
+    // Debug mode only keeps it in the foreground.
     let command = at.command("haproxy").args(["-q", "-db", "-f"]).arg(&file);
     start(room, at, command, "haproxy", listen)
 }
 
-/// nginx as an HTTP proxy, listening.
+/// Starts nginx as an HTTP proxy, and waits until it listens.
 pub(crate) fn nginx_proxy(room: &Room, at: &Namespace, listen: SocketAddr, to: SocketAddr) -> Result<Peer> {
     let values = [("LISTEN", listen.to_string()), ("TO", to.to_string())];
     let file = configuration(room, "nginx-proxy.conf", NGINX_PROXY, &values)?;
     start(room, at, nginx(at, &file), "nginx-proxy", listen)
 }
 
-/// nginx as a server of the files of `root` to thousands of connections, listening.
+/// Starts nginx as a server of the files of `root` to thousands of connections, and waits until it listens.
 pub(crate) fn nginx_files(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
     let values = [
         ("LISTEN", listen.to_string()),
@@ -96,7 +97,7 @@ pub(crate) fn nginx_files(room: &Room, at: &Namespace, listen: SocketAddr, root:
     start(room, at, nginx(at, &file), "nginx-files", listen)
 }
 
-/// nginx as a forwarder of streams, listening.
+/// Starts nginx as a forwarder of streams, and waits until it listens.
 pub(crate) fn nginx_stream(
     room: &Room,
     at: &Namespace,
@@ -117,7 +118,7 @@ pub(crate) fn nginx_stream(
     start(room, at, nginx(at, &file), "nginx-stream", listen)
 }
 
-/// nginx as a web server with the files of `root`, listening.
+/// Starts nginx as a web server with the files of `root`, and waits until it listens.
 pub(crate) fn nginx_web(room: &Room, at: &Namespace, listen: SocketAddr, root: &Path) -> Result<Peer> {
     let root = root.display().to_string();
     let file = configuration(

@@ -1,4 +1,4 @@
-//! What was found, beside what was to be reached: a table for people, JSON for later.
+//! Reports findings beside their targets: a table for readers, JSON for later use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,39 +10,39 @@ use serde_json::Value;
 use crate::machine::{self, Machine};
 use crate::row::{Row, Table};
 
-/// What a measure must reach, and what it should.
+/// Required and desired value of a measure.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) enum Target {
-    /// At least so much.
+    /// Lower bound.
     AtLeast {
-        /// What it must reach.
+        /// Required value.
         must: f64,
-        /// What it should.
+        /// Desired value.
         aim: f64,
     },
-    /// At most so much.
+    /// Upper bound.
     AtMost {
-        /// What it must reach.
+        /// Required value.
         must: f64,
-        /// What it should.
+        /// Desired value.
         aim: f64,
     },
-    /// A table and a plot must be there, and something in them should be at most so much.
+    /// A table and a plot must exist, with an upper bound for a value in them.
     Shown {
-        /// What it should reach.
+        /// Desired value.
         aim: f64,
     },
 }
 
-/// How a measure stands to its target.
+/// Relation of a measure to its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// What was aimed at.
+    /// It reaches the desired value.
     Aim,
-    /// What it must be, and less than was aimed at.
+    /// It reaches the required value, but not the desired one.
     Must,
-    /// Less than it must be.
+    /// It misses the required value.
     Missed,
     /// It could not be measured.
     Failed,
@@ -89,24 +89,24 @@ impl Verdict {
 /// One row of the table.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
-    /// The row of which table.
+    /// Row, with its table.
     pub(crate) row: Row,
-    /// What was measured, with its unit.
+    /// Measure, with its unit.
     pub(crate) measure: String,
-    /// What was to be reached.
+    /// Target.
     pub(crate) target: Target,
-    /// What was.
+    /// Measured value.
     pub(crate) value: Option<f64>,
-    /// How it stands to the target.
+    /// Its relation to the target.
     pub(crate) verdict: Verdict,
-    /// What else a reader should see: medians, spreads, what it is a ratio of.
+    /// Further details for a reader: medians, spreads, the parts of a ratio.
     pub(crate) detail: String,
     /// All samples.
     pub(crate) data: Value,
 }
 
 impl Finding {
-    /// A measured row.
+    /// Creates a measured row.
     pub(crate) fn new(
         row: Row,
         measure: impl Into<String>,
@@ -127,7 +127,7 @@ impl Finding {
         })
     }
 
-    /// A row that could not be measured.
+    /// Creates a row that could not be measured.
     pub(crate) fn failed(row: Row, measure: &str, error: &anyhow::Error) -> Self {
         Finding {
             row,
@@ -141,13 +141,13 @@ impl Finding {
     }
 }
 
-/// The results of a run.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Book {
-    /// The day, in UTC.
+    /// Day, in UTC.
     date: String,
     machine: Machine,
-    /// Whether everything was shortened: such figures only show that the harness works.
+    /// True in a shortened run, whose figures only show that the harness works.
     quick: bool,
     findings: Vec<Finding>,
     #[serde(skip)]
@@ -155,7 +155,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// An empty one; `part` names a run that does not measure everything.
+    /// Creates an empty book; `part` names a run that does not measure everything.
     pub(crate) fn new(dir: &Path, quick: bool, part: &str) -> Result<Self> {
         let (machine, date) = (Machine::here()?, machine::today());
         let quick_mark = if quick { "-quick" } else { "" };
@@ -169,10 +169,10 @@ impl Book {
         })
     }
 
-    /// Where a figure (`svg`) or a table (`md`) of this run goes, beside the samples.
+    /// Returns the path of a figure (`svg`) or a table (`md`) of this run, beside the samples.
     ///
     /// # Errors
-    /// There is no place for it.
+    /// Fails when the directory cannot be made.
     pub(crate) fn beside(&self, name: &str, extension: &str) -> Result<PathBuf> {
         let (dir, stem) = self
             .file
@@ -183,7 +183,7 @@ impl Book {
         Ok(dir.join(format!("{}-{name}.{extension}", stem.to_string_lossy())))
     }
 
-    /// Takes in what an experiment found, and saves everything so far.
+    /// Adds the findings of an experiment, and saves everything so far.
     pub(crate) fn enter(&mut self, findings: Vec<Finding>) -> Result<()> {
         self.findings.extend(findings);
         self.findings.sort_by_key(|finding| finding.row);
@@ -195,14 +195,14 @@ impl Book {
         fs::rename(&tmp, &self.file).with_context(|| format!("write {}", self.file.display()))
     }
 
-    /// Whether everything that was tried could be measured.
+    /// Returns whether everything that was attempted could be measured.
     pub(crate) fn is_complete(&self) -> bool {
         self.findings
             .iter()
             .all(|finding| finding.verdict != Verdict::Failed)
     }
 
-    /// The table, in Markdown.
+    /// Returns the table, in Markdown.
     pub(crate) fn show(&self) -> String {
         let mut out = format!("{}, {}", self.machine.show(), self.date);
         if self.quick {
@@ -215,7 +215,7 @@ impl Book {
         out + &format!("\nAll samples: {}\n", self.file.display())
     }
 
-    /// One of the tables, if there is anything in it.
+    /// Returns one of the tables, or an empty text if it has no row.
     fn show_table(&self, table: Table) -> String {
         let of_it = |finding: &&Finding| finding.row.table == table;
         let mut findings = self.findings.iter().filter(of_it).peekable();
@@ -239,7 +239,7 @@ impl Book {
     }
 }
 
-/// A number with as many digits as it needs.
+/// Formats a number with as many digits as it needs.
 fn number(value: f64) -> String {
     let text = match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

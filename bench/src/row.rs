@@ -1,4 +1,4 @@
-//! The rows of the tables that Longsplice must reach, one table for each of the issues that set them.
+//! Rows of the tables that Longsplice must reach, one table for each of the issues that set them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,52 +8,62 @@ use serde::{Serialize, Serializer};
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Table {
-    /// The splice. Its rows have plain numbers: `7`.
+    /// Splice. Its rows have plain numbers: `7`.
     Splice,
-    /// The way back, of the third issue: `3.7`.
+    /// Way back, of the third issue: `3.7`.
     Return,
-    /// The complete translation and the price of a packet, of the fourth: `4.1`.
+    /// Complete translation and price of a packet, of the fourth: `4.1`.
     Translation,
-    /// The URL-aware switch, of the fifth: `5.1`.
+    /// URL-aware switch, of the fifth: `5.1`.
     Switch,
+    /// Review of the whole, of the thirteenth: `13.5`.
+    Review,
 }
 
-/// One row of one of them.
+/// Row of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Row {
-    /// Which table.
+    /// Table.
     pub(crate) table: Table,
-    /// Which row there, from 1 on.
+    /// Number of the row there, from 1 on.
     pub(crate) number: u8,
 }
 
 impl Table {
-    /// All of them, in the order in which they are shown.
-    pub(crate) const ALL: [Table; 4] = [Table::Splice, Table::Return, Table::Translation, Table::Switch];
+    /// All tables, in the order in which they are shown.
+    pub(crate) const ALL: [Table; 5] = [
+        Table::Splice,
+        Table::Return,
+        Table::Translation,
+        Table::Switch,
+        Table::Review,
+    ];
 
-    /// What stands before the numbers of its rows.
+    /// Returns the prefix of the numbers of its rows.
     const fn prefix(self) -> &'static str {
         match self {
             Table::Splice => "",
             Table::Return => "3.",
             Table::Translation => "4.",
             Table::Switch => "5.",
+            Table::Review => "13.",
         }
     }
 
-    /// Its heading.
+    /// Returns its heading.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Table::Splice => "The splice",
             Table::Return => "The way back",
             Table::Translation => "The complete translation, and the price of a packet",
             Table::Switch => "The URL-aware switch",
+            Table::Review => "Nothing lost, nobody harmed",
         }
     }
 }
 
 impl Row {
-    /// A row of the splice's table.
+    /// Returns a row of the splice's table.
     pub(crate) const fn splice(number: u8) -> Self {
         Row {
             table: Table::Splice,
@@ -61,7 +71,7 @@ impl Row {
         }
     }
 
-    /// A row of the way back's.
+    /// Returns a row of the way back's.
     pub(crate) const fn back(number: u8) -> Self {
         Row {
             table: Table::Return,
@@ -69,7 +79,7 @@ impl Row {
         }
     }
 
-    /// A row of the complete translation's.
+    /// Returns a row of the complete translation's.
     pub(crate) const fn translation(number: u8) -> Self {
         Row {
             table: Table::Translation,
@@ -77,10 +87,18 @@ impl Row {
         }
     }
 
-    /// A row of the switch's.
+    /// Returns a row of the switch's.
     pub(crate) const fn switch(number: u8) -> Self {
         Row {
             table: Table::Switch,
+            number,
+        }
+    }
+
+    /// Returns a row of the review's.
+    pub(crate) const fn review(number: u8) -> Self {
+        Row {
+            table: Table::Review,
             number,
         }
     }
@@ -97,7 +115,7 @@ impl FromStr for Row {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let behind = |table: Table| Some((table, text.strip_prefix(table.prefix())?));
-        // The first table's prefix, which is none, begins every text.
+        // The first table's prefix is empty and begins every text.
         let found = Table::ALL.into_iter().rev().find_map(behind);
         found
             .and_then(|(table, number)| {
@@ -120,7 +138,7 @@ mod tests {
 
     #[test]
     fn rows_read_back_what_they_show_and_keep_their_order() {
-        let rows = ["1", "3", "10", "3.1", "3.6", "4.1", "4.7", "5.1"]
+        let rows = ["1", "3", "10", "3.1", "3.6", "4.1", "4.7", "5.1", "13.5"]
             .map(|text| (text, text.parse::<Row>().unwrap()));
         for (text, row) in rows {
             assert_eq!(row.to_string(), text);

@@ -2,27 +2,27 @@
 
 use serde::Serialize;
 
-/// What a number of samples look like.
+/// Summary of a number of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
-    /// How many there were.
+    /// Number of samples.
     pub(crate) n: usize,
-    /// The least.
+    /// Least value.
     pub(crate) min: f64,
-    /// The 10th percentile.
+    /// 10th percentile.
     pub(crate) p10: f64,
-    /// The median.
+    /// Median.
     pub(crate) median: f64,
-    /// The 90th percentile.
+    /// 90th percentile.
     pub(crate) p90: f64,
-    /// The 99th percentile.
+    /// 99th percentile.
     pub(crate) p99: f64,
-    /// The greatest.
+    /// Greatest value.
     pub(crate) max: f64,
 }
 
 impl Spread {
-    /// The spread of `samples`; `None` of nothing.
+    /// Summarizes `samples`; `None` without a sample.
     pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = samples.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -38,13 +38,13 @@ impl Spread {
         })
     }
 
-    /// The middle and its surroundings, for people.
+    /// Formats the median and its surroundings for a reader.
     pub(crate) fn show(&self) -> String {
         format!("{:.2} ({:.2}–{:.2})", self.median, self.p10, self.p90)
     }
 }
 
-/// The value below which a `fraction` of the sorted samples lies, between neighbours in proportion.
+/// Returns the value below which a `fraction` of the sorted samples lies, interpolated between neighbors.
 fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let at = fraction * (sorted.len() - 1) as f64;
     // Indices are small and not negative: `as` is exact.

@@ -1,5 +1,5 @@
-//! The work runs in a child process, and its parent removes what is left, however the child ended: done, with
-//! an error, by a panic, by Ctrl-C or killed.
+//! Runs the work in a child process, whose parent removes all remains after any end of the child: success, an error,
+//! a panic, Ctrl-C or SIGKILL.
 
 use std::env;
 use std::fs;
@@ -17,15 +17,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
-/// The variable that tells a process that it is the child, and where its files are.
+/// Variable that makes a process the child, and holds the directory of its files.
 const ROOM: &str = "LONGSPLICE_BENCH_ROOM";
 const PINS: &str = "/sys/fs/bpf";
 const SOCKETS: &str = "/run/longsplice";
 const NAMESPACES: &str = "/run/netns";
-/// The one setting of the machine that the laboratory changes.
+/// The only setting of the machine that the laboratory changes.
 const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
-/// Where the work keeps its files, and how it names what lives outside of files.
+/// Directory of the work's files, and prefix of the names of its other objects.
 #[derive(Debug)]
 pub(crate) struct Room {
     dir: PathBuf,
@@ -34,22 +34,22 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// A file that vanishes with the room.
+    /// Returns the path of a file that is removed with the room.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// A number that was not given before, for names.
+    /// Returns a new number, for names.
     pub(crate) fn number(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A name for an instance of Longsplice; what it pins is removed in the end.
+    /// Returns a name for an instance of Longsplice; its pins are removed in the end.
     pub(crate) fn instance(&self) -> String {
         format!("{}-{}", self.prefix, self.number())
     }
 
-    /// A program of the same build.
+    /// Returns the path of a program of the same build.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let own = env::current_exe().context("find this program")?;
         let program = own.with_file_name(name);
@@ -75,7 +75,7 @@ pub(crate) fn supervised(name: &str, work: impl FnOnce(&Room) -> Result<()>) -> 
 
 fn inside(name: &str, dir: PathBuf, work: impl FnOnce(&Room) -> Result<()>) -> Result<()> {
     cleanup::install()?;
-    // Without its parent nobody would clean up after it, so it does what it can itself.
+    // The child must clean up as far as it can once its parent is dead.
     set_parent_process_death_signal(Some(Signal::TERM)).context("follow the parent")?;
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -118,7 +118,7 @@ fn outside(name: &str) -> Result<ExitCode> {
     }
 }
 
-/// The child knows how to end itself; this process stays to clean up.
+/// Passes signals on: the child can end itself; this process stays to clean up.
 fn pass_signals_on(child: &Arc<Process>) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catch signals")?;
     let child = Arc::downgrade(child);
@@ -141,7 +141,7 @@ fn pass_signals_on(child: &Arc<Process>) -> Result<()> {
     Ok(())
 }
 
-/// What must be as before in the end.
+/// Objects to remove, and state to restore.
 struct Traces {
     dir: TempDir,
     instances: String,
@@ -159,7 +159,7 @@ impl Traces {
         })
     }
 
-    /// Removes everything; answers what could not be removed.
+    /// Removes everything; returns a list of what could not be removed.
     fn remove(self, name: &str, child: u32) -> Vec<String> {
         let mut failed = Vec::new();
         let mut check = |what: &str, result: Result<()>| {
@@ -197,7 +197,7 @@ pub(crate) fn remove_all(dir: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is in a directory; nothing, if there is none.
+/// Returns the names in a directory; none if it does not exist.
 fn names(dir: &Path) -> Result<Vec<String>> {
     if !dir.exists() {
         return Ok(Vec::new());

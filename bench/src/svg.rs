@@ -1,9 +1,9 @@
-//! What pictures are made of: SVG is text, and a few dozen lines do what a plotting library would be a dependency for.
+//! Parts of SVG pictures. SVG is text: a few dozen lines replace the dependency on a plotting library.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-/// The beginning of a picture; `</svg>` ends it.
+/// Returns the beginning of a picture; `</svg>` ends it.
 pub(crate) fn begin(width: f64, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
@@ -11,7 +11,7 @@ pub(crate) fn begin(width: f64, height: f64) -> String {
     )
 }
 
-/// Its title.
+/// Writes its title.
 pub(crate) fn title(out: &mut String, at: (f64, f64), what: &str) {
     text(
         out,
@@ -21,7 +21,7 @@ pub(crate) fn title(out: &mut String, at: (f64, f64), what: &str) {
     );
 }
 
-/// Writes `what`; `anchor` is where it stands to its place.
+/// Writes `what`; `anchor` is its alignment to the position.
 pub(crate) fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, what: &str) {
     let _ = writeln!(
         out,
@@ -29,7 +29,7 @@ pub(crate) fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, what: &st
     );
 }
 
-/// Round numbers in a range, some five of them.
+/// Returns about five round numbers in a range.
 pub(crate) fn ticks(range: &Range<f64>) -> Vec<f64> {
     let rough = (range.end - range.start) / 5.0;
     if rough <= 0.0 || !rough.is_finite() {
@@ -43,7 +43,7 @@ pub(crate) fn ticks(range: &Range<f64>) -> Vec<f64> {
     (first..=last).map(|n| n as f64 * step).collect()
 }
 
-/// A number with as many digits as it needs.
+/// Formats a number with as many digits as it needs.
 pub(crate) fn show(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,4 +1,4 @@
-//! What can stand between clients of HTTP and a server of files, and that server.
+//! Switches between HTTP clients and a file server, and that server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,18 +15,18 @@ use crate::peers::{self, Peer};
 use crate::supervise::Room;
 use crate::wait;
 
-/// How long connections may take to be detached once they are open.
+/// Longest time until open connections are detached.
 const DETACH: Duration = Duration::from_secs(60);
 
-/// One of them.
+/// Switch, or its substitute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Switch {
-    /// None: the kernel routes packets. What both ends can do at most.
+    /// Kernel router in place of a switch. It shows the most that both ends can do.
     Direct,
-    /// Longsplice by its own choice: replies are spliced where that is worth it.
+    /// Longsplice by its own choice: it splices replies where that pays.
     Splicing,
-    /// Longsplice, every reply spliced that has a length or chunks: what `Splicing` has to choose from.
+    /// Longsplice, every reply with a length or chunks spliced: all those that `Splicing` chooses from.
     Eager,
     /// Longsplice, no reply spliced.
     Relaying,
@@ -39,7 +39,7 @@ pub(crate) enum Switch {
 }
 
 impl Switch {
-    /// Its name in a table.
+    /// Returns its name in a table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Switch::Direct => "no switch (kernel router)",
@@ -52,7 +52,7 @@ impl Switch {
         }
     }
 
-    /// What a listener of it says about splicing.
+    /// Returns its listener's setting for splices.
     fn policy(self) -> Option<&'static str> {
         match self {
             Switch::Splicing => Some("splice = \"auto\""),
@@ -63,29 +63,29 @@ impl Switch {
     }
 }
 
-/// One that stands ready. Dropping it ends it.
+/// Switch that is ready. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Standing {
-    /// Where clients connect.
+    /// Address to which clients connect.
     pub(crate) at: SocketAddr,
     daemon: Option<Daemon>,
     peer: Option<Peer>,
 }
 
 impl Standing {
-    /// The process in the middle, if there is one.
+    /// Returns the process in the middle, if there is one.
     pub(crate) fn pid(&self) -> Option<u32> {
         let daemon = self.daemon.as_ref().map(Daemon::pid);
         daemon.or(self.peer.as_ref().map(Peer::pid))
     }
 
-    /// How many splices were made so far, if it makes any.
+    /// Returns the number of splices so far; 0 for a peer.
     pub(crate) fn splices(&self) -> Result<u64> {
         let Some(daemon) = &self.daemon else { return Ok(0) };
         Ok(daemon.status()?.counters.spliced_total)
     }
 
-    /// Why connections were not spliced, if it is Longsplice, in one line.
+    /// Returns, in one line, the reasons why connections were relayed, if it is Longsplice.
     pub(crate) fn reasons(&self) -> Result<Option<String>> {
         let Some(daemon) = &self.daemon else {
             return Ok(None);
@@ -107,18 +107,19 @@ impl Standing {
     }
 }
 
-/// One with namespaces of its own, a core for itself, and nginx behind it; the ends have another core. Dropping it ends all.
+/// Switch with namespaces of its own, a core for itself, and nginx behind it; the ends have another core. Dropping it
+/// ends all.
 #[derive(Debug)]
 pub(crate) struct Apart {
-    // In the order in which they end.
+    // Fields are in the order of their ends.
     _files: Peer,
-    /// What stands in the middle.
+    /// Switch in the middle.
     pub(crate) standing: Standing,
     net: Three,
 }
 
 impl Apart {
-    /// Starts one, with files of these lengths.
+    /// Starts a switch, with files of these lengths.
     pub(crate) fn start(room: &Room, switch: Switch, lengths: &[u64]) -> Result<Self> {
         let net = Three::new("bench", routing())?;
         cores::part(&net)?;
@@ -138,13 +139,13 @@ impl Apart {
         })
     }
 
-    /// The client's namespace; what asks from there should be [`Pinned`] to the ends' core.
+    /// Returns the client's namespace; a client there should be [`Pinned`] to the ends' core.
     pub(crate) fn client(&self) -> &Namespace {
         &self.net.client
     }
 }
 
-/// What [`Switch::Direct`] needs.
+/// Returns the options that [`Switch::Direct`] needs.
 pub(crate) fn routing() -> ThreeOptions {
     ThreeOptions {
         router: true,
@@ -152,17 +153,17 @@ pub(crate) fn routing() -> ThreeOptions {
     }
 }
 
-/// Where switches meet: the same namespaces and ports for each.
+/// Common ground of switches: the same namespaces and ports for each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rig<'a> {
-    /// Where files are.
+    /// Directory of files.
     pub(crate) room: &'a Room,
-    /// The namespaces. Their forwarder must be a router for [`Switch::Direct`].
+    /// Namespaces. Their forwarder must be a router for [`Switch::Direct`].
     pub(crate) nodes: &'a Nodes,
 }
 
 impl Rig<'_> {
-    /// Where the server listens.
+    /// Returns the address at which the server listens.
     pub(crate) fn server(&self) -> SocketAddr {
         (self.nodes.server_addr, 8000).into()
     }
@@ -179,7 +180,7 @@ impl Rig<'_> {
         peers::nginx_files(self.room, &self.nodes.server, self.server(), &root)
     }
 
-    /// Starts one.
+    /// Starts a switch.
     pub(crate) fn start(&self, switch: Switch) -> Result<Standing> {
         let (room, to, middle) = (self.room, self.server(), &self.nodes.forwarder);
         let at = (self.nodes.forwarder_client_addr, 8080).into();

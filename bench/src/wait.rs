@@ -1,4 +1,4 @@
-//! Waiting for what nobody announces: a state that can only be looked at.
+//! Polls for a state without an event.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use longsplice_lab::{Namespace, Process};
 
-/// How often is looked.
+/// Interval between two polls.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The state `LISTEN` in `/proc/net/tcp`.
+/// State `LISTEN` in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
 
-/// Looks until `look` answers something, at most for `patience`; `what` says what was waited for.
+/// Polls until `look` returns a value, at most for `patience`; `what` names it in the error.
 pub(crate) fn until<T>(
     what: &str,
     patience: Duration,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Said when a transfer is running over a spliced flow.
+/// Part of the line that is printed when a transfer runs over a spliced flow.
 const SPLICED: &str = "its two sockets are gone";
 
 #[test]
@@ -29,7 +29,7 @@ fn a_demonstration_whose_worker_is_killed_leaves_nothing() {
     assert_eq!(left_by(demo.id()), Vec::<String>::new());
 }
 
-/// Starts it, and waits until its transfer is spliced.
+/// Starts the demonstration, and waits until its transfer is spliced.
 fn start() -> (Child, impl Iterator<Item = String>) {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_demo"))
         .stdin(Stdio::null())
@@ -48,7 +48,7 @@ fn start() -> (Child, impl Iterator<Item = String>) {
     (demo, lines)
 }
 
-/// The worker: the only child.
+/// Returns the worker, which is the only child.
 fn child_of(parent: u32) -> Option<Pid> {
     let stat_of = |pid: i32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     let is_child = |pid: &i32| {
@@ -61,7 +61,7 @@ fn child_of(parent: u32) -> Option<Pid> {
     pids.find(is_child).and_then(Pid::from_raw)
 }
 
-/// Whatever bears the number of the demonstration, or of nobody alive.
+/// Returns all objects whose names hold the number of the demonstration, or of a dead process.
 fn left_by(pid: u32) -> Vec<String> {
     let mark = format!("demo-{pid}-");
     let places = ["/sys/fs/bpf", "/run/longsplice"];
@@ -72,7 +72,7 @@ fn left_by(pid: u32) -> Vec<String> {
     let marked = names.filter(|name| name.contains(&mark));
     let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let namespaces = namespaces.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // The name of a namespace of the demonstration: demo-NODE-PID-N.
+    // A namespace of the demonstration is named demo-NODE-PID-N.
     let dead = |name: &String| {
         let pid = name.strip_prefix("demo-").and_then(|rest| rest.split('-').nth(1));
         pid.is_some_and(|pid| !fs::exists(format!("/proc/{pid}")).unwrap_or(true))

@@ -1,4 +1,5 @@
-//! What strangers send: heads of requests and replies, and chunked bodies. The first byte says where the rest is cut.
+//! Input of strangers: heads of requests and replies, and chunked bodies. The first byte is the position at which the
+//! rest is cut.
 #![no_main]
 
 use longsplice_core::http::{
@@ -17,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     chunks(bytes, cut);
 });
 
-/// The same, however the bytes come.
+/// Scans whole bytes and cut ones; both must give the same result.
 fn scan(new: fn() -> Scan, bytes: &[u8], cut: usize) -> Result<Found, HeadError> {
     let whole = new().find(bytes, &Limits::default());
     let mut scan = new();
@@ -46,6 +47,7 @@ fn request(bytes: &[u8], cut: usize) {
     let client = [192, 0, 2, 1].into();
     let forwarded = (cut % 2 == 0).then_some(Forwarded {
         fields,
+        replaces: cut % 3 == 0,
         client,
         https: false,
     });
@@ -54,6 +56,7 @@ fn request(bytes: &[u8], cut: usize) {
         &ToServer {
             persistence: Persistence::KeepAlive,
             forwarded,
+            via: (cut % 5 == 0).then_some("fuzz"),
         },
     );
     let again = RequestHead::parse(
@@ -63,7 +66,7 @@ fn request(bytes: &[u8], cut: usize) {
             ..Limits::default()
         },
     );
-    // Lines that were added can be too many for a second time.
+    // Added lines can make them too many for a second pass.
     let Ok(again) = again else {
         assert_eq!(again.err(), Some(HeadError::TooManyFields));
         return;
@@ -81,7 +84,7 @@ fn request(bytes: &[u8], cut: usize) {
         head.authority().map(|a| a.as_str())
     );
     assert!(again.cookies().eq(head.cookies()));
-    let _ = (head.extension(), head.cookie("a"), head.persistence());
+    let _ = (head.extension(), head.cookie("a"), head.persistence(), head.other_paths());
 }
 
 fn answer(error: HeadError) {
@@ -123,6 +126,8 @@ fn reply(bytes: &[u8], cut: usize) {
         persistence: head.persistence(),
         version: kind.version,
         set_cookie,
+        date: (cut & 16 != 0).then_some(std::time::SystemTime::UNIX_EPOCH),
+        via: (cut & 32 != 0).then_some("fuzz"),
     };
     let sent = rewrite::reply(&head, &to);
     let Ok(again) = ReplyHead::parse(
@@ -146,10 +151,13 @@ fn chunks(bytes: &[u8], cut: usize) {
     let whole = Chunks::new().feed(bytes);
     let mut chunks = Chunks::new();
     let pieces = chunks.feed(&bytes[..cut]).and_then(|first| {
-        let second = chunks.feed(&bytes[cut..])?;
+        if first.dropped > 0 {
+            return Ok(first);
+        }
+        let second = chunks.feed(&bytes[first.length..])?;
         Ok(Fed {
             length: first.length + second.length,
-            ended: second.ended,
+            ..second
         })
     });
     assert_eq!(whole, pieces, "cut at {cut}");

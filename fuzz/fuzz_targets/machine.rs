@@ -1,4 +1,4 @@
-//! Sequences of operations on the splice machine, in the simulator of its tests.
+//! Runs sequences of operations on the splice machine, in the simulator of its tests.
 #![no_main]
 
 #[path = "../../crates/core/tests/machine/sim/mod.rs"]

@@ -1,4 +1,4 @@
-//! What core reads that others wrote: policies and rules of the configuration, and reserved ports of the kernel.
+//! Texts of others that core parses: policies and rules of the configuration, and reserved ports of the kernel.
 #![no_main]
 
 use longsplice_core::{
@@ -10,7 +10,7 @@ use longsplice_core::{
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let _ = parse_duration(text);
     let _ = parse_bytes(text);
-    // What was understood is written so that it is understood again.
+    // A parsed value must survive a round trip through text.
     if let Ok(policy) = text.parse::<SplicePolicy>() {
         assert_eq!(policy.to_string().parse().ok(), Some(policy), "{text:?}");
     }

@@ -1,4 +1,4 @@
-//! What a proxy, or somebody who claims to be one, sends before the first byte. The first byte says where the rest is cut.
+//! First bytes of a proxy, real or pretended. The first byte is the position at which the rest is cut.
 #![no_main]
 
 use longsplice_core::proxy_protocol::{Step, Version, parse};
@@ -11,14 +11,14 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let cut = usize::from(*first).min(bytes.len());
     match parse(&bytes[..cut]) {
         Ok(Step::NeedMore) => {}
-        // Known after some of the bytes, it stays so.
+        // A result after some of the bytes is final.
         known => assert_eq!(known, whole, "cut at {cut}"),
     }
     let Ok(Step::Done { header, length }) = whole else {
         return;
     };
     assert!(length <= bytes.len());
-    // What was understood is written so that it is understood again; an unknown client's has no vectors.
+    // A parsed header must survive a round trip; one of an unknown client loses its vectors.
     if header.version == Version::V1 || header.addresses.is_some() {
         let written = header.write();
         let length = written.len();

@@ -1,4 +1,4 @@
-//! A laboratory with a daemon in its middle.
+//! Laboratory with a daemon in its middle.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -11,33 +11,33 @@ use longsplice_lab::{
 
 use crate::{Config, Daemon, Pair, family, soon};
 
-/// When a listener splices and detaches.
+/// Times at which a listener splices and detaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy<'a> {
-    /// `splice`.
+    /// Setting `splice`.
     pub splice: &'a str,
-    /// `detach`.
+    /// Setting `detach`.
     pub detach: &'a str,
 }
 
-/// Spliced at once, to both depths.
+/// Policies that splice at once, to both depths.
 impl Policy<'static> {
-    /// Spliced as soon as connected; no sockets are left.
+    /// Splices as soon as connected; closes the sockets.
     pub const DETACHED: Policy<'static> = Policy {
         splice: "now",
         detach: "now",
     };
-    /// Spliced as soon as connected; the sockets are parked.
+    /// Splices as soon as connected; parks the sockets.
     pub const DORMANT: Policy<'static> = Policy {
         splice: "now",
         detach: "never",
     };
-    /// Relayed until asked for; then detached.
+    /// Relays until told to splice; then detaches.
     pub const ON_DEMAND: Policy<'static> = Policy {
         splice: "never",
         detach: "now",
     };
-    /// Relayed until asked for; then dormant.
+    /// Relays until told to splice; then parks the sockets.
     pub const ON_DEMAND_DORMANT: Policy<'static> = Policy {
         splice: "never",
         detach: "never",
@@ -47,28 +47,28 @@ impl Policy<'static> {
 /// Three nodes on veth pairs, a daemon in the middle one with a listener, and a plain listening socket at the server.
 #[derive(Debug)]
 pub struct Bed {
-    // In this order: the daemon ends before its namespace.
-    /// The daemon; it listens at [`Bed::front`].
+    // Fields are dropped in this order: the daemon ends before its namespace.
+    /// Daemon; it listens at [`Bed::front`].
     pub daemon: Daemon,
-    /// The server's socket, at [`Bed::target`].
+    /// Server's socket, at [`Bed::target`].
     pub listener: TcpListener,
     _captures: Vec<Process>,
-    /// The nodes.
+    /// Nodes.
     pub net: Three,
 }
 
-/// The port that daemons listen on.
+/// Port that daemons listen on.
 const FRONT_PORT: u16 = 8080;
-/// The port of servers.
+/// Port of servers.
 const TARGET_PORT: u16 = 7000;
 
 impl Bed {
-    /// Starts one whose listener has this policy.
+    /// Starts a bed whose listener has this policy.
     pub fn new(name: &str, policy: Policy<'_>) -> Bed {
         Bed::with(name, ThreeOptions::default(), policy, |c| c)
     }
 
-    /// The same, with other nodes and further settings.
+    /// Starts a bed with other nodes and further settings.
     pub fn with(
         name: &str,
         options: ThreeOptions,
@@ -78,7 +78,7 @@ impl Bed {
         Bed::on(three(name, options), policy, more)
     }
 
-    /// The same, on nodes that have been changed already.
+    /// Starts a bed on nodes that the test has changed already.
     pub fn on(net: Three, policy: Policy<'_>, more: impl FnOnce(Config) -> Config) -> Bed {
         let target = SocketAddr::from((net.server_addr, TARGET_PORT));
         let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
@@ -94,29 +94,29 @@ impl Bed {
         }
     }
 
-    /// Where the client finds the daemon.
+    /// Returns the address at which the client reaches the daemon.
     pub fn front(&self) -> SocketAddr {
         (self.net.forwarder_client_addr, FRONT_PORT).into()
     }
 
-    /// Where the daemon finds the server.
+    /// Returns the address at which the daemon reaches the server.
     pub fn target(&self) -> SocketAddr {
         (self.net.server_addr, TARGET_PORT).into()
     }
 
-    /// A connection from the client through the daemon to the server.
+    /// Connects the client through the daemon to the server.
     pub fn connect(&self) -> Pair {
         Pair::connect(&self.net.client, self.front(), &self.listener)
     }
 
-    /// The same, and waits until it is spliced (and detached, where that is the policy).
+    /// Connects, and waits until the connection is spliced (and detached, under that policy).
     pub fn connect_spliced(&self, state: &str) -> Pair {
         let pair = self.connect();
         self.daemon.wait_state(pair.client_port(), &[state]);
         pair
     }
 
-    /// Has a connection spliced by command, and waits until it is.
+    /// Splices a connection by command, and waits until it is spliced.
     pub fn splice(&self, pair: &Pair, state: &str) {
         let flow = self.daemon.wait_state(pair.client_port(), &["relay"]);
         self.daemon.splice(flow.id).unwrap();
@@ -124,7 +124,7 @@ impl Bed {
     }
 }
 
-/// Nodes on veth pairs; a test without root fails, and says why.
+/// Makes nodes on veth pairs; a test without root fails with the reason.
 pub fn three(name: &str, options: ThreeOptions) -> Three {
     prepare();
     let family = match options.family {
@@ -134,8 +134,8 @@ pub fn three(name: &str, options: ThreeOptions) -> Three {
     or_needs_root(Three::new(name, ThreeOptions { family, ..options }))
 }
 
-/// Where the environment variable `LONGSPLICE_PCAP` names a folder: has `tcpdump` write there what passes at all nodes
-/// (headers only), for who looks for the cause of a failure.
+/// Captures the packets of all nodes with `tcpdump` (headers only) in the folder that the environment variable
+/// `LONGSPLICE_PCAP` names, to find the cause of a failure. Without the variable it captures nothing.
 pub fn capture(net: &topology::Nodes) -> Vec<Process> {
     let Some(dir) = std::env::var_os("LONGSPLICE_PCAP") else {
         return Vec::new();
@@ -164,13 +164,13 @@ pub fn capture(net: &topology::Nodes) -> Vec<Process> {
     [&net.client, &net.forwarder, &net.server].map(begin).into()
 }
 
-/// Nodes on emulated links.
+/// Makes nodes on emulated links.
 pub fn emulated(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Emulated {
     prepare();
     or_needs_root(Emulated::of(family(), name, client_link, server_link))
 }
 
-/// A topology of an interrupted test goes, too.
+/// Makes an interrupted test remove its topology.
 fn prepare() {
     cleanup::install().expect("signals can be caught");
 }

@@ -1,4 +1,4 @@
-//! A node behind a router: the client or the server of a laboratory of three routes for it.
+//! Node behind a router: the client or the server of a laboratory of three nodes routes for it.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -10,11 +10,12 @@ use crate::{Config, Daemon, Pair, Policy};
 const FRONT_PORT: u16 = 8080;
 const TARGET_PORT: u16 = 7000;
 
-/// Three nodes with a daemon in the middle, and a fourth one behind client or server that is the end of all connections instead.
+/// Three nodes with a daemon in the middle, and a fourth one behind client or server, which is the end of all
+/// connections in its place.
 #[derive(Debug)]
 pub struct Beyond {
-    // In this order: the daemon ends before its namespace.
-    /// The daemon.
+    // Fields are dropped in this order: the daemon ends before its namespace.
+    /// Daemon.
     pub daemon: Daemon,
     listener: TcpListener,
     front: SocketAddr,
@@ -24,7 +25,7 @@ pub struct Beyond {
     pub net: Three,
 }
 
-/// Runs `ip` with these words; addresses are given as IPv4, and said in the family.
+/// Runs `ip` with these words; IPv4 addresses are converted to the family.
 fn ip(family: Family, node: &Namespace, line: &str) {
     let word = |word: &str| match word.split_once('/') {
         Some((host, _)) if family == Family::V6 => {
@@ -54,7 +55,7 @@ impl Beyond {
             router,
             &format!("link add r1 type veth peer name x0 netns {}", far.name()),
         );
-        // Addresses are there at once.
+        // Without duplicate detection, addresses are usable at once.
         let nodad = if family == Family::V6 { " nodad" } else { "" };
         run(router, &format!("addr add 198.18.9.1/24 dev r1{nodad}"));
         run(router, "link set r1 up");
@@ -89,12 +90,12 @@ impl Beyond {
         }
     }
 
-    /// The node behind the router.
+    /// Returns the node behind the router.
     pub fn far(&self) -> &Namespace {
         &self.far
     }
 
-    /// The router.
+    /// Returns the router.
     pub fn router(&self) -> &Namespace {
         match self.side {
             Side::Client => &self.net.client,
@@ -102,7 +103,7 @@ impl Beyond {
         }
     }
 
-    /// A connection through the daemon, once it is spliced.
+    /// Connects through the daemon, and waits until the connection is spliced.
     pub fn connect_spliced(&self, state: &str) -> Pair {
         let client = match self.side {
             Side::Client => &self.far,
@@ -113,7 +114,7 @@ impl Beyond {
         pair
     }
 
-    /// Makes the link behind the router narrow, at both its ends.
+    /// Sets the MTU of the link behind the router, at both its ends.
     pub fn narrow_the_far_link(&self, mtu: u16) {
         ip(
             self.net.family(),
@@ -124,7 +125,7 @@ impl Beyond {
     }
 }
 
-/// Makes the link between the forwarder and a side narrow, at both its ends.
+/// Sets the MTU of the link between the forwarder and a side, at both its ends.
 pub fn narrow_a_leg(net: &Three, side: Side, mtu: u16) {
     let (node, device, ours) = match side {
         Side::Client => (&net.client, "c0", "f0"),

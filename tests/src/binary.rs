@@ -1,4 +1,4 @@
-//! The program under test.
+//! Program under test.
 
 use std::{
     env,
@@ -7,8 +7,8 @@ use std::{
     sync::LazyLock,
 };
 
-/// The path of `longsplice`: what `LONGSPLICE_BIN` says, or what cargo builds, with the profile and into the folder of
-/// the test that runs.
+/// Returns the path of `longsplice`: the value of `LONGSPLICE_BIN`, or the program that cargo builds, with the profile
+/// and into the folder of the running test.
 pub fn path() -> &'static Path {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| match env::var_os("LONGSPLICE_BIN") {
         Some(path) => PathBuf::from(path),
@@ -19,7 +19,7 @@ pub fn path() -> &'static Path {
 
 fn build() -> PathBuf {
     let test = env::current_exe().unwrap();
-    // TARGET/PROFILE/deps/TEST
+    // Path of the test: TARGET/PROFILE/deps/TEST.
     let profile = test.ancestors().nth(2).unwrap();
     let target = profile.parent().unwrap();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

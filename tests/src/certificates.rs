@@ -5,19 +5,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A self-signed certificate and its key, in files.
+/// Self-signed certificate and its key, in files.
 #[derive(Debug, Clone)]
 pub struct Certificate {
-    /// PEM.
+    /// Certificate, as PEM.
     pub certificate: PathBuf,
-    /// PEM.
+    /// Key, as PEM.
     pub key: PathBuf,
-    /// What stands in the file of the certificate.
+    /// Content of the certificate's file.
     pub pem: String,
 }
 
 impl Certificate {
-    /// Writes one for these names, as `file.pem` and `file.key`, in the place of those that are there.
+    /// Writes a certificate for these names, as `file.pem` and `file.key`; replaces files that are there.
     pub fn write(dir: &Path, file: &str, names: &[&str]) -> Certificate {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -37,13 +37,13 @@ impl Certificate {
         certificate
     }
 
-    /// The table of a listener that terminates TLS with it.
+    /// Returns the table of a listener that terminates TLS with it.
     pub fn listener_table(&self) -> String {
         let (certificate, key) = (self.certificate.display(), self.key.display());
         format!("[listener.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n")
     }
 
-    /// The lines of a listener that terminates TLS with these; the first is the default.
+    /// Returns the lines of a listener that terminates TLS with these; the first is the default.
     pub fn table(all: &[&Certificate]) -> String {
         let one = |c: &&Certificate| {
             let (certificate, key) = (c.certificate.display(), c.key.display());

@@ -1,4 +1,4 @@
-//! The configuration file of a daemon under test.
+//! Configuration file of a daemon under test.
 
 use std::{
     fmt::Write as _,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A configuration file in the making.
+/// Configuration file in the making.
 #[derive(Debug, Clone)]
 pub struct Config {
     linger: &'static str,
@@ -16,7 +16,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// One whose records linger for one second only, and with no listener yet.
+    /// Creates a configuration with a `linger` of one second, and without a listener.
     pub fn new() -> Config {
         Config {
             linger: "1s",
@@ -25,14 +25,14 @@ impl Config {
         }
     }
 
-    /// Has records outlive the close of their flow for so long.
+    /// Sets the time for which records outlive the close of their flow.
     #[must_use]
     pub fn linger(mut self, period: &'static str) -> Config {
         self.linger = period;
         self
     }
 
-    /// Adds a line of TOML to the settings of the whole.
+    /// Adds a line of TOML to the global settings.
     #[must_use]
     pub fn set(mut self, line: &str) -> Config {
         self.head += line;
@@ -48,8 +48,8 @@ impl Config {
         self
     }
 
-    /// Adds a listener on port 8080 of all addresses of both families that intercepts what this table (without its
-    /// braces) says, and connects to where it was going.
+    /// Adds a listener on port 8080 of all addresses of both families. It intercepts the connections that this table
+    /// (without its braces) selects, and connects to their original destination.
     #[must_use]
     pub fn intercepting(mut self, table: &str, splice: &str, detach: &str) -> Config {
         write!(
@@ -72,7 +72,7 @@ impl Config {
         self
     }
 
-    /// Writes it into this folder; where it is then.
+    /// Writes the file into this folder; returns its path.
     pub(crate) fn write(&self, dir: &Path) -> PathBuf {
         let Config {
             linger,

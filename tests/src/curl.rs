@@ -1,11 +1,12 @@
-//! curl, as a client.
+//! Runs curl, as a client.
 
 use longsplice_lab::Namespace;
 
-/// What curl fetches in this namespace, with these words of its command line; and what `-w` wrote.
+/// Runs curl in this namespace with these words of its command line. Returns its output, including that of
+/// `-w`.
 ///
 /// # Panics
-/// It fails, or takes longer than half a minute.
+/// Panics when curl fails, or takes longer than half a minute.
 pub fn curl(namespace: &Namespace, words: &[&str]) -> Vec<u8> {
     let output = namespace
         .command("curl")

@@ -1,4 +1,4 @@
-//! The daemon under test: started in a namespace, asked, killed, restarted, and removed without a trace.
+//! Daemon under test: started in a namespace, queried, killed, restarted, and removed without a trace.
 
 use std::{
     fs,
@@ -19,25 +19,25 @@ use tempfile::TempDir;
 
 use crate::{Config, Flow, SOON, Status, binary, eventually, eventually_or, patient, soon};
 
-/// How much of the log a failed test shows, in lines.
+/// Number of lines of the log that a failed test shows.
 const LOG_LINES: usize = 60;
 
-/// How a program ended that was to fail.
+/// End of a program that was to fail.
 #[derive(Debug)]
 pub struct Exit {
     /// Its exit code; `None` after a signal.
     pub code: Option<i32>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub says: String,
 }
 
-/// A daemon with an instance name of its own. Dropping it kills it and removes its pins; in a test that fails it shows
-/// what the daemon said.
+/// Daemon with an instance name of its own. Dropping it kills it and removes its pins; in a failed test, the drop
+/// prints the daemon's log.
 #[derive(Debug)]
 pub struct Daemon {
     instance: String,
     dir: TempDir,
-    /// What to run: a program before the daemon, if any, and the daemon's own words.
+    /// Words to run: a program before the daemon, if any, and the daemon's own words.
     prefix: Vec<String>,
     args: Vec<String>,
     process: Option<Process>,
@@ -46,7 +46,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that is not started yet, with the words of its command line but for `--instance` and `--admin`.
+    /// Creates a daemon that is not started yet, with the words of its command line but for `--instance` and
+    /// `--admin`.
     pub fn new(args: &[&str]) -> Daemon {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +65,7 @@ impl Daemon {
         }
     }
 
-    /// A daemon of this configuration, not started yet.
+    /// Creates a daemon with this configuration, not started yet.
     pub fn of(config: &Config) -> Daemon {
         let mut daemon = Daemon::new(&[]);
         let file = config.write(daemon.dir.path());
@@ -72,14 +73,14 @@ impl Daemon {
         daemon
     }
 
-    /// Has it started by another program, such as `setpriv`.
+    /// Starts it through another program, such as `setpriv`.
     #[must_use]
     pub fn under(mut self, prefix: &[&str]) -> Daemon {
         self.prefix = prefix.iter().map(|s| (*s).to_owned()).collect();
         self
     }
 
-    /// Gives it the name of another one. That one's pins are not this one's to remove.
+    /// Gives it the name of another daemon, whose pins it then leaves alone.
     pub fn call_itself(&mut self, instance: &str) {
         self.instance = instance.to_owned();
         self.guest = true;
@@ -90,17 +91,17 @@ impl Daemon {
         self.args.extend(args.iter().map(|s| (*s).to_owned()));
     }
 
-    /// The folder of its configuration, log and admin socket.
+    /// Returns the folder of its configuration, log and admin socket.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The name of the instance.
+    /// Returns the name of the instance.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Where its pins are, if it has any.
+    /// Returns the folder of its pins, if it has any.
     pub fn pins(&self) -> PathBuf {
         Path::new("/sys/fs/bpf").join(format!("longsplice-{}", self.instance))
     }
@@ -115,7 +116,7 @@ impl Daemon {
         });
     }
 
-    /// Starts it where it cannot serve, and waits for its end.
+    /// Starts it in conditions under which it cannot serve, and waits for its end.
     pub fn start_in_vain(&mut self, namespace: &Namespace) -> Exit {
         self.spawn(namespace);
         let status = self.process().wait(patient(SOON)).unwrap().expect("it ends");
@@ -155,7 +156,7 @@ impl Daemon {
         fs::read_to_string(self.log_path(start)).unwrap_or_default()
     }
 
-    /// What it logged since its last start.
+    /// Returns its log since its last start.
     pub fn log(&self) -> String {
         self.log_of(self.starts)
     }
@@ -164,18 +165,18 @@ impl Daemon {
         self.process.as_ref().expect("it was started")
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.process().pid()
     }
 
-    /// Has it run as another configuration says, from its next start on.
+    /// Writes another configuration, for its next start or reload.
     pub fn reconfigure(&self, config: &Config) {
         config.write(self.dir.path());
     }
 
-    /// Has its configuration loaded again, by `longsplice reload`. What the command said: to standard output, or, where it
-    /// failed, to standard error.
+    /// Reloads its configuration, with `longsplice reload`. Returns the output of the command, or its standard error
+    /// where it failed.
     pub fn reload(&self) -> Result<String, String> {
         let output = self.cli(&["reload"]);
         match output.status.success() {
@@ -184,7 +185,7 @@ impl Daemon {
         }
     }
 
-    /// Has it run as another configuration says, from now on.
+    /// Writes another configuration and reloads it.
     pub fn change(&self, config: &Config) -> Result<String, String> {
         self.reconfigure(config);
         self.reload()
@@ -205,23 +206,23 @@ impl Daemon {
 
     /// Ends it at once, with SIGKILL.
     pub fn kill(&mut self) {
-        // The guard kills and waits.
+        // The guard kills the process and waits for it.
         drop(self.process.take());
     }
 
-    /// Tells it to end, with SIGTERM, and does not wait.
+    /// Sends SIGTERM, and does not wait.
     pub fn terminate(&self) {
         self.process().kill(Signal::TERM).unwrap();
     }
 
-    /// Waits for its end after [`Daemon::terminate`], and answers its exit code.
+    /// Waits for its end after [`Daemon::terminate`], and returns its exit code.
     pub fn join(&mut self) -> Option<i32> {
         let status = self.process().wait(patient(SOON)).unwrap().expect("it ends");
         self.process = None;
         status.code()
     }
 
-    /// What its admin socket answers to a GET; `None` where nobody does.
+    /// Returns the answer of its admin socket to a GET; `None` without an answer of status 200.
     fn get(&self, path: &str) -> Option<String> {
         let (status, body) = self.http("GET", path)?;
         (status == 200).then_some(body)
@@ -247,27 +248,27 @@ impl Daemon {
         serde_json::from_str(&body).unwrap_or_else(|e| panic!("{path}: {e}: {body}"))
     }
 
-    /// `status --json`. (Over the admin socket, which gives the very same text without a process for each question.)
+    /// Returns `status --json`, read from the admin socket: the same text, without a process for each query.
     pub fn status(&self) -> Status {
         self.ask("/status")
     }
 
-    /// `flows --json`.
+    /// Returns `flows --json`.
     pub fn flows(&self) -> Vec<Flow> {
         self.ask("/flows")
     }
 
-    /// `rules list --json`.
+    /// Returns `rules list --json`.
     pub fn rules(&self) -> RulesInfo {
         self.ask("/rules")
     }
 
-    /// How many packets had this verdict of the rules.
+    /// Returns the number of packets with this verdict of the rules.
     pub fn rule_verdict(&self, name: &str) -> u64 {
         self.rules().verdicts.get(name).copied().unwrap_or_default()
     }
 
-    /// Runs a subcommand of the command line that asks this daemon.
+    /// Runs a subcommand of the command line that queries this daemon.
     pub fn cli(&self, args: &[&str]) -> Output {
         Command::new(binary::path())
             .args(args)
@@ -277,7 +278,7 @@ impl Daemon {
             .unwrap()
     }
 
-    /// `longsplice splice ID`.
+    /// Runs `longsplice splice ID`.
     pub fn splice(&self, id: u32) -> Result<(), String> {
         let output = self.cli(&["splice", &id.to_string()]);
         match output.status.success() {
@@ -286,7 +287,7 @@ impl Daemon {
         }
     }
 
-    /// The same without a process of its own, for those who are in a hurry.
+    /// Splices a flow over the admin socket: the same request without a process, and so faster.
     pub fn request_splice(&self, id: u32) -> Result<(), String> {
         match self.http("POST", &format!("/flows/{id}/splice")) {
             Some((200, _)) => Ok(()),
@@ -294,7 +295,7 @@ impl Daemon {
         }
     }
 
-    /// Has a flow come back to control mode, as `longsplice unsplice ID` does.
+    /// Returns a flow to control mode, as `longsplice unsplice ID` does.
     pub fn unsplice(&self, id: u32) -> Result<(), String> {
         match self.http("POST", &format!("/flows/{id}/unsplice")) {
             Some((200, _)) => Ok(()),
@@ -302,7 +303,7 @@ impl Daemon {
         }
     }
 
-    /// Waits for a flow of which `condition` holds.
+    /// Waits for a flow for which `condition` holds.
     pub fn wait_flow(&self, what: &str, condition: impl Fn(&Flow) -> bool) -> Flow {
         let instead = || format!("{what} among {:#?}", self.flows());
         eventually_or(instead, SOON, || self.flows().into_iter().find(&condition))
@@ -315,12 +316,12 @@ impl Daemon {
         })
     }
 
-    /// Waits until `condition` holds of its status.
+    /// Waits until `condition` holds for its status.
     pub fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
         eventually(what, SOON, || Some(self.status()).filter(&condition))
     }
 
-    /// Waits until it knows no flow any more: all records are reaped. (Linger is one second, and both it and the
+    /// Waits until its list of flows is empty: all records are reaped. (Linger is one second, and both it and the
     /// reaper's clock are coarse.)
     pub fn wait_reaped(&self) {
         soon("all records to be reaped", || self.flows().is_empty());
@@ -335,7 +336,7 @@ impl Drop for Daemon {
         drop(self.process.take());
         if !self.guest {
             remove_pins(&self.pins());
-            // One that was killed leaves it. (The daemon takes a lock that has lost its name for none.)
+            // A killed daemon leaves its lock file. (A daemon ignores a lock whose file has lost its name.)
             let lock = format!("{}.lock", self.instance);
             let _ = fs::remove_file(Path::new("/run/longsplice").join(lock));
         }
@@ -344,11 +345,11 @@ impl Drop for Daemon {
 
 impl Daemon {
     fn show(&self) {
-        // What has just failed is still being told.
+        // The latest failure may still be on its way to the log.
         thread::sleep(Duration::from_millis(300));
         for start in 1..=self.starts {
             let log = self.log_of(start);
-            // The loader tells much, none of which is about connections.
+            // The loader logs much, none of which is about connections.
             let lines: Vec<&str> = log.lines().filter(|l| !l.contains(" libbpf: ")).collect();
             eprintln!(
                 "--- start {start} of the daemon logged {} lines, at last:",
@@ -365,7 +366,7 @@ impl Daemon {
     }
 }
 
-/// Links first, then maps, as the daemon itself does.
+/// Removes the pins, links before maps, as the daemon itself does.
 pub(crate) fn remove_pins(root: &Path) {
     for dir in [root.join("links"), root.to_owned()] {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {

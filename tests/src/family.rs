@@ -1,11 +1,11 @@
-//! In which family of addresses the tests run.
+//! Family of addresses in which the tests run.
 
 use std::net::IpAddr;
 
 use longsplice_lab::Family;
 
-/// The family for a test that does not ask for IPv6: what the environment variable `LONGSPLICE_FAMILY` says, `4` or `6`; without it
-/// IPv4.
+/// Returns the family for a test that does not require IPv6: the value of the environment variable `LONGSPLICE_FAMILY`,
+/// `4` or `6`; without it IPv4.
 pub fn family() -> Family {
     match std::env::var("LONGSPLICE_FAMILY") {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("LONGSPLICE_FAMILY: {e}")),
@@ -13,12 +13,12 @@ pub fn family() -> Family {
     }
 }
 
-/// An address of the laboratory, which is given as IPv4, in that family.
+/// Converts an IPv4 address of the laboratory to that family.
 pub fn addr(v4: &str) -> IpAddr {
     family().addr(v4.parse().unwrap())
 }
 
-/// A line of words with addresses of the laboratory, or of its networks, given as IPv4, in that family.
+/// Converts the IPv4 addresses and networks of the laboratory in a line of words to that family.
 pub fn line(text: &str) -> String {
     let word = |word: &str| match word.split_once('/') {
         _ if word.parse::<IpAddr>().is_ok() => addr(word).to_string(),

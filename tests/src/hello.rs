@@ -1,6 +1,7 @@
-//! A ClientHello, made by hand.
+//! Builds a ClientHello by hand.
 
-/// One for this server and these protocols (RFC 8446 section 4.1.2), in records of this size at most.
+/// Builds a ClientHello for this server and these protocols (RFC 8446 section 4.1.2), in records of this size
+/// at most.
 pub fn client_hello(name: &str, alpn: &[&str], record: usize) -> Vec<u8> {
     let sni = [&[0][..], &with_length::<2>(name.as_bytes())].concat();
     let protocols: Vec<u8> = alpn
@@ -40,7 +41,7 @@ pub fn client_hello(name: &str, alpn: &[&str], record: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes behind their length, which takes so many bytes itself.
+/// Prepends the length to bytes, as a number of `N` bytes.
 fn with_length<const N: usize>(bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u64).to_be_bytes();
     [&length[8 - N..], bytes].concat()

@@ -1,11 +1,11 @@
-//! What the end-to-end tests share: a daemon under test ([`Daemon`]) in a laboratory ([`Bed`]), connections through it
+//! Helpers of the end-to-end tests: a daemon under test ([`Daemon`]) in a laboratory ([`Bed`]), connections through it
 //! whose bytes are checked ([`Pair`]), and patience ([`eventually`]).
 //!
 //! The tests are in `tests/`, one behaviour per file. They need root, and fail without it. They run the program
-//! `longsplice` of the same build, or the one that `LONGSPLICE_BIN` names. What is random in them is printed as a seed
-//! when a test fails; `LONGSPLICE_SEED` repeats it. With `LONGSPLICE_FAMILY=6` they run over IPv6.
-//! `LONGSPLICE_PATIENCE` makes limits of time so many times longer ([`patient`]).
-//! `LONGSPLICE_RECORDS` sets how many flows tests/many_records.rs has.
+//! `longsplice` of the same build, or the one that `LONGSPLICE_BIN` names. A failed test prints the seed of its random
+//! numbers; `LONGSPLICE_SEED` repeats it. With `LONGSPLICE_FAMILY=6` they run over IPv6. `LONGSPLICE_PATIENCE` is a
+//! factor for limits of time ([`patient`]). `LONGSPLICE_RECORDS` sets the number of flows of
+//! tests/splice/many_records.rs.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -29,6 +29,8 @@ mod local;
 mod luck;
 mod nginx;
 mod pair;
+mod raw;
+pub mod silent;
 mod status;
 pub mod switch;
 mod wait;
@@ -77,8 +79,8 @@ pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {
     );
 }
 
-/// Fails unless each end is content, or saw a reset; it never saw an end in order before all had come, and never waits for ever.
-/// Answers how many connections were lost.
+/// Fails unless each end received everything or saw a reset: an orderly end before the last byte, or an endless wait,
+/// is a failure. Returns the number of lost connections.
 pub fn assert_whole_or_reset(outcome: &longsplice_lab::Outcome, round: u64) -> usize {
     use longsplice_lab::traffic::Failure;
     let mut lost = 0;
@@ -90,13 +92,13 @@ pub fn assert_whole_or_reset(outcome: &longsplice_lab::Outcome, round: u64) -> u
         );
         match (&connection.client.failure, &server.failure) {
             (None, None) => continue,
-            // The daemon died before it had connected, or before the server was told of anything.
+            // The daemon died before it had connected, or before the server received a byte.
             (
                 Some(Failure::Reset { .. } | Failure::Connect(_) | Failure::Other(_)),
                 Some(Failure::Silent),
             ) => {}
             (Some(Failure::Reset { .. }), Some(Failure::Reset { .. })) => {}
-            // One end had heard everything, the other's end too, and was gone when its last bytes got lost.
+            // One end had received everything, the other's end too, and was gone when its last bytes got lost.
             (None, Some(Failure::Reset { .. })) | (Some(Failure::Reset { .. }), None) => {}
             _ => panic!("{what}"),
         }

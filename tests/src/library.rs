@@ -1,4 +1,4 @@
-//! The engine as a library: a splicer of this process in a namespace, and pairs whose far ends the test holds.
+//! Engine as a library: a splicer of this process in a namespace, and pairs whose far ends the test holds.
 
 use std::{
     future::Future,
@@ -26,7 +26,7 @@ use tokio::{
 
 use crate::{Pair, SOON, bed, daemon::remove_pins, eventually, family, patient};
 
-/// How deep a splice is to be.
+/// Depth of a splice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// The sockets are parked.
@@ -36,10 +36,10 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// Both.
+    /// Both depths.
     pub const BOTH: [Depth; 2] = [Depth::Dormant, Depth::Detached];
 
-    /// The policy that leads there.
+    /// Returns the policy that leads there.
     pub fn policy(self) -> DetachPolicy {
         match self {
             Depth::Dormant => DetachPolicy::Never,
@@ -47,7 +47,7 @@ impl Depth {
         }
     }
 
-    /// The state of a flow that is there.
+    /// Returns the state of a flow at this depth.
     pub fn state(self) -> FlowState {
         match self {
             Depth::Dormant => FlowState::Dormant,
@@ -56,7 +56,8 @@ impl Depth {
     }
 }
 
-/// A splicer in a namespace, with a runtime whose threads are all inside. Dropping it ends its flows and removes its pins.
+/// Splicer in a namespace, with a runtime whose threads are all inside. Dropping it ends its flows and removes its
+/// pins.
 #[derive(Debug)]
 pub struct Library {
     splicer: Splicer,
@@ -65,16 +66,16 @@ pub struct Library {
     front: NearListener,
 }
 
-/// A call of [`Splicer::splice`] under way.
+/// Call of [`Splicer::splice`] under way.
 #[derive(Debug)]
 pub struct Call<'a> {
     library: &'a Library,
     task: JoinHandle<std::io::Result<Ended>>,
 }
 
-/// The port that handlers listen on.
+/// Port that handlers listen on.
 const FRONT_PORT: u16 = 8080;
-/// The port of servers.
+/// Port of servers.
 const TARGET_PORT: u16 = 7000;
 
 impl Library {
@@ -83,12 +84,13 @@ impl Library {
         Library::configured(namespace, |config| config)
     }
 
-    /// The same with other settings. Records linger for a second only.
+    /// Opens a splicer with other settings. Records linger for a second only.
     pub fn configured(namespace: &Namespace, change: impl FnOnce(SplicerConfig) -> SplicerConfig) -> Library {
         Library::at(namespace, family().unspecified(), change)
     }
 
-    /// The same, and listens at this address. At `::` IPv4 clients are served, too, over IPv6 sockets.
+    /// Opens a splicer with other settings, and listens at this address. At `::` it also serves IPv4 clients,
+    /// over IPv6 sockets.
     pub fn at(
         namespace: &Namespace,
         front: IpAddr,
@@ -102,7 +104,7 @@ impl Library {
             linger: Duration::from_secs(1),
             ..SplicerConfig::default()
         });
-        // Threads are in the namespace of the one that starts them.
+        // A thread inherits the namespace of the thread that starts it.
         let build = || Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = namespace.run(build).unwrap().unwrap();
         let opened = runtime.spawn(async move {
@@ -119,7 +121,7 @@ impl Library {
         }
     }
 
-    /// The splicer itself.
+    /// Returns the splicer.
     pub fn splicer(&self) -> &Splicer {
         &self.splicer
     }
@@ -143,11 +145,11 @@ impl Library {
         client
     }
 
-    /// Connects leg B on behalf of a client; both its ends.
+    /// Connects leg B on behalf of a client; returns both its ends.
     pub fn connect(&self, client: &NearStream, target: &TcpListener) -> (NearStream, TcpStream) {
         let addr = target.local_addr().unwrap();
         let splicer = self.splicer.clone();
-        // `connect` wants the client only for its MSS.
+        // `connect` uses the client only for its MSS.
         let client = client.peer_addr().and_then(|_| dup(client)).unwrap();
         let client = self.run(async { NearStream::from_std(client) }).unwrap();
         let near = self.run(self.spawn(async move { splicer.connect(addr, &client, patient(SOON)).await }));
@@ -163,7 +165,7 @@ impl Library {
         }
     }
 
-    /// The flow of the client at this port, once it is in one of these states.
+    /// Waits until the flow of the client at this port is in one of these states; returns it.
     pub fn wait_state(&self, client_port: u16, states: &[FlowState]) -> FlowInfo {
         eventually(
             &format!("{states:?} of the client at port {client_port}"),
@@ -177,7 +179,7 @@ impl Library {
         )
     }
 
-    /// Asks for a flow to come back.
+    /// Requests a flow back.
     pub fn unsplice(&self, id: FlowId) -> Option<Returned> {
         let splicer = self.splicer.clone();
         let asked = self.run(self.spawn(async move { splicer.request_unsplice(id).await }));
@@ -192,7 +194,7 @@ impl Library {
         buffer
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub fn write(&self, stream: &mut NearStream, bytes: &[u8]) {
         self.run(stream.write_all(bytes)).unwrap();
     }
@@ -219,12 +221,12 @@ impl Drop for Library {
 }
 
 impl Call<'_> {
-    /// How it ended.
+    /// Returns the result of the call.
     pub fn ended(self) -> Ended {
         self.library.run(self.task).unwrap().unwrap()
     }
 
-    /// The pair that came back.
+    /// Returns the pair that came back.
     pub fn returned(self) -> Returned {
         match self.ended() {
             Ended::Returned(returned) => returned,
@@ -232,7 +234,7 @@ impl Call<'_> {
         }
     }
 
-    /// What became of a pair that has ended.
+    /// Returns the summary of a pair that has ended.
     pub fn closed(self) -> Summary {
         match self.ended() {
             Ended::Closed(summary) => summary,
@@ -240,7 +242,7 @@ impl Call<'_> {
         }
     }
 
-    /// The flow that lives on without this call.
+    /// Returns the flow that lives on without this call.
     pub fn detached(self) -> FlowId {
         match self.ended() {
             Ended::Detached(id) => id,
@@ -248,7 +250,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether it is over.
+    /// Returns whether the call is over.
     pub fn is_over(&self) -> bool {
         self.task.is_finished()
     }
@@ -257,23 +259,23 @@ impl Call<'_> {
 /// Three nodes, a library in the middle one, and a listening socket at the server.
 #[derive(Debug)]
 pub struct Desk {
-    // In this order: the library ends before its namespace.
-    /// The library.
+    // Fields are dropped in this order: the library ends before its namespace.
+    /// Library.
     pub library: Library,
-    /// The server's socket.
+    /// Server's socket.
     pub listener: TcpListener,
     _captures: Vec<Process>,
-    /// The nodes.
+    /// Nodes.
     pub net: Three,
 }
 
 impl Desk {
-    /// Sets one up.
+    /// Sets up a desk.
     pub fn new(name: &str) -> Desk {
         Desk::at(bed::three(name, ThreeOptions::default()), family().unspecified())
     }
 
-    /// The same on these nodes; the library listens at `front`.
+    /// Sets up a desk on these nodes; the library listens at `front`.
     pub fn at(net: Three, front: IpAddr) -> Desk {
         Desk {
             library: Library::at(&net.forwarder, front, |config| config),
@@ -283,18 +285,18 @@ impl Desk {
         }
     }
 
-    /// A connection from the client through the library to the server: its far ends, and the near ones, not yet spliced.
+    /// Connects the client through the library to the server. Returns the far ends, and the near ones, not yet spliced.
     pub fn connect(&self) -> (Pair, Near) {
         connect(&self.library, &self.net, &self.listener)
     }
 
-    /// The same, to be spliced at once to this depth.
+    /// Connects, with a policy to splice at once to this depth.
     pub fn connect_for(&self, depth: Depth) -> (Pair, Near) {
         let (far, near) = self.connect();
         (far, at_once(near, depth))
     }
 
-    /// A connection that is spliced to this depth until a condition.
+    /// Connects and splices to this depth, until a condition.
     pub fn spliced(&self, depth: Depth, until: Until) -> (Pair, Call<'_>) {
         let (far, near) = self.connect_for(depth);
         let call = self.library.splice(near, until);
@@ -303,13 +305,13 @@ impl Desk {
     }
 }
 
-/// A listening socket at the server of these nodes.
+/// Opens a listening socket at the server of these nodes.
 pub fn target(net: &Nodes) -> TcpListener {
     let at = SocketAddr::from((net.server_addr, TARGET_PORT));
     net.server.run(|| TcpListener::bind(at)).unwrap().unwrap()
 }
 
-/// A connection through a library in the middle of these nodes.
+/// Connects through a library in the middle of these nodes.
 pub fn connect(library: &Library, net: &Nodes, listener: &TcpListener) -> (Pair, Near) {
     let front = SocketAddr::from((net.forwarder_client_addr, FRONT_PORT));
     let far_client = net
@@ -322,7 +324,7 @@ pub fn connect(library: &Library, net: &Nodes, listener: &TcpListener) -> (Pair,
     (Pair::of(far_client, far_server), Near::new(client, server))
 }
 
-/// The near socket of a side.
+/// Returns the near socket of a side.
 pub fn near(returned: &mut Returned, side: Side) -> &mut NearStream {
     match side {
         Side::Client => &mut returned.client,
@@ -330,17 +332,17 @@ pub fn near(returned: &mut Returned, side: Side) -> &mut NearStream {
     }
 }
 
-/// Closes a socket that came back in order, as a handler does whose protocol has come to its end.
+/// Closes a returned socket in order, as a handler does at the end of its protocol.
 pub fn close(socket: NearStream) {
     SockRef::from(&socket).set_linger(None).unwrap();
 }
 
-/// The same for both.
+/// Closes both returned sockets in order.
 pub fn close_both(returned: Returned) {
     returned.set_reset_on_close(false).unwrap();
 }
 
-/// What brings back a pair whose trap is for this side.
+/// Returns the trap that brings back a pair when it fires for this side.
 pub fn trap_of(side: Side) -> Trap {
     match side {
         Side::Client => Trap::Client,
@@ -348,14 +350,14 @@ pub fn trap_of(side: Side) -> Trap {
     }
 }
 
-/// To be spliced at once.
+/// Sets the policy of a pair: spliced at once to this depth.
 pub fn at_once(pair: impl Into<Near>, depth: Depth) -> Near {
     pair.into()
         .with_splice(SplicePolicy::Now)
         .with_detach(depth.policy())
 }
 
-/// Accepts a connection, soon.
+/// Accepts a connection; fails unless one comes soon.
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     eventually("a connection to the server", SOON, || match listener.accept() {

@@ -21,7 +21,7 @@ pub fn connect_from(namespace: &Namespace, source: SocketAddr, target: SocketAdd
     namespace.run(connect).unwrap()
 }
 
-/// The same, onto the tuple of a flow.
+/// Connects onto the tuple of a flow, and expects the refusal at once.
 pub fn expect_refused_at_once(namespace: &Namespace, source: SocketAddr, target: SocketAddr) {
     let start = Instant::now();
     let refused = connect_from(namespace, source, target).unwrap_err();

@@ -2,12 +2,12 @@
 
 use std::{env, ops::Range, time::SystemTime};
 
-/// A sequence of random numbers.
+/// Sequence of random numbers.
 #[derive(Debug, Clone)]
 pub struct Luck(u64);
 
 impl Luck {
-    /// A new sequence for each run. Its seed is printed, which the harness shows of a test that fails, and
+    /// Creates a new sequence for each run. It prints its seed, which the harness shows for a failed test, and
     /// `LONGSPLICE_SEED` sets it.
     pub fn new() -> Luck {
         let given = env::var("LONGSPLICE_SEED").ok().map(|s| s.parse().unwrap());
@@ -19,27 +19,27 @@ impl Luck {
         Luck(seed)
     }
 
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     pub fn from_seed(seed: u64) -> Luck {
         Luck(seed)
     }
 
-    /// The seed with which a sequence goes on as this one does.
+    /// Returns the seed of a sequence that goes on as this one does.
     pub fn seed(&self) -> u64 {
         self.0
     }
 
-    /// Yes in so many of a hundred cases.
+    /// Returns true in so many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.of(0..100) < percent
     }
 
-    /// A sequence of its own, for another thread.
+    /// Creates a sequence of its own, for another thread.
     pub fn branch(&mut self) -> Luck {
         Luck(self.number())
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -47,7 +47,7 @@ impl Luck {
         z ^ (z >> 31)
     }
 
-    /// A number of this range.
+    /// Returns a number of this range.
     pub fn of(&mut self, range: Range<u64>) -> u64 {
         range.start + self.number() % (range.end - range.start)
     }

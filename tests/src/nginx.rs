@@ -1,4 +1,4 @@
-//! nginx, as a server.
+//! Runs nginx, as a server.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use longsplice_lab::{Namespace, Process};
 
 use crate::soon;
 
-/// A server that ends when it is dropped.
+/// Server that ends when it is dropped.
 #[derive(Debug)]
 pub struct Nginx {
     dir: PathBuf,
@@ -18,8 +18,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts one in `namespace` that serves the files of `dir`, which is made; `http` are the blocks of its servers, one of
-    /// which listens at `address`.
+    /// Starts a server in `namespace` that serves the files of `dir`, which is made; `http` holds the blocks of its
+    /// servers, one of which listens at `address`.
     pub fn start(namespace: &Namespace, dir: &Path, http: &str, address: SocketAddr) -> Nginx {
         fs::create_dir_all(dir.join("files")).unwrap();
         let text = format!(
@@ -53,7 +53,7 @@ impl Nginx {
         fs::write(self.dir.join("files").join(name), content).unwrap();
     }
 
-    /// Its access log: the peer, what a PROXY header said of source and destination, and the path.
+    /// Returns its access log: the peer, source and destination of a PROXY header, and the path.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("access")).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! A connection through the daemon, held at both ends by the test itself, step by step.
+//! Connection through the daemon, of which the test itself holds both ends, step by step.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -15,10 +15,10 @@ use socket2::SockRef;
 
 use crate::{SOON, library::accept, patient};
 
-/// One end of a connection: what it sends is a pattern, and what it receives is compared with the other end's.
+/// End of a connection: it sends a pattern, and compares the bytes that it receives with the other end's.
 #[derive(Debug)]
 pub struct End {
-    /// The socket.
+    /// Socket.
     pub stream: TcpStream,
     out: Pattern,
     sent: u64,
@@ -29,14 +29,14 @@ pub struct End {
 /// Both ends of a connection through the daemon.
 #[derive(Debug)]
 pub struct Pair {
-    /// Leg A's far end.
+    /// Far end of leg A.
     pub client: End,
-    /// Leg B's far end.
+    /// Far end of leg B.
     pub server: End,
 }
 
 impl Pair {
-    /// Connects from `namespace` to `front`, and accepts at `listener` what the daemon connects.
+    /// Connects from `namespace` to `front`, and accepts the daemon's connection at `listener`.
     pub fn connect(namespace: &Namespace, front: SocketAddr, listener: &TcpListener) -> Pair {
         let client = namespace
             .run(|| TcpStream::connect_timeout(&front, patient(SOON)))
@@ -45,12 +45,12 @@ impl Pair {
         Pair::accept(client, listener)
     }
 
-    /// Accepts at `listener` what the daemon connects on behalf of `client`.
+    /// Accepts at `listener` the connection that the daemon makes on behalf of `client`.
     pub fn accept(client: TcpStream, listener: &TcpListener) -> Pair {
         Pair::of(client, accept(listener))
     }
 
-    /// Of two sockets whose connections are joined in the middle.
+    /// Creates a pair of two sockets whose connections are joined in the middle.
     pub fn of(client: TcpStream, server: TcpStream) -> Pair {
         static SEED: AtomicU64 = AtomicU64::new(1);
         let seed = SEED.fetch_add(2, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Pair {
         }
     }
 
-    /// The end of a side, and the other one.
+    /// Returns the end of a side, and the other one.
     pub fn ends(&mut self, side: Side) -> [&mut End; 2] {
         match side {
             Side::Client => [&mut self.client, &mut self.server],
@@ -69,14 +69,19 @@ impl Pair {
         }
     }
 
-    /// The client's port: what tells flows apart.
+    /// Returns the client's port, which identifies the flow.
     pub fn client_port(&self) -> u16 {
         self.client.stream.local_addr().unwrap().port()
     }
 
-    /// The port from which the daemon connected to the server.
+    /// Returns the port from which the daemon connected to the server.
     pub fn source_port(&self) -> u16 {
         self.server.stream.peer_addr().unwrap().port()
+    }
+
+    /// Returns the number of segments of both ends known to be lost ([`End::lost`]).
+    pub fn lost(&self) -> u32 {
+        self.client.lost() + self.server.lost()
     }
 
     /// Sends so many bytes in each direction at the same time, and checks them.
@@ -84,7 +89,7 @@ impl Pair {
         self.exchange_unevenly(bytes, bytes);
     }
 
-    /// The same, with a number of bytes for each direction: to the server, to the client.
+    /// Sends a different number of bytes in each direction at the same time, and checks them.
     pub fn exchange_unevenly(&mut self, to_server: u64, to_client: u64) {
         let (client, server) = (self.client.split(), self.server.split());
         thread::scope(|scope| {
@@ -95,7 +100,7 @@ impl Pair {
         });
     }
 
-    /// Both ends say that they are done, the client first, and both hear it.
+    /// Closes both ends, the client first; each receives the other's FIN.
     pub fn close(&mut self) {
         self.client.finish();
         self.server.expect_end();
@@ -104,7 +109,7 @@ impl Pair {
     }
 }
 
-/// The sending half of an end.
+/// Sending half of an end.
 #[derive(Debug)]
 pub struct Sender<'a> {
     stream: &'a TcpStream,
@@ -112,7 +117,7 @@ pub struct Sender<'a> {
     sent: &'a mut u64,
 }
 
-/// The receiving half of an end.
+/// Receiving half of an end.
 #[derive(Debug)]
 pub struct Receiver<'a> {
     stream: &'a TcpStream,
@@ -134,7 +139,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends until the socket takes no more for `quiet`, and answers how much that was.
+    /// Sends until the socket takes no more for `quiet`, and returns the number of bytes.
     pub fn fill(self, quiet: Duration) -> u64 {
         let before = *self.sent;
         self.stream.set_nonblocking(true).unwrap();
@@ -161,7 +166,7 @@ impl Receiver<'_> {
         self.receive_slowly(bytes, None);
     }
 
-    /// The same at so many bytes per second.
+    /// Receives so many bytes at so many bytes per second, and compares them.
     pub fn receive_slowly(self, bytes: u64, rate: Option<u64>) {
         let (start, before) = (Instant::now(), *self.received);
         let until = before + bytes;
@@ -200,7 +205,7 @@ impl End {
         }
     }
 
-    /// Its two halves, for two threads.
+    /// Returns its two halves, for two threads.
     pub fn split(&mut self) -> (Sender<'_>, Receiver<'_>) {
         let sender = Sender {
             stream: &self.stream,
@@ -220,7 +225,7 @@ impl End {
         self.split().0.send(bytes);
     }
 
-    /// Sends until nothing is taken any more; see [`Sender::fill`].
+    /// Sends until the socket takes no more; see [`Sender::fill`].
     pub fn fill(&mut self) -> u64 {
         self.split().0.fill(Duration::from_millis(300))
     }
@@ -230,12 +235,12 @@ impl End {
         self.split().1.receive(bytes);
     }
 
-    /// Says that it sends no more.
+    /// Sends its FIN.
     pub fn finish(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// Expects the end of the other's stream, and not a byte more.
+    /// Expects the FIN of the other end, and not a byte more.
     pub fn expect_end(&mut self) {
         match self.read_one() {
             Ok(0) => {}
@@ -278,35 +283,36 @@ impl End {
         stream.read(&mut [0])
     }
 
-    /// Checks bytes that somebody else has received of this end, right behind those that were received before, and counts
-    /// them as received by the other end.
+    /// Checks bytes of this end that another reader received, right behind those received before, and counts them as
+    /// received by the other end.
     pub fn vouch(&mut self, bytes: &[u8]) {
         let wrong = self.expected.mismatch(self.received, bytes);
         assert_eq!(wrong, None, "{} bytes after {} bytes", bytes.len(), self.received);
         self.received += bytes.len() as u64;
     }
 
-    /// How many bytes have reached the socket, in all.
+    /// Returns the total number of bytes that have reached the socket.
     pub fn arrived(&self) -> u64 {
         tcp_info(&self.stream).unwrap().bytes_received()
     }
 
-    /// How many segments the socket has sent again.
+    /// Returns the number of segments that the socket has retransmitted.
     pub fn sent_again(&self) -> u32 {
         tcp_info(&self.stream).unwrap().total_retrans()
     }
 
-    /// How many of them had been lost, as the other end says a moment later: a busy machine has others sent again in vain.
+    /// Returns the number of retransmitted segments known to be lost. On a busy machine some are retransmitted
+    /// needlessly, and the other end reports that a moment later: so this number may fall.
     pub fn lost(&self) -> u32 {
         tcp_info(&self.stream).unwrap().total_lost()
     }
 
-    /// Bytes received so far.
+    /// Returns the number of bytes received so far.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Bytes sent so far.
+    /// Returns the number of bytes sent so far.
     pub fn sent(&self) -> u64 {
         self.sent
     }

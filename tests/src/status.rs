@@ -1,10 +1,10 @@
-//! What a daemon says of itself, by the names that the command line promises.
+//! Reports of a daemon, by the names that the command line promises.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde::Deserialize;
 
-/// `status --json`.
+/// Answer to `status --json`.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Status {
@@ -22,11 +22,12 @@ pub struct Status {
     pub segments: BTreeMap<String, u64>,
     pub returned_total: BTreeMap<String, u64>,
     pub health: Health,
+    pub memory: Option<Memory>,
     pub generation: Generation,
     pub listeners: Vec<Listener>,
 }
 
-/// What it can do.
+/// Abilities of the daemon.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Health {
@@ -37,7 +38,17 @@ pub struct Health {
     pub flows: u64,
 }
 
-/// The configuration in force.
+/// Use of memory, where it is limited.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Memory {
+    pub limit: u64,
+    pub used: u64,
+    pub refused_total: u64,
+    pub shed_total: u64,
+}
+
+/// Configuration in force.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Generation {
@@ -46,7 +57,7 @@ pub struct Generation {
     pub failed: Option<FailedReload>,
 }
 
-/// A reload that has changed nothing.
+/// Reload that failed and changed nothing.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct FailedReload {
@@ -54,7 +65,7 @@ pub struct FailedReload {
     pub error: String,
 }
 
-/// A listener.
+/// Listener.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Listener {
@@ -66,7 +77,7 @@ pub struct Listener {
     pub splice_from: Option<u64>,
 }
 
-/// An element of `flows --json`.
+/// Element of `flows --json`.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Flow {
@@ -81,7 +92,7 @@ pub struct Flow {
     pub idle_seconds: Option<f64>,
 }
 
-/// The addresses of a leg.
+/// Addresses of a leg.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Leg {
@@ -100,29 +111,29 @@ pub struct Direction {
 }
 
 impl Status {
-    /// How many pairs were relayed to their end for this reason.
+    /// Returns the number of pairs that were relayed to their end for this reason.
     pub fn relayed(&self, reason: &str) -> u64 {
         self.relayed_reasons.get(reason).copied().unwrap_or(0)
     }
 
-    /// How many spliced flows ended like this, and were removed.
+    /// Returns the number of spliced flows that ended like this, and were removed.
     pub fn ended(&self, how: &str) -> u64 {
         self.ended_total.get(how).copied().unwrap_or(0)
     }
 
-    /// How often a pair came back for this cause.
+    /// Returns the number of pairs that came back for this cause.
     pub fn returned(&self, why: &str) -> u64 {
         self.returned_total.get(why).copied().unwrap_or(0)
     }
 
-    /// How many segments had this verdict of the kernel half.
+    /// Returns the number of segments with this verdict of the kernel half.
     pub fn segments(&self, verdict: &str) -> u64 {
         self.segments.get(verdict).copied().unwrap_or(0)
     }
 }
 
 impl Flow {
-    /// Whether segments pass without sockets, or past parked ones.
+    /// Returns whether segments pass without sockets, or past parked ones.
     pub fn is_spliced(&self) -> bool {
         matches!(self.state.as_str(), "dormant" | "detached" | "closing")
     }

@@ -1,4 +1,4 @@
-//! Waiting for what must come, without knowing when.
+//! Waits for events whose time is unknown.
 
 use std::{
     env,
@@ -7,14 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long something may take that takes moments on an idle machine. Only a test that fails waits so long.
+/// Limit of time for an action that takes moments on an idle machine. Only a failing test waits so long.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// How often one looks where no event tells.
+/// Interval between two polls.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A limit of time on this machine: so many times longer as the environment variable `LONGSPLICE_PATIENCE` says, for one that is
-/// emulated; without it, as it is.
+/// Scales a limit of time to this machine: the environment variable `LONGSPLICE_PATIENCE` is a factor, for an emulated
+/// machine; without it, the limit stays as it is.
 pub fn patient(limit: Duration) -> Duration {
     static FACTOR: LazyLock<u32> = LazyLock::new(|| {
         let word = env::var("LONGSPLICE_PATIENCE");
@@ -25,12 +25,13 @@ pub fn patient(limit: Duration) -> Duration {
     limit * *FACTOR
 }
 
-/// Waits until `probe` answers something, at most for `limit` ([`patient`]).
+/// Polls until `probe` returns a value, at most for `limit` ([`patient`]).
 pub fn eventually<T>(what: &str, limit: Duration, probe: impl FnMut() -> Option<T>) -> T {
     eventually_or(|| what.to_owned(), limit, probe)
 }
 
-/// The same; in the end `what` says what it waited for, and what there was instead.
+/// Polls until `probe` returns a value, at most for `limit`; on failure `what` describes the expectation and
+/// the state.
 pub fn eventually_or<T>(
     what: impl Fn() -> String,
     limit: Duration,

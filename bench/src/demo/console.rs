@@ -1,29 +1,29 @@
-//! What the demonstration says: narration, commands as one would type them, and what they really wrote.
+//! Output of the demonstration: narration, commands as a user would type them, and their real output.
 
 use anyhow::{Context, Result};
 use longsplice_lab::Namespace;
 
-/// A paragraph.
+/// Prints a paragraph.
 pub(super) fn say(text: &str) {
     println!("\n{text}");
 }
 
-/// The title of a step.
+/// Prints the title of a step.
 pub(super) fn step(number: u32, title: &str) {
     println!("\n── {number}. {title}");
 }
 
-/// A claim that was just checked.
+/// Prints a claim that was just checked.
 pub(super) fn checked(claim: &str) {
     println!("   ✔ {claim}");
 }
 
-/// Shows a command that is started in another way, or goes on for a while.
+/// Prints a command that is started in another way, or goes on for a while.
 pub(super) fn show(node: &str, line: &str) {
     println!("   {node}$ {line}");
 }
 
-/// Runs a command in a namespace, and shows it and its output; answers the output.
+/// Runs a command in a namespace, and prints it and its output; returns the output.
 pub(super) fn run(node: &str, at: &Namespace, line: &[&str]) -> Result<String> {
     let (program, args) = line.split_first().context("no command")?;
     let name = program.rsplit('/').next().unwrap_or(program);

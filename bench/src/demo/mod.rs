@@ -12,7 +12,7 @@ use longsplice_lab::{Three, ThreeOptions};
 use crate::machine::Machine;
 use crate::supervise::{Room, supervised};
 
-/// Runs it.
+/// Runs the demonstration.
 pub fn main() -> ExitCode {
     supervised("demo", run)
 }

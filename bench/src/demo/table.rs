@@ -1,4 +1,4 @@
-//! The table at the end: Longsplice beside the kernel's router and its peers, measured there and then.
+//! Table at the end: Longsplice beside the kernel's router and its peers, measured on the spot.
 
 use anyhow::{Context, Result, ensure};
 use longsplice_lab::Three;
@@ -17,7 +17,7 @@ const CONTENDERS: [Contender; 5] = [
 const ROUNDS: u32 = 2;
 const SECONDS: u32 = 3;
 
-/// Measures and prints it.
+/// Measures and prints the table.
 pub(super) fn run(room: &Room, net: &Three) -> Result<()> {
     step(5, "One bulk stream, measured now");
     say(&format!(

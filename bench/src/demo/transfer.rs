@@ -17,19 +17,19 @@ use crate::daemon::{Daemon, Instance, Policy};
 use crate::supervise::Room;
 use crate::{peers, wait};
 
-/// At the pace below the transfer outlasts what is done to it several times.
+/// Size of the file: at the pace below, the transfer lasts several times longer than the steps.
 const FILE_BYTES: u64 = 512 << 20;
 const PACE: &str = "48M";
-/// How long any step of the way may take.
+/// Longest time for any step.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the whole transfer may take from the moment that it is only waited for.
+/// Longest time for the rest of the transfer after the last step.
 const TRANSFER: Duration = Duration::from_secs(60);
-/// How long bytes are counted to see whether they flow.
+/// Time for which bytes are counted, to check that they flow.
 const LOOK: Duration = Duration::from_millis(500);
 
 const POLICY: Policy<'_> = Policy::new("never", "now");
 
-/// What takes part.
+/// State that the steps share.
 struct Stage<'a> {
     net: &'a Three,
     instance: Rc<Instance>,
@@ -84,7 +84,7 @@ impl Stage<'_> {
         command("forwarder", &self.net.forwarder, &line)
     }
 
-    /// The established sockets of the forwarder.
+    /// Returns the number of established sockets of the forwarder.
     fn sockets(&self) -> Result<usize> {
         let line = ["ss", "-Htn", "state", "established"];
         Ok(command("forwarder", &self.net.forwarder, &line)?.lines().count())
@@ -141,7 +141,7 @@ impl Stage<'_> {
         daemon.kill()?;
         self.longsplice(&["flows"])?;
         let before = received(&self.net.client)?;
-        // Nothing to wait for: bytes are to flow for a while.
+        // Let bytes flow for a while: there is no event to wait for.
         thread::sleep(LOOK);
         let mib = (received(&self.net.client)? - before) >> 20;
         ensure!(curl.is_running(), "the transfer has ended");
@@ -216,7 +216,7 @@ impl Stage<'_> {
     }
 }
 
-/// Writes the file; answers it and its SHA-256 as `sha256sum` says it.
+/// Writes the file; returns its path and its SHA-256 as `sha256sum` prints it.
 fn random_file(path: &std::path::Path) -> Result<(std::path::PathBuf, String)> {
     let mut random = File::open("/dev/urandom")
         .context("open /dev/urandom")?
@@ -232,7 +232,7 @@ fn random_file(path: &std::path::Path) -> Result<(std::path::PathBuf, String)> {
     Ok((path.to_owned(), sum.to_owned()))
 }
 
-/// The bytes that all devices of a namespace have received.
+/// Returns the number of bytes that all devices of a namespace have received.
 fn received(namespace: &Namespace) -> Result<u64> {
     let table = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/dev"))??;
     let of = |line: &str| -> Option<u64> { line.split_once(':')?.1.split_whitespace().next()?.parse().ok() };

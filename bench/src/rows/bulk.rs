@@ -8,7 +8,7 @@ use crate::contender::{Contender, Rig, Series};
 use crate::report::{Finding, Target};
 use crate::row::Row;
 
-/// Rows 1 and 2.
+/// Measures rows 1 and 2.
 pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let contenders = [
         Contender::Router,
@@ -61,7 +61,7 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     ])
 }
 
-/// Rows 4 and 4.4: the same measure, of which the later issue wants more.
+/// Measures rows 4 and 4.4: one measure, of which the later issue demands more.
 pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let series = measure(scope, false, &[Contender::Router, Contender::Spliced])?;
     let [router, spliced] = &series[..] else {

@@ -1,9 +1,9 @@
-//! Row 3.2: streams that are spliced and come back again and again, both ways at full rate, beside streams of the same run
-//! that are relayed.
+//! Row 3.2: streams that are spliced and come back again and again, both ways at full rate, beside streams of the same
+//! run that are relayed.
 //!
-//! A round runs two kinds of streams at the same time: those that come back and go again, and relayed ones; in a control
-//! round both are relayed. What both ends sent again is told apart by the streams' own counts. What the forwarder's
-//! sockets sent again is known of the namespace only, and is compared with the control round's.
+//! A round runs two kinds of streams at the same time: cycling ones, which come back and are spliced again, and relayed
+//! ones; in a control round both are relayed. The retransmissions of both ends are separated by the streams' own
+//! counts. Those of the forwarder's sockets are known of the namespace only, and are compared with the control round's.
 
 use anyhow::{Context, Result, ensure};
 use longsplice_engine::FlowState;
@@ -20,25 +20,25 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// The cycles that figures are for.
+/// Number of cycles that figures refer to.
 const CYCLES: f64 = 200.0;
-/// Streams of each kind at a time.
+/// Number of streams of each kind at a time.
 const PARALLEL: usize = 2;
-/// So many rounds at most: a stream may end before it comes back.
+/// Largest number of rounds: a stream may end before it comes back.
 const MOST_ROUNDS: usize = 30;
 
-/// How fast the streams are.
+/// Speed of the streams.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     name: &'static str,
-    /// By each end of each stream, in byte/s; `None`: as fast as it can.
+    /// Rate of each end of each stream, in byte/s; `None`: as fast as it can.
     rate: Option<u64>,
-    /// Sent by each end of each stream.
+    /// Bytes sent by each end of each stream.
     bytes: u64,
     chunk: usize,
-    /// A stream comes back after so much of either side, and is spliced again at once.
+    /// Condition of a return: bytes of either side. The pair is spliced again at once.
     until: &'static str,
-    /// Streams of each kind in a round.
+    /// Number of streams of each kind in a round.
     streams: usize,
 }
 
@@ -55,56 +55,56 @@ const LOADS: [Load; 2] = [
         name: "1 Gbit/s each way each",
         rate: Some(125_000_000),
         bytes: 125_000_000 / 2,
-        // Large pieces would be silences of their own between them.
+        // Large pieces would leave gaps of their own between them.
         chunk: 64 << 10,
         until: "bytes=client:8MiB,bytes=server:8MiB",
         streams: 24,
     },
 ];
 
-/// What one kind of streams of a round saw.
+/// View of one kind of streams in a round.
 #[derive(Debug, Serialize)]
 struct Streams {
-    /// The longest pause of each, at either end.
+    /// Longest pause of each stream, at either end.
     longest_ms: Vec<f64>,
-    /// Segments that both ends sent again.
+    /// Number of segments that both ends retransmitted.
     sent_again: u64,
-    /// Each way, all streams of the kind together.
+    /// Rate each way, all streams of the kind together.
     gbps_each_way: f64,
 }
 
-/// One round.
+/// Results of one round.
 #[derive(Debug, Serialize)]
 struct Round {
     load: &'static str,
-    /// `None` of a control round.
+    /// Depth; `None` for a control round.
     depth: Option<Depth>,
-    /// Returns of spliced pairs.
+    /// Number of returns of spliced pairs.
     cycles: u64,
-    /// How often pairs had come all the way to the depth; other returns are from drains.
+    /// Number of pairs that had reached the depth; other returns are from drains.
     reached: u64,
-    /// The streams that come back; in a control round relayed ones.
+    /// Cycling streams; in a control round relayed ones.
     cycling: Streams,
     relayed: Streams,
-    /// Segments that the forwarder's sockets sent again, whatever the stream.
+    /// Number of segments that the forwarder's sockets retransmitted, of any stream.
     forwarder_sent_again: i64,
 }
 
-/// What the rounds of one load and depth come to.
+/// Summary of the rounds of one load and depth.
 #[derive(Debug)]
 struct Sum {
     cycles: u64,
     reached: u64,
-    /// Segments sent again for 200 cycles, at both ends and at the forwarder, above those of relayed streams.
+    /// Retransmissions for 200 cycles, at both ends and at the forwarder, above those of relayed streams.
     ends: f64,
     forwarder: f64,
-    /// The longest pauses of streams that come back, and of relayed ones beside them.
+    /// Longest pauses of cycling streams, and of relayed ones beside them.
     cycling: Spread,
     relayed: Spread,
     gbps: [f64; 2],
 }
 
-/// Row 3.2.
+/// Measures row 3.2.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let one = |load: &Load| {
         let part = format!("200 splices and returns, {}", load.name);
@@ -120,7 +120,7 @@ fn measure(scope: &Scope<'_>, load: &Load) -> Result<Vec<Finding>> {
         Policy::new("now", Depth::Dormant.option()).until(load.until),
         Policy::new("now", Depth::Detached.option()).until(load.until),
         Policy::new("never", "now"),
-        // The control's: a listener of its own.
+        // The control round has a listener of its own.
         Policy::new("never", "now"),
     ];
     let middle = Middle::start(scope, &net, &policies)?;
@@ -155,7 +155,7 @@ fn measure(scope: &Scope<'_>, load: &Load) -> Result<Vec<Finding>> {
     judge(load, &rounds, &middle.tell_stuck())
 }
 
-/// One round: so many streams of each of two kinds.
+/// Runs one round: so many streams of each of two kinds.
 fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams: usize) -> Result<Round> {
     let [dormant, detached, relayed, control] = middle.at[..] else {
         anyhow::bail!("not every listener was started");
@@ -177,7 +177,7 @@ fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams:
     let forwarder = sent_again()?;
     let outcomes = side_by_side(&net.client, [at, relayed], &spec)?;
     if let Err(error) = outcomes.iter().try_for_each(all_ok) {
-        // What the daemon knows of it helps whoever looks for the reason.
+        // The daemon's view helps to find the reason.
         for flow in middle
             .daemon
             .flows()?
@@ -267,7 +267,7 @@ impl Sum {
         })
     }
 
-    /// Segments sent again because of 200 cycles, wherever.
+    /// Returns the retransmissions caused by 200 cycles, at the ends and at the forwarder.
     fn caused(&self) -> f64 {
         (self.ends + self.forwarder).max(0.0)
     }

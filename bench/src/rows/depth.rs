@@ -1,24 +1,24 @@
-//! The two depths of a splice.
+//! Depths of a splice.
 
 use longsplice_engine::policy::DetachPolicy;
 use longsplice_engine::{Counters, FlowState};
 use serde::Serialize;
 
-/// What becomes of the sockets of a spliced pair.
+/// Fate of the sockets of a spliced pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Depth {
-    /// They are parked, and woken.
+    /// They are parked, and reused.
     Dormant,
-    /// They are closed in silence, and rebuilt.
+    /// They are closed silently, and rebuilt.
     Detached,
 }
 
 impl Depth {
-    /// Both.
+    /// Both depths.
     pub(super) const BOTH: [Depth; 2] = [Depth::Dormant, Depth::Detached];
 
-    /// As people call it.
+    /// Returns its usual name.
     pub(super) fn title(self) -> &'static str {
         match self {
             Depth::Dormant => "dormant",
@@ -26,7 +26,7 @@ impl Depth {
         }
     }
 
-    /// The value of `--detach`.
+    /// Returns the value of `--detach`.
     pub(super) const fn option(self) -> &'static str {
         match self {
             Depth::Dormant => "never",
@@ -34,7 +34,7 @@ impl Depth {
         }
     }
 
-    /// The same for the library.
+    /// Returns the policy of the library.
     pub(super) fn policy(self) -> DetachPolicy {
         match self {
             Depth::Dormant => DetachPolicy::Never,
@@ -42,7 +42,7 @@ impl Depth {
         }
     }
 
-    /// How often pairs have come there. (Dormant ones among the last 4,096 only.)
+    /// Returns the number of pairs that have reached it. (Of dormant ones, the last 4,096 only.)
     pub(super) fn reached(self, counters: &Counters) -> u64 {
         match self {
             Depth::Dormant => counters.switch_to_dormant.samples.into(),
@@ -50,7 +50,7 @@ impl Depth {
         }
     }
 
-    /// The state of a flow that is there.
+    /// Returns the state of a flow at this depth.
     pub(super) fn state(self) -> FlowState {
         match self {
             Depth::Dormant => FlowState::Dormant,

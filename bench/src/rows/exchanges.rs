@@ -1,5 +1,5 @@
-//! Row 3.3: requests and replies of 1 KB over persistent connections, whose pairs come back for each request and are spliced
-//! again for its reply, beside the relay.
+//! Row 3.3: requests and replies of 1 KB over persistent connections, whose pairs come back for each request and are
+//! spliced again for its reply, beside the relay.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// The length of a request, and of a reply.
+/// Length of a request, and of a reply.
 const LENGTH: u64 = 1024;
 
 const POLICIES: [Policy<'_>; 2] = [
@@ -27,14 +27,14 @@ const POLICIES: [Policy<'_>; 2] = [
     Policy::new("never", "never"),
 ];
 
-/// What is measured.
+/// Case to measure.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     name: &'static str,
     connections: usize,
-    /// The round-trip time of each of two emulated links; `None`: veth.
+    /// Round-trip time of each of two emulated links; `None`: veth.
     link: Option<Duration>,
-    /// Requests on each connection of a round.
+    /// Number of requests on each connection of a round.
     requests: u32,
 }
 
@@ -70,16 +70,16 @@ const CASES: [Case; 4] = [
 struct Round {
     requests: u64,
     per_second: f64,
-    /// The time of an exchange, in the middle and for the slowest in a hundred.
+    /// Time of an exchange, median and 99th percentile.
     median_us: f64,
     p99_us: f64,
-    /// For each request: splices, returns, and packets that the kernel half forwarded, forwarded and copied, woke by.
+    /// Per request: splices, returns, and packets that the kernel half forwarded, forwarded and copied, woke by.
     splices: f64,
     returns: f64,
     forwarded: f64,
     shared: f64,
     woken: f64,
-    /// The share of the replies' bytes that did not pass the relay.
+    /// Share of the replies' bytes that bypassed the relay.
     replies_spliced: f64,
 }
 
@@ -89,11 +89,11 @@ struct Rounds {
     case: &'static str,
     spliced: Vec<Round>,
     relayed: Vec<Round>,
-    /// Rounds in which the emulator was late.
+    /// Number of rounds in which the emulator was late.
     discarded: usize,
 }
 
-/// Row 3.3.
+/// Measures row 3.3.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let one = |case: &Case| {
         let found = measure(scope, case).map(|finding| vec![finding]);
@@ -125,7 +125,7 @@ fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulate
     let requests = scope.count(case.requests, case.requests / 20);
     let [mut spliced, mut relayed] = [Vec::new(), Vec::new()];
     let mut discarded = 0;
-    // The first round warms up: nobody's caches.
+    // The first round only warms up the caches.
     one(case, net, &middle, 1, requests / 4)?;
     for _ in 0..scope.count(7, 2) {
         for (kind, rounds) in [&mut spliced, &mut relayed].into_iter().enumerate() {
@@ -155,7 +155,7 @@ fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulate
     judge(rounds, &middle.tell_stuck())
 }
 
-/// One round through one of the listeners.
+/// Runs one round through one of the listeners.
 fn one(case: &Case, net: &Nodes, middle: &Middle, kind: usize, requests: u32) -> Result<Round> {
     let exchanges = Exchanges::new(requests, LENGTH, LENGTH);
     let spec = TrafficSpec::same(case.connections, ConnectionSpec::exchanges(exchanges));
@@ -180,7 +180,7 @@ impl Round {
             let of = |counters: &Counters| counters.segments.get(name).copied().unwrap_or(0);
             each(of(after) - of(before))
         };
-        // Requests pass the relay, whole: they are what is trapped.
+        // Requests pass the relay, whole: they are trapped.
         let relayed_replies =
             (after.relay_bytes_total - before.relay_bytes_total).saturating_sub(requests * LENGTH);
         Ok(Round {

@@ -1,4 +1,4 @@
-//! Row 3.5: how long the first byte of a reply takes when the request wakes a dormant pair, over an emulated path of 20 ms,
+//! Row 3.5: time to the first byte of a reply when the request wakes a dormant pair, over an emulated path of 20 ms,
 //! beside the relay.
 
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// The round-trip time of each link: half of the path's.
+/// Round-trip time of each link: half of the path's.
 const RTT: Duration = Duration::from_millis(10);
-/// Between a reply and the next request: the pair is spliced meanwhile, and idle.
+/// Pause between a reply and the next request: the pair is spliced meanwhile, and idle.
 const THINK: Duration = Duration::from_millis(150);
-/// Requests of a connection that count, and those before: a new connection is not spliced yet.
+/// Number of requests of a connection that count, and of those before: a new connection is not spliced yet.
 const REQUESTS: u32 = 25;
 const FIRST: u32 = 2;
 const LENGTH: u64 = 1024;
@@ -28,20 +28,20 @@ const POLICIES: [Policy<'_>; 2] = [
     Policy::new("never", "never"),
 ];
 
-/// The requests of one kind.
+/// Requests of one kind.
 #[derive(Debug, Default, Serialize)]
 struct Kind {
-    /// To the first byte of each reply.
+    /// Times to the first byte of each reply.
     first_byte_ms: Vec<f64>,
-    /// To the last one.
+    /// Times to the last one.
     last_byte_ms: Vec<f64>,
-    /// Returns of the pair, those of the requests that do not count included.
+    /// Number of returns of the pair, including those by requests that do not count.
     returns: u64,
-    /// How often the pair was parked.
+    /// Number of times that the pair was parked.
     parked: u64,
 }
 
-/// Row 3.5.
+/// Measures row 3.5.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let link = LinkSpec::symmetric(Direction {
         delay: RTT / 2,
@@ -67,7 +67,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     Ok(vec![judge(&kinds, discarded, &middle.tell_stuck())?])
 }
 
-/// The requests of one connection.
+/// Runs the requests of one connection.
 fn measure(net: &Emulated, middle: &Middle, at: std::net::SocketAddr) -> Result<Kind> {
     let exchanges = Exchanges {
         think: THINK,

@@ -1,4 +1,4 @@
-//! Row 3: splices of connections at full rate in both directions, every byte compared where it arrives.
+//! Row 3: splices of connections at full rate in both directions, with every byte compared on arrival.
 
 use anyhow::{Result, ensure};
 use longsplice_engine::FlowInfo;
@@ -13,7 +13,7 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// When the splice comes and how deep it goes: each is asked for in turn.
+/// Time and depth of the splice: each policy is used in turn.
 const POLICIES: [Policy<'_>; 9] = [
     Policy::new("after=64KiB", "now"),
     Policy::new("after=256KiB", "never"),
@@ -23,16 +23,16 @@ const POLICIES: [Policy<'_>; 9] = [
     Policy::new("after=3ms", "now"),
     Policy::new("after=7ms", "never"),
     Policy::new("after=10ms", "after=5ms"),
-    // To see their pauses beside those of streams that are not spliced.
+    // Unspliced streams, whose pauses are compared.
     Policy::new("never", "now"),
 ];
-/// Sent by each end of each connection.
+/// Bytes sent by each end of each connection.
 const BYTES: u64 = 8 << 20;
 const PARALLEL: usize = 4;
-/// A connection may end before it could be spliced; so often all policies are asked for, at most.
+/// Largest number of turns through all policies: a connection may end before it could be spliced.
 const MOST_TURNS: u32 = 4;
 
-/// What the connections of one policy were like.
+/// Results of the connections of one policy.
 #[derive(Debug, Serialize)]
 struct Batch {
     splice: String,
@@ -41,13 +41,13 @@ struct Batch {
     spliced: u64,
     gigabytes: f64,
     gbps: f64,
-    /// The longest pause of each connection.
+    /// Longest pause of each connection.
     longest_ms: Option<Spread>,
     retransmissions: u64,
     failures: Vec<String>,
 }
 
-/// Row 3.
+/// Measures row 3.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let wanted: u64 = scope.count(1000, 40);
     let each = (wanted as usize).div_ceil(POLICIES.len() - 1);
@@ -103,7 +103,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
 
 impl Batch {
     fn new(policy: &Policy<'_>, outcome: &Outcome, spliced: u64, flows: &[FlowInfo]) -> Self {
-        // What the daemon knows of it helps whoever looks for the reason.
+        // The daemon's view helps to find the reason.
         let failure = |(number, why): (usize, &Failure)| {
             let port = outcome.connections[number].client_port();
             let flow = flows.iter().find(|flow| Some(flow.client.peer.port()) == port);
@@ -139,7 +139,7 @@ impl Batch {
     }
 }
 
-/// The splices so far, once no connection is on its way to one.
+/// Returns the number of splices so far, once no connection is on its way to one.
 fn splices(daemon: &Daemon) -> Result<u64> {
     Ok(settled(daemon)?.spliced_total)
 }

@@ -1,5 +1,5 @@
-//! Rows 6 and 7: what splices under load do to the streams they are made in, beside streams of the same run that
-//! are never spliced.
+//! Rows 6 and 7: effect of splices under load on their streams, beside streams of the same run that are never
+//! spliced.
 
 use anyhow::{Context, Result, ensure};
 use longsplice_lab::traffic::Transfer;
@@ -13,37 +13,37 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// By each end of each stream, in byte/s. Two streams at a time make 2 Gbit/s each way.
+/// Rate of each end of each stream, in byte/s. Two streams at a time make 2 Gbit/s each way.
 const RATE: u64 = 125_000_000;
-/// Sent by each end: half a second of it.
+/// Bytes sent by each end: half a second of the rate.
 const BYTES: u64 = RATE / 2;
-/// Small pieces: large ones would be silences of their own between them.
+/// Size of the pieces: large ones would leave gaps of their own between them.
 const CHUNK: usize = 64 << 10;
 
 const POLICIES: [Policy<'_>; 2] = [Policy::new("after=48MiB", "now"), Policy::new("never", "now")];
 
-/// The streams of one kind.
+/// Streams of one kind.
 #[derive(Debug, Serialize)]
 struct Streams {
-    /// The longest pause of each, at either end, in milliseconds.
+    /// Longest pause of each, at either end, in milliseconds.
     longest_ms: Vec<f64>,
-    /// Segments that the TCPs of both ends sent again.
+    /// Number of segments that the TCPs of both ends retransmitted.
     retransmissions: u64,
-    /// The rate that was reached each way, in Gbit/s.
+    /// Rate each way, in Gbit/s.
     gbps_each_way: f64,
 }
 
-/// All streams.
+/// Results of all streams.
 #[derive(Debug, Serialize)]
 struct Run {
     spliced: Streams,
     unspliced: Streams,
-    /// Segments sent again in the namespaces of client, forwarder and server, whatever the stream.
+    /// Retransmitted segments in the namespaces of client, forwarder and server, of any stream.
     namespaces: [i64; 3],
     splices: u64,
 }
 
-/// Rows 6 and 7.
+/// Measures rows 6 and 7.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let run = measure(scope)?;
     let of = |streams: &Streams| Spread::of(streams.longest_ms.iter().copied()).context("no streams");
@@ -103,7 +103,7 @@ fn measure(scope: &Scope<'_>) -> Result<Run> {
         chunk: CHUNK,
         ..Transfer::of(BYTES)
     };
-    // One after the other, to both listeners at the same time.
+    // Run one after the other, to both listeners at the same time.
     let spec = TrafficSpec::same(count, ConnectionSpec::new(transfer.clone(), transfer)).parallel(1);
     let outcomes = side_by_side(&net.client, [splicing, plain], &spec)?;
     outcomes.iter().try_for_each(all_ok)?;

@@ -1,7 +1,7 @@
-//! Row 10: the memory of a detached connection, beside HAProxy's and nginx's.
+//! Row 10: memory of a detached connection, beside HAProxy's and nginx's.
 //!
-//! Both ends of every connection are on this machine and cost it memory too. So the same connections are first made
-//! through the kernel's router, which keeps nothing of them, and what they took is subtracted.
+//! Both ends of every connection are on this machine and cost it memory, too. So the same connections are first made
+//! through the kernel's router, which keeps no state of them, and their memory is subtracted.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -26,20 +26,20 @@ const CONTENDERS: [Contender; 4] = [
     Contender::NginxDefault,
 ];
 
-/// Connections that come and go before any are measured.
+/// Number of connections that come and go before any are measured.
 const FIRST: usize = 100;
 
 /// One measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct Sample<C> {
-    /// Of which.
+    /// Contender.
     pub(super) contender: C,
     pub(super) connections: usize,
     pub(super) growth: Growth,
 }
 
 impl<C> Sample<C> {
-    /// In one line.
+    /// Formats it in one line.
     pub(super) fn show(&self) -> String {
         let connections = self.connections as f64;
         format!(
@@ -50,7 +50,7 @@ impl<C> Sample<C> {
     }
 }
 
-/// Row 10.
+/// Measures row 10.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (connections, rounds) = scope.count((8000, 5), (1000, 1));
     let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
@@ -66,7 +66,7 @@ pub(super) fn in_turn<C: Copy>(
     rounds: u32,
     measure: impl Fn(C) -> Result<Sample<C>>,
 ) -> Result<Vec<Sample<C>>> {
-    // What the first connections leave in the kernel's caches is nobody's.
+    // Exclude the kernel's caches that the first connections fill.
     contenders
         .first()
         .map(|&first| measure(first))
@@ -88,7 +88,7 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
         router: true,
         ..ThreeOptions::default()
     };
-    // New namespaces: nothing of the one before is left in them.
+    // Use new namespaces, without remains of the last ones.
     let net = Three::new("bench", options)?;
     let rig = Rig {
         room: scope.room,
@@ -107,14 +107,15 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
     })
 }
 
-/// What so many connections take that `open` opens, and that stay once so many were `detached` in all.
+/// Returns the growth by so many connections that `open` opens, once `detached` has seen that number detached
+/// in all.
 pub(super) fn growth(
     pid: Option<u32>,
     connections: usize,
     open: impl Fn(usize) -> Result<Held>,
     detached: impl Fn(usize) -> Result<()>,
 ) -> Result<Growth> {
-    // What the first ones leave for good is not each one's: code that is read for the first time, most of all.
+    // Exclude what the first connections leave for good: mostly code that is read for the first time.
     let first = open(FIRST)?;
     detached(FIRST)?;
     drop(first);
@@ -126,7 +127,7 @@ pub(super) fn growth(
     Ok(after.since(&before))
 }
 
-/// The median of something of one contender, for each connection, in bytes.
+/// Returns the median of a value of one contender, per connection, in bytes.
 pub(super) fn median<C: Copy + Debug + PartialEq>(
     all: &[Sample<C>],
     contender: C,
@@ -139,8 +140,8 @@ pub(super) fn median<C: Copy + Debug + PartialEq>(
         .median)
 }
 
-/// What the kernel holds for each connection. The medians are of each cache by itself: whatever else the machine does
-/// touches one of them for a moment, and seldom the same in most rounds.
+/// Returns the kernel memory per connection. The medians are of each cache by itself: other work of the machine touches
+/// one of them for a moment, and seldom the same one in most rounds.
 pub(super) fn kernel<C: Copy + Debug + PartialEq>(all: &[Sample<C>], contender: C) -> Result<f64> {
     let names = all.iter().flat_map(|one| one.growth.kernel.keys());
     let names: BTreeSet<_> = names.collect();
@@ -161,7 +162,7 @@ fn judge(all: &[Sample<Contender>]) -> Result<Finding> {
     for &contender in &CONTENDERS[1..] {
         let mut kernel = kernel(all, contender)? - direct;
         if contender == Contender::Spliced {
-            // Was there before the first connection.
+            // The table was there before the first connection.
             kernel += FLOW_BYTES as f64;
         }
         let process = median(all, contender, |growth| growth.process)?;

@@ -1,4 +1,4 @@
-//! Longsplice between the ends of verified traffic.
+//! Runs Longsplice between the ends of verified traffic.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,17 +17,17 @@ use super::Scope;
 use crate::daemon::{Daemon, Instance, Policy};
 use crate::wait;
 
-/// How long connections that have ended may still be seen.
+/// Longest time for which connections that have ended may still be listed.
 const SETTLE: Duration = Duration::from_secs(20);
-/// The same where one that is stuck is to be told, and not to end everything.
+/// Time after which a listed connection is reported as stuck, without an end of the run.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A daemon with a listener for each of some policies, and a server of verified traffic behind it.
+/// Daemon with a listener for each of some policies, and a server of verified traffic behind it.
 #[derive(Debug)]
 pub(super) struct Middle {
-    /// The daemon.
+    /// Daemon.
     pub(super) daemon: Daemon,
-    /// Where its listeners are, in the order of the policies.
+    /// Addresses of its listeners, in the order of the policies.
     pub(super) at: Vec<SocketAddr>,
     /// Flows that were there long after both their ends had gone.
     stuck: RefCell<BTreeMap<FlowId, FlowInfo>>,
@@ -51,8 +51,8 @@ impl Middle {
         })
     }
 
-    /// What the daemon has counted, once no connection is relayed or on its way to a splice or back. One that stays so after
-    /// its ends have gone is stuck: it is told, and not waited for again.
+    /// Returns the daemon's counters, once no connection is relayed or on its way to a splice or back. A flow that
+    /// stays so after its ends have gone is stuck: it is reported, and not waited for again.
     pub(super) fn counted(&self) -> Result<Counters> {
         let mut left = Vec::new();
         let ended = wait::until("connections to end", LINGER, || {
@@ -69,12 +69,12 @@ impl Middle {
         Ok(self.daemon.status()?.counters)
     }
 
-    /// Flows that were stuck, as the daemon showed them.
+    /// Returns the stuck flows, as the daemon showed them.
     pub(super) fn stuck(&self) -> Vec<FlowInfo> {
         self.stuck.borrow().values().cloned().collect()
     }
 
-    /// For a detail: how many were stuck, if any was.
+    /// Returns the number of stuck flows as a part of a detail; an empty text if there are none.
     pub(super) fn tell_stuck(&self) -> String {
         match &self.stuck()[..] {
             [] => String::new(),
@@ -87,7 +87,7 @@ impl Middle {
     }
 }
 
-/// Flows whose sockets the daemon has, on their way somewhere.
+/// Returns the flows in transition, whose sockets the daemon has.
 fn moving(daemon: &Daemon) -> Result<Vec<FlowInfo>> {
     let moves = |flow: &FlowInfo| {
         matches!(
@@ -108,7 +108,7 @@ pub(super) fn all_ok(outcome: &Outcome) -> Result<()> {
     }
 }
 
-/// What the daemon has counted, once no connection is relayed or on its way to a splice or back.
+/// Returns the daemon's counters, once no connection is relayed or on its way to a splice or back.
 pub(super) fn settled(daemon: &Daemon) -> Result<Counters> {
     let mut left = Vec::new();
     let ended = wait::until("connections to end", SETTLE, || {
@@ -119,7 +119,7 @@ pub(super) fn settled(daemon: &Daemon) -> Result<Counters> {
     Ok(daemon.status()?.counters)
 }
 
-/// Runs the same to each of some listeners, all at the same time.
+/// Runs the same traffic to each of some listeners, all at the same time.
 pub(super) fn side_by_side<const N: usize>(
     client: &Namespace,
     at: [SocketAddr; N],
@@ -136,7 +136,7 @@ pub(super) fn side_by_side<const N: usize>(
     all.try_into().map_err(|_| anyhow!("not every listener was used"))
 }
 
-/// The longest silence that either end of a connection saw.
+/// Returns the longest gap at either end of a connection, in milliseconds.
 pub(super) fn longest_ms(connection: &ConnectionOutcome) -> f64 {
     let ends = [Some(&connection.client), connection.server.as_ref()];
     let gaps = ends.into_iter().flatten().map(|end| end.longest_gap_us);

@@ -1,4 +1,4 @@
-//! `make bench`: the rows of the table that Longsplice must reach, one module for each experiment.
+//! Measures the rows of the tables that Longsplice must reach (`make bench`), one module for each experiment.
 
 mod bulk;
 mod cycles;
@@ -12,6 +12,7 @@ mod middle;
 mod packet;
 mod rate;
 mod segments;
+mod slow_readers;
 mod switch;
 mod switch_files;
 mod switch_latency;
@@ -40,18 +41,18 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation, 5.1 to 5.6 of the switch [default: all]
+    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
-    /// Where the results go, as JSON
+    /// Directory of the results, as JSON
     #[arg(long, default_value = "bench/results", value_name = "DIR")]
     results: PathBuf,
 }
 
-/// A measurement that nothing can be said of is made again, so often at most in an experiment.
+/// Largest number of repetitions of inconclusive measurements in an experiment.
 const MOST_DISCARDED: usize = 12;
 
-/// A row that an experiment measures.
+/// Parses a row that an experiment measures.
 fn known_row(text: &str) -> Result<Row, String> {
     let row = text.parse()?;
     match EXPERIMENTS
@@ -63,7 +64,7 @@ fn known_row(text: &str) -> Result<Row, String> {
     }
 }
 
-/// What every experiment is given.
+/// Common input of every experiment.
 #[derive(Debug, Clone, Copy)]
 struct Scope<'a> {
     room: &'a Room,
@@ -72,12 +73,12 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// How many: `full`, or `quick` in a shortened run.
+    /// Returns `full`, or `quick` in a shortened run.
     fn count<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// What the cores do by themselves, now.
+    /// Measures the background load of the cores.
     fn background(&self) -> Result<Work> {
         match self.quick {
             true => Ok(Work::NONE),
@@ -85,7 +86,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Whether a measurement during which the emulator was late is made again; a shortened run takes what it gets.
+    /// Returns whether a measurement with a late emulator is repeated; a shortened run counts it.
     fn again(&self, discarded: &mut usize) -> Result<bool> {
         if self.quick {
             eprintln!("   the emulator was late: only a shortened run may count that");
@@ -98,7 +99,7 @@ impl Scope<'_> {
         }
     }
 
-    /// What was found; or that one part of an experiment failed, beside the others.
+    /// Returns the findings; or, for a failed part of an experiment, a failed finding beside the others.
     fn found(&self, row: Row, part: &str, found: Result<Vec<Finding>>) -> Vec<Finding> {
         found.unwrap_or_else(|error| {
             eprintln!("   {part}: failed: {error:#}");
@@ -106,15 +107,15 @@ impl Scope<'_> {
         })
     }
 
-    /// Where a figure goes.
+    /// Returns the path of a figure.
     fn figure(&self, name: &str) -> Result<PathBuf> {
         self.book.beside(name, "svg")
     }
 }
 
-/// Something that is measured at once.
+/// Experiment: a measurement of one or more rows.
 struct Experiment {
-    /// The rows that come of it.
+    /// Rows that it yields.
     rows: &'static [Row],
     title: &'static str,
     run: fn(&Scope<'_>) -> Result<Vec<Finding>>,
@@ -221,11 +222,16 @@ const EXPERIMENTS: &[Experiment] = &[
         title: "memory of idle WebSockets",
         run: switch_sockets::run,
     },
+    Experiment {
+        rows: &[Row::review(5)],
+        title: "an ordinary client beside slow readers",
+        run: slow_readers::run,
+    },
 ];
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn main() -> ExitCode {
-    // Before anything is made: a wrong argument leaves nothing to clean up.
+    // Parse first: a wrong argument then leaves nothing to clean up.
     let args = Args::parse();
     supervised("bench", |room| run(room, &args))
 }

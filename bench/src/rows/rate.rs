@@ -1,7 +1,7 @@
 //! Row 4.6: connections per second of one core, from accepting to detaching, beside HAProxy's.
 //!
-//! The ends have the other core, and may be what is slower. So what is compared are connections for each second that the
-//! middle's core was busy; by the clock, they are told as well.
+//! The ends have the other core, and may be the bottleneck. So the comparison is by connections for each second that
+//! the middle's core was busy; those by the clock are reported as well.
 
 use anyhow::{Context, Result};
 use longsplice_lab::{Three, ThreeOptions};
@@ -16,23 +16,23 @@ use crate::row::Row;
 use crate::stats::Spread;
 
 const CONTENDERS: [Contender; 2] = [Contender::Spliced, Contender::HaProxy];
-/// Connections that are on their way at a time.
+/// Number of connections on their way at a time.
 const AT_A_TIME: usize = 16;
 
-/// Some connections through one of them.
+/// Connections through one contender.
 #[derive(Debug, Serialize)]
 struct Batch {
     contender: Contender,
     connections: usize,
-    /// What the cores did from the first connect until all were closed.
+    /// Work of the cores from the first connect until all were closed.
     whole: Work,
-    /// How long it took until all had exchanged a message, and were detached where that is what is measured, in seconds.
+    /// Time until all had exchanged a message, and were detached if the contender splices, in seconds.
     open_seconds: f64,
-    /// How many stayed in their drain until more was sent.
+    /// Number of connections that stayed in their drain until more bytes were sent.
     stuck: usize,
 }
 
-/// Row 4.6.
+/// Measures row 4.6.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (connections, rounds) = scope.count((3000, 7), (300, 1));
     let mut all = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
 }
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Batch> {
-    // New namespaces: no TIME-WAIT of the round before.
+    // Use new namespaces, without TIME-WAIT of the last round.
     let net = Three::new("bench", ThreeOptions::default())?;
     cores::part(&net)?;
     let rig = Rig {
@@ -88,12 +88,12 @@ fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Resul
 }
 
 impl Batch {
-    /// Connections for each second that the middle's core was busy.
+    /// Returns the connections for each second that the middle's core was busy.
     fn rate(&self) -> f64 {
         self.connections as f64 / self.whole.busy[cores::MIDDLE]
     }
 
-    /// Connections for each second until all were open.
+    /// Returns the connections for each second until all were open.
     fn by_the_clock(&self) -> f64 {
         self.connections as f64 / self.open_seconds
     }

@@ -1,4 +1,4 @@
-//! Row 5: how long the switch to final takes, once a pair is drained; the daemon measures it.
+//! Row 5: duration of the switch to final, once a pair is drained; the daemon measures it.
 
 use anyhow::{Result, ensure};
 use longsplice_engine::SwitchTimes;
@@ -13,7 +13,7 @@ use crate::row::Row;
 const BYTES: u64 = 4 << 20;
 const PARALLEL: usize = 2;
 
-/// Row 5, for both depths.
+/// Measures row 5, for both depths.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let splices: u32 = scope.count(300, 30);
     let net = Three::new("bench", ThreeOptions::default())?;

@@ -1,7 +1,8 @@
-//! Row 5.5: the latency that a switch adds at half load, beside HAProxy's.
+//! Row 5.5: latency that a switch adds at half load, beside HAProxy's.
 //!
-//! Requests are due at equal distances, whether those before are answered or not, and their time begins when they are due: a
-//! switch that stops for a moment is charged for all that wait. What the ends take without a switch is subtracted.
+//! Requests are due at equal distances, even while earlier ones are unanswered, and their time begins when they are
+//! due: a switch that stops for a moment is charged for all requests that wait. The latency of the ends without a
+//! switch is subtracted.
 
 use std::time::Duration;
 
@@ -18,23 +19,23 @@ use crate::switches::{Apart, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
-/// What is fetched, over persistent connections, in bytes.
+/// Length of the file, fetched over persistent connections, in bytes.
 const SIZE: u64 = 10 << 10;
 const PATH: &str = "/10240";
 const CONNECTIONS: usize = 32;
 
-/// One round of one of them.
+/// One round of one switch.
 #[derive(Debug, Serialize)]
 struct Sample {
     switch: Switch,
-    /// Requests due in a second.
+    /// Number of requests due in a second.
     rate: f64,
-    /// From the time at which a request was due to the last byte of its answer, in microseconds.
+    /// Time from the moment at which a request was due to the last byte of its answer, in microseconds.
     median_us: f64,
     p99_us: f64,
 }
 
-/// Row 5.5.
+/// Measures row 5.5.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let rate = half_load(scope)?;
     eprintln!("   half of what HAProxy carries is {rate:.0} requests/s");
@@ -60,16 +61,16 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     Ok(vec![judge(rate, &all)?])
 }
 
-/// Half of the requests that HAProxy carries in a second, with the ends on a core of their own.
+/// Returns half of the requests that HAProxy carries in a second, with the ends on a core of their own.
 fn half_load(scope: &Scope<'_>) -> Result<f64> {
     let ms = scope.count(2_000, 300);
     let times = through(scope, Switch::HaProxyHttp, None, ms)?;
     Ok(times.n as f64 * 1e3 / ms as f64 / 2.0)
 }
 
-/// The times of requests through one of them, in microseconds.
+/// Measures the times of requests through one switch, in microseconds.
 fn through(scope: &Scope<'_>, switch: Switch, rate: Option<f64>, ms: u64) -> Result<Spread> {
-    // New namespaces: no TIME-WAIT of the one before.
+    // Use new namespaces, without TIME-WAIT of the last ones.
     let apart = Apart::start(scope.room, switch, &[SIZE])?;
     let _ends = Pinned::to(cores::ENDS)?;
     let load = Load {
@@ -98,7 +99,7 @@ fn judge(rate: f64, all: &[Sample]) -> Result<Finding> {
     let [direct, ours, theirs] = SWITCHES.map(|switch| of(switch, |one| one.p99_us));
     let (direct, ours, theirs) = (direct?, ours?, theirs?);
     let [_, our_median, their_median] = SWITCHES.map(|switch| of(switch, |one| one.median_us));
-    // They were measured in turn. A switch that adds nothing that can be seen adds a microsecond.
+    // They were measured in turn. Less than a microsecond added counts as one.
     let added = |with: f64, without: f64| (with - without).max(1.0);
     let rounds = all.chunks(SWITCHES.len()).map(|round| {
         let [direct, ours, theirs] = [0, 1, 2].map(|n| round[n].p99_us);

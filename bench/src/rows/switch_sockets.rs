@@ -1,4 +1,4 @@
-//! Row 5.6: the memory of WebSockets that say nothing, spliced after their 101, beside HAProxy's.
+//! Row 5.6: memory of idle WebSockets, spliced after their 101, beside HAProxy's.
 
 use anyhow::Result;
 use longsplice_dataplane::FLOW_BYTES;
@@ -13,7 +13,7 @@ use crate::switches::{self, Rig, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
-/// Row 5.6.
+/// Measures row 5.6.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (sockets, rounds) = scope.count((8000, 3), (500, 1));
     let all = in_turn(&SWITCHES, Switch::title, rounds, |switch| {
@@ -49,7 +49,7 @@ fn judge(all: &[Sample<Switch>]) -> Result<Finding> {
         anyhow::Ok((kernel, process))
     };
     let (kernel, process) = of(Switch::Splicing)?;
-    // Was there before the first connection.
+    // The table was there before the first connection.
     let kernel = kernel + FLOW_BYTES as f64;
     let (their_kernel, their_process) = of(Switch::HaProxyHttp)?;
     let (ours, theirs) = (kernel + process, their_kernel + their_process);

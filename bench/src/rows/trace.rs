@@ -1,5 +1,6 @@
-//! Row 3.6: figure 10 of the paper rebuilt: the sequence numbers of a busy connection through a splice, and, what the figure did
-//! not have, through the way back. Captured where the client and the server are, plotted as SVG beside the results.
+//! Row 3.6: figure 10 of the paper rebuilt: the sequence numbers of a busy connection through a splice, and, in
+//! addition to the figure, through the way back. Captured at the client and at the server, plotted as SVG beside the
+//! results.
 
 mod lines;
 mod plot;
@@ -16,34 +17,35 @@ use super::depth::Depth;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 
-/// How long after a splice a silence is put down to it, in seconds.
+/// Time after a splice within which a silence is attributed to it, in seconds.
 const AFTER: f64 = 0.3;
-/// From here on the slow start is over, in bytes.
+/// Position from which on the slow start is over, in bytes.
 const STARTED: f64 = 6e6;
 
-/// What the trace of one depth says.
+/// Summary of the trace of one depth.
 #[derive(Debug, Serialize)]
 struct Trace {
     depth: Depth,
-    /// Data segments that were sent before, as seen to leave the server, and to reach the client.
+    /// Retransmitted data segments, as seen to leave the server, and to reach the client.
     again: [usize; 2],
-    /// Data segments that reached the client behind later ones: old bytes that a drain delivers while new segments pass.
+    /// Data segments that reached the client behind later ones: old bytes that a drain delivers while new segments
+    /// pass.
     late: usize,
-    /// The longest silences at the client, in milliseconds: from the coupling to a while after the splice, from the trap to the
-    /// end, and elsewhere past the slow start.
+    /// Longest silences at the client, in milliseconds: from the coupling to a while after the splice, from the trap to
+    /// the end, and elsewhere past the slow start.
     silence_ms: [f64; 3],
-    /// Data at the client in the quarter of a second before the splice, after it, before the trap, and after the return, in
-    /// Mbit/s.
+    /// Rates of data at the client in the quarter of a second before the splice, after it, before the trap, and after
+    /// the return, in Mbit/s.
     mbps: [f64; 4],
-    /// When things happened, in seconds since the start of the record.
+    /// Times of events, in seconds since the start of the record.
     marks: Marks,
-    /// All silences at the client of 20 ms and more: when they ended, in the same seconds, and how long they were, in ms.
+    /// All silences at the client of 20 ms and more: their ends, in the same seconds, and their lengths, in ms.
     silences: Vec<(f64, f64)>,
-    /// Packets that the capture missed.
+    /// Number of packets that the capture missed.
     missed: u32,
 }
 
-/// Row 3.6, for both depths.
+/// Measures row 3.6, for both depths.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let net = record::net()?;
     let mut discarded = 0;

@@ -1,7 +1,8 @@
-//! Row 3.1: from the arrival of a segment that meets a trap until a protocol handler has its bytes, on idle pairs.
+//! Row 3.1: time from the arrival of a segment that fires a trap until a protocol handler has its bytes, on idle pairs.
 //!
-//! The handler is the library's user in this process. The segment's arrival is the kernel's time stamp at the forwarder's
-//! device, before the programs at tc see it; the bytes are there when the first read after the return has them.
+//! The handler is a user of the library in this process. The segment's arrival is the kernel's time stamp at the
+//! forwarder's device, before the programs at tc see it; its bytes are there when the first read after the return has
+//! them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -28,38 +29,39 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// What is asked, and answered.
+/// Length of a request, and of an answer.
 const MESSAGE: usize = 200;
-/// How long nothing has passed when it is asked.
+/// Time without traffic before a request.
 const IDLE: Duration = Duration::from_millis(20);
-/// How often a pair is asked before there is a new one.
+/// Number of requests on a pair before it is replaced.
 const PER_PAIR: usize = 50;
 
 /// One return.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Sample {
-    /// From the arrival at the forwarder's device to the bytes in the handler, in microseconds.
+    /// Time from the arrival at the forwarder's device to the bytes in the handler, in microseconds.
     from_arrival_us: f64,
-    /// The same from the call of the client's `write` on, the wire included.
+    /// Time from the call of the client's `write` to the bytes in the handler, the wire included, in
+    /// microseconds.
     from_write_us: f64,
 }
 
-/// What was measured of one depth.
+/// Results of one depth.
 #[derive(Debug)]
 struct Run {
     samples: Vec<Sample>,
-    /// What the engine says of building the sockets.
+    /// Engine's times for rebuilding the sockets.
     rebuild: SwitchTimes,
 }
 
-/// What the client's thread is to do.
+/// Orders to the client's thread.
 enum Order {
     Connect,
     Ask,
     Close,
 }
 
-/// Row 3.1, for both depths.
+/// Measures row 3.1, for both depths.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let net = Three::new("bench", ThreeOptions::default())?;
     let wanted = scope.count(400, 20);
@@ -104,7 +106,8 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Without a depth the pair is never spliced: what the machine takes to wake a handler.
+/// Measures returns. Without a depth the pair is never spliced: the result is the machine's own time to wake a
+/// handler.
 fn measure(scope: &Scope<'_>, net: &Nodes, depth: Option<Depth>, wanted: usize) -> Result<Run> {
     let front = SocketAddr::from((net.forwarder_client_addr, 5200));
     let target = SocketAddr::from((net.server_addr, 5201));
@@ -160,7 +163,7 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Option<Depth>, wanted: usize) 
             let rebuild = splicer.counters().rebuild;
             Ok(Run { samples, rebuild })
         });
-        // What goes wrong in the middle ends both ends, and is the reason that matters.
+        // An error in the middle ends both ends, and is the one to report.
         let client = client.join().map_err(|_| anyhow!("the client's thread panicked"));
         let server = server.join().map_err(|_| anyhow!("the server's thread panicked"));
         let run = run?;
@@ -170,7 +173,7 @@ fn measure(scope: &Scope<'_>, net: &Nodes, depth: Option<Depth>, wanted: usize) 
     })
 }
 
-/// The protocol handler: what is asked is written on, what is answered passes spliced.
+/// Handles the protocol: passes requests on, and lets answers pass spliced.
 async fn handle(splicer: Splicer, mut pair: Pair, readable: UnboundedSender<u64>) -> Result<()> {
     let mut message = [0; MESSAGE];
     loop {
@@ -185,7 +188,7 @@ async fn handle(splicer: Splicer, mut pair: Pair, readable: UnboundedSender<u64>
                     "{read} of {MESSAGE} bytes were readable at the return"
                 );
                 ensure!(returned.spliced, "the pair was not spliced");
-                // Nobody listens any more when something else went wrong.
+                // The receiver is gone after another error.
                 let _ = readable.send(now);
                 returned.server.write_all(&message).await?;
                 pair = returned.into();
@@ -194,7 +197,7 @@ async fn handle(splicer: Splicer, mut pair: Pair, readable: UnboundedSender<u64>
     }
 }
 
-/// The same without a splicer.
+/// Handles the protocol without a splicer.
 async fn handle_plain(
     mut client: TcpStream,
     mut server: TcpStream,
@@ -209,7 +212,7 @@ async fn handle_plain(
             return Ok(());
         }
         ensure!(read == MESSAGE, "{read} of {MESSAGE} bytes were read at once");
-        // Nobody listens any more when something else went wrong.
+        // The receiver is gone after another error.
         let _ = readable.send(now);
         server.write_all(&message).await?;
         server.read_exact(&mut message).await?;
@@ -217,7 +220,7 @@ async fn handle_plain(
     }
 }
 
-/// Waits until the only pair is spliced, if it is to be, and idle.
+/// Waits until the only pair is spliced, if a depth is given, and idle.
 async fn parked(splicer: &Splicer, depth: Option<Depth>) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -236,12 +239,12 @@ async fn parked(splicer: &Splicer, depth: Option<Depth>) -> Result<()> {
 
 fn listen(at: SocketAddr) -> io::Result<StdListener> {
     let listener = StdListener::bind(at)?;
-    // Applies to accept(2) too.
+    // This applies to accept(2), too.
     SockRef::from(&listener).set_read_timeout(Some(PATIENCE))?;
     Ok(listener)
 }
 
-/// The server: sends back what comes.
+/// Echoes, as the server.
 fn answer(listener: &StdListener, pairs: usize) -> Result<()> {
     let mut message = [0; MESSAGE];
     for _ in 0..pairs {
@@ -258,11 +261,11 @@ fn answer(listener: &StdListener, pairs: usize) -> Result<()> {
     Ok(())
 }
 
-/// The client: does what it is told, and tells when it has asked, once it is answered.
+/// Follows the orders, as the client; sends the time of each request once it is answered.
 fn ask(to: SocketAddr, todo: mpsc::Receiver<Order>, tell: UnboundedSender<u64>) -> Result<()> {
     let mut open: Option<StdStream> = None;
     let mut message = [b'?'; MESSAGE];
-    // Ends when there is nobody to order anything.
+    // The loop ends when the sender of orders is gone.
     for order in todo {
         match (order, &mut open) {
             (Order::Connect, open) => {
@@ -277,7 +280,7 @@ fn ask(to: SocketAddr, todo: mpsc::Receiver<Order>, tell: UnboundedSender<u64>) 
                 let now = monotonic_ns();
                 stream.write_all(&message)?;
                 stream.read_exact(&mut message).context("the client reads")?;
-                // Nobody listens any more when something else went wrong.
+                // The receiver is gone after another error.
                 let _ = tell.send(now);
             }
         }

@@ -1,8 +1,8 @@
 //! Row 3.4: timeouts of woken sockets, and flows that get stuck, over emulated links with and without loss.
 //!
-//! Streams run both ways at the rate of the links, and come back from their splices again and again. What is counted are the
-//! retransmission timers of all the forwarder's sockets that expired: in coupling, drain and relay as well as after a
-//! wake, which makes it an upper bound. Relayed streams of the same run show what the links themselves cost.
+//! Streams run both ways at the rate of the links, and come back from their splices again and again. The count is that
+//! of expired retransmission timers of all the forwarder's sockets: in coupling, drain and relay as well as after a
+//! wake, which makes it an upper bound. Relayed streams of the same run show the cost of the links themselves.
 
 use std::time::{Duration, Instant};
 
@@ -19,22 +19,23 @@ use crate::daemon::Policy;
 use crate::report::{Finding, Target};
 use crate::row::Row;
 
-/// Of both links, in bit/s.
+/// Rate of both links, in bit/s.
 const RATE: u64 = 100_000_000;
-/// Nothing may stand still for so long.
+/// Longest time for which a stream may stand still.
 const STALL: Duration = Duration::from_secs(20);
 
-/// A pair of links.
+/// Pair of links.
 #[derive(Debug, Clone, Copy)]
 struct Path {
     name: &'static str,
     client_rtt: Duration,
     server_rtt: Duration,
-    /// Streams at a time. More of them wake more often on a long path.
+    /// Number of streams at a time. More of them wake more often on a long path.
     streams: usize,
-    /// The most that a receiver buffers. The queues hold all streams': what is lost is what the link is to lose.
+    /// Most that a receiver buffers. The queues hold all streams' windows: every loss is the link's configured one.
     window: u64,
-    /// Sent by each end of each stream, and when a stream comes back; it is spliced again at once. Without loss, and with.
+    /// Bytes sent by each end of each stream, and the condition of a return; the pair is spliced again at once. Without
+    /// loss, and with.
     streams_are: [(u64, &'static str); 2],
 }
 
@@ -63,10 +64,10 @@ const PATHS: [Path; 2] = [
     },
 ];
 
-/// What the links lose, as a fraction.
+/// Losses of the links, as a fraction.
 const LOSSES: [(f64, &str); 2] = [(0.0, "no loss"), (0.005, "0.5 % loss")];
 
-/// What is done to streams.
+/// Treatment of streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -80,29 +81,29 @@ const KINDS: [Kind; 3] = [
     Kind::Relayed,
 ];
 
-/// Some streams of one kind at the same time.
+/// Streams of one kind at the same time.
 #[derive(Debug, Serialize)]
 struct Batch {
     kind: Kind,
     wakes: u64,
-    /// How often pairs had come all the way to the depth; other wakes are from drains.
+    /// Number of pairs that had reached the depth; other wakes are from drains.
     reached: u64,
-    /// Timers of the forwarder's sockets.
+    /// Number of timeouts of the forwarder's sockets.
     timeouts: i64,
-    /// Those of both ends' sockets.
+    /// Number of timeouts of both ends' sockets.
     ends_timeouts: u64,
-    /// Segments that the forwarder, and both ends, sent again.
+    /// Numbers of segments that the forwarder, and both ends, retransmitted.
     sent_again: [u64; 2],
-    /// Packets that the links lost, and that found a queue full.
+    /// Numbers of packets that the links lost, and that found a queue full.
     lost: u64,
     dropped: u64,
     mbps: f64,
     streams: usize,
-    /// Streams that did not end well, and why.
+    /// Streams that failed, with the reasons.
     stuck: Vec<String>,
 }
 
-/// Row 3.4.
+/// Measures row 3.4.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for path in &PATHS {
@@ -130,7 +131,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
     let middle = Middle::start(scope, &net, &policies)?;
     let mut batches: Vec<Batch> = Vec::new();
     let mut discarded = 0;
-    // Of each depth.
+    // This number is for each depth.
     let wanted: u64 = scope.count(500, 5);
     let started = Instant::now();
     loop {
@@ -141,7 +142,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
             let batch = loop {
                 net.emulator().reset();
                 let batch = streams(scope, &net, &middle, at, (path, loss, kind))?;
-                // Whatever stands still does so on a late link as well.
+                // A stuck stream would be stuck on a punctual link as well.
                 if net.verdict().counts() || !batch.stuck.is_empty() || !scope.again(&mut discarded)? {
                     break batch;
                 }
@@ -166,7 +167,7 @@ fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result
 }
 
 impl Path {
-    /// What there is for each end to send, and when streams come back.
+    /// Returns the bytes that each end sends, and the condition of a return.
     fn streams_are(&self, loss: f64) -> (u64, &'static str) {
         self.streams_are[usize::from(loss > 0.0)]
     }
@@ -198,7 +199,7 @@ fn streams(
     let outcome = Traffic::run(&net.client, at, &spec)?;
     let tally = net.forwarder.snmp()?.diff(&before).tally();
     let report = net.report();
-    // What the daemon knows of it helps whoever looks for the reason.
+    // The daemon's view helps to find the reason.
     let flows = middle.daemon.flows()?;
     let stuck = |(number, why): (usize, &Failure)| {
         let port = outcome.connections[number].client_port();

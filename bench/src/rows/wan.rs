@@ -1,5 +1,5 @@
-//! Rows 8 and 9: splices in mid-transfer over emulated links with real round-trip times, beside transfers of the
-//! same run that are never spliced.
+//! Rows 8 and 9: splices in mid-transfer over emulated links with real round-trip times, beside transfers of the same
+//! run that are never spliced.
 
 mod judge;
 
@@ -16,25 +16,25 @@ use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
 use crate::report::Finding;
 
-/// Of both links, in bit/s.
+/// Rate of both links, in bit/s.
 const RATE: u64 = 100_000_000;
-/// The splice comes when both legs are out of slow start.
+/// Splice policy: it takes effect when both legs are out of slow start.
 const SPLICE: &str = "after=16MiB";
-/// What is sent, one way: some four seconds.
+/// Bytes to send, one way: some four seconds.
 const BYTES: u64 = 44 << 20;
-/// Silences before so many bytes are those of a slow start.
+/// Number of bytes before which silences are those of a slow start.
 const STARTED: u64 = 6 << 20;
-/// A transfer that nothing can be said of is made again, so often at most in a run.
+/// Largest number of repetitions of inconclusive transfers in a run.
 const MOST_DISCARDED: usize = 12;
 
-/// A pair of links.
+/// Pair of links.
 #[derive(Debug, Clone, Copy)]
 struct Path {
     name: &'static str,
     client_rtt: Duration,
     server_rtt: Duration,
-    /// The most that a receiver buffers. The queues of the links hold as much: the windows fill the links and never
-    /// overflow a queue, so that what is lost, a burst lost.
+    /// Most that a receiver buffers. The queues of the links hold as much: the windows fill the links and never
+    /// overflow a queue, so any loss is due to a burst.
     window: u64,
 }
 
@@ -53,7 +53,7 @@ const PATHS: [Path; 2] = [
     },
 ];
 
-/// What is done to a transfer.
+/// Treatment of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Kind {
@@ -75,7 +75,7 @@ impl Kind {
     }
 }
 
-/// Which way the bytes go.
+/// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Way {
@@ -89,29 +89,29 @@ struct Run {
     path: &'static str,
     way: Way,
     kind: Kind,
-    /// Whether it was spliced.
+    /// True if it was spliced.
     spliced: bool,
-    /// Of the whole transfer, from the first byte to the last, at the receiver.
+    /// Rate of the whole transfer, from the first byte to the last, at the receiver.
     mbps: f64,
-    /// The longest silence at the receiver.
+    /// Longest silence at the receiver.
     longest_ms: f64,
-    /// The same, once the slow start was over.
+    /// Longest silence at the receiver after the slow start.
     longest_mid_ms: f64,
-    /// Segments that found a queue full.
+    /// Number of segments that found a queue full.
     dropped: u64,
-    /// Segments that client, server and forwarder sent again.
+    /// Number of segments that client, server and forwarder retransmitted.
     retransmitted: u64,
 }
 
-/// All of them.
+/// All transfers.
 #[derive(Debug, Serialize)]
 struct Runs {
     runs: Vec<Run>,
-    /// Transfers during which the emulator was late.
+    /// Number of transfers during which the emulator was late.
     discarded: usize,
 }
 
-/// Rows 8 and 9.
+/// Measures rows 8 and 9.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut all = Runs {
         runs: Vec::new(),
@@ -214,7 +214,7 @@ fn transfer(
     }))
 }
 
-/// What the receiver saw: the rate, the longest silence, and the longest one after the slow start.
+/// Returns the receiver's view: the rate, the longest silence, and the longest one after the slow start.
 fn seen(outcome: &Outcome, way: Way) -> Result<(f64, f64, f64)> {
     let connection = outcome.connections.first().context("there was one connection")?;
     let receiver = match way {

@@ -1,28 +1,30 @@
-//! The advisor: whether a splice would do a pair of connections good. This is the policy `auto`.
+//! Advises whether a splice would improve a pair of connections. This is the policy `auto`.
 //!
-//! A splice makes one round trip of two, and one congestion control of two. What that costs was measured over emulated
-//! paths of 100 Mbit/s (design, "Over real round-trip times"), and none of it can be repaired by a mechanism:
-//! - The sender keeps a congestion window that was sized for its own leg. Where it was on the leg of 20 ms beside one of
-//!   80 ms, its rate fell from 95 to 38 Mbit/s and took more than 5 s to come back; on the leg of 80 ms it hardly fell.
-//! - A BBR sender on the shorter leg keeps the short leg's lowest RTT for up to 10 s, and collapsed from 34 to 7 Mbit/s.
+//! A splice makes one round trip of two, and one congestion control of two. The cost was measured over emulated paths
+//! of 100 Mbit/s (design, "Over real round-trip times"), and no mechanism can repair any of it:
+//! - The sender keeps a congestion window that was sized for its own leg. On the leg of 20 ms beside one of 80 ms, its
+//!   rate fell from 95 to 38 Mbit/s and took more than 5 s to come back; on the leg of 80 ms it hardly fell.
+//! - A BBR sender on the shorter leg keeps the short leg's lowest RTT for up to 10 s, and collapsed from 34 to 7
+//!   Mbit/s.
 //! - A lossy leg is repaired over the whole path instead of its own: at 0.5 % loss the rate halves.
 //! - A sender in slow start doubles its window once in a long round trip instead of a short one.
 //!
-//! None of these matters where one leg is so short that the path is hardly longer than the other leg (a switch beside
-//! its servers, a firewall beside its clients), or where both are short.
+//! None of these matters if one leg is so short that the path is hardly longer than the other leg (a switch beside its
+//! servers, a firewall beside its clients), or if both are short.
 //!
-//! # What is known and what is estimated
+//! # Known and estimated values
 //!
-//! The samples are of the forwarder's own two sockets. In the direction from x to o the sender that stays after a splice
-//! is x itself, and no socket here knows its congestion window, its algorithm, or whether it is in slow start:
-//! - **Window:** estimated by what x has had in flight: its rate, as received here, times the RTT of its leg, and no
-//!   more than the window that we offered. The highest rate so far counts, as Linux keeps the window while the
-//!   application or the receiver is the limit. A sender that never was asked for more may have more.
-//! - **Slow start:** judged by our own socket toward o, which x feeds: below its threshold, on a connection so young that
-//!   slow start can still go on.
-//! - **BBR:** assumed for x if our own socket on its leg runs it; who runs BBR here often does so on the servers, too. A
-//!   BBR sender beside a forwarder with another algorithm is not noticed.
-//! - **Loss:** what our sockets retransmit is known; what the peers do is estimated from what arrives out of order.
+//! The samples are of the forwarder's own two sockets. In the direction from x to o the sender that stays after a
+//! splice is x itself, and no socket here knows its congestion window, its algorithm, or whether it is in slow start:
+//! - **Window:** estimated by the bytes that x has had in flight: its rate, as received here, times the RTT of its leg,
+//!   and no more than the window that we offered. The highest rate so far counts, as Linux keeps the window while the
+//!   application or the receiver is the limit. A sender that was never asked for more may have more.
+//! - **Slow start:** judged by our own socket toward o, which x feeds: below its threshold, on a connection so young
+//!   that slow start can still go on.
+//! - **BBR:** assumed for x if our own socket on its leg runs it; an operator that runs BBR here often does so on the
+//!   servers, too. A BBR sender beside a forwarder with another algorithm is not noticed.
+//! - **Loss:** known for the retransmissions of our sockets; those of the peers are estimated from the segments that
+//!   arrive out of order.
 
 mod sample;
 
@@ -32,60 +34,62 @@ use crate::reason::RelayReason;
 
 pub use sample::{CongestionControl, LegSample};
 
-/// What to do with a pair now.
+/// Advice for a pair at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
     /// Splice it.
     Splice,
-    /// Relay it on.
+    /// Continue to relay it.
     Wait {
-        /// Why: one of the `Advised…` reasons, or [`RelayReason::Recovery`].
+        /// Reason: one of the `Advised…` reasons, or [`RelayReason::Recovery`].
         reason: RelayReason,
-        /// When to ask again.
+        /// Time after which to ask again.
         again: Duration,
     },
 }
 
-/// Both legs together are short: a round trip more costs less than what the relay's threads add under load.
+/// Longest path of two legs that counts as short: a round trip more costs less than the relay's threads add under load.
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
-/// A leg this many times shorter than the other adds too little to the path to matter.
+/// Ratio from which on a leg is negligible: it is this many times shorter than the other, and adds too little to the
+/// path to matter.
 const NEGLIGIBLE: u32 = 8;
 
-/// The two ends of such a leg are beside each other. There loss is rare, so a sender has no threshold behind it, and
-/// takes up slow start where it was if its window turns out too small.
+/// Longest RTT of a leg whose ends are beside each other. Loss is rare there, so a sender has not reached a threshold,
+/// and resumes slow start if its window turns out too small.
 const BESIDE: Duration = Duration::from_millis(2);
 
-/// The share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which
-/// measured 88 to 95 of 95 Mbit/s, is predicted at 80.
+/// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
+/// 88 to 95 of 95 Mbit/s, is predicted at 80.
 const ENOUGH_PERCENT: u64 = 75;
 
-/// In percent of the shorter leg's RTT, the whole path that a BBR sender there bears: its window is twice what the
+/// Longest path, in percent of the shorter leg's RTT, that a BBR sender there tolerates: its window is twice what the
 /// lowest RTT takes (draft-ietf-ccwg-bbr, `BBRDefaultCwndGain`), and some of it is lost to jitter.
 const BBR_PATH_PERCENT: u32 = 250;
 
-/// Segments that a connection may send in its first round trip (RFC 6928). Who needs no more each round trip loses
-/// nothing by a splice.
+/// Segments that a connection may send in its first round trip (RFC 6928). A sender that needs no more in each round
+/// trip loses nothing by a splice.
 const INITIAL_WINDOW: u64 = 10;
 
-/// Round trips in which slow start grows the window a thousandfold; after that it is limited by something else.
+/// Round trips in which slow start grows the window a thousandfold; after that another limit holds it.
 const SLOW_START_ROUNDS: u32 = 10;
 
-/// The same for a stream that waits for its receiver's leg: it pays to let it grow. A leg that never loses anything never
-/// has a threshold; this bounds the wait.
+/// Round trips for a stream that waits for its receiver's leg: it pays to let that leg grow. A leg without any loss
+/// never has a threshold; this bounds the wait.
 const HELD_BACK_ROUNDS: u32 = 50;
 
-/// Over long legs, this many round trips and this many bytes come before a judgement: the first burst tells little.
+/// Round trips that come before a judgement over long legs, together with [`FIRST_BYTES`]: the first burst tells
+/// little.
 const FIRST_ROUNDS: u32 = 4;
-/// See [`FIRST_ROUNDS`].
+/// Bytes that come before a judgement over long legs. See [`FIRST_ROUNDS`].
 const FIRST_BYTES: u64 = 256 << 10;
-/// A connection that carried less in this time is not going to move much.
+/// Time after which a connection that carried fewer bytes is not going to carry many.
 const FIRST_TIME: Duration = Duration::from_secs(3);
 
-/// Advises on a pair of connections, of which the client's leg and the server's leg were sampled just now.
+/// Advises on a pair of connections, of which the client's leg and the server's leg were just sampled.
 ///
-/// `age` is the time since both legs were connected, and `bytes` what was relayed since, both directions together. The
-/// advice is good for the moment; the caller asks again when it is told to, for as long as it relays.
+/// `age` is the time since both legs were connected, and `bytes` the bytes relayed since, both directions together. The
+/// advice is good for the moment; the caller asks again after the given time, for as long as it relays.
 #[must_use]
 pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64) -> Advice {
     let path = client.base_rtt().saturating_add(server.base_rtt());
@@ -133,31 +137,31 @@ pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64)
     }
 }
 
-/// Whether a splice would make the repair of this leg's losses slower than it is.
+/// Returns whether a splice would make the repair of this leg's losses slower than it is.
 fn loses_by_distance(leg: &LegSample, other: &LegSample) -> bool {
     leg.is_lossy() && !is_negligible(other, leg)
 }
 
-/// Whether a path over both legs is hardly longer than one over the other leg alone.
+/// Returns whether a path over both legs is hardly longer than one over the other leg alone.
 fn is_negligible(leg: &LegSample, other: &LegSample) -> bool {
     leg.base_rtt().saturating_mul(NEGLIGIBLE) < other.base_rtt()
 }
 
-/// Whether too little is known of a pair over two long legs.
+/// Returns whether too little is known of a pair over two long legs.
 fn too_young(path: Duration, age: Duration, bytes: u64) -> bool {
     age < path.saturating_mul(FIRST_ROUNDS) || (bytes < FIRST_BYTES && age < FIRST_TIME)
 }
 
-/// One direction of a pair. `sender` and `receiver` are our sockets toward the true sender and the true receiver.
+/// Direction of a pair. `sender` and `receiver` are our sockets toward the true sender and the true receiver.
 struct Direction<'a> {
     sender: &'a LegSample,
     receiver: &'a LegSample,
-    /// The lowest RTT of both legs together.
+    /// Lowest RTT of both legs together.
     path: Duration,
 }
 
 impl Direction<'_> {
-    /// Whether the sender needs more than an initial window each round trip of the whole path.
+    /// Returns whether the sender needs more than an initial window each round trip of the whole path.
     fn is_bulk(&self) -> bool {
         bytes_in(self.sender.received_rate, self.path) > INITIAL_WINDOW * u64::from(self.sender.mss)
     }
@@ -177,12 +181,12 @@ impl Direction<'_> {
         below_threshold && self.is_bulk() && age < self.path.saturating_mul(rounds)
     }
 
-    /// Whether the relay has bytes for the receiver that its leg does not take yet: the stream could be faster.
+    /// Returns whether the relay has bytes for the receiver that its leg does not take yet: the stream could be faster.
     fn is_backlogged(&self) -> bool {
         self.receiver.waiting > 0
     }
 
-    /// Whether the sender's window is enough for the whole path, or is not what limits it.
+    /// Returns whether the sender's window is enough for the whole path, or is not its limit.
     fn keeps_its_rate(&self) -> bool {
         if !self.is_bulk() || is_negligible(self.receiver, self.sender) {
             return true;
@@ -192,7 +196,8 @@ impl Direction<'_> {
         }
         let predicted = bytes_per_second(self.sender.in_flight_estimate(), self.path);
         let needed = match self.is_backlogged() {
-            // Held back by us: it has shown what it can do, and the relay will let it once the other leg has grown.
+            // The relay holds this sender back: its peak shows its capacity, and the relay will let it reach that once
+            // the other leg has grown.
             true => self.sender.received_peak.max(self.sender.received_rate),
             false => self.sender.received_rate,
         };
@@ -200,12 +205,12 @@ impl Direction<'_> {
     }
 }
 
-/// How many bytes pass in a time at a rate of bytes per second.
+/// Returns how many bytes pass in a time at a rate of bytes per second.
 fn bytes_in(rate: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(rate).saturating_mul(time.as_micros()) / 1_000_000).unwrap_or(u64::MAX)
 }
 
-/// The rate at which this many bytes pass in a time.
+/// Returns the rate at which this many bytes pass in a time.
 fn bytes_per_second(bytes: u64, time: Duration) -> u64 {
     let rate = u128::from(bytes) * 1_000_000 / time.as_micros().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX)

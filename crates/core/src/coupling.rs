@@ -1,10 +1,10 @@
-//! The coupling of the windows of two legs, before a drain: the arithmetic.
+//! Couples the windows of two legs, before a drain, by arithmetic alone.
 //!
-//! A relay holds megabytes between two ends. If its sockets were taken out then, the sender could not get its new bytes
-//! acknowledged until those are through: it would run dry for a round trip, then burst. So the edge that is offered to
-//! each end is first moved to where the other end's window allows it, and what the relay holds runs down. Two bounds
-//! apply: the far end's receive window (the drafts' section III-E), and what fits on the path. The numbers come from
-//! splices over emulated paths (design, "Over real round-trip times").
+//! A relay holds megabytes between two ends. If its sockets were removed then, the sender's new bytes could not be
+//! acknowledged until those are delivered: the sender would run dry for a round trip, then burst. So the edge that is
+//! offered to each end is first moved to the one that the other end's window allows, and the bytes in the relay run
+//! down. Two bounds apply: the far end's receive window (the drafts' section III-E), and the capacity of the path. The
+//! numbers come from splices over emulated paths (design, "Over real round-trip times").
 //!
 //! Below, x is the sender of a direction and o its receiver.
 
@@ -15,47 +15,48 @@ use crate::{
     seq::{Offset, Seq},
 };
 
-/// The largest window that a TCP header can announce (RFC 7323 section 2.3), in bytes.
+/// Largest window that a TCP header can announce (RFC 7323 section 2.3), in bytes.
 pub const MAX_WINDOW: u32 = 65_535 << 14;
 
-/// No bound goes below this, in bytes: a sender held to a few segments would lose its ACK clock, and this much drains
-/// within moments on any path.
+/// Lowest bound, in bytes: a sender held to a few segments would lose its ACK clock, and this much drains within
+/// moments on any path.
 pub const MIN_ROOM: u32 = 64 << 10;
 
-/// A backlog that takes no longer than this to drain does not hold up a splice.
+/// Longest drain of a backlog that does not delay a splice.
 const SHORT_BACKLOG: Duration = Duration::from_millis(10);
 
-/// Nor does one of so many bytes over a short path, whatever the rate: what a sender beside us has ready at once.
+/// Largest backlog that does not delay a splice over a short path, at any rate, in bytes: a sender beside us has that
+/// much ready at once.
 const SMALL_BACKLOG: u64 = 256 << 10;
 
-/// Both legs together at their best: ends that are beside each other.
+/// Longest path of both legs together, at their best, whose ends are beside each other.
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
-/// The initial window of RFC 6928, in bytes: what a sender of which no rate is known can send in a round trip.
+/// Initial window of RFC 6928, in bytes: a sender whose rate is unknown can send that much in a round trip.
 const INITIAL_WINDOW: u64 = 14_600;
 
-/// How many bytes x may be allowed to have beyond what o has acknowledged: `cwnd_o · mss_o · (1 + RTT_x / RTT_o)`,
+/// Returns how many bytes x may send beyond those that o has acknowledged: `cwnd_o · mss_o · (1 + RTT_x / RTT_o)`,
 /// between [`MIN_ROOM`] and [`MAX_WINDOW`].
 ///
-/// A congestion window's worth is on its way from here to o, and what x sends until it hears of that comes on top.
-/// `cwnd_o` is that of our socket toward o, in segments of `mss_o` bytes. `rtt_x` should be the lowest RTT of the leg
-/// and `rtt_o` the smoothed one, so that queues on neither leg widen the bound.
+/// A congestion window's worth is on its way from here to o, and x sends more until it hears of that. `cwnd_o` is that
+/// of our socket toward o, in segments of `mss_o` bytes. `rtt_x` should be the lowest RTT of the leg and `rtt_o` the
+/// smoothed one, so that queues on neither leg widen the bound.
 #[must_use]
 pub fn room(cwnd_o: u32, mss_o: u32, rtt_x: Duration, rtt_o: Duration) -> u32 {
     let (rtt_x, rtt_o) = (rtt_x.as_micros(), rtt_o.as_micros().max(1));
     let window = u128::from(cwnd_o) * u128::from(mss_o);
-    // A `Duration` holds up to 2^84 µs, and the window up to 2^64 bytes: beyond all sense, but no reason to panic.
+    // A `Duration` holds up to 2^84 µs, and the window up to 2^64 bytes: such values make no sense, but must not panic.
     let bytes = window.saturating_mul(rtt_x.saturating_add(rtt_o)) / rtt_o;
     u32::try_from(bytes)
         .unwrap_or(MAX_WINDOW)
         .clamp(MIN_ROOM, MAX_WINDOW)
 }
 
-/// The least room of a direction that is limited: some segments.
+/// Least room of a direction that is limited: some segments.
 const LEAST_LIMITED_ROOM: u32 = 8 << 10;
 
-/// How many bytes x may have under way where a rate limits its direction: what passes in a round trip of both legs, and a
-/// little that waits for its turn. More would only lie between the ends, and keep the drain waiting.
+/// Returns how many bytes x may have under way if a rate limits its direction: those of a round trip of both legs, and
+/// a few that wait for their turn. More would only lie between the ends, and delay the drain.
 #[must_use]
 pub fn limited_room(rate: Rate, rtt_x: Duration, rtt_o: Duration) -> u32 {
     let time = rtt_x.saturating_add(rtt_o).saturating_add(SHORT_BACKLOG);
@@ -65,7 +66,7 @@ pub fn limited_room(rate: Rate, rtt_x: Duration, rtt_o: Duration) -> u32 {
         .clamp(LEAST_LIMITED_ROOM, MAX_WINDOW)
 }
 
-/// How long a coupling may take before it is given up: 20 round trips of the whole path, and at least a second.
+/// Returns how long a coupling may take before it is given up: 20 round trips of the whole path, and at least a second.
 #[must_use]
 pub fn give_up_after(rtt_a: Duration, rtt_b: Duration) -> Duration {
     rtt_a
@@ -74,32 +75,89 @@ pub fn give_up_after(rtt_a: Duration, rtt_b: Duration) -> Duration {
         .max(Duration::from_secs(1))
 }
 
-/// What an end that was offered less than before is known to have heard of that.
+/// Interval of the looks at a pair on its way to a splice while it is young: both ends feel a delay then.
+const LOOK: Duration = Duration::from_millis(1);
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// Limits the wait between two looks at an older pair, which waits for a slow reader, while few others are under way.
+const LONGEST_LOOK: Duration = Duration::from_millis(20);
+
+/// Share of the least wait of an older pair that each pair on its way to a splice adds: looks take only a part of one
+/// processor.
+const LOOK_OF_ONE: Duration = Duration::from_micros(50);
+
+/// Returns how long to wait before the next look at a pair that has been on its way to a splice for `elapsed`, beside
+/// `under_way` such pairs.
+#[must_use]
+pub fn next_look(elapsed: Duration, under_way: usize) -> Duration {
+    if elapsed < YOUNG {
+        return LOOK;
+    }
+    let share = LOOK_OF_ONE.saturating_mul(u32::try_from(under_way).unwrap_or(u32::MAX));
+    (elapsed / 200).clamp(LOOK, LONGEST_LOOK).max(share)
+}
+
+/// State of our socket's delivery to an end, at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// Bytes that wait in the socket and were not sent yet.
+    pub unsent: u64,
+    /// Segments that were sent and are not acknowledged yet.
+    pub in_flight: u32,
+    /// The window that the end offers, in bytes.
+    pub window: u32,
+    /// Longest segment that is sent to the end, in bytes.
+    pub mss: u32,
+    /// Time since our socket last sent to the end.
+    pub quiet: Duration,
+}
+
+/// Time after which an end that has taken nothing counts as stopped; one that reads slowly takes a little now and then.
+const STILL: Duration = Duration::from_millis(50);
+
+impl Delivery {
+    /// Returns whether the end has closed its window before all was sent, and keeps it closed: only the end can open it
+    /// again, by reading, and its time is unknown here.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let next = self.unsent.min(self.mss.into());
+        next > 0 && self.in_flight == 0 && u64::from(self.window) < next && self.quiet >= STILL
+    }
+
+    /// Returns whether this alone makes a coupling hopeless: more than any path may have between the ends (`backlog`,
+    /// in bytes) waits for a stopped end.
+    #[must_use]
+    pub fn is_hopeless(&self, backlog: u64) -> bool {
+        self.is_stopped() && backlog > SMALL_BACKLOG
+    }
+}
+
+/// Knowledge about an end that was offered less than before: whether it has heard of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// It was offered no less, or has echoed (RFC 7323 section 3) something that was sent with the new edge: all that it had
-    /// sent before is here.
+    /// The end was offered no less, or has echoed (RFC 7323 section 3) a timestamp that was sent with the new edge: all
+    /// bytes that it had sent before are here.
     Heard,
-    /// Unknown; nothing has come of it since.
+    /// Unknown; the end has sent nothing since.
     Quiet,
-    /// Unknown, and it sends: what it sent on the strength of the old edge may wait in a queue. If both ends had sent beyond
-    /// what they then know to be allowed, neither would take the other's acknowledgements any more: each sends them with a
-    /// sequence number at the edge (RFC 9293 section 3.8.6), which the other has received long ago.
+    /// Unknown, and the end sends: bytes that it sent by the old edge may wait in a queue. If both ends had sent beyond
+    /// the edges that they then learn, neither would accept the other's acknowledgements any more: each sends them with
+    /// a sequence number at the edge (RFC 9293 section 3.8.6), which the other has received long ago.
     Busy,
 }
 
-/// What the drain of one direction depends on, at one moment.
+/// State of one direction on which its drain depends, at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionProgress {
-    /// The right edge of the window now offered to x, in x's sequence space: as shrunk by the coupling.
+    /// Right edge of the window now offered to x, in x's sequence space: as shrunk by the coupling.
     pub offered: Seq,
-    /// The highest end of payload seen from x, in x's sequence space. May lie beyond an edge that was moved back.
+    /// Highest end of payload seen from x, in x's sequence space. May lie beyond an edge that was moved back.
     pub sent: Seq,
-    /// The right edge of the window that o offers, in o's sequence space.
+    /// Right edge of the window that o offers, in o's sequence space.
     pub far_edge: Seq,
-    /// The translation from x's sequence space to o's.
+    /// Translation from x's sequence space to o's.
     pub offset: Offset,
-    /// Whether x knows the edge, if the coupling has moved it back.
+    /// Knowledge of x about the edge, if the coupling has moved it back.
     pub notice: Notice,
     /// Bytes between the ends: not read from x's socket, held by the daemon, or not yet sent to o.
     pub backlog: u64,
@@ -107,31 +165,31 @@ pub struct DirectionProgress {
     pub rate: u64,
 }
 
-/// A leg at one moment, as our socket on it sees it.
+/// State of a leg at one moment, as our socket on it sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegProgress {
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time.
     pub rtt: Duration,
-    /// The lowest round-trip time so far.
+    /// Lowest round-trip time so far.
     pub base_rtt: Duration,
-    /// The retransmission timeout of our socket: the best guess at that of the peer, which sees the same path.
+    /// Retransmission timeout of our socket: the best estimate of that of the peer, which sees the same path.
     pub rto: Duration,
-    /// Whether our socket is repairing losses.
+    /// True if our socket is repairing losses.
     pub recovering: bool,
 }
 
-/// A pair whose windows are being coupled.
+/// Pair whose windows are being coupled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coupling {
     /// Time since the coupling began.
     pub elapsed: Duration,
     /// Legs A and B.
     pub legs: [LegProgress; 2],
-    /// From A to B, and from B to A.
+    /// Directions from A to B, and from B to A.
     pub directions: [DirectionProgress; 2],
 }
 
-/// What a drain has to wait for.
+/// Obstacle for which a drain has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
     /// A leg is repairing losses.
@@ -143,11 +201,11 @@ pub enum Obstacle {
     /// Too many bytes are still between the ends.
     Backlog,
     /// The drain would take so long that a sender's retransmission timer might fire: three quarters of it, as both
-    /// times are estimates. Without a backlog nothing is late by the drain's doing, so there is nothing to wait for.
+    /// times are estimates. Without a backlog the drain delays nothing, so there is nothing to wait for.
     Timeout,
 }
 
-/// What the drain still has to wait for; `None`: it may start.
+/// Returns the obstacle for which the drain still has to wait; `None`: it may start.
 #[must_use]
 pub fn obstacle(coupling: &Coupling) -> Option<Obstacle> {
     let [a, b] = &coupling.legs;
@@ -167,15 +225,15 @@ pub fn obstacle(coupling: &Coupling) -> Option<Obstacle> {
     direction_obstacle(to_b, a, b).or_else(|| direction_obstacle(to_a, b, a))
 }
 
-/// Whether the drain may start.
+/// Returns whether the drain may start.
 #[must_use]
 pub fn ready(coupling: &Coupling) -> bool {
     obstacle(coupling).is_none()
 }
 
-/// How long it takes until a sender has learned of a smaller window and what it sent before has arrived. An ACK waits
-/// up to several milliseconds for company, except where the round trip itself is shorter than that. Of one that sends, and
-/// echoes nothing, only its timeout is an estimate with enough room for queues.
+/// Returns the time until a sender has learned of a smaller window and its earlier bytes have arrived. An ACK waits up
+/// to several milliseconds for company, except if the round trip itself is shorter than that. For an end that sends,
+/// and echoes nothing, only its timeout is an estimate with enough room for queues.
 fn notice_time(notice: Notice, x: &LegProgress, rtt: Duration) -> Duration {
     match notice {
         Notice::Heard => return Duration::ZERO,
@@ -192,7 +250,7 @@ fn notice_time(notice: Notice, x: &LegProgress, rtt: Duration) -> Duration {
 
 fn direction_obstacle(d: &DirectionProgress, x: &LegProgress, o: &LegProgress) -> Option<Obstacle> {
     let allowed = d.far_edge - d.offset;
-    // One that has sent more than it was told is allowed is told first.
+    // An end that has sent beyond the offered edge must learn of the edge first.
     if d.offered.after(allowed) || d.sent.after(d.offered) {
         return Some(Obstacle::Window);
     }
@@ -201,15 +259,15 @@ fn direction_obstacle(d: &DirectionProgress, x: &LegProgress, o: &LegProgress) -
     if d.backlog > bytes_in(d.rate, SHORT_BACKLOG).max(small) {
         return Some(Obstacle::Backlog);
     }
-    // From the last ACK of our socket to the first of o for what is forwarded, x hears nothing.
+    // Between the last ACK of our socket and the first of o for forwarded bytes, x receives none.
     let silence = drain_time(d.backlog, d.rate, o.rtt)
         .saturating_add(x.rtt)
         .saturating_add(o.rtt);
     (d.backlog > 0 && silence >= x.rto / 4 * 3).then_some(Obstacle::Timeout)
 }
 
-/// How long a backlog takes to leave. Where nothing flows the rate says nothing: a sender can send its initial window
-/// each round trip.
+/// Returns how long a backlog takes to leave. If nothing flows, the rate is unknown: a sender can send its initial
+/// window each round trip.
 fn drain_time(backlog: u64, rate: u64, rtt: Duration) -> Duration {
     let rtt_us = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).max(1);
     let rate = rate.max(INITIAL_WINDOW.saturating_mul(1_000_000) / rtt_us).max(1);

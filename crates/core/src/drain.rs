@@ -1,51 +1,63 @@
-//! When the old bytes of a direction are through, so that its sockets are no longer needed.
+//! Decides when the old bytes of a direction are delivered, so that its sockets are no longer needed.
 //!
-//! While a pair drains, new segments already pass translated, and what the local sockets still hold is delivered by
-//! them. Queue lengths cannot tell the end of that: a segment may sit in a socket's backlog, acknowledged by nobody's
-//! count. What tells it is the far end's acknowledgement, which the data plane sees.
+//! While a pair drains, new segments already pass translated, and the local sockets deliver the bytes that they still
+//! hold. Queue lengths alone do not show the end of that: a segment may sit in a socket's backlog, in no count. The far
+//! end's acknowledgement, which the data plane sees, shows it. The acknowledgement alone does not either: the data
+//! plane may count one that the socket refuses, for example by its timestamp. If the two contradict each other the
+//! socket is believed, which holds the bytes.
 
 use crate::seq::{Offset, Seq};
 
-/// One direction, from the end x to the end o, at one moment: what the daemon knows and what the data plane recorded.
+/// State of one direction, from the end x to the end o, at one moment: the daemon's and the data plane's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionSnapshot {
     /// Bytes that the daemon has read from x's socket and not yet written to o's.
     pub held: u64,
     /// Bytes that wait in the receive queue of x's socket.
     pub unread: u32,
-    /// The next byte that the daemon will read from x's socket, in x's sequence space.
+    /// Next byte that the daemon will read from x's socket, in x's sequence space.
     pub copied: Seq,
-    /// The highest end of payload that was shown to x's local socket, in x's sequence space.
+    /// Highest end of payload that was shown to x's local socket, in x's sequence space.
     pub cut: Seq,
-    /// The highest acknowledgement seen from o, in o's sequence space.
+    /// Highest acknowledgement seen from o, in o's sequence space.
     pub acknowledged: Seq,
-    /// The translation from x's sequence space to o's.
+    /// Translation from x's sequence space to o's.
     pub offset: Offset,
-    /// Bytes in the send queue of o's socket, sent or not, that o's socket itself holds for unacknowledged.
+    /// Bytes in the send queue of o's socket, sent or not, that o's socket itself counts as unacknowledged.
     pub send_queue: u32,
 }
 
-/// Whether nothing in this direction depends on the local sockets any more: the far end has acknowledged each byte that
-/// a local socket or the daemon has ever had, and none is left in user space.
+/// Returns whether the local sockets are no longer needed in this direction: the far end has acknowledged each byte
+/// that a local socket or the daemon ever had, and user space holds none.
 ///
-/// The first two conditions follow from the third in a sane state; they are checked because to be wrong here loses
+/// In a sane state the other conditions follow from the acknowledgement; they are checked because an error here loses
 /// bytes. Ask for both directions with the record in drain mode, in which the cut no longer moves.
 #[must_use]
 pub fn drained(direction: &DirectionSnapshot) -> bool {
-    let old_end = direction.cut.max(direction.copied);
-    direction.held == 0
-        && direction.unread == 0
-        && direction.acknowledged.at_or_after(old_end + direction.offset)
+    direction.held == 0 && direction.unread == 0 && direction.send_queue == 0 && acknowledged(direction)
 }
 
-/// Whether the sockets of this direction may be parked (dormant), to be woken later where the segments stopped.
+/// Returns whether the far end has acknowledged each byte, by the data plane's state alone.
+#[must_use]
+pub fn acknowledged(direction: &DirectionSnapshot) -> bool {
+    let old_end = direction.cut.max(direction.copied);
+    direction.acknowledged.at_or_after(old_end + direction.offset)
+}
+
+/// Returns whether the data plane's state says that all is acknowledged, while the socket toward the far end still
+/// holds bytes. The socket may only be behind, for a moment.
+#[must_use]
+pub fn contradicted(direction: &DirectionSnapshot) -> bool {
+    direction.send_queue != 0 && acknowledged(direction)
+}
+
+/// Returns whether the sockets of this direction may be parked (dormant), to be woken later where the segments stopped.
 ///
-/// Beyond [`drained`], x's socket must have received exactly up to the cut, without a hole below it, and o's socket
-/// must know that all it sent was acknowledged: it would retransmit on waking. A direction that is drained but not
-/// parkable can be detached.
+/// Beyond [`drained`], x's socket must have received exactly up to the cut, without a hole below it. A direction that is drained but
+/// not parkable can be detached.
 #[must_use]
 pub fn parkable(direction: &DirectionSnapshot) -> bool {
-    drained(direction) && direction.send_queue == 0 && direction.copied == direction.cut
+    drained(direction) && direction.copied == direction.cut
 }
 
 #[cfg(test)]
@@ -54,7 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// All of 1,000 bytes went through; x's space starts at `start`, o's at `start + offset`.
+    /// Returns a direction in which all of 1,000 bytes are delivered; x's space starts at `start`, o's at `start +
+    /// offset`.
     fn through(start: u32, offset: u32) -> DirectionSnapshot {
         let (start, offset) = (Seq::new(start), Offset::new(offset));
         DirectionSnapshot {
@@ -107,10 +120,21 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_holds_bytes_is_believed() {
+        let d = DirectionSnapshot {
+            send_queue: 1,
+            ..through(5, 77)
+        };
+        assert!(!drained(&d) && !parkable(&d) && contradicted(&d));
+        let acknowledged = d.acknowledged - 1;
+        assert!(!contradicted(&DirectionSnapshot { acknowledged, ..d }));
+        assert!(!contradicted(&through(5, 77)));
+    }
+
+    #[test]
     fn a_socket_that_would_wake_in_another_place_is_not_parked() {
         let d = through(5, 77);
         for d in [
-            DirectionSnapshot { send_queue: 1, ..d },
             DirectionSnapshot {
                 copied: d.cut - 1,
                 ..d

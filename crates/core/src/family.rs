@@ -1,8 +1,8 @@
-//! The two versions of IP.
+//! Tells the two versions of IP apart.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A version of IP: both legs of a flow have the same one.
+/// Version of IP: both legs of a flow have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
@@ -12,10 +12,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both versions.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// Of an address; a v4-mapped one is IPv6.
+    /// Returns the version of an address; a v4-mapped one is IPv6.
     pub fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
@@ -23,7 +23,7 @@ impl Family {
         }
     }
 
-    /// 4 or 6.
+    /// Returns 4 or 6.
     pub fn number(self) -> u8 {
         match self {
             Family::V4 => 4,
@@ -32,7 +32,7 @@ impl Family {
     }
 }
 
-/// An address as the kernel half has it, whatever its version: an IPv4 one is v4-mapped (RFC 4291 section 2.5.5.2).
+/// Returns an address as the kernel half has it: an IPv4 one is v4-mapped (RFC 4291 section 2.5.5.2).
 #[must_use]
 pub fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {

@@ -1,4 +1,4 @@
-//! Health of a server: what checks say of it, what its connections say, and how it comes back.
+//! Judges the health of a server by checks and by its connections, and readmits it.
 //!
 //! Times are spans since an origin that the caller keeps.
 
@@ -6,20 +6,20 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::balance::FULL_SHARE;
 
-/// What active checks say (one every so often, on connections of their own).
+/// State of a server by active checks (one every so often, on connections of their own).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Active {
     rise: u32,
     fall: u32,
     up: bool,
     checked: bool,
-    /// Checks in a row that spoke against `up`.
+    /// Checks in a row that contradict `up`.
     against: u32,
 }
 
 impl Active {
-    /// Up, until the first check, which alone decides. Then `fall` checks in a row must fail to take it down, and `rise` must
-    /// succeed to bring it up; each is taken to be at least 1.
+    /// Makes the state of a server that is up, until the first check, which alone decides. Then `fall` checks in a row
+    /// must fail to take it down, and `rise` must succeed to bring it up; each is taken to be at least 1.
     pub fn new(rise: u32, fall: u32) -> Active {
         Active {
             rise,
@@ -30,13 +30,13 @@ impl Active {
         }
     }
 
-    /// The same server under other rules.
+    /// Returns the state of the same server under other rules.
     #[must_use]
     pub fn with_rules(self, rise: u32, fall: u32) -> Active {
         Active { rise, fall, ..self }
     }
 
-    /// Takes in a check; answers whether the server went up or down by it.
+    /// Notes a check; returns whether it took the server up or down.
     pub fn checked(&mut self, good: bool) -> bool {
         let first = !std::mem::replace(&mut self.checked, true);
         if good == self.up {
@@ -53,41 +53,41 @@ impl Active {
         true
     }
 
-    /// Whether it is up.
+    /// Returns whether the server is up.
     pub fn is_up(&self) -> bool {
         self.up
     }
 }
 
-/// When connections take a server out, and for how long.
+/// Rules by which failed connections take a server out, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassiveRules {
-    /// So many failures in a row; 0: never.
+    /// Number of failures in a row that take the server out; 0: never.
     pub failures: u32,
-    /// All of them within this time.
+    /// Time within which all of them must happen.
     pub period: Duration,
-    /// How long it is out the first time.
+    /// Time for which the server is out the first time.
     pub out_for: Duration,
 }
 
-/// The most that a time out is doubled: to 32 times the first.
+/// Limit of the doublings of the time out: to 32 times the first.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// What connections and requests say.
+/// State of a server by its connections and requests.
 ///
 /// A success ends a row of failures: a busy server with few failures among many requests stays. After its time out a server is on
 /// trial: its first success clears it, its first failure takes it out for twice as long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passive {
     rules: PassiveRules,
-    /// When the last failures in a row were, at most `failures` of them.
+    /// Times of the last failures in a row, at most `failures` of them.
     row: VecDeque<Duration>,
     out_until: Option<Duration>,
     doublings: u32,
 }
 
 impl Passive {
-    /// Of a server that has not failed yet.
+    /// Makes the state of a server that has not failed yet.
     pub fn new(rules: PassiveRules) -> Passive {
         Passive {
             rules,
@@ -97,7 +97,7 @@ impl Passive {
         }
     }
 
-    /// The same server under other rules; without any it is not out.
+    /// Returns the state of the same server under other rules; if they differ, it is not out.
     #[must_use]
     pub fn with_rules(self, rules: PassiveRules) -> Passive {
         match rules == self.rules {
@@ -106,9 +106,9 @@ impl Passive {
         }
     }
 
-    /// Takes in a failure; answers for how long the server is out by it.
+    /// Notes a failure; returns for how long it takes the server out.
     pub fn failed(&mut self, now: Duration) -> Option<Duration> {
-        // What was under way when it went out says nothing new.
+        // A request that was under way when the server went out tells nothing new.
         if self.rules.failures == 0 || self.is_out(now) {
             return None;
         }
@@ -127,7 +127,7 @@ impl Passive {
         (self.row.len() >= self.rules.failures as usize).then(|| self.put_out(now))
     }
 
-    /// Takes in a success.
+    /// Notes a success.
     pub fn succeeded(&mut self, now: Duration) {
         if !self.is_out(now) {
             self.row.clear();
@@ -136,17 +136,17 @@ impl Passive {
         }
     }
 
-    /// Forgets all failures: something else says that the server works again.
+    /// Forgets all failures: another source says that the server works again.
     pub fn clear(&mut self) {
         *self = Passive::new(self.rules);
     }
 
-    /// Whether it is out.
+    /// Returns whether the server is out.
     pub fn is_out(&self, now: Duration) -> bool {
         self.out_until.is_some_and(|until| now < until)
     }
 
-    /// When it came back on trial, if it is.
+    /// Returns the time at which the server came back on trial, if it is on trial.
     pub fn on_trial_since(&self, now: Duration) -> Option<Duration> {
         self.out_until.filter(|until| *until <= now)
     }
@@ -159,8 +159,8 @@ impl Passive {
     }
 }
 
-/// The parts of its weight, 1 to [`FULL_SHARE`], that a server gets which came back `since` then, and takes `period` to warm up. It begins with
-/// a tenth: with nothing at all it would never warm up.
+/// Returns the parts of its weight, 1 to [`FULL_SHARE`], that a server gets which came back at `since` and takes
+/// `period` to warm up. It begins with a tenth: with nothing at all it would never warm up.
 pub fn slow_start(since: Duration, now: Duration, period: Duration) -> u32 {
     let age = now.saturating_sub(since);
     if age >= period {
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn failures_in_a_row_within_the_period_take_it_out() {
         let mut server = Passive::new(RULES);
-        // Too far apart.
+        // The failures are too far apart.
         for t in [0, 6, 12, 18] {
             assert_eq!(server.failed(s(t)), None);
         }
@@ -221,7 +221,7 @@ mod tests {
         }
         let mut times = Vec::new();
         for _ in 0..7 {
-            // What was under way does not count.
+            // Failures of requests that were under way do not count.
             assert_eq!(server.failed(now), None);
             server.succeeded(now);
             assert!(server.is_out(now));

@@ -1,5 +1,5 @@
-//! The decisions of Longsplice: no I/O, no clock, no async. Time, randomness and what sockets say are arguments,
-//! so that whatever is decided here can be replayed.
+//! Makes the decisions of Longsplice: no I/O, no clock, no async. Time, randomness and the state of sockets are
+//! arguments, so every decision can be replayed.
 #![forbid(unsafe_code)]
 
 pub mod advisor;
@@ -9,8 +9,10 @@ pub mod drain;
 pub mod family;
 pub mod health;
 pub mod http;
+pub mod idle;
 pub mod limit;
 pub mod machine;
+pub mod patience;
 pub mod plan;
 pub mod policy;
 pub mod ports;

@@ -1,5 +1,5 @@
-//! How fast the payload of a flow may pass: a token bucket for each direction, the same in the relay and in the kernel
-//! half (bpf/rate.h).
+//! Limits the rate of the payload of a flow by a token bucket for each direction, the same in the relay and in the
+//! kernel half (bpf/rate.h).
 
 use std::{fmt, str::FromStr};
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::policy::{parse_bytes, serde_by_string};
 
-/// What has become free is used when it is worth a read: after so many parts of a second.
+/// Parts of a second after which the freed bytes are worth a read.
 const WORTHWHILE_PARTS: u32 = 100;
 
-/// The burst where none is asked for: what passes in so many parts of a second, …
+/// Parts of a second whose bytes are the default burst.
 const BURST_PARTS: u32 = 10;
-/// … but never less than this many bytes: a GRO super-packet.
+/// Smallest default burst, in bytes: a GRO super-packet.
 const LEAST_BURST: u32 = 64 << 10;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// The rate of one direction.
+/// Rate of one direction.
 ///
-/// It is kept with one time, `paid`: when all that has passed is worth its time (the virtual scheduling form of GCRA,
+/// Its state is one time, `paid`: the time at which all passed bytes are paid for (the virtual scheduling form of GCRA,
 /// ITU-T I.371). Times are nanoseconds of one clock that does not go back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
@@ -28,11 +28,11 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The lowest and the highest one, in bytes per second.
+    /// Lowest and highest rate, in bytes per second.
     pub const RANGE: std::ops::RangeInclusive<u64> = 1_000..=u32::MAX as u64;
 
-    /// So many payload bytes per second, in [`Rate::RANGE`]; a tenth of a second's at once, and 64 KiB at least. `None`
-    /// out of range.
+    /// Makes a rate of payload bytes per second, in [`Rate::RANGE`]. The burst is a tenth of a second's bytes, and 64
+    /// KiB at least. `None` out of range.
     pub fn new(per_second: u64) -> Option<Rate> {
         let per_second = Rate::RANGE
             .contains(&per_second)
@@ -41,53 +41,54 @@ impl Rate {
         Some(Rate { per_second, burst })
     }
 
-    /// The same with another burst, 1 to 2^32 − 1 bytes. What begins while so much is not used up passes whole.
+    /// Returns the rate with another burst, 1 to 2^32 − 1 bytes. A piece passes whole if it begins before the burst is
+    /// used up.
     #[must_use]
     pub fn with_burst(self, burst: u32) -> Rate {
         let burst = burst.max(1);
         Rate { burst, ..self }
     }
 
-    /// Payload bytes per second.
+    /// Returns the payload bytes per second.
     pub fn per_second(self) -> u32 {
         self.per_second
     }
 
-    /// How many bytes may pass at once.
+    /// Returns the bytes that may pass at once.
     pub fn burst(self) -> u32 {
         self.burst
     }
 
-    /// How many bytes must be free before it is worth to read any: a hundredth of a second's, 1 byte to the burst.
+    /// Returns the bytes that must be free before a read is worthwhile: a hundredth of a second's, 1 byte to the burst.
     pub fn worthwhile(self) -> u32 {
         (self.per_second / WORTHWHILE_PARTS).clamp(1, self.burst)
     }
 
-    /// How many bytes may pass now.
+    /// Returns the bytes that may pass now.
     pub fn allowance(self, paid: u64, now: u64) -> u64 {
         let owed =
             u128::from(paid.saturating_sub(now)) * u128::from(self.per_second) / u128::from(NANOSECONDS);
         u64::from(self.burst).saturating_sub(u64::try_from(owed).unwrap_or(u64::MAX))
     }
 
-    /// `paid` after so many bytes have passed.
+    /// Returns `paid` after `bytes` have passed.
     pub fn charge(self, paid: u64, now: u64, bytes: u64) -> u64 {
         let time = u128::from(bytes) * u128::from(NANOSECONDS) / u128::from(self.per_second);
         paid.max(now)
             .saturating_add(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
-    /// In how many nanoseconds so many bytes may pass; more than the burst never may at once.
+    /// Returns the nanoseconds after which `bytes` may pass; more than the burst never may at once.
     pub fn wait(self, paid: u64, now: u64, bytes: u32) -> u64 {
         let free = u64::from(self.burst.saturating_sub(bytes)) * NANOSECONDS / u64::from(self.per_second);
         paid.saturating_sub(now).saturating_sub(free)
     }
 }
 
-/// The rates of a flow's two directions.
+/// Rates of a flow's two directions.
 ///
-/// As text: a rate for each direction, `10MB/s`, or for what a side sends, `client=1MB/s,server=10MB/s`; `burst=256KiB` goes
-/// for all that are given.
+/// Reads as text: a rate for each direction, `10MB/s`, or one for each sender, `client=1MB/s,server=10MB/s`;
+/// `burst=256KiB` applies to all of them.
 ///
 /// ```
 /// use longsplice_core::limit::{Rate, RateLimit};
@@ -99,14 +100,14 @@ impl Rate {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RateLimit {
-    /// Of what the client sends; `None`: no limit.
+    /// Rate of the client's bytes; `None`: no limit.
     pub client: Option<Rate>,
-    /// Of what the server sends.
+    /// Rate of the server's bytes; `None`: no limit.
     pub server: Option<Rate>,
 }
 
 impl RateLimit {
-    /// The same for each direction.
+    /// Makes a limit with the same rate for each direction.
     pub fn each(rate: Rate) -> RateLimit {
         RateLimit {
             client: Some(rate),
@@ -114,13 +115,13 @@ impl RateLimit {
         }
     }
 
-    /// Whether it limits nothing.
+    /// Returns whether no direction is limited.
     pub fn is_none(&self) -> bool {
         *self == RateLimit::default()
     }
 }
 
-/// A rate limit that could not be read; says what is accepted.
+/// Error of a rate limit that could not be read; says what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no rate limit: use RATE for each direction, or client=RATE and server=RATE for what they send, and \
@@ -170,7 +171,7 @@ fn parse_rate(s: &str) -> Option<Rate> {
 }
 
 impl fmt::Display for RateLimit {
-    /// Bursts that the text cannot tell, since they differ, are left out.
+    /// Writes the limit. Bursts that differ are left out, because the text cannot express them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = Vec::new();
         match (self.client, self.server) {
@@ -213,7 +214,7 @@ mod tests {
                     passed += piece;
                 }
             }
-            // Ten seconds' worth and the burst; the last piece of all may go over it.
+            // Ten seconds' worth and the burst pass; the last piece of all may exceed them.
             assert!(
                 (10_049_000..=10_050_000 + piece).contains(&passed),
                 "{piece}: {passed}"
@@ -239,7 +240,7 @@ mod tests {
             ),
             (500, 0)
         );
-        // Beyond all that a connection can do.
+        // The rate is beyond any connection's.
         let most = Rate::new(u64::from(u32::MAX)).unwrap().with_burst(u32::MAX);
         assert_eq!(most.allowance(u64::MAX, 0), 0);
         assert_eq!(most.charge(u64::MAX, 0, u64::MAX), u64::MAX);

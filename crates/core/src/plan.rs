@@ -1,54 +1,54 @@
-//! Whether two legs can be matched, and how the segments of the one become those of the other.
+//! Matches two legs, and plans how the segments of one become those of the other.
 //!
-//! What TCP agreed on in the two handshakes cannot be changed any more, and is not bent to make a splice possible: where
-//! a difference is arithmetic (scales) or can be blanked (a one-sided SACK), it is carried over; where it is not, the
-//! relay goes on (papers' section III-B for the first, RFC 7323, RFC 3168 and RFC 9293 section 3.7.1 for the others).
+//! The options that TCP negotiated in the two handshakes are fixed. A difference that is arithmetic (scales) or can be
+//! blanked (a one-sided SACK) is translated; with any other the pair stays relayed (papers' section III-B for the
+//! first, RFC 7323, RFC 3168 and RFC 9293 section 3.7.1 for the others).
 
 use crate::reason::RelayReason;
 
-/// What a leg agreed on in its handshake, as our socket on it knows.
+/// Options that a leg negotiated in its handshake, as our socket on it shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegOptions {
-    /// Timestamps (RFC 7323 section 3).
+    /// True for timestamps (RFC 7323 section 3).
     pub timestamps: bool,
-    /// Selective acknowledgements (RFC 2018).
+    /// True for selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Explicit congestion notification (RFC 3168).
+    /// True for explicit congestion notification (RFC 3168).
     pub ecn: bool,
     /// Scale of the window field that the peer sends; 0 without window scaling.
     pub peer_scale: u8,
     /// Scale of the window field that we send.
     pub our_scale: u8,
-    /// The MSS that we offered to the peer: it sends no longer segments.
+    /// MSS that we offered to the peer: it sends no longer segments.
     pub offered_mss: u32,
-    /// The longest segment that may be sent to the peer, timestamps included.
+    /// Longest segment that may be sent to the peer, timestamps included.
     pub peer_mss: u32,
 }
 
-/// How the segments of one direction, from x to o, are translated, but for what depends on sequence numbers.
+/// Constant translation of the segments of one direction, from x to o, except for the sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectionPlan {
     /// Scale of x's window field.
     pub scale_in: u8,
     /// Scale that o applies.
     pub scale_out: u8,
-    /// SACK options of x must be blanked: o did not permit them.
+    /// True if SACK options of x must be blanked, because o did not permit them.
     pub blank_sack: bool,
 }
 
-/// How both directions are translated.
+/// Translation of both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Both legs use timestamps.
+    /// True if both legs use timestamps.
     pub timestamps: bool,
-    /// From A to B, and from B to A.
+    /// Directions from A to B, and from B to A.
     pub directions: [DirectionPlan; 2],
 }
 
 /// Matches two legs.
 ///
 /// # Errors
-/// The reason why they have to be relayed.
+/// The reason for which they have to be relayed.
 pub fn match_legs(a: &LegOptions, b: &LegOptions) -> Result<Plan, RelayReason> {
     if a.timestamps != b.timestamps {
         return Err(RelayReason::Timestamps);
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(match_legs(&LINUX, &other), Err(reason));
             assert_eq!(match_legs(&other, &LINUX), Err(reason));
         }
-        // Segments that are shorter than they might be fit.
+        // Segments that are shorter than the limit fit.
         let small = LegOptions {
             offered_mss: 536,
             ..LINUX

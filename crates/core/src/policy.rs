@@ -1,33 +1,33 @@
-//! When a pair of connections is spliced, and when a dormant pair is detached.
+//! Defines policies: when a pair of connections is spliced, and when a dormant pair is detached.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// When a listener's connections are spliced.
+/// Policy by which a listener's connections are spliced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SplicePolicy {
     /// The advisor decides from the round-trip times and losses of both legs, and asks again later.
     #[default]
     Auto,
-    /// As soon as both legs are connected.
+    /// The pair is spliced as soon as both legs are connected.
     Now,
     /// Never: the relay carries the connection to its end.
     Never,
-    /// Once this many payload bytes (both directions together) have been relayed.
+    /// The pair is spliced once this many payload bytes (both directions together) have been relayed.
     AfterBytes(u64),
-    /// Once the pair is this old.
+    /// The pair is spliced once it is this old.
     AfterTime(Duration),
 }
 
-/// When the parked sockets of a dormant pair are closed in silence.
+/// Policy by which the parked sockets of a dormant pair are closed in silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DetachPolicy {
-    /// As soon as the pair is spliced.
+    /// The sockets are closed as soon as the pair is spliced.
     Now,
     /// Never, unless memory or descriptors run short.
     Never,
-    /// Once the pair has been dormant for this long.
+    /// The sockets are closed once the pair has been dormant for this long.
     AfterTime(Duration),
 }
 
@@ -37,7 +37,7 @@ impl Default for DetachPolicy {
     }
 }
 
-/// A policy that could not be read; says what is accepted.
+/// Error of a policy that could not be read; says what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not a policy: use {accepted}")]
 pub struct ParsePolicyError {

@@ -1,6 +1,6 @@
-//! The source ports of the legs to the targets.
+//! Chooses the source ports of the legs to the targets.
 //!
-//! Once a spliced flow's sockets are gone the kernel takes its port for free, and would give it to another connection,
+//! Once a spliced flow's sockets are gone the kernel considers its port free, and would give it to another connection,
 //! whose SYN would reset the live one. So the legs' ports are chosen here, from a range that the kernel does not hand
 //! out by itself: `ip_local_port_range` does not reach it, or `ip_local_reserved_ports` keeps it free.
 
@@ -10,27 +10,27 @@ use std::ops::RangeInclusive;
 
 pub use reserved::{ParsePortsError, ReservedPorts};
 
-/// The first port that needs no privilege to bind.
+/// Lowest port that needs no privilege to bind.
 const UNPRIVILEGED: u16 = 1024;
-/// Below this, ports are often those of services, configured by hand.
+/// Upper bound of the ports that often belong to services, configured by hand.
 const SERVICES_BELOW: u16 = 15_000;
-/// A block with fewer ports is not worth having.
+/// Smallest useful size of a block.
 const ENOUGH: usize = 1024;
 
-/// A range of source ports, and whether the kernel hands out of it, too.
+/// Range of source ports. The kernel may use it, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceRange {
-    /// The ports.
+    /// Ports of the range.
     pub ports: RangeInclusive<u16>,
-    /// Whether the kernel gives ports of this range to other sockets: they must be reserved first
+    /// True if the kernel gives ports of this range to other sockets: they must be reserved first
     /// (`ip_local_reserved_ports`).
     pub overlaps: bool,
 }
 
 /// Chooses source ports, given the kernel's own range (`ip_local_port_range`).
 ///
-/// The largest block from 15,000 up that the kernel does not use, if it has 1,024 ports; else the largest from 1,024 up,
-/// if it has as many; else the upper quarter of the kernel's range, with `overlaps` set.
+/// Returns the largest block from 15,000 up that the kernel does not use, if it has 1,024 ports; else the largest from
+/// 1,024 up, if it has as many; else the upper quarter of the kernel's range, with `overlaps` set.
 #[must_use]
 pub fn default_range(ephemeral: &RangeInclusive<u16>) -> SourceRange {
     let beside = [SERVICES_BELOW, UNPRIVILEGED].into_iter().find_map(|lowest| {
@@ -51,7 +51,7 @@ pub fn default_range(ephemeral: &RangeInclusive<u16>) -> SourceRange {
             overlaps: false,
         },
         None => {
-            // At least 15,000 ports: both blocks beside the range are small.
+            // The range has at least 15,000 ports: both blocks beside it are small.
             let quarter = (ephemeral.end() - ephemeral.start()) / 4;
             SourceRange {
                 ports: ephemeral.end() - quarter..=*ephemeral.end(),
@@ -61,15 +61,15 @@ pub fn default_range(ephemeral: &RangeInclusive<u16>) -> SourceRange {
     }
 }
 
-/// The ports of a range, each once, in an order that differs for each seed.
+/// Iterates over the ports of a range, each once, in an order that differs for each seed.
 ///
-/// A walk with a stride that has no common divisor with the size of the range, from a random start: constant memory,
-/// and each port comes up once. The seed should be unpredictable for others (RFC 6056 section 3.1) and different for
-/// each target, so that two connections to different targets seldom try the same ports.
+/// The iteration walks with a stride that has no common divisor with the size of the range, from a random start: it
+/// takes constant memory, and each port comes up once. The seed should be unpredictable for others (RFC 6056 section
+/// 3.1) and different for each target, so that two connections to different targets seldom try the same ports.
 #[derive(Debug, Clone)]
 pub struct Candidates {
     first: u16,
-    /// How many ports the range has, at most 65,536.
+    /// Number of ports of the range, at most 65,536.
     size: u32,
     position: u32,
     stride: u32,
@@ -77,7 +77,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// The order of `range` for this seed. An empty range has no candidates.
+    /// Makes the order of `range` for this seed. An empty range has no candidates.
     #[must_use]
     pub fn new(range: &RangeInclusive<u16>, seed: u64) -> Self {
         let size = if range.is_empty() {
@@ -121,7 +121,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Spreads a seed of few bits over 64 (the finaliser of SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+/// Spreads a seed of few bits over 64 (the finalizer of SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
 fn scramble(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

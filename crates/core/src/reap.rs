@@ -1,84 +1,85 @@
-//! When the record of a spliced flow is removed.
+//! Decides when the record of a spliced flow is removed.
 //!
-//! eBPF notes FINs, their acknowledgements and valid resets in the record; whoever walks the records asks here what to
-//! do with each. A record outlives its close, because the ends may still retransmit: without it, a late FIN would meet
-//! a host that knows nothing of the connection and answers with a reset.
+//! eBPF notes FINs, their acknowledgements and valid resets in the record; a task that walks the records asks here what
+//! to do with each. A record outlives its close, because the ends may still retransmit: without it, a late FIN would
+//! meet a host that knows nothing of the connection and answers with a reset.
 
 use std::time::Duration;
 
-/// A reset flow lingers no longer than this: nobody retransmits into it, but a segment that crossed the reset may come.
+/// Limit of the time for which a reset flow lingers: no end retransmits into it, but a segment that crossed the reset
+/// may come.
 pub const RESET_LINGER: Duration = Duration::from_secs(5);
 
-/// How one direction of a flow ended, or did not.
+/// End of one direction of a flow, as far as it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DirectionEnd {
-    /// The sender has sent its FIN.
+    /// True if the sender has sent its FIN.
     pub fin_seen: bool,
-    /// The receiver has acknowledged that FIN.
+    /// True if the receiver has acknowledged that FIN.
     pub fin_acknowledged: bool,
-    /// The sender has sent a reset that its receiver would accept (RFC 5961 section 3).
+    /// True if the sender has sent a reset that its receiver would accept (RFC 5961 section 3).
     pub reset_seen: bool,
 }
 
-/// How a flow ended, or did not.
+/// End of a flow, as far as it has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowEnd {
     /// Both directions, in any order.
     pub directions: [DirectionEnd; 2],
-    /// How long ago the last segment passed, in either direction.
+    /// Time since the last segment passed, in either direction.
     pub idle: Duration,
 }
 
 impl FlowEnd {
-    /// Whether both ends have closed in order, and know of each other's end.
+    /// Returns whether both ends have closed in order, and have acknowledged each other's FIN.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.directions.iter().all(|d| d.fin_seen && d.fin_acknowledged)
     }
 
-    /// Whether an end has reset the connection.
+    /// Returns whether an end has reset the connection.
     #[must_use]
     pub fn is_reset(&self) -> bool {
         self.directions.iter().any(|d| d.reset_seen)
     }
 
-    /// Whether either is so: nothing more is to come but repetitions.
+    /// Returns whether the flow is closed or reset: only retransmissions can still come.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_reset() || self.is_closed()
     }
 }
 
-/// How long records are kept.
+/// Times for which records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a closed flow lingers: two maximum segment lifetimes (RFC 9293 section 3.6.1).
+    /// Time for which a closed flow lingers: two maximum segment lifetimes (RFC 9293 section 3.6.1).
     pub linger: Duration,
-    /// How long an open flow may be idle.
+    /// Time for which an open flow may be idle.
     pub idle_timeout: Duration,
 }
 
-/// What is to be done with a record.
+/// Verdict on a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It stays.
+    /// The record stays.
     Keep,
-    /// It is removed, for this reason.
+    /// The record is removed, for this reason.
     Reap(Reaped),
 }
 
-/// Why a record is removed.
+/// Reason for which a record is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaped {
-    /// Both ends closed in order, and it has lingered.
+    /// Both ends closed in order, and the flow has lingered.
     Closed,
-    /// One end reset the connection, and it has lingered for a moment.
+    /// One end reset the connection, and the flow has lingered for a moment.
     Reset,
     /// Nothing passed for longer than the idle timeout; the ends were not told.
     Idle,
 }
 
-/// What is to be done with the record of a flow.
+/// Decides about the record of a flow.
 #[must_use]
 pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
     if end.is_reset() && end.idle >= limits.linger.min(RESET_LINGER) {

@@ -1,4 +1,4 @@
-//! Why a pair of connections is relayed rather than spliced. Each reason is counted and shown.
+//! Names the reasons for which a pair of connections is relayed rather than spliced. Each reason is counted and shown.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal),+ $(,)?) => {
-        /// Why a pair is relayed. The name (`as_str`) is stable: it stands in `status --json` and in logs.
+        /// Reason why a pair is relayed. The name (`as_str`) is stable: it stands in `status --json` and in logs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum RelayReason { $($(#[doc = $doc])+ $variant,)+ }
 
         impl RelayReason {
-            /// Every reason there is, in the order of declaration.
+            /// All reasons, in the order of declaration.
             pub const ALL: &'static [RelayReason] = &[$(RelayReason::$variant,)+];
 
-            /// The stable name, in snake case.
+            /// Returns the stable name, in snake case.
             pub fn as_str(self) -> &'static str {
                 match self { $(RelayReason::$variant => $name,)+ }
             }
 
-            /// One sentence for people.
+            /// Returns one sentence for people.
             pub fn explain(self) -> &'static str {
                 match self { $(RelayReason::$variant => concat!($($doc),+).trim_ascii(),)+ }
             }
@@ -37,6 +37,8 @@ reasons! {
     NoPrivilege = "no_privilege",
     /// This kernel or machine cannot load or attach the programs.
     Unsupported = "unsupported",
+    /// The pins are gone or their place is not this daemon's to use: a spliced flow would end with the daemon.
+    Pins = "pins",
     /// One leg negotiated timestamps (RFC 7323) and the other did not.
     Timestamps = "timestamps",
     /// One leg negotiated ECN (RFC 3168) and the other did not.
@@ -61,6 +63,10 @@ reasons! {
     TableFull = "table_full",
     /// The windows of the two legs could not be coupled in time.
     CouplingTimeout = "coupling_timeout",
+    /// An end keeps its window closed while bytes wait for it: it reads slowly, or not at all.
+    SlowReader = "slow_reader",
+    /// Too many other pairs couple their windows: a sixteenth of `max_dormant` may at once, 64 at least.
+    Busy = "busy",
     /// The advisor: a sender's congestion window, sized for its own leg, would be too small for the whole path.
     AdvisedThroughput = "advised_throughput",
     /// The advisor: a leg loses segments, and local recovery is worth more than a splice.

@@ -1,11 +1,11 @@
-//! Sequence numbers of TCP, and the translation between the sequence spaces of two connections.
+//! Computes with sequence numbers of TCP, and translates between the sequence spaces of two connections.
 
 use std::{
     fmt,
     ops::{Add, Neg, Sub},
 };
 
-/// A sequence number: a point on a circle of 2^32 (RFC 9293 section 3.4).
+/// Sequence number: a point on a circle of 2^32 (RFC 9293 section 3.4).
 ///
 /// Comparisons hold for two points less than 2^31 apart, which windows of at most 2^30 bytes ensure (RFC 7323 section
 /// 2.3). On a circle "before" is not transitive, so this type has no `Ord`: each comparison says what it means.
@@ -14,58 +14,58 @@ use std::{
 pub struct Seq(u32);
 
 impl Seq {
-    /// The sequence number as it stands in a header, in host byte order.
+    /// Makes the sequence number that stands in a header, in host byte order.
     pub const fn new(raw: u32) -> Self {
         Seq(raw)
     }
 
-    /// The number for a header, in host byte order.
+    /// Returns the number for a header, in host byte order.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// Whether this point comes before the other. Points exactly 2^31 apart are each before the other.
+    /// Returns whether this point comes before the other. Points exactly 2^31 apart are each before the other.
     #[must_use]
     pub const fn before(self, other: Seq) -> bool {
         self.signed_distance(other) < 0
     }
 
-    /// Whether this point comes after the other.
+    /// Returns whether this point comes after the other.
     #[must_use]
     pub const fn after(self, other: Seq) -> bool {
         other.before(self)
     }
 
-    /// Whether this point comes before the other or is the same.
+    /// Returns whether this point comes before the other or is the same.
     #[must_use]
     pub const fn at_or_before(self, other: Seq) -> bool {
         !self.after(other)
     }
 
-    /// Whether this point comes after the other or is the same.
+    /// Returns whether this point comes after the other or is the same.
     #[must_use]
     pub const fn at_or_after(self, other: Seq) -> bool {
         !self.before(other)
     }
 
-    /// The later of two points.
+    /// Returns the later of two points.
     pub const fn max(self, other: Seq) -> Seq {
         if self.before(other) { other } else { self }
     }
 
-    /// The earlier of two points.
+    /// Returns the earlier of two points.
     pub const fn min(self, other: Seq) -> Seq {
         if other.before(self) { other } else { self }
     }
 
-    /// Whether this is one of the `len` numbers from `start` on: the half-open window of RFC 9293 section 3.4.
+    /// Returns whether this is one of the `len` numbers from `start` on: the half-open window of RFC 9293 section 3.4.
     #[must_use]
     pub const fn in_window(self, start: Seq, len: u32) -> bool {
         self.0.wrapping_sub(start.0) < len
     }
 
-    /// How many numbers lie from `earlier` up to this point; 0 if `earlier` is not earlier.
+    /// Returns how many numbers lie from `earlier` up to this point; 0 if `earlier` is not earlier.
     #[must_use]
     pub const fn bytes_since(self, earlier: Seq) -> u32 {
         if self.before(earlier) {
@@ -102,7 +102,7 @@ impl Sub<u32> for Seq {
     }
 }
 
-/// The signed distance: positive if `self` comes after `other`.
+/// Returns the signed distance: positive if `self` comes after `other`.
 impl Sub<Seq> for Seq {
     type Output = i32;
 
@@ -111,8 +111,8 @@ impl Sub<Seq> for Seq {
     }
 }
 
-/// The translation from one sequence space to another: a constant for each direction of a pair, known since both
-/// handshakes, as long as nothing is inserted into the stream or removed from it.
+/// Translation from one sequence space to another: a constant for each direction of a pair, known since both
+/// handshakes, as long as no bytes are inserted into the stream or removed from it.
 ///
 /// `seq + offset` translates, `seq - offset` translates back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -120,40 +120,40 @@ impl Sub<Seq> for Seq {
 pub struct Offset(u32);
 
 impl Offset {
-    /// The translation under which `from` becomes `to`: for the direction from A to B, the initial receive sequence
-    /// of A's socket and the initial send sequence of B's.
+    /// Returns the translation under which `from` becomes `to`: for the direction from A to B, the initial receive
+    /// sequence of A's socket and the initial send sequence of B's.
     pub const fn between(from: Seq, to: Seq) -> Self {
         Offset(to.0.wrapping_sub(from.0))
     }
 
-    /// From the number that is added, modulo 2^32.
+    /// Makes a translation from the number that is added, modulo 2^32.
     pub const fn new(raw: u32) -> Self {
         Offset(raw)
     }
 
-    /// The number that is added, modulo 2^32.
+    /// Returns the number that is added, modulo 2^32.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// This translation, then another.
+    /// Returns this translation followed by another.
     pub const fn then(self, next: Offset) -> Self {
         Offset(self.0.wrapping_add(next.0))
     }
 
-    /// The translation of what follows after `bytes` were inserted into the stream.
+    /// Returns the translation of the bytes after `bytes` were inserted into the stream.
     pub const fn inserted(self, bytes: u32) -> Self {
         Offset(self.0.wrapping_add(bytes))
     }
 
-    /// The translation of what follows after `bytes` were removed from the stream.
+    /// Returns the translation of the bytes after `bytes` were removed from the stream.
     pub const fn removed(self, bytes: u32) -> Self {
         Offset(self.0.wrapping_sub(bytes))
     }
 }
 
-/// The inverse: the translation back.
+/// Returns the inverse: the translation back.
 impl Neg for Offset {
     type Output = Offset;
 
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    /// Any point, and more often one beside the wrap.
+    /// Yields any point, and more often one beside the wrap.
     fn seq() -> impl Strategy<Value = Seq> {
         prop_oneof![any::<u32>(), 0..100u32, (u32::MAX - 100)..=u32::MAX].prop_map(Seq::new)
     }

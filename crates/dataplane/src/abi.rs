@@ -1,4 +1,4 @@
-//! The types shared with the kernel half, out of its BTF (bpf/abi.h), and their safe faces.
+//! Wraps the types shared with the kernel half, generated from its BTF (bpf/abi.h), in safe types.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -9,10 +9,10 @@ pub(crate) use types::{
     ls_tuple, ls_wake,
 };
 
-/// The layout's version: pinned maps carry it.
-pub const ABI_VERSION: u32 = 6;
+/// Version of the layout: pinned maps carry it.
+pub const ABI_VERSION: u32 = 7;
 
-/// A side of a flow.
+/// Names a side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// Leg A, the initiator's.
@@ -22,10 +22,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in the order of the arrays that are indexed by side.
+    /// Both sides, in the order of the arrays that are indexed by side.
     pub const BOTH: [Side; 2] = [Side::Client, Side::Server];
 
-    /// The other one.
+    /// Returns the other side.
     pub fn other(self) -> Side {
         match self {
             Side::Client => Side::Server,
@@ -33,26 +33,26 @@ impl Side {
         }
     }
 
-    /// Its place in an array.
+    /// Returns its index in such an array.
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Plain old data that the kernel half reads and writes as bytes.
+/// Marks plain old data that the kernel half reads and writes as bytes.
 ///
 /// # Safety
 /// The type must be `repr(C)`, without padding, and valid for every bit pattern.
 pub(crate) unsafe trait Pod: Copy + Default {
-    /// Its bytes.
+    /// Returns the value's bytes.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the trait promises that every byte of the value is initialised.
+        // SAFETY: the trait promises that every byte of the value is initialized.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
-    /// From the bytes of one; `None` where there are too few.
+    /// Reads a value from its bytes; `None` if there are too few.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // SAFETY: there are enough bytes, an unaligned read is asked for, and every bit pattern is a value.
+        // SAFETY: there are enough bytes, the read is unaligned, and every bit pattern is a value.
         (bytes.len() >= size_of::<Self>()).then(|| unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
     }
 }
@@ -67,30 +67,31 @@ pub(crate) use pod;
 pod!(
     ls_event, ls_flow, ls_link, ls_meta, ls_move, ls_peek, ls_peeks, ls_record, ls_tuple, ls_wake
 );
-/// What each flow takes in the kernel's table, in bytes, whether it is there or not; where their number is no power of two,
-/// up to eight more.
+/// Bytes that each flow takes in the kernel's table, allocated in advance; if the number of flows is no power of two, up
+/// to eight more.
 pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_heads>();
 
-// Another definition of the layouts would have to be changed here too: they are what bpf/abi.h asserts.
+// Assert the sizes that bpf/abi.h asserts: a changed layout must be changed here, too.
 const _: () =
-    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 368 && size_of::<ls_peek>() == 96);
+    assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_peek>() == 96);
 
 pub use longsplice_core::family::Family;
 use longsplice_core::family::mapped;
 
-/// A leg's addresses: how the kernel half finds a direction is by what it sees on ingress, from `peer` to `local`. Both are
-/// of one family, and as they are on the wire; [`Leg::new`] makes them so.
+/// Holds a leg's addresses. The kernel half finds a direction by the addresses on ingress, from `peer` to `local`. Both
+/// are of one family, and in their form on the wire; [`Leg::new`] ensures that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Leg {
-    /// The far end.
+    /// Address of the far end.
     pub peer: SocketAddr,
-    /// Our end.
+    /// Address of our end.
     pub local: SocketAddr,
 }
 
 impl Leg {
-    /// A leg from what a socket says of its ends: an IPv4 address that is mapped to IPv6 (a socket of AF_INET6 that was
-    /// reached over IPv4) becomes one of IPv4, and what is not on the wire, flow information and scope, zero.
+    /// Returns a leg for the addresses that a socket reports. An IPv4 address that is mapped to IPv6 (a socket of
+    /// AF_INET6 that was reached over IPv4) becomes one of IPv4. Fields that are not on the wire, flow information and
+    /// scope, become zero.
     pub fn new(peer: SocketAddr, local: SocketAddr) -> Leg {
         let on_the_wire = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         Leg {
@@ -99,7 +100,7 @@ impl Leg {
         }
     }
 
-    /// The version of IP that its segments have.
+    /// Returns the version of IP of its segments.
     pub fn family(self) -> Family {
         Family::of(self.peer.ip())
     }
@@ -121,24 +122,24 @@ impl Leg {
     }
 }
 
-/// What a socket's sequence numbers are greater by than those on the wire, after it was spliced and woken; zero for any
-/// other.
+/// Offsets of a socket's sequence numbers from those on the wire, after it was spliced and woken; zero for any other
+/// socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// In the peer's stream.
+    /// Offset in the peer's stream.
     pub seq: u32,
-    /// In the stream toward the peer.
+    /// Offset in the stream toward the peer.
     pub ack: u32,
 }
 
 impl Mapping {
-    /// Whether the socket counts as the wire does.
+    /// Returns true if the socket's numbers are those on the wire.
     pub fn is_none(self) -> bool {
         self == Mapping::default()
     }
 }
 
-/// As the kernel half has it: of IPv6, or mapped to it.
+/// Returns an address in the kernel half's form: of IPv6, or mapped to it.
 pub(crate) fn address(ip: IpAddr) -> [u32; 4] {
     let mut words = [0; 4];
     for (word, bytes) in words.iter_mut().zip(mapped(ip).octets().chunks_exact(4)) {
@@ -147,7 +148,7 @@ pub(crate) fn address(ip: IpAddr) -> [u32; 4] {
     words
 }
 
-/// From network byte order.
+/// Returns an address and a port that are in network byte order.
 pub(crate) fn socket_addr(words: [u32; 4], port: u16) -> SocketAddr {
     let mut octets = [0; 16];
     for (bytes, word) in octets.chunks_exact_mut(4).zip(words) {

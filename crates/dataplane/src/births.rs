@@ -1,23 +1,24 @@
-//! When flows were made, by their serial numbers: a record has no room for it.
+//! Remembers when flows were made, by their serial numbers: a record has no room for it.
 
 use std::collections::VecDeque;
 
-/// How many moments are kept; when they are too many, older ones are thinned out more than younger ones.
+/// Maximum number of moments to keep; beyond it, older ones are thinned out more than younger ones.
 const MOMENTS: usize = 4096;
 
-/// An age may be wrong by four of so many parts of it. Some 2,600 moments are enough for a month then, in ticks of a second.
+/// Denominator of the exactness: an age may be wrong by four of so many parts of it. Some 2,600 moments are enough for a
+/// month then, in ticks of a second.
 const EXACTNESS: u32 = 256;
 
-/// Moments at which serial numbers were given out, in the order of both.
+/// Holds moments at which serial numbers were given out, in the order of both.
 #[derive(Debug, Clone)]
 pub(crate) struct Births {
-    /// Before the first number that this process gives out: its flows' ages begin here.
+    /// Time before the first number of this process: its flows' ages begin here.
     start: u32,
     moments: VecDeque<(u32, u32)>,
 }
 
 impl Births {
-    /// `now` is in ticks ([`crate::time`]).
+    /// Begins at `now`, in ticks ([`crate::time`]).
     pub(crate) fn new(now: u32) -> Births {
         Births {
             start: now,
@@ -41,7 +42,8 @@ impl Births {
         self.moments.push_back((serial, now));
     }
 
-    /// When it was given out, in ticks; not before it was, and where others are forgotten, hardly later.
+    /// Returns the time at which it was given out, in ticks; never too early, and hardly too late if moments were thinned
+    /// out.
     pub(crate) fn of(&self, serial: u32) -> u32 {
         let is_later = |&(first, _): &(u32, u32)| serial.wrapping_sub(first) as i32 >= 0;
         let after = self.moments.partition_point(is_later);

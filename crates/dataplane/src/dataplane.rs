@@ -1,6 +1,7 @@
-//! The kernel half as this process holds it.
+//! Holds the kernel half in this process.
 
 mod moves;
+mod numbers;
 mod registration;
 
 use std::{
@@ -11,25 +12,29 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{MapCore, MapHandle};
 
 pub use registration::Alone;
 
 use crate::{
-    abi::{Leg, Pod, Side},
+    abi::{Leg, Side},
     attach::Programs,
     births::Births,
     error::Error,
     events::Events,
     flows::Direction,
     forwarding,
+    grace::Grace,
     leg::LegState,
-    load::{META_KEY, init_meta, load, read_meta, refuse_foreign},
+    load::{init_meta, load, read_meta, refuse_foreign},
+    neighbours::Neighbours,
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
+    serials::Serials,
     slot::Slot,
     slots::SlotTable,
     table::Table,
@@ -37,32 +42,32 @@ use crate::{
     xdp::{Xdp, XdpError, XdpMode},
 };
 
-/// Serial numbers are reserved in the pinned map by the block: a successor begins after the last block.
-const SERIAL_BLOCK: u32 = 4096;
+/// Longest time that a start waits until entries that its predecessor freed last can be used.
+const GRACE_AT_START: Duration = Duration::from_secs(1);
 
-/// How the kernel half is set up.
+/// Configures the kernel half.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Names the pins.
+    /// Name of the pins.
     pub instance: String,
-    /// How many flows there can be. Ignored where pins of a predecessor have a size already.
+    /// Maximum number of flows. Ignored if pins of a predecessor have a size already.
     pub max_flows: u32,
-    /// How many of them can have sockets. Likewise.
+    /// Maximum number of flows that have sockets. Ignored if pins of a predecessor have a size already.
     pub max_slots: u32,
 }
 
-/// Where a program is attached.
+/// Point at which a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// What the peers send.
+    /// Sees packets of the peers.
     Ingress,
-    /// What our own sockets send.
+    /// Sees packets of our own sockets.
     Egress,
-    /// What the peers send, before there is an sk_buff: segments of detached flows (IP/FWD).
+    /// Sees packets of the peers before there is an sk_buff: segments of detached flows (IP/FWD).
     Xdp,
 }
 
-/// The kernel half: programs loaded and attached, maps open. Everything outlives this value, pinned.
+/// Holds the kernel half: programs loaded and attached, maps open. Everything is pinned, and outlives this value.
 #[derive(Debug)]
 pub struct Dataplane {
     pins: Pins,
@@ -74,22 +79,23 @@ pub struct Dataplane {
     inject: OwnedFd,
     events: MapHandle,
     flows: Table,
+    neighbours: Neighbours,
     verdicts: MapHandle,
     meta: MapHandle,
     slots: Arc<SlotTable>,
     max_flows: u32,
-    serial: Mutex<(u32, u32)>,
+    serials: Mutex<Serials>,
     births: Mutex<Births>,
     records: AtomicU32,
     xdp: Xdp,
 }
 
 impl Dataplane {
-    /// Loads the programs, with a predecessor's maps if there are any. Also gives the slots that were in use: their
-    /// flows had sockets of a process that is gone.
+    /// Loads the programs, with a predecessor's maps if there are any. Returns the slots in use, too: their flows had
+    /// sockets of a process that is gone.
     ///
     /// # Errors
-    /// [`Error::Version`] and [`Error::Namespace`] where the pins are not ours to take; nothing is changed then.
+    /// Returns [`Error::Version`] and [`Error::Namespace`] if the pins are not ours to take; nothing is changed then.
     pub fn open(options: &Options) -> Result<(Dataplane, Vec<Slot>), Error> {
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |level, message| {
             tracing::debug!(?level, "{}", message.trim_end());
@@ -97,10 +103,11 @@ impl Dataplane {
         let pins = Pins::prepare(&options.instance)?;
         refuse_foreign(&pins, options)?;
         let loaded = load(&pins, options).inspect_err(|_| pins.remove_if_empty())?;
-        let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries())
+        let grace = Arc::new(Grace::of_kernel()?);
+        let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
         let meta = init_meta(&loaded.meta, options, loaded.hash_keys)?;
-        let orphans = slots.take_over();
+        let orphans = slots.take_over(loaded.adopted);
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
@@ -111,12 +118,18 @@ impl Dataplane {
             inject: loaded.inject,
             events: loaded.events,
             max_flows: meta.max_flows,
-            flows: Table::new([loaded.flows, loaded.heads], loaded.table, loaded.adopted)
-                .map_err(|e| Error::from_io("cannot read the flows", e))?,
+            flows: Table::new(
+                [loaded.flows, loaded.heads],
+                loaded.table,
+                loaded.adopted,
+                grace.clone(),
+            )
+            .map_err(|e| Error::from_io("cannot read the flows", e))?,
+            neighbours: Neighbours::default(),
             verdicts: loaded.verdicts,
             meta: loaded.meta,
             slots,
-            serial: Mutex::new((meta.next_serial, meta.next_serial)),
+            serials: Mutex::new(Serials::new(meta.next_serial)),
             births: Mutex::new(Births::new(time::now())),
             records: AtomicU32::new(0),
             xdp: Xdp::default(),
@@ -128,106 +141,114 @@ impl Dataplane {
             .scan(|_| records += 1)
             .map_err(|e| Error::from_io("cannot read the flows", e))?;
         plane.records.store(records, Ordering::Relaxed);
+        plane.look_for_neighbours();
+        if loaded.adopted && grace.wait(GRACE_AT_START).is_err() {
+            tracing::warn!("what a predecessor freed last cannot be used yet: no grace period has passed");
+        }
         Ok((plane, orphans))
     }
 
-    /// Route look-ups of the kernel half need forwarding on the loopback, and on no other interface.
+    /// Switches forwarding on for the loopback, which route look-ups of the kernel half need; no other interface changes.
     pub fn keep_lo_forwarding(&self) -> Result<(), Error> {
         forwarding::keep()
     }
 
-    /// The counters of what becomes of packets.
+    /// Puts back removed pins, and returns their number. Programs and maps work meanwhile, as this process holds them;
+    /// without pins they would end with it.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be put back now.
+    pub fn mend_pins(&self) -> Result<usize, Error> {
+        self.pins.mend()
+    }
+
+    /// Returns the map of counters for packets' verdicts.
     pub(crate) fn verdict_map(&self) -> &MapHandle {
         &self.verdicts
     }
 
-    /// Where it is pinned.
+    /// Returns the pins of the instance.
     pub(crate) fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// How many flows there can be.
+    /// Returns the maximum number of flows.
     pub fn max_flows(&self) -> u32 {
         self.max_flows
     }
 
-    /// Records that exist now.
+    /// Returns the number of flows that have records now.
     pub fn flow_count(&self) -> u32 {
         self.records.load(Ordering::Relaxed) / 2
     }
 
-    /// Watches an interface; again is no error.
+    /// Attaches the programs to an interface; again is no error.
     pub fn attach(&self, ifindex: u32) -> Result<(), Error> {
         self.programs.attach(&self.pins, ifindex)
     }
 
-    /// Stops to watch it; XDP, too.
+    /// Detaches the programs from an interface, XDP, too.
     pub fn detach(&self, ifindex: u32) {
         self.detach_xdp(ifindex);
         self.programs.detach(&self.pins, ifindex);
     }
 
-    /// Puts the XDP program on an interface that is watched, or in the place of a predecessor's; again is no error. The
-    /// first call loads it.
+    /// Attaches the XDP program to a watched interface, or replaces a predecessor's; again is no error. The first call
+    /// loads it.
     ///
     /// # Errors
-    /// The interface is as it was, and its segments are translated at tc.
+    /// Returns an error if it cannot. The interface is as it was, and its segments are translated at tc.
     pub fn attach_xdp(&self, ifindex: u32, mode: XdpMode) -> Result<(), XdpError> {
         self.xdp.attach(&self.pins, ifindex, mode)
     }
 
-    /// Takes it off, whoever put it there.
+    /// Detaches the XDP program, even a predecessor's.
     pub fn detach_xdp(&self, ifindex: u32) {
         self.xdp.detach(&self.pins, ifindex);
     }
 
-    /// Whether frames that XDP redirects may leave by an interface now, which is looked at anew: a driver may refuse them,
-    /// and nobody would be told. Where they may not, segments that go there are translated at tc.
+    /// Returns true if frames that XDP redirects may leave by an interface now, by a new check: a driver may drop them
+    /// without a report. Otherwise segments to that interface are translated at tc.
     pub fn open_exit(&self, ifindex: u32, mode: XdpMode) -> Result<bool, XdpError> {
         self.xdp.open_exit(&self.pins, ifindex, mode)
     }
 
-    /// Interfaces that a predecessor watched.
+    /// Returns the interfaces that a predecessor watched.
     pub fn linked_interfaces(&self) -> Vec<u32> {
         self.pins.interfaces("ingress")
     }
 
-    /// What the socket of a leg knows of its connection.
+    /// Returns the state of the connection in the socket of a leg.
     pub fn peek(&self, leg: Leg) -> io::Result<Peek> {
         peek::peek(self.peek.as_fd(), leg)
     }
 
-    /// The same of two legs at once.
+    /// Returns the states of two legs' connections at once.
     pub fn peek_both(&self, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
         peek::both(self.peek.as_fd(), legs)
     }
 
-    /// A free slot, or `None`.
+    /// Returns a free slot for a flow that comes back, or `None`.
     pub fn take_slot(&self) -> Option<Slot> {
-        self.slots.take()
+        self.slots.take(0)
     }
 
-    /// A serial number that no flow of this instance has had within 2^32.
-    pub fn next_serial(&self) -> u32 {
-        let mut next = self.serial.lock().unwrap_or_else(PoisonError::into_inner);
-        let (serial, reserved) = *next;
-        *next = (serial.wrapping_add(1), reserved);
-        if serial == reserved {
-            next.1 = reserved.wrapping_add(SERIAL_BLOCK);
-            if let Ok(mut meta) = read_meta(&self.meta) {
-                meta.next_serial = next.1;
-                let _ = self.meta.update(&META_KEY, meta.bytes(), MapFlags::ANY);
-            }
-        }
-        self.births().note(serial, time::now());
-        serial
+    /// Returns a free slot for a relayed flow, or `None`. An eighth of the slots, and at least one if there are two, is
+    /// kept for flows that come back.
+    pub fn take_spare_slot(&self) -> Option<Slot> {
+        self.slots.take(self.slots.reserve())
+    }
+
+    /// Returns true if hardly any slot is free: less than half of those that are kept for flows that come back.
+    pub fn is_short_of_slots(&self) -> bool {
+        self.slots.free() <= self.slots.reserve() / 2
     }
 
     fn births(&self) -> MutexGuard<'_, Births> {
         self.births.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a packet come in on an interface once more.
+    /// Injects a packet at the ingress of an interface.
     pub fn inject(&self, ifindex: u32, packet: &[u8]) -> io::Result<()> {
         let context = Context {
             ifindex,
@@ -239,12 +260,12 @@ impl Dataplane {
         }
     }
 
-    /// The packets that the kernel half has for user space. There is one reader for an instance.
+    /// Returns the reader of packets for user space. There is one reader for an instance.
     pub fn events(&self) -> io::Result<Events> {
         Events::open(&self.events)
     }
 
-    /// Both directions of the flow in a slot, as they are now.
+    /// Returns the present state of both directions of the flow in a slot.
     pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
         let (births, now) = (self.births(), time::now());
         Side::BOTH.map(|side| {
@@ -253,7 +274,7 @@ impl Dataplane {
         })
     }
 
-    /// What the kernel half has noted of a leg.
+    /// Returns the kernel half's state of a leg.
     pub fn leg(&self, slot: &Slot, side: Side) -> LegState {
         LegState::of(&slot.leg(side), &slot.leg(side.other()).rec)
     }
@@ -263,7 +284,7 @@ impl Dataplane {
         self.run_in(hook, packet, Context::default(), repeat)
     }
 
-    /// The same, for a packet that brings something along.
+    /// Runs the program of a hook over a packet with a context.
     pub fn run_in(&self, hook: Hook, packet: &[u8], context: Context, repeat: u32) -> io::Result<Ran> {
         let program = match hook {
             Hook::Ingress => &self.programs.ingress,
@@ -279,18 +300,18 @@ impl Dataplane {
         run::over_packet(program.as_fd(), packet, context, repeat)
     }
 
-    /// The addresses of a flow that a predecessor left in a slot.
+    /// Returns the addresses of a flow that a predecessor left in a slot.
     pub fn legs(&self, slot: &Slot) -> [Leg; 2] {
         slot.legs()
     }
 
-    /// The direction whose segments arrive on this leg, if its flow lives.
+    /// Returns the direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
         let (flow, side) = self.flows.find(leg)?;
         Direction::of_flow(&flow, &self.births(), time::now())[side.index()]
     }
 
-    /// Both directions of the flow that has a leg, at one moment.
+    /// Returns both directions of the flow that has a leg, at one moment.
     pub fn both_directions(&self, leg: Leg) -> [Option<Direction>; 2] {
         let found = self.flows.find(leg);
         found.map_or([None; 2], |(flow, _)| {
@@ -298,20 +319,34 @@ impl Dataplane {
         })
     }
 
-    /// Every direction of every flow, in no order.
+    /// Calls `each` for every direction of every flow, in no order.
     pub fn scan(&self, mut each: impl FnMut(Direction)) -> io::Result<()> {
         self.scan_flows(|directions| directions.into_iter().flatten().for_each(&mut each))
     }
 
-    /// The same, both directions of a flow at one moment.
+    /// Calls `each` for every flow, with both directions at one moment.
     pub fn scan_flows(&self, mut each: impl FnMut([Option<Direction>; 2])) -> io::Result<()> {
         let (births, now) = (self.births().clone(), time::now());
-        self.flows
-            .scan(|flow| each(Direction::of_flow(flow, &births, now)))
+        let look = {
+            let mut serials = self.serials();
+            serials.wants_look().then(|| serials.begin_look())
+        };
+        self.flows.scan(|flow| {
+            let directions = Direction::of_flow(flow, &births, now);
+            if look.is_some() {
+                let mut serials = self.serials();
+                directions.iter().flatten().for_each(|d| serials.note(d.serial));
+            }
+            each(directions);
+        })?;
+        if let Some(to) = look {
+            self.serials().end_look(to);
+        }
+        Ok(())
     }
 
-    /// Both directions of the flow with this serial number, at one moment. A walk over all records up to it, as there is no way
-    /// from a number to its flow.
+    /// Returns both directions of the flow with this serial number, at one moment. Walks over all records up to it: there
+    /// is no index by number.
     pub fn find_flow(&self, serial: u32) -> io::Result<[Option<Direction>; 2]> {
         let found = self.flows.find_serial(serial)?;
         Ok(found.map_or([None; 2], |flow| {
@@ -319,12 +354,12 @@ impl Dataplane {
         }))
     }
 
-    /// What became of the packets of flows, by the name of the verdict, since the programs were first loaded.
+    /// Returns the counts of packets of flows, by the name of the verdict, since the programs were first loaded.
     pub fn verdicts(&self) -> BTreeMap<String, u64> {
         verdicts::read(&self.verdicts)
     }
 
-    /// Takes the programs off every interface and removes the pins: whatever was spliced is reset by its next segment.
+    /// Detaches the programs from every interface and removes the pins: each spliced flow is reset by its next segment.
     pub fn remove(&self) {
         for ifindex in self.linked_interfaces() {
             self.detach(ifindex);

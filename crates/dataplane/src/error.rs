@@ -1,85 +1,85 @@
-//! What can go wrong at the seam.
+//! Errors of the kernel half.
 
 use std::io;
 
-/// Why the kernel half could not be loaded, adopted or attached.
+/// Reason that the kernel half could not be loaded, adopted or attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The process may not.
+    /// The process lacks privileges.
     #[error(
         "splicing needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON (and CAP_SYS_ADMIN to mount the BPF file system): {what}"
     )]
     Privileges {
-        /// The call that was refused.
+        /// Call that was refused.
         what: String,
     },
-    /// The kernel cannot.
+    /// The kernel lacks a feature.
     #[error("this kernel cannot run the programs: {what} ({source})")]
     Unsupported {
-        /// What was asked of it.
+        /// Operation that failed.
         what: String,
-        /// Its answer.
+        /// Answer of the kernel.
         source: io::Error,
     },
-    /// Pins of another version of the daemon.
+    /// The pins are those of another version of the daemon.
     #[error(
         "{path} was left by a daemon with ABI version {found}, this one has {ours}: run that version to adopt its \
          flows, or end them with `rm -r {path}`"
     )]
     Version {
-        /// Where the pins are.
+        /// Directory of the pins.
         path: String,
-        /// Their version.
+        /// Version of the pins.
         found: u32,
-        /// Ours.
+        /// Our version.
         ours: u32,
     },
-    /// Pins of a daemon in another network namespace.
+    /// The pins are those of a daemon in another network namespace.
     #[error(
         "{path} belongs to an instance in another network namespace (inode {found}, this one is {ours}): choose \
          another name with --instance, or end its flows with `rm -r {path}`"
     )]
     Namespace {
-        /// Where the pins are.
+        /// Directory of the pins.
         path: String,
         /// Inode of the namespace that the pins belong to.
         found: u64,
-        /// Inode of ours.
+        /// Inode of our namespace.
         ours: u64,
     },
-    /// The place for the pins is somebody else's: `/sys/fs/bpf` may be everybody's, as `/tmp` is.
+    /// Another user owns the directory for the pins: `/sys/fs/bpf` may be writable for all, like `/tmp`.
     #[error(
         "{path} is not to be trusted with pins: it {why}. See who made it, and remove it with `rm -r {path}`, or choose \
          another name with --instance"
     )]
     Untrusted {
-        /// Where the pins would be.
+        /// Directory of the pins.
         path: String,
-        /// What is wrong with it.
+        /// Reason that it cannot be trusted.
         why: &'static str,
     },
-    /// The verifier was interrupted whenever it was tried.
+    /// The verifier was interrupted at each attempt.
     #[error(
         "{what}: the kernel's verifier was interrupted again and again (EAGAIN), as by a profiler, a debugger or a freezer \
          that does not let go of this process: start it again without that"
     )]
     Interrupted {
-        /// What was loaded.
+        /// Object that was loaded.
         what: String,
     },
     /// A call failed.
     #[error("{what}: {source}")]
     System {
-        /// Which.
+        /// Call that failed.
         what: String,
-        /// How.
+        /// Error of the call.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Sorts an error of libbpf or the system by what its user can do about it.
+    /// Sorts an error of libbpf or the system by the user's remedy.
     pub(crate) fn from_io(what: impl Into<String>, source: io::Error) -> Self {
         let what = what.into();
         match source.raw_os_error() {
@@ -91,8 +91,8 @@ impl Error {
         }
     }
 
-    /// The same for programs that are loaded: EACCES is the verifier's word then, EPERM means a lack of privileges (bpf(2)), and
-    /// EAGAIN that a signal was pending.
+    /// Sorts an error of loading programs: EACCES is a refusal by the verifier then, EPERM means a lack of privileges
+    /// (bpf(2)), and EAGAIN that a signal was pending.
     pub(crate) fn from_load(what: &'static str, e: &libbpf_rs::Error) -> Self {
         let denied = io::Error::from_raw_os_error(libc::EACCES);
         // libbpf-rs has one kind for both, and keeps the number in its text alone.
@@ -108,7 +108,7 @@ impl Error {
         Error::from_bpf(what, e)
     }
 
-    /// See [`Error::from_io`].
+    /// Sorts an error of libbpf-rs like [`Error::from_io`].
     pub(crate) fn from_bpf(what: impl Into<String>, e: &libbpf_rs::Error) -> Self {
         let kind = match e.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),

@@ -1,5 +1,5 @@
-//! Packets that the kernel half hands to user space, through a ring: those that met a trap while there was no socket for
-//! them, and copies of what passes.
+//! Reads packets that the kernel half hands to user space through a ring: those that met a trap while there was no socket
+//! for them, and copies of forwarded ones.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use crate::{
     skel::types::ls_event_kind,
 };
 
-/// Why user space has a packet.
+/// Reason that user space gets a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// It was not forwarded, and must be injected once there is a socket for it.
@@ -23,24 +23,24 @@ pub enum EventKind {
     Copy,
 }
 
-/// A packet of a flow.
+/// Holds a packet of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Why we have it.
+    /// Reason that we have it.
     pub kind: EventKind,
-    /// The flow's serial number.
+    /// Serial number of the flow.
     pub serial: u32,
-    /// Whose packet it is.
+    /// Side whose peer sent it.
     pub side: Side,
-    /// The interface where it came in.
+    /// Interface at which it came in.
     pub ifindex: u32,
     /// Sequence number of its payload.
     pub seq: u32,
-    /// Where its TCP header begins in `packet`: behind IP options or extension headers.
+    /// Offset of its TCP header in `packet`: behind IP options or extension headers.
     pub tcp: usize,
-    /// Where its payload stands in `packet`; shorter than the rest where a frame was padded.
+    /// Range of its payload in `packet`; shorter than the rest if the frame was padded.
     pub payload: std::ops::Range<usize>,
-    /// The packet from its Ethernet header on.
+    /// Packet from its Ethernet header on.
     pub packet: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Event {
     }
 }
 
-/// The reader of the ring. Its descriptor is readable when there is something.
+/// Reads the ring. Its descriptor is readable when there is an event.
 #[derive(Debug)]
 pub struct Events(Ring<Event>);
 
@@ -81,7 +81,7 @@ impl Events {
         Ring::open(map, Event::from_sample).map(Events)
     }
 
-    /// What has come since the last call.
+    /// Returns the events since the last call.
     pub fn take(&mut self) -> io::Result<Vec<Event>> {
         self.0.take()
     }

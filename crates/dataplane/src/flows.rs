@@ -1,4 +1,4 @@
-//! The directions of spliced flows, as their records tell.
+//! Reads the directions of spliced flows from their records.
 
 use std::io;
 
@@ -9,43 +9,43 @@ use crate::{
     time::TICK,
 };
 
-/// One direction as its record tells.
+/// State of one direction, read from its record.
 #[derive(Debug, Clone, Copy)]
 pub struct Direction {
-    /// The leg that its segments arrive on.
+    /// Leg that its segments arrive on.
     pub leg: Leg,
-    /// The leg that they leave on.
+    /// Leg that they leave on.
     pub far: Leg,
-    /// Whose segments they are.
+    /// Side that sends them.
     pub side: Side,
-    /// The flow's serial number, the same in both directions.
+    /// Serial number of the flow, the same in both directions.
     pub serial: u32,
-    /// The slot that has the truth, while the flow has one.
+    /// Slot that has the current state, while the flow has one.
     pub slot: Option<u32>,
-    /// A FIN of this side's peer passed.
+    /// True if a FIN of this side's peer passed.
     pub fin: bool,
-    /// A RST of this side's peer passed, in place.
+    /// True if a valid RST of this side's peer passed.
     pub reset: bool,
     /// End of the highest payload that passed.
     pub end: u32,
-    /// The end of the stream, behind its FIN if that passed, as the far end acknowledges it.
+    /// End of the stream, behind its FIN if that passed, in the far end's acknowledgements.
     pub end_at_far: u32,
     /// Highest acknowledgement of this side's peer.
     pub ack: u32,
     /// Payload bytes translated.
     pub bytes: u64,
-    /// What is added to sequence numbers, modulo 2^32.
+    /// Offset that is added to sequence numbers, modulo 2^32.
     pub seq_off: u32,
-    /// Whether the translation changes nothing but the time to live (papers' section III-F).
+    /// True if the translation changes nothing but the time to live (papers' section III-F).
     pub identity: bool,
-    /// How long the flow has had a record, as far as this process knows: at least so long, where a predecessor made it.
+    /// Time that the flow has had a record. For a predecessor's flow, the time since the adoption.
     pub age: std::time::Duration,
-    /// How long nothing has passed in this direction; a tick (about a second) exact.
+    /// Time since a segment passed in this direction; exact to a tick (about a second).
     pub idle: std::time::Duration,
 }
 
 impl Direction {
-    /// From a side whose peer, and the other one, these legs are to.
+    /// Reads the direction of a side. `leg` is the one to its peer, `far` the other one.
     pub(crate) fn new(side: Side, leg: Leg, far: Leg, r: &ls_record, births: &Births, now: u32) -> Direction {
         let since = |tick: u32| TICK * now.saturating_sub(tick);
         Direction {
@@ -69,7 +69,7 @@ impl Direction {
         }
     }
 
-    /// The directions of an element of the table; none of legs that stand alone.
+    /// Returns the directions of an element of the table; none for legs that stand alone.
     pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> [Option<Direction>; 2] {
         let legs = [0, 1].map(|i| Leg::from_tuple(&flow.from[i].key));
         Side::BOTH.map(|side| {
@@ -81,7 +81,8 @@ impl Direction {
     }
 }
 
-/// Whether what goes out on the leg `far` is what came in on `leg`. An offset of timestamps means nothing where there are none.
+/// Returns true if segments leave on the leg `far` as they came in on `leg`. Without timestamps, their offset has no
+/// meaning.
 pub(crate) fn is_identity(leg: Leg, far: Leg, r: &ls_record) -> bool {
     let addresses = (leg.peer, leg.local) == (far.local, far.peer);
     let clocks = !has(r.traits, ls_trait::LS_TIMESTAMPS.0) || r.tsval_off | r.tsecr_off == 0;
@@ -90,7 +91,7 @@ pub(crate) fn is_identity(leg: Leg, far: Leg, r: &ls_record) -> bool {
     addresses && clocks && windows && sack && r.seq_off | r.ack_off == 0
 }
 
-/// Where the truth about a direction is.
+/// Returns the place of the current state of a direction.
 pub(crate) fn placement(rec: &ls_record) -> ls_placement {
     ls_placement(u32::from(rec.placement) & !ls_placement::LS_ARMED.0)
 }
@@ -103,7 +104,7 @@ fn has(flags: u8, flag: u32) -> bool {
     u32::from(flags) & flag != 0
 }
 
-/// libbpf-rs keeps the cause inside; what callers match on is the kind.
+/// Converts an error for callers that match on its kind: libbpf-rs keeps the cause inside.
 pub(crate) fn to_io(e: libbpf_rs::Error) -> io::Error {
     let kind = match e.kind() {
         libbpf_rs::ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,

@@ -1,5 +1,5 @@
-//! Forwarding on the loopback, in both families: route look-ups of the kernel half need it (docs/decisions/0003). No other
-//! interface changes, and no packet is forwarded because of it.
+//! Switches forwarding on the loopback, in both families: route look-ups of the kernel half need it
+//! (docs/decisions/0003). No other interface changes, and no packet is forwarded because of it.
 
 use std::{fs, io, path::PathBuf};
 
@@ -8,16 +8,16 @@ use crate::error::Error;
 const V4: &str = "/proc/sys/net/ipv4/conf/lo/forwarding";
 const V6: &str = "/proc/sys/net/ipv6/conf/lo/forwarding";
 
-/// The sysctl of each family, and its bit in the map `meta`.
+/// Sysctl of each family, and its bit in the map `meta`.
 const SYSCTLS: [(&str, u32); 2] = [(V4, 1), (V6, 2)];
 
-/// Where the routes of IPv6 are listed.
+/// List of the routes of IPv6.
 const ROUTES: &str = "/proc/thread-self/net/ipv6_route";
 
 /// `RTF_DEFAULT` and `RTF_ADDRCONF` (linux/ipv6_route.h): a router advertised the route.
 const ADVERTISED: u32 = 0x0001_0000 | 0x0004_0000;
 
-/// Where it is on already: a bit for each family.
+/// Returns the families for which it is on already, a bit for each.
 pub(crate) fn found() -> u32 {
     let on = |path| fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
     SYSCTLS
@@ -26,7 +26,7 @@ pub(crate) fn found() -> u32 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// Switches it on where it is not; a machine without IPv6 has nothing to switch on there.
+/// Switches it on if it is off; a machine without IPv6 has no such sysctl.
 pub(crate) fn keep() -> Result<(), Error> {
     for (path, _) in SYSCTLS {
         let fail = |e| {
@@ -46,16 +46,16 @@ pub(crate) fn keep() -> Result<(), Error> {
     Ok(())
 }
 
-/// Switches it off where it was off before.
+/// Switches it off if it was off before.
 pub(crate) fn restore(found: u32) {
     for (path, _) in SYSCTLS.iter().filter(|(_, bit)| found & bit == 0) {
         let _ = fs::write(path, "0");
     }
 }
 
-/// Default routes that routers advertised, for as long as it lives: the kernel removes them all when forwarding is switched
-/// on for any interface (`rt6_purge_dflt_routers`), and the host would be cut off until the next advertisement. It
-/// spares those of an interface whose `accept_ra` is 2; where nothing is forwarded, that means the same as 1.
+/// Keeps default routes that routers advertised, for as long as it lives. The kernel removes them all when forwarding is
+/// switched on for any interface (`rt6_purge_dflt_routers`), and the host would be cut off until the next advertisement.
+/// It spares those of an interface whose `accept_ra` is 2; without forwarding, that means the same as 1.
 #[derive(Debug)]
 struct Spared(Vec<(PathBuf, String)>);
 
@@ -86,12 +86,13 @@ impl Drop for Spared {
     }
 }
 
-/// The devices of advertised default routes.
+/// Returns the devices of advertised default routes.
 fn advertised(routes: &str) -> Vec<&str> {
     routes.lines().filter_map(advertised_on).collect()
 }
 
-/// A line has destination, its length, source, its length, next hop, metric, two counts, flags, device.
+/// Returns a line's device, if it is such a route. A line has destination, its length, source, its length, next hop,
+/// metric, two counts, flags, device.
 fn advertised_on(line: &str) -> Option<&str> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let &[destination, length, .., flags, device] = words.as_slice() else {

@@ -1,4 +1,4 @@
-//! A leg at the start of a splice, and as the kernel half sees it later.
+//! State of a leg at the start of a splice, and its later state in the kernel half.
 
 use longsplice_core::limit::Rate;
 
@@ -9,112 +9,114 @@ use crate::{
     will::Will,
 };
 
-/// The loopback's interface index, in every namespace: where routes to our own addresses lead.
+/// Interface index of the loopback, in every namespace: routes to our own addresses lead there.
 const LOOPBACK: u32 = 1;
 
-/// What is known of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each).
+/// State of one leg when its flow is registered (see `ls_leg` in bpf/abi.h for the meaning of each field).
 #[derive(Debug, Clone, Copy)]
 pub struct LegStart {
-    /// Addresses.
+    /// Addresses of the leg.
     pub leg: Leg,
-    /// Sequence number of the peer + this = of the same byte toward the far end.
+    /// Offset from the peer's sequence numbers to those toward the far end.
     pub seq_off: u32,
-    /// TSval of the peer + this = toward the far end.
+    /// Offset from the peer's TSvals to those toward the far end.
     pub tsval_off: u32,
     /// Scale of the peer's window field.
     pub wscale_in: u8,
     /// Scale that the far end applies.
     pub wscale_out: u8,
-    /// The far end did not permit SACK.
+    /// True if the far end did not permit SACK.
     pub blank_sack: bool,
-    /// The peer has sent its FIN, and it was passed on.
+    /// True if the peer has sent its FIN, and it was passed on.
     pub ended: bool,
-    /// What the socket knows, in the numbers of the wire.
+    /// State of the socket, in the numbers of the wire.
     pub peek: Peek,
-    /// What its own are greater by.
+    /// Offset of the socket's own numbers.
     pub mapping: Mapping,
-    /// The leg stands alone in the kernel half's table.
+    /// True if the leg stands alone in the kernel half's table.
     pub alone: bool,
-    /// The MSS that the peer offered, or less where the socket was told so; bytes.
+    /// MSS that the peer offered, or less if the socket was told so; bytes.
     pub mss: u16,
-    /// The peer permitted SACK (RFC 2018).
+    /// True if the peer permitted SACK (RFC 2018).
     pub sack: bool,
-    /// The leg uses ECN (RFC 3168).
+    /// True if the leg uses ECN (RFC 3168).
     pub ecn: bool,
     /// Highest TSval sent to the far end.
     pub ts_high: u32,
 }
 
-/// What the kernel half has noted of a leg: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of
-/// the stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
+/// State of a leg in the kernel half: sequence numbers of the peer's stream (`rx_end`, `cut`, `tx_edge`) and of the
+/// stream toward it (`rx_ack`, `rx_edge`, `loc_end`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LegState {
-    /// End of what was shown to the local socket.
+    /// End of the data that was shown to the local socket.
     pub cut: u32,
-    /// The peer's highest TSval.
+    /// Highest TSval of the peer.
     pub peer_ts: u32,
-    /// The peer's highest TSecr: of what was sent to it with a TSval up to this, it has heard.
+    /// Highest TSecr of the peer: it has received what was sent to it with a TSval up to this.
     pub peer_echo: u32,
     /// End of the payload that the peer sent: its FIN ([`LegState::fin`]) is not counted.
     pub rx_end: u32,
-    /// What the peer acknowledged.
+    /// Highest acknowledgement of the peer.
     pub rx_ack: u32,
     /// Right edge of the window that the peer offers.
     pub rx_edge: u32,
     /// Right edge of the window that was offered to the peer.
     pub tx_edge: u32,
-    /// End of what the local socket sent.
+    /// End of the data that the local socket sent.
     pub loc_end: u32,
-    /// Right edge of the window that the local socket itself offers to the peer.
+    /// Highest right edge of a window that the local socket itself has offered to the peer.
     pub loc_edge: u32,
+    /// Right edge of the window that it offered last: before `loc_edge` if it lacks memory.
+    pub loc_latest: u32,
     /// Highest acknowledgement sent to the peer.
     pub tx_ack: u32,
     /// Highest TSval sent to the peer.
     pub ts_sent: u32,
-    /// Scale of the window field in what is sent to the peer.
+    /// Scale of the window field in segments to the peer.
     pub scale_out: u8,
     /// Translation of the peer's sequence numbers.
     pub seq_off: u32,
     /// Translation of its acknowledgements.
     pub ack_off: u32,
-    /// What the peer acknowledged to the local socket itself.
+    /// Highest acknowledgement of the peer for the local socket itself.
     pub acked: u32,
     /// Highest acknowledgement of the local socket itself.
     pub loc_ack: u32,
-    /// Where the local socket went on after a wake, if `owed`.
+    /// Number at which the local socket went on after a wake, if `owed`.
     pub base: u32,
-    /// Whether anything below `base` was forwarded.
+    /// True if bytes below `base` were forwarded.
     pub owed: bool,
-    /// Whether a FIN at `base` was forwarded that the local socket has not seen.
+    /// True if a FIN at `base` was forwarded that the local socket has not seen.
     pub owed_fin: bool,
-    /// What the local socket counts otherwise than the wire.
+    /// Offset of the local socket's numbers from those on the wire.
     pub mapping: Mapping,
     /// Scale of the window field that the peer sends.
     pub scale_in: u8,
-    /// The MSS that the peer offered.
+    /// MSS that the peer offered.
     pub mss: u16,
-    /// Whether the peer permitted SACK.
+    /// True if the peer permitted SACK.
     pub sack: bool,
-    /// Whether both legs use timestamps.
+    /// True if both legs use timestamps.
     pub timestamps: bool,
-    /// Whether the leg uses ECN.
+    /// True if the leg uses ECN.
     pub ecn: bool,
-    /// The peer's FIN was seen in place.
+    /// True if a valid FIN of the peer was seen.
     pub fin: bool,
-    /// The peer's RST was seen in place.
+    /// True if a valid RST of the peer was seen.
     pub reset: bool,
-    /// The trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
+    /// Trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
     pub trap: Option<u32>,
-    /// What a later process is to do about it.
+    /// Action of a later process at the trap.
     pub will: Will,
-    /// How fast the peer's payload may pass.
+    /// Rate limit of the peer's payload.
     pub rate: Option<Rate>,
-    /// When what has passed is worth its time, by [`crate::monotonic`].
+    /// Time at which the limit has allowed all that passed, by [`crate::monotonic`].
     pub paid: u64,
 }
 
 impl LegState {
-    /// The end of the peer's stream as far as it passed: behind its FIN, if that did.
+    /// Returns the end of the peer's stream as far as it passed: behind its FIN, if that did.
     #[must_use]
     pub fn end(&self) -> u32 {
         self.rx_end.wrapping_add(u32::from(self.fin))
@@ -133,6 +135,7 @@ impl LegState {
             tx_edge: l.tx_edge,
             loc_end: l.loc_end,
             loc_edge: l.loc_edge,
+            loc_latest: l.loc_edge.wrapping_sub(l.loc_shrunk),
             tx_ack: l.tx_ack,
             ts_sent: back.ts_high,
             scale_out: back.scales >> 4,

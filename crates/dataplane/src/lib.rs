@@ -1,5 +1,5 @@
-//! The seam to the kernel half: load, attach, pin and adopt the eBPF programs of bpf/, and read and write what they
-//! share with user space. All `unsafe` that concerns eBPF is here.
+//! Wraps the kernel half: loads, attaches, pins and adopts the eBPF programs of bpf/, and reads and writes the data that
+//! they share with user space. All `unsafe` that concerns eBPF is here.
 
 mod abi;
 mod attach;
@@ -10,13 +10,16 @@ mod error;
 mod events;
 mod flows;
 mod forwarding;
+mod grace;
 mod leg;
 mod load;
+mod neighbours;
 mod peek;
 mod pins;
 mod ring;
 pub mod rules;
 mod run;
+mod serials;
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -58,6 +61,7 @@ mod table;
 mod time;
 mod undisturbed;
 mod verdicts;
+mod view;
 mod will;
 mod xdp;
 

@@ -1,4 +1,4 @@
-//! Loading the programs with their maps, or taking over a predecessor's maps.
+//! Loads the programs with their maps, or takes over a predecessor's maps.
 
 use std::{
     fs::File,
@@ -24,16 +24,16 @@ use crate::{
     undisturbed::undisturbed,
 };
 
-/// LS_HASH_KEYS of bpf/abi.h.
+/// Equals LS_HASH_KEYS of bpf/abi.h.
 const HASH_KEYS: usize = 10;
 
-/// How many heads a system call brings.
+/// Number of heads that one system call returns.
 const HEADS_BATCH: u32 = 16_384;
 
-/// Of the only element of the map `meta`.
+/// Key of the only element of the map `meta`.
 pub(crate) const META_KEY: [u8; 4] = [0; 4];
 
-/// What was loaded, or taken over from a predecessor.
+/// Holds the programs and maps that were loaded, or taken over from a predecessor.
 pub(crate) struct Loaded {
     pub(crate) programs: Programs,
     pub(crate) peek: OwnedFd,
@@ -44,17 +44,17 @@ pub(crate) struct Loaded {
     pub(crate) events: MapHandle,
     pub(crate) flows: MapHandle,
     pub(crate) heads: MapHandle,
-    /// `link`, `unlink` and `seek`.
+    /// Programs `link`, `unlink` and `seek`.
     pub(crate) table: [OwnedFd; 3],
     pub(crate) hash_keys: [u32; HASH_KEYS],
-    /// The maps are a predecessor's.
+    /// True if the maps are a predecessor's.
     pub(crate) adopted: bool,
     pub(crate) slots: MapHandle,
     pub(crate) verdicts: MapHandle,
     pub(crate) meta: MapHandle,
 }
 
-/// Tells a program how the table is hashed: how many heads there are, and the keys.
+/// Sets a program's constants for the table's hash: the number of heads, and the keys.
 macro_rules! set_hash {
     ($open:expr, $heads:expr, $keys:expr) => {{
         let constants = $open.maps.rodata_data.as_mut();
@@ -62,13 +62,13 @@ macro_rules! set_hash {
             what: "a program has no constants".into(),
             source: std::io::ErrorKind::InvalidData.into(),
         })?;
-        // Each has two chains.
+        // Each head has two chains.
         (constants.table_mask, constants.table_keys) = (2 * $heads - 1, $keys);
     }};
 }
 pub(crate) use set_hash;
 
-/// The maps that maps.h names, with the names of their pins. (Each program's are of types of their own.)
+/// Lists the maps of maps.h, with the names of their pins. (Each skeleton has its own types for them.)
 macro_rules! all_maps {
     ($open:expr) => {{
         let maps = &mut $open.maps;
@@ -84,12 +84,34 @@ macro_rules! all_maps {
 }
 pub(crate) use all_maps;
 
+impl Loaded {
+    /// Holds the maps, so that their pins can be put back.
+    fn hold_maps(&self, pins: &Pins) -> Result<(), Error> {
+        for (name, map) in [
+            ("flows", &self.flows),
+            ("heads", &self.heads),
+            ("slots", &self.slots),
+            ("verdicts", &self.verdicts),
+            ("meta", &self.meta),
+            ("events", &self.events),
+        ] {
+            let map = map.as_fd().try_clone_to_owned();
+            pins.hold(
+                pins.map(name),
+                map.map_err(|e| Error::from_io("cannot hold a map", e))?,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Loads the programs with their maps, a predecessor's if there are any.
 pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
     let adopted = pins.map("flows").exists();
     let (heads, hash_keys) = hashing(pins, options)?;
     let forward = undisturbed(|| load_forward(pins, options, heads, hash_keys))?;
     let [release, attach, wake] = undisturbed(|| load_moves(pins, heads, hash_keys))?;
-    Ok(Loaded {
+    let loaded = Loaded {
         programs: forward.programs,
         peek: undisturbed(load_peek)?,
         release,
@@ -105,10 +127,12 @@ pub(crate) fn load(pins: &Pins, options: &Options) -> Result<Loaded, Error> {
         slots: forward.slots,
         verdicts: forward.verdicts,
         meta: forward.meta,
-    })
+    };
+    loaded.hold_maps(pins)?;
+    Ok(loaded)
 }
 
-/// The forwarding programs, and the maps that all share.
+/// Holds the forwarding programs, and the maps that all programs share.
 struct Forward {
     programs: Programs,
     events: MapHandle,
@@ -181,7 +205,7 @@ fn load_peek() -> Result<OwnedFd, Error> {
     hold(&sockets.progs.peek)
 }
 
-/// `release`, `attach` and `wake`.
+/// Loads `release`, `attach` and `wake`.
 fn load_moves(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = MoveSkelBuilder::default()
@@ -199,8 +223,12 @@ fn load_moves(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[O
     ])
 }
 
-/// `link`, `unlink` and `seek`.
-fn load_table(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[OwnedFd; 3], Error> {
+/// Loads `link`, `unlink` and `seek` for a pinned table with so many heads and these keys.
+pub(crate) fn load_table(
+    pins: &Pins,
+    heads: u32,
+    hash_keys: [u32; HASH_KEYS],
+) -> Result<[OwnedFd; 3], Error> {
     let mut object = MaybeUninit::uninit();
     let mut open = TableSkelBuilder::default()
         .open(&mut object)
@@ -208,7 +236,7 @@ fn load_table(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[O
     set_hash!(open, heads, hash_keys);
     let maps = &mut open.maps;
     share(pins, [("flows", &mut maps.flows), ("heads", &mut maps.heads)])?;
-    // A header that we include names them; the programs do not use them.
+    // A header that we include declares them; the programs do not use them.
     for unused in [
         &mut maps.slots,
         &mut maps.verdicts,
@@ -229,7 +257,7 @@ fn load_table(pins: &Pins, heads: u32, hash_keys: [u32; HASH_KEYS]) -> Result<[O
     ])
 }
 
-/// Has a program use maps that are pinned, by name.
+/// Makes a program use pinned maps, by name.
 pub(crate) fn share<const N: usize>(
     pins: &Pins,
     maps: [(&str, &mut OpenMapMut<'_>); N],
@@ -241,13 +269,14 @@ pub(crate) fn share<const N: usize>(
     Ok(())
 }
 
-/// How many elements the table has: those that were left rest for a moment, as slots do, and legs that have come back may
-/// stand alone in some.
+/// Returns the number of elements of the table. It exceeds the number of flows: freed elements rest for a moment, as
+/// slots do, and legs that have come back may stand alone in some.
 fn elements(options: &Options) -> u32 {
     options.max_flows + options.max_slots
 }
 
-/// How many heads the pinned table has, and the keys of its hash, as far as a process has come with them.
+/// Returns the number of heads of the pinned table, and the keys of its hash; `None` if its process has not made them
+/// yet.
 pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; HASH_KEYS]>), Error> {
     let pinned = |name: &str| {
         let path = pins.map(name);
@@ -263,7 +292,7 @@ pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; H
     Ok((heads, meta.filter(|m| m.version != 0).map(|m| m.hash_keys)))
 }
 
-/// The same for a process that starts: a predecessor's, or new ones.
+/// Returns the number of heads and the keys for a process that starts: a predecessor's, or new ones.
 fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
     let (heads, keys) = pinned_hashing(pins)?;
     let heads = heads.unwrap_or_else(|| options.max_flows.max(options.max_slots).next_power_of_two());
@@ -281,7 +310,7 @@ fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Er
     Ok((heads, keys))
 }
 
-/// A descriptor of a loaded program that outlives its skeleton.
+/// Returns a descriptor of a loaded program that outlives its skeleton.
 pub(crate) fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
     program
         .as_fd()
@@ -289,7 +318,7 @@ pub(crate) fn hold(program: &Program<'_>) -> Result<OwnedFd, Error> {
         .map_err(|e| Error::from_io("cannot hold a program", e))
 }
 
-/// Takes a predecessor's map, or has the new one pinned when it is created.
+/// Takes a predecessor's map, or sets the pin of a new one for its creation.
 fn adopt_or_pin(map: &mut OpenMapMut<'_>, path: &Path) -> libbpf_rs::Result<()> {
     if path.exists() {
         map.reuse_pinned_map(path)?;
@@ -304,7 +333,7 @@ pub(crate) fn read_meta(map: &MapHandle) -> Result<ls_meta, Error> {
     Ok(ls_meta::from_bytes(&value).unwrap_or_default())
 }
 
-/// Nothing is loaded or changed before this has passed.
+/// Checks that the pins are ours to take, before anything is loaded or changed.
 pub(crate) fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error> {
     let path = pins.map("meta");
     if !path.exists() {
@@ -341,7 +370,7 @@ pub(crate) fn refuse_foreign(pins: &Pins, options: &Options) -> Result<(), Error
     Ok(())
 }
 
-/// Whether a predecessor's table has any flow, of whatever layout. Up to ABI version 4 it had no heads.
+/// Returns true if a predecessor's table has a flow, in any layout. Up to ABI version 4 it had no heads.
 fn has_flows(pins: &Pins) -> bool {
     let open = |name| MapHandle::from_pinned_path(pins.map(name));
     let Ok(heads) = open("heads") else {

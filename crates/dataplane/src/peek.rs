@@ -1,4 +1,4 @@
-//! What a socket knows of its connection and no option tells (bpf/sockets.bpf.c).
+//! Reads the state of a socket's connection that no socket option returns (bpf/sockets.bpf.c).
 
 use std::{io, os::fd::BorrowedFd};
 
@@ -12,33 +12,34 @@ use crate::{
 pub struct Peek {
     /// Next sequence number expected from the peer.
     pub rcv_nxt: u32,
-    /// Next one that the process will read.
+    /// Next sequence number that the process will read.
     pub copied_seq: u32,
-    /// Next one to be sent.
+    /// Next sequence number to be sent.
     pub snd_nxt: u32,
-    /// Oldest one unacknowledged.
+    /// Oldest unacknowledged sequence number.
     pub snd_una: u32,
-    /// End of what the process has written.
+    /// End of the data that the process has written.
     pub write_seq: u32,
     /// Right edge of the window offered to the peer.
     pub offered_edge: u32,
     /// Right edge of the window that the peer offers.
     pub peer_edge: u32,
-    /// The peer's timestamp to be echoed (RFC 7323 section 4.3).
+    /// Timestamp of the peer to be echoed (RFC 7323 section 4.3).
     pub ts_recent: u32,
-    /// The MSS that the peer offered (RFC 9293 section 3.7.1), or less where the socket was told so.
+    /// MSS that the peer offered (RFC 9293 section 3.7.1), or less if the socket was told so.
     pub mss_clamp: u32,
-    /// Interface of the route to the peer; 1, the loopback, where the peer is local; 0 where there is none.
+    /// Interface of the route to the peer; 1, the loopback, if the peer is local; 0 if there is no route.
     pub ifindex: u32,
-    /// The socket holds segments beyond a hole.
+    /// True if the socket holds segments beyond a hole.
     pub out_of_order: bool,
-    /// Its bytes are not those on the wire: an upper layer is between (kTLS, MPTCP).
+    /// True if its bytes are not those on the wire: an upper layer is between (kTLS, MPTCP).
     pub layered: bool,
 }
 
 impl Peek {
-    /// Of a connection whose streams have come to these numbers, with all of them read and acknowledged, and with these windows,
-    /// the one offered to the peer first (bytes): for records of flows that are made up. It has no route.
+    /// Returns the state of a connection whose streams have come to these numbers, with all bytes read and acknowledged,
+    /// and with these windows, the one offered to the peer first (bytes): for records of artificial flows. It has no
+    /// route.
     pub fn at_rest(received: u32, sent: u32, [offered, granted]: [u32; 2]) -> Peek {
         Peek {
             rcv_nxt: received,
@@ -56,7 +57,7 @@ impl Peek {
         }
     }
 
-    /// The same in the numbers of the wire, for a socket that counts otherwise.
+    /// Translates the state of a socket that was spliced before to the numbers of the wire.
     #[must_use]
     pub fn on_the_wire(self, map: Mapping) -> Peek {
         Peek {
@@ -77,7 +78,7 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
     Peek::from_answer(&run::question(program, &question(leg))?)
 }
 
-/// Looks at two connections in one system call; errors as [`peek`].
+/// Looks at two connections in one system call; errors are those of [`peek`].
 pub(crate) fn both(program: BorrowedFd<'_>, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
     let answer = run::question(
         program,

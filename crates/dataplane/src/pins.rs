@@ -1,10 +1,21 @@
-//! Where the kernel half is pinned, so that it outlives the daemon.
+//! Pins the kernel half, so that it outlives the daemon.
 
 use std::{
+    collections::BTreeMap,
+    ffi::CString,
     fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, MetadataExt},
+        },
+    },
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use libbpf_rs::libbpf_sys;
 
 use crate::error::Error;
 
@@ -12,18 +23,46 @@ const BPFFS: &str = "/sys/fs/bpf";
 const PREFIX: &str = "longsplice-";
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// The folder of an instance's pins.
+/// Holds the directory of an instance's pins, and the objects that this process has pinned there. Clones share one state.
 #[derive(Debug, Clone)]
 pub(crate) struct Pins {
     root: PathBuf,
+    held: Arc<Mutex<Held>>,
 }
 
+/// Pinned objects, by the path of the pin. They are held because a link whose only pin is removed would detach from its
+/// interface, and the flows there would end.
+type Held = BTreeMap<PathBuf, Pinned>;
+
+/// Holds an object of the kernel half that has a pin.
+#[derive(Debug)]
+struct Pinned {
+    object: OwnedFd,
+    /// Identity of the pin, which tells it from another one of the same name.
+    identity: Option<Identity>,
+}
+
+/// Device and inode of a pin.
+type Identity = (u64, u64);
+
 impl Pins {
-    /// Makes sure that the BPF file system is mounted and the instance's folder is there.
+    /// Mounts the BPF file system and makes the instance's directory, if they are missing.
     pub(crate) fn prepare(instance: &str) -> Result<Pins, Error> {
+        let pins = Pins::at(Path::new(BPFFS).join(format!("{PREFIX}{instance}")));
+        pins.make()?;
+        Ok(pins)
+    }
+
+    fn at(root: PathBuf) -> Pins {
+        Pins {
+            root,
+            held: Arc::default(),
+        }
+    }
+
+    fn make(&self) -> Result<(), Error> {
         mount_bpffs()?;
-        let root = Path::new(BPFFS).join(format!("{PREFIX}{instance}"));
-        for dir in [root.clone(), root.join("links")] {
+        for dir in [self.root.clone(), self.root.join("links")] {
             match fs::DirBuilder::new().mode(0o700).create(&dir) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(Error::from_io(format!("cannot create {}", dir.display()), e));
@@ -31,7 +70,68 @@ impl Pins {
                 _ => trust(&dir)?,
             }
         }
-        Ok(Pins { root })
+        Ok(())
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds an object that has a pin, for as long as the pin must be there.
+    pub(crate) fn hold(&self, pin: PathBuf, object: OwnedFd) {
+        let identity = identify(&pin);
+        self.held().insert(pin, Pinned { object, identity });
+    }
+
+    /// Pins an object, in place of an older pin, and holds it.
+    ///
+    /// # Errors
+    /// Returns those of the system; nothing is pinned there then.
+    pub(crate) fn pin(&self, object: BorrowedFd<'_>, pin: PathBuf) -> io::Result<()> {
+        let object = object.try_clone_to_owned()?;
+        let _ = fs::remove_file(&pin);
+        pin_object(object.as_fd(), &pin)?;
+        self.hold(pin, object);
+        Ok(())
+    }
+
+    /// Removes a pin, and returns its object.
+    pub(crate) fn unpin(&self, pin: &Path) -> Option<OwnedFd> {
+        let held = self.held().remove(pin).map(|pinned| pinned.object);
+        let object = held.or_else(|| open(pin).ok());
+        let _ = fs::remove_file(pin);
+        object
+    }
+
+    /// Puts back the pins that were removed, and returns their number. Asks the file system once for each pin.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be put back, or another object has their names. Held objects work all the same.
+    pub(crate) fn mend(&self) -> Result<usize, Error> {
+        let mut held = self.held();
+        let gone: Vec<_> = (held.iter_mut())
+            .filter(|(pin, pinned)| pinned.identity.is_none() || identify(pin) != pinned.identity)
+            .collect();
+        let count = gone.len();
+        if count > 0 {
+            self.make()?;
+        }
+        for (pin, pinned) in gone {
+            pin_object(pinned.object.as_fd(), pin)
+                .map_err(|e| Error::from_io(format!("cannot pin {}", pin.display()), e))?;
+            pinned.identity = identify(pin);
+        }
+        Ok(count)
+    }
+
+    /// Finds the directories of other instances that can be trusted.
+    pub(crate) fn others(&self) -> Vec<Pins> {
+        let entries = fs::read_dir(BPFFS).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+            .map(|entry| Pins::at(entry.path()))
+            .filter(|other| other.root != self.root && trust(&other.root).is_ok())
+            .collect()
     }
 
     pub(crate) fn instance(&self) -> &str {
@@ -52,7 +152,7 @@ impl Pins {
         self.root.join("links").join(format!("{ifindex}-{hook}"))
     }
 
-    /// Interfaces that there are pins for, of the hook of this name.
+    /// Returns the interfaces that have pins for the hook of this name.
     pub(crate) fn interfaces(&self, hook: &str) -> Vec<u32> {
         let Ok(entries) = fs::read_dir(self.root.join("links")) else {
             return Vec::new();
@@ -70,7 +170,7 @@ impl Pins {
         found
     }
 
-    /// Removes the folder if there is nothing in it: one that an unprivileged daemon left would be refused by the next one.
+    /// Removes the directory if it is empty: the next daemon would refuse one that an unprivileged daemon left.
     pub(crate) fn remove_if_empty(&self) {
         let _ = fs::remove_dir(self.root.join("links"));
         let _ = fs::remove_dir(&self.root);
@@ -78,6 +178,7 @@ impl Pins {
 
     /// Removes everything: links first, so that no packet meets a program whose maps are gone.
     pub(crate) fn remove_all(&self) {
+        self.held().clear();
         for dir in [self.root.join("links"), self.root.clone()] {
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 let _ = fs::remove_file(entry.path());
@@ -87,11 +188,43 @@ impl Pins {
     }
 }
 
-/// Refuses a folder that a stranger could have made, or could change: pins that vanish are flows that end with the daemon.
+fn identify(pin: &Path) -> Option<Identity> {
+    let meta = fs::symlink_metadata(pin).ok()?;
+    Some((meta.dev(), meta.ino()))
+}
+
+/// Pins an object, so that it outlives this process.
+fn pin_object(object: BorrowedFd<'_>, pin: &Path) -> io::Result<()> {
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    // SAFETY: a valid descriptor and a string that ends in NUL.
+    match unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+/// Opens a pinned object.
+pub(crate) fn open(pin: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    // SAFETY: a string that ends in NUL.
+    owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Takes the result of libbpf: a new descriptor, or a negative error.
+pub(crate) fn owned(fd: i32) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the kernel returned this descriptor to us, and it has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Refuses a directory that another user could have made, or could change: if pins vanish, their flows end with the
+/// daemon.
 fn trust(dir: &Path) -> Result<(), Error> {
     let meta = fs::symlink_metadata(dir)
         .map_err(|e| Error::from_io(format!("cannot look at {}", dir.display()), e))?;
-    // SAFETY: it takes nothing, and cannot fail.
+    // SAFETY: the call takes no argument, and cannot fail.
     let ours = unsafe { libc::geteuid() };
     let why = if !meta.is_dir() {
         "is not a directory"
@@ -108,7 +241,7 @@ fn trust(dir: &Path) -> Result<(), Error> {
     })
 }
 
-/// The inode of this thread's network namespace.
+/// Returns the inode of this thread's network namespace.
 pub(crate) fn network_namespace() -> Result<u64, Error> {
     fs::metadata("/proc/thread-self/ns/net")
         .map(|m| m.ino())

@@ -1,4 +1,4 @@
-//! The reader of a ring in which the kernel half leaves samples for user space.
+//! Reads a ring in which the kernel half leaves samples for user space.
 
 use std::{
     fmt, io,
@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::flows::to_io;
 
-/// Its descriptor is readable when there is something.
+/// Reads a ring. Its descriptor is readable when there is a sample.
 pub(crate) struct Ring<T> {
     ring: RingBuffer<'static>,
     read: Arc<Mutex<Vec<T>>>,
@@ -25,7 +25,7 @@ impl<T> fmt::Debug for Ring<T> {
 }
 
 impl<T: Send + 'static> Ring<T> {
-    /// `parse` makes of a sample what it says; a sample of which it makes nothing is skipped.
+    /// Opens a ring. `parse` turns a sample into a value; a sample for which it returns `None` is skipped.
     pub(crate) fn open(map: &MapHandle, parse: fn(&[u8]) -> Option<T>) -> io::Result<Ring<T>> {
         let map = MapHandle::try_from(map).map_err(to_io)?;
         let read = Arc::new(Mutex::new(Vec::new()));
@@ -46,7 +46,7 @@ impl<T: Send + 'static> Ring<T> {
         })
     }
 
-    /// What has come since the last call.
+    /// Returns the values since the last call.
     pub(crate) fn take(&mut self) -> io::Result<Vec<T>> {
         self.ring.poll(Duration::ZERO).map_err(to_io)?;
         Ok(std::mem::take(

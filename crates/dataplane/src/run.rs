@@ -1,4 +1,4 @@
-//! Programs that user space runs itself (BPF_PROG_RUN).
+//! Runs programs from user space (BPF_PROG_RUN).
 
 use std::{
     io,
@@ -14,43 +14,43 @@ use crate::{
 
 const ETH_HLEN: usize = 14;
 
-/// What a tc or XDP program made of a packet.
+/// Result of a tc or XDP program over a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
-    /// The program's value: TC_ACT_OK (0), TC_ACT_SHOT (2), TC_ACT_REDIRECT (7)…, or XDP_PASS (2), XDP_TX (3),
+    /// Return value of the program: TC_ACT_OK (0), TC_ACT_SHOT (2), TC_ACT_REDIRECT (7)…, or XDP_PASS (2), XDP_TX (3),
     /// XDP_REDIRECT (4).
     pub verdict: u32,
-    /// The packet afterwards.
+    /// Packet after the run.
     pub packet: Vec<u8>,
-    /// Its mark afterwards; 0 where XDP ran.
+    /// Mark of the packet after the run; 0 for XDP.
     pub mark: u32,
     /// Nanoseconds that one run took, averaged over the repetitions.
     pub nanoseconds: u32,
 }
 
-/// What a packet brings along that is not in its bytes. The default: a plain packet on the loopback.
+/// Metadata of a packet, apart from its bytes. The default is a plain packet on the loopback.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context {
-    /// The interface that it is on; 0: the loopback.
+    /// Interface of the packet; 0: the loopback.
     pub ifindex: u32,
-    /// Of a super-packet: the payload of each of its segments.
+    /// Payload of each segment of a super-packet, in bytes.
     pub gso_size: u32,
-    /// Of a super-packet: how many segments it is made of.
+    /// Number of segments of a super-packet.
     pub gso_segs: u32,
-    /// The device has summed it up (CHECKSUM_COMPLETE). The kernel then verifies that the program kept the sum right:
-    /// `EBADMSG` if not.
+    /// True if the device has summed it up (CHECKSUM_COMPLETE). The kernel then verifies that the program kept the sum
+    /// right: `EBADMSG` if not.
     pub summed: bool,
 }
 
-/// Runs a tc program `repeat` times over a packet; what is redirected goes nowhere.
+/// Runs a tc program `repeat` times over a packet; redirected packets go nowhere.
 pub(crate) fn over_packet(
     program: BorrowedFd<'_>,
     packet: &[u8],
     context: Context,
     repeat: u32,
 ) -> io::Result<Ran> {
-    // SAFETY: integers and pointers, for which zero is a value. The kernel insists on zeros wherever nothing is said,
-    // and a `Default` may leave the unions' spare bytes as they are.
+    // SAFETY: integers and pointers, for which zero is a value. The kernel requires zeros in unused fields, and a
+    // `Default` may leave the unions' spare bytes as they are.
     let mut skb: __sk_buff = unsafe { std::mem::zeroed() };
     skb.ifindex = context.ifindex;
     skb.gso_size = context.gso_size;
@@ -66,7 +66,7 @@ pub(crate) fn over_packet(
     })
 }
 
-/// The same for an XDP program and a frame that came in by an interface.
+/// Runs an XDP program over a frame that came in at an interface.
 pub(crate) fn over_frame(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -80,7 +80,8 @@ pub(crate) fn over_frame(
     in_context(program, frame, &mut md, 0, repeat)
 }
 
-/// Runs a program over a packet in a context, which is `Ran`'s afterwards but for its mark: a `__sk_buff` or an `xdp_md`.
+/// Runs a program over a packet in a context: a `__sk_buff` or an `xdp_md`. The context is changed as the program leaves
+/// it; the mark in the result is 0.
 fn in_context<C: Copy>(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -114,7 +115,7 @@ fn in_context<C: Copy>(
     })
 }
 
-/// Asks a tc program whose argument, and answer, stand behind an Ethernet header.
+/// Runs a tc program whose argument, and answer, stand behind an Ethernet header, and returns the answer.
 pub(crate) fn question<T: Pod>(program: BorrowedFd<'_>, argument: &T) -> io::Result<T> {
     let mut packet = vec![0; ETH_HLEN + size_of::<T>()];
     packet[ETH_HLEN..].copy_from_slice(argument.bytes());

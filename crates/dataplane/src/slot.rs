@@ -1,4 +1,4 @@
-//! One slot: a flow that has sockets, as the kernel half and this process share it.
+//! Holds one slot: a flow that has sockets, in memory that the kernel half and this process share.
 
 use std::sync::{
     Arc,
@@ -15,8 +15,8 @@ use crate::{
     will::Will,
 };
 
-/// What a slot does with packets. The way there, Track to Drain to Final, is made here; the way
-/// back, to Undrain, by the kernel half, at a trap or when it is asked to.
+/// Says how a slot treats packets. This process switches from Track to Drain to Final. The kernel half switches back to
+/// Undrain, at a trap or on request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// Packets pass untouched.
@@ -25,22 +25,22 @@ pub enum Mode {
     Track,
     /// New payload is forwarded while the sockets deliver the old.
     Drain,
-    /// Constant translation.
+    /// Segments are translated by constants.
     Final,
     /// A new connection took the place of the closing flow.
     Replaced,
     /// A socket was reset while it held bytes.
     Aborted,
-    /// New payload goes to the sockets while the ends deliver what was forwarded.
+    /// New payload goes to the sockets while the ends deliver the forwarded bytes.
     Undrain,
-    /// As Final, but new payload is held for user space.
+    /// Segments are translated as in Final, but new payload is held for user space.
     Freeze,
-    /// The records have the truth.
+    /// The records have the current state.
     Moved,
 }
 
 impl Mode {
-    /// `None` while a processor is just changing it (LS_WAKING).
+    /// Converts the mode; `None` while a processor is just changing it (LS_WAKING).
     pub(crate) fn from_raw(raw: u32) -> Option<Mode> {
         Some(match ls_mode(raw) {
             ls_mode::LS_WAKING => return None,
@@ -72,7 +72,7 @@ impl Mode {
     }
 }
 
-/// A field of a slot, for atomic accesses.
+/// Returns a field of a slot, for atomic accesses.
 macro_rules! field {
     ($slot:expr, $($path:tt)+) => {{
         let element = $slot.table.at($slot.index).as_ptr();
@@ -82,7 +82,7 @@ macro_rules! field {
     }};
 }
 
-/// Likewise of eight bytes.
+/// Returns a field of eight bytes of a slot, for atomic accesses.
 macro_rules! wide_field {
     ($slot:expr, $($path:tt)+) => {{
         let element = $slot.table.at($slot.index).as_ptr();
@@ -92,19 +92,20 @@ macro_rules! wide_field {
     }};
 }
 
-/// A slot that belongs to one flow; dropping it frees it.
+/// Owns a slot of one flow; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Slot {
     table: Arc<SlotTable>,
     index: u32,
 }
 
-/// A local socket that was made for a leg of a flow in mode Final (numbers of the wire, which are the socket's own then).
+/// Describes a local socket that was made for a leg of a flow in mode Final (numbers of the wire, which are the socket's
+/// own then).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sockets {
-    /// The next sequence number that it expects from the peer.
+    /// Next sequence number that it expects from the peer.
     pub receive_next: u32,
-    /// The next one that it sends.
+    /// Next sequence number that it sends.
     pub send_next: u32,
     /// Right edge of the window that it accepts.
     pub edge: u32,
@@ -115,20 +116,20 @@ impl Slot {
         Slot { table, index }
     }
 
-    /// Its number; it stays in use without this handle.
+    /// Returns its index, and leaves the slot in use without this handle.
     pub(crate) fn leave(self) -> u32 {
         let index = self.index;
         std::mem::forget(self);
         index
     }
 
-    /// Its number in the array.
+    /// Returns its index in the array.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// What it does with packets now. Another processor needs less than a microsecond to wake a pair, unless it is stopped
-    /// meanwhile: that is waited for.
+    /// Returns the present mode. Waits while another processor wakes a pair: that takes less than a microsecond, unless
+    /// the processor is stopped meanwhile.
     pub fn mode(&self) -> Mode {
         loop {
             let raw = field!(self, mode).load(Ordering::SeqCst);
@@ -139,8 +140,8 @@ impl Slot {
         }
     }
 
-    /// Changes the mode if it is `from`; whether it was. A full barrier: what is read of the legs afterwards is
-    /// what the kernel half wrote before it saw the new mode, or it saw the new mode (bpf/seq.h, `raise`).
+    /// Changes the mode if it is `from`, and returns true if it was. This is a full barrier: afterwards this process
+    /// reads of the legs all that the kernel half wrote before it saw the new mode (bpf/seq.h, `raise`).
     pub fn switch(&self, from: Mode, to: Mode) -> bool {
         let mode = field!(self, mode);
         let done = self.mode() == from
@@ -160,35 +161,36 @@ impl Slot {
         }
     }
 
-    /// Whether the windows are to be coupled (papers' section III-E).
+    /// Sets whether the windows are coupled (papers' section III-E).
     pub fn set_coupling(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_COUPLE, on);
     }
 
-    /// Whether no more may be promised to an end than its parked socket could keep.
+    /// Sets whether an end is promised no more than its parked socket could keep.
     pub fn set_keeping(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_KEEP, on);
     }
 
-    /// Whether an end has nothing to send beyond its trap: where no more is promised than is kept, it may be promised all up to there
-    /// and at most 32 KiB beyond. A packet that wakes the sockets at its trap finds them able to keep that; one that would wake them
-    /// earlier, where they cannot, is held instead.
+    /// Sets whether an end has nothing to send beyond its trap. Then [`Slot::set_keeping`] still lets it be promised all
+    /// up to its trap and at most 32 KiB beyond. A packet that wakes the sockets at its trap finds them able to keep
+    /// that; one that would wake them earlier, when they cannot, is held instead.
     pub fn set_pausing(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_PAUSE, on);
     }
 
-    /// Mode Final: whether the parked sockets can go on where the segments stopped, so that a trap may wake them.
+    /// Sets whether the parked sockets of mode Final can carry on where the segments stopped, so that a trap may wake
+    /// them.
     pub fn set_wakeable(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_WAKEABLE, on);
     }
 
-    /// Whether a wake has found a local socket with something that came to it by nobody's knowledge: it cannot go on, and is to
-    /// be replaced.
+    /// Returns true if a wake has found data in a local socket that no program noted: the socket cannot carry on, and
+    /// must be replaced.
     pub fn has_strayed(&self) -> bool {
         field!(self, flags).load(Ordering::SeqCst) & ls_slot_flag::LS_STRAYED.0 != 0
     }
 
-    /// Whether user space gets copies of what is forwarded ([`crate::EventKind::Copy`]).
+    /// Sets whether user space gets copies of forwarded payload ([`crate::EventKind::Copy`]).
     pub fn set_copying(&self, on: bool) {
         self.set_flag(ls_slot_flag::LS_COPY, on);
     }
@@ -210,13 +212,13 @@ impl Slot {
         };
     }
 
-    /// Says what a later process is to do about a side's trap, if this one is gone by then. To be said before the trap is armed.
+    /// Sets the action of a later process at a side's trap, if this one is gone by then. Set it before the trap is armed.
     pub fn set_will(&self, side: Side, will: Will) {
         field!(self, leg[side.index()].rec.will).store(will.raw(), Ordering::SeqCst);
     }
 
-    /// Limits what a side's peer sends from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: when what has passed
-    /// is worth its time. `None`: no limit.
+    /// Limits the rate of a side's peer from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: that at which
+    /// the limit has allowed all that passed. `None`: no limit.
     pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
         let i = side.index();
         wide_field!(self, leg[i].rec.paid_until).store(paid, Ordering::SeqCst);
@@ -224,27 +226,27 @@ impl Slot {
         field!(self, leg[i].rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
     }
 
-    /// When what has passed of a side is worth its time.
+    /// Returns the time at which the limit has allowed all that passed of a side.
     pub fn paid(&self, side: Side) -> u64 {
         wide_field!(self, leg[side.index()].rec.paid_until).load(Ordering::SeqCst)
     }
 
-    /// Charges bytes of a side that this process has passed on, beside what the kernel half passes.
+    /// Charges bytes of a side that this process has passed on, beside those that the kernel half passes.
     pub fn charge(&self, side: Side, rate: Rate, now: u64, bytes: u64) {
         let paid = wide_field!(self, leg[side.index()].rec.paid_until);
-        // It never declines: the closure always gives a value.
+        // It cannot fail: the closure always returns a value.
         let _ = paid.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |paid| {
             Some(rate.charge(paid, now, bytes))
         });
     }
 
-    /// Mode Drain: promises that all that the local socket of a side had received up to `cut` was read and passed on, and
-    /// that nothing of it waits to be sent. (A number other than the cut promises nothing.)
+    /// Promises in mode Drain that all bytes up to `cut` that the local socket of a side had received were read and
+    /// passed on, and that none of them waits to be sent. (A number other than the cut promises nothing.)
     pub fn set_read_to(&self, side: Side, cut: u32) {
         field!(self, leg[side.index()].read_to).store(cut, Ordering::SeqCst);
     }
 
-    /// Tells the kernel half of the sockets that were made for a flow in mode Final.
+    /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
     pub fn set_sockets(&self, sockets: [Sockets; 2]) {
         for side in Side::BOTH {
             let (i, s) = (side.index(), sockets[side.index()]);
@@ -258,13 +260,15 @@ impl Slot {
                 (field!(self, leg[i].adj_seq), 0),
                 (field!(self, leg[i].adj_ack), 0),
                 (field!(self, leg[i].owed), ls_owed::LS_OWED_NEW.0),
+                (field!(self, leg[i].rx_shrunk), 0),
+                (field!(self, leg[i].loc_shrunk), 0),
             ] {
                 word.store(value, Ordering::SeqCst);
             }
         }
     }
 
-    /// Goes from Undrain to Track, once all that was forwarded is acknowledged; whether it was in Undrain.
+    /// Switches from Undrain to Track, once all forwarded bytes are acknowledged. Returns true if it was in Undrain.
     pub fn settle(&self) -> bool {
         let done = self.switch(Mode::Undrain, Mode::Track);
         if done {
@@ -273,7 +277,7 @@ impl Slot {
         done
     }
 
-    /// Mode Track: what passed by the sockets is theirs now.
+    /// Makes the sockets the owners of all bytes that bypassed them, in mode Track.
     pub fn own_all(&self) {
         field!(self, leg[0].owed).store(0, Ordering::SeqCst);
         field!(self, leg[1].owed).store(0, Ordering::SeqCst);
@@ -292,19 +296,20 @@ impl Slot {
     /// Notes that a local socket accepts its peer's stream up to this right edge (of the wire).
     pub fn set_edge(&self, side: Side, edge: u32) {
         raise(field!(self, leg[side.index()].loc_edge), edge);
+        field!(self, leg[side.index()].loc_shrunk).store(0, Ordering::SeqCst);
     }
 
-    /// The flow's serial number.
+    /// Returns the flow's serial number.
     pub fn serial(&self) -> u32 {
         field!(self, serial).load(Ordering::Relaxed)
     }
 
-    /// Bytes that the peer of this side may have in flight beyond what the far end acknowledged; 0: no limit.
+    /// Limits the bytes that the peer of this side may have in flight beyond the far end's acknowledgement; 0: no limit.
     pub fn set_room(&self, side: Side, room: u32) {
         field!(self, leg[side.index()].room).store(room, Ordering::Relaxed);
     }
 
-    /// Forgets what TSecr the peer of this side sent, but for this one: later ones can be told from it.
+    /// Resets the highest TSecr of this side's peer to this one: later ones can be told from it.
     pub fn set_echo(&self, side: Side, tsecr: u32) {
         field!(self, leg[side.index()].rx_echo).store(tsecr, Ordering::Relaxed);
     }
@@ -320,6 +325,19 @@ impl Slot {
         raise(field!(self, leg[side.index()].loc_acked), ack);
     }
 
+    /// Lowers the noted acknowledgement of this side's peer to here (of the wire): its socket has not taken more. An
+    /// acknowledgement that comes at the same moment stays.
+    pub fn disbelieve(&self, side: Side, una: u32) {
+        let i = side.index();
+        for field in [field!(self, leg[i].loc_acked), field!(self, leg[i].rec.rx_ack)] {
+            let noted = field.load(Ordering::SeqCst);
+            if (noted.wrapping_sub(una) as i32) > 0 {
+                // An acknowledgement that another processor has noted meanwhile may be true.
+                let _ = field.compare_exchange(noted, una, Ordering::SeqCst, Ordering::SeqCst);
+            }
+        }
+    }
+
     /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
     pub fn set_timestamp_offsets(&self, tsval: [u32; 2]) {
         for side in Side::BOTH {
@@ -329,18 +347,18 @@ impl Slot {
         }
     }
 
-    /// The addresses of both legs.
+    /// Returns the addresses of both legs.
     pub(crate) fn legs(&self) -> [Leg; 2] {
         Side::BOTH.map(|side| Leg::from_tuple(&self.leg(side).key))
     }
 
-    /// A copy of a leg, while packets pass: each field is whole, the fields may be of different moments.
+    /// Copies a leg, while packets pass: each field is whole, the fields may be of different moments.
     pub(crate) fn leg(&self, side: Side) -> ls_leg {
         // SAFETY: a valid element; a volatile read of shared memory.
         unsafe { (&raw const (*self.table.at(self.index).as_ptr()).leg[side.index()]).read_volatile() }
     }
 
-    /// What the local socket of a side counts otherwise than the wire.
+    /// Returns the offset of a side's local socket from the numbers on the wire.
     pub fn mapping(&self, side: Side) -> Mapping {
         let i = side.index();
         Mapping {
@@ -349,8 +367,8 @@ impl Slot {
         }
     }
 
-    /// Notes what a socket sent and received while nobody watched, just before its flow was registered. `ended`: with the
-    /// FIN of its peer.
+    /// Notes the bytes that a socket sent and received just before its flow was registered. `ended`: they include the FIN
+    /// of its peer.
     pub fn note_socket(&self, side: Side, peek: &Peek, ended: bool) {
         let (i, map) = (side.index(), self.mapping(side));
         if ended {
@@ -386,14 +404,14 @@ impl Slot {
         high.fetch_add(((bytes >> 32) as u16).wrapping_add(carry), Ordering::Relaxed);
     }
 
-    /// Fills the slot, mode last.
+    /// Fills the slot, the mode last.
     pub(crate) fn fill(&self, serial: u32, legs: [ls_leg; 2], mode: Mode) {
         let slot = ls_slot {
             serial,
             leg: legs,
             ..Default::default()
         };
-        // SAFETY: a valid element that is free: no packet finds it, and nobody else in this process has it.
+        // SAFETY: a valid element that is free: no packet finds it, and this process has no other owner of it.
         unsafe { self.table.at(self.index).as_ptr().write_volatile(slot) };
         field!(self, mode).store(mode.raw(), Ordering::SeqCst);
     }
@@ -406,7 +424,7 @@ impl Drop for Slot {
     }
 }
 
-/// Raises a sequence number unless it is there already.
+/// Raises a sequence number unless it is at least `to` already.
 fn raise(field: &AtomicU32, to: u32) {
     let mut now = field.load(Ordering::SeqCst);
     while (to.wrapping_sub(now) as i32) > 0 {

@@ -1,4 +1,4 @@
-//! The slots of flows that have sockets: an array that the kernel half and this process both have mapped.
+//! Maps the slots of flows that have sockets: an array that the kernel half and this process share.
 
 use std::{
     collections::VecDeque,
@@ -6,24 +6,27 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
 };
 
 use crate::{
     abi::ls_slot,
+    grace::{Grace, Moment},
     slot::{Mode, Slot},
 };
 
-/// How long a slot rests before it is used again: a packet that found it just before it was freed is done by then
-/// (softirqs end within milliseconds), and cannot write into another flow.
-const REST: Duration = Duration::from_millis(500);
+/// Divisor of the share of slots that is kept for flows that come back: their packets wait for sockets, while a pair that
+/// is not spliced is relayed.
+const RESERVED: u32 = 8;
 
-/// The mapped array and which of its slots are free.
+/// Holds the mapped array and its free slots.
 pub(crate) struct SlotTable {
     base: NonNull<ls_slot>,
     len: u32,
     mapped: usize,
-    free: Mutex<VecDeque<(u32, Option<Instant>)>>,
+    /// Free slots, in the order in which they were freed. Each rests until its moment: a program that found it just
+    /// before may still write to it, and must not write into another flow.
+    free: Mutex<VecDeque<(u32, Option<Moment>)>>,
+    grace: Arc<Grace>,
 }
 
 // SAFETY: the mapping is shared memory that lives as long as the table; every access is volatile or atomic.
@@ -41,7 +44,7 @@ impl fmt::Debug for SlotTable {
 
 impl SlotTable {
     /// Maps the array behind `map`, which has `len` elements. All are taken until [`SlotTable::take_over`].
-    pub(crate) fn map(map: BorrowedFd<'_>, len: u32) -> io::Result<Arc<SlotTable>> {
+    pub(crate) fn map(map: BorrowedFd<'_>, len: u32, grace: Arc<Grace>) -> io::Result<Arc<SlotTable>> {
         let mapped = size_of::<ls_slot>() * len as usize;
         // SAFETY: a new mapping of a file that we hold; the kernel checks its length.
         let base = unsafe {
@@ -63,35 +66,48 @@ impl SlotTable {
             len,
             mapped,
             free: Mutex::default(),
+            grace,
         }))
     }
 
-    /// Hands out every slot that is free in the mapping, and takes over the others as they are (adoption).
-    pub(crate) fn take_over(self: &Arc<Self>) -> Vec<Slot> {
+    /// Adds every slot that is free in the mapping, and returns the others as they are. `adopted` is true for a
+    /// predecessor's slots, of which one may have been freed a moment ago.
+    pub(crate) fn take_over(self: &Arc<Self>, adopted: bool) -> Vec<Slot> {
+        let rested = adopted.then(|| self.grace.next());
         let all = (0..self.len).map(|index| Slot::new(self.clone(), index));
         let (used, unused): (Vec<_>, Vec<_>) = all.partition(|s| s.mode() != Mode::Free);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         for slot in unused {
-            free.push_back((slot.leave(), None));
+            free.push_back((slot.leave(), rested));
         }
         used
     }
 
-    /// A free slot, or `None` if all are in use.
-    pub(crate) fn take(self: &Arc<Self>) -> Option<Slot> {
+    /// Returns a free slot, or `None` if all but `spared` ones are in use.
+    pub(crate) fn take(self: &Arc<Self>, spared: u32) -> Option<Slot> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let &(index, freed) = free.front()?;
-        if freed.is_some_and(|at| at.elapsed() < REST) {
+        let &(index, rested) = free.front().filter(|_| free.len() > spared as usize)?;
+        if rested.is_some_and(|at| !self.grace.has_passed(at)) {
             return None;
         }
         free.pop_front();
         Some(Slot::new(self.clone(), index))
     }
 
+    /// Returns the number of slots that are kept for flows that come back.
+    pub(crate) fn reserve(&self) -> u32 {
+        (self.len / RESERVED).max(u32::from(self.len > 1))
+    }
+
+    /// Returns the number of free slots, including those that rest.
+    pub(crate) fn free(&self) -> u32 {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len() as u32
+    }
+
     /// Takes a slot back.
     pub(crate) fn put_back(&self, index: u32) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push_back((index, Some(Instant::now())));
+        free.push_back((index, Some(self.grace.next())));
     }
 
     pub(crate) fn at(&self, index: u32) -> NonNull<ls_slot> {
@@ -105,5 +121,71 @@ impl Drop for SlotTable {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `map`, of that length; no slot is left (each holds the table).
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::OpenOptions, os::fd::AsFd};
+
+    use super::*;
+    use crate::grace::tests::Kernel;
+
+    /// Returns a table that is mapped from an empty file.
+    fn table(len: u32, adopted: bool) -> (Arc<SlotTable>, Arc<Grace>, Kernel) {
+        let path = std::env::temp_dir().join(format!("longsplice-slots-{}-{len}", std::process::id()));
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).open(&path);
+        let file = file.expect("a file");
+        std::fs::remove_file(&path).expect("it is there");
+        let bytes = size_of::<ls_slot>() * len as usize;
+        file.set_len(bytes as u64).expect("room for it");
+        let (grace, kernel) = Kernel::new();
+        let grace = Arc::new(grace);
+        let table = SlotTable::map(file.as_fd(), len, grace.clone()).expect("a mapping");
+        assert!(table.take_over(adopted).is_empty());
+        (table, grace, kernel)
+    }
+
+    #[test]
+    fn the_last_slots_are_for_flows_that_come_back() {
+        for (len, reserve) in [(1, 0), (2, 1), (8, 1), (64, 8), (4096, 512)] {
+            let (table, _grace, _kernel) = table(len, false);
+            assert_eq!(table.reserve(), reserve);
+            let spare: Vec<Slot> = std::iter::from_fn(|| table.take(reserve)).collect();
+            assert_eq!((spare.len() as u32, table.free()), (len - reserve, reserve));
+            let rest: Vec<Slot> = std::iter::from_fn(|| table.take(0)).collect();
+            assert_eq!((rest.len() as u32, table.free()), (reserve, 0));
+            drop(rest);
+            assert_eq!(table.free(), reserve);
+            assert!(table.take(0).is_none(), "they rest");
+        }
+    }
+
+    #[test]
+    fn what_is_freed_rests_for_a_grace_period_that_begins_then() {
+        let (table, grace, kernel) = table(3, false);
+        let [a, b, c] = [(); 3].map(|()| table.take(0).expect("a free one"));
+        let (first, second) = (a.index(), b.index());
+        drop(a);
+        kernel.begins.recv().expect("a period begins");
+        drop(b);
+        assert!(table.take(0).is_none(), "no time is enough");
+        kernel.ends.send(()).expect("it is waited for");
+        let a = std::iter::from_fn(|| Some(table.take(0))).flatten().next();
+        assert_eq!(a.as_ref().map(Slot::index), Some(first));
+        assert!(table.take(0).is_none(), "it was freed after the period had begun");
+        kernel.pass(&grace);
+        let b = table.take(0).expect("it has rested");
+        assert_eq!(b.index(), second);
+        drop(c);
+    }
+
+    #[test]
+    fn what_a_predecessor_freed_rests_too() {
+        let (table, grace, kernel) = table(5, true);
+        assert!(table.take(0).is_none());
+        kernel.pass(&grace);
+        assert!(table.take(0).is_some());
     }
 }

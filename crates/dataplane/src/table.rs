@@ -1,11 +1,10 @@
-//! The table of flows, as user space changes it while programs walk it (bpf/table.h, docs/decisions/0017).
+//! Changes the table of flows from user space, while programs walk it (bpf/table.h, docs/decisions/0017).
 
 use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -13,38 +12,40 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use crate::{
     abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
     flows::{is_alone, placement, to_io},
+    grace::{Grace, Moment},
     run,
     skel::types::ls_placement,
+    view::View,
 };
 
-/// How many elements a system call brings during a scan.
+/// Number of elements that one system call returns during a scan.
 const BATCH: u32 = 1024;
 
-/// How long an element rests before it is used again: a packet that found it just before it was unlinked is done by then
-/// (softirqs end within milliseconds), and cannot write into another flow.
-const REST: Duration = Duration::from_millis(500);
-
-/// A direction that is to be added.
+/// Describes a direction to add.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) leg: Leg,
     pub(crate) rec: ls_record,
-    /// In the place of what stands there; else that is an error.
+    /// True to replace a present one; without it, a present one is an error.
     pub(crate) replace: bool,
 }
 
-/// Which elements are in use.
+/// Tracks the elements in use.
 #[derive(Debug)]
 struct Elements {
     taken: Vec<bool>,
-    /// From here on none ever was.
+    /// First element that was never used, like all behind it.
     fresh: u32,
-    resting: VecDeque<(u32, Instant)>,
+    /// Freed elements, each until its moment: a program that found it just before it was unlinked may still write to it,
+    /// and must not write into another flow.
+    resting: VecDeque<(u32, Moment)>,
+    grace: Arc<Grace>,
 }
 
 impl Elements {
     fn take(&mut self) -> Option<u32> {
-        let rested = self.resting.pop_front_if(|(_, at)| at.elapsed() >= REST);
+        let grace = &self.grace;
+        let rested = self.resting.pop_front_if(|(_, at)| grace.has_passed(*at));
         let index = match rested {
             Some((index, _)) => index,
             None if self.fresh as usize >= self.taken.len() => return None,
@@ -59,24 +60,23 @@ impl Elements {
 
     fn give_back(&mut self, index: u32) {
         if std::mem::take(&mut self.taken[index as usize]) {
-            self.resting.push_back((index, Instant::now()));
+            self.resting.push_back((index, self.grace.next()));
         }
     }
 }
 
-/// The table. What changes its chains has the lock.
+/// Holds the table. Each change of its chains takes the lock.
 #[derive(Debug)]
 pub(crate) struct Table {
-    map: MapHandle,
-    /// The programs' alone; held, so that all of the table is counted as this process's.
+    view: View,
+    /// Map of the chains' heads, which only programs use; held so that all of the table is counted as this process's.
     _heads: MapHandle,
     link: OwnedFd,
     unlink: OwnedFd,
-    seek: OwnedFd,
     elements: Mutex<Elements>,
 }
 
-/// The number of a direction, by which chains name it.
+/// Returns the number by which chains name a direction.
 fn number(index: u32, side: Side) -> u32 {
     2 * index + side.index() as u32 + 1
 }
@@ -88,23 +88,24 @@ fn is_vacant(flow: &ls_flow) -> bool {
 }
 
 impl Table {
-    /// `adopted`: of a predecessor, whose elements are found.
+    /// Wraps the maps. `adopted` is true for a predecessor's table, whose elements are searched.
     pub(crate) fn new(
         [map, heads]: [MapHandle; 2],
         [link, unlink, seek]: [OwnedFd; 3],
         adopted: bool,
+        grace: Arc<Grace>,
     ) -> io::Result<Table> {
         let len = map.max_entries();
         let table = Table {
-            map,
+            view: View::new(map, seek),
             _heads: heads,
             link,
             unlink,
-            seek,
             elements: Mutex::new(Elements {
                 taken: vec![false; len as usize],
                 fresh: if adopted { len } else { 0 },
                 resting: VecDeque::new(),
+                grace,
             }),
         };
         if adopted {
@@ -137,6 +138,13 @@ impl Table {
         self.elements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Calls `work` while no element is unlinked or given to another flow. Grace periods do not wait for programs that
+    /// run as system calls, because such a thread may be preempted in one.
+    pub(crate) fn at_rest<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _elements = self.elements();
+        work()
+    }
+
     /// Adds both directions, or none: `AlreadyExists` if a tuple has one, `Other` if there is no room.
     pub(crate) fn add(&self, entries: [Entry; 2]) -> io::Result<()> {
         let mut elements = self.elements();
@@ -156,7 +164,7 @@ impl Table {
         added.map(drop)
     }
 
-    /// What stood there before.
+    /// Writes and links the directions. Returns the numbers of those that they replaced.
     fn fill(&self, index: u32, entries: &[Entry; 2]) -> io::Result<[Option<u32>; 2]> {
         let mut flow = ls_flow::default();
         for (direction, entry) in flow.from.iter_mut().zip(entries) {
@@ -168,7 +176,11 @@ impl Table {
         let mut replaced = [None; 2];
         for side in Side::BOTH {
             let entry = &entries[side.index()];
-            replaced[side.index()] = if entry.replace { self.seek(entry.leg) } else { None };
+            replaced[side.index()] = if entry.replace {
+                self.view.seek(entry.leg)
+            } else {
+                None
+            };
             let argument = ls_link {
                 number: number(index, side),
                 placement: entry.rec.placement.into(),
@@ -183,11 +195,11 @@ impl Table {
         Ok(replaced)
     }
 
-    /// Removes a direction if it is the one that is meant, by its record; whether it was there. Under the lock no other can
+    /// Removes a direction if `is_meant` accepts its record. Returns true if it was there. Under the lock no other can
     /// take its place.
     pub(crate) fn remove(&self, leg: Leg, is_meant: impl Fn(&ls_record) -> bool) -> bool {
         let mut elements = self.elements();
-        let Some((number, flow, side)) = self.look_up(leg) else {
+        let Some((number, flow, side)) = self.view.look_up(leg) else {
             return false;
         };
         let there = is_meant(&flow.from[side.index()].rec);
@@ -199,14 +211,14 @@ impl Table {
 
     fn take_away(&self, number: u32, elements: &mut Elements) {
         if self.unlink(number) {
-            // A SYN may have taken both directions this moment: the other one must not be left in its chain.
+            // A SYN may have just taken both directions: the other one must not be left in its chain.
             let other = ((number - 1) ^ 1) + 1;
             self.unlink(other);
             elements.give_back((number - 1) / 2);
         }
     }
 
-    /// Unlinks a direction, if it is in its chain; whether nothing is left of its flow.
+    /// Unlinks a direction, if it is in its chain. Returns true if nothing is left of its flow.
     fn unlink(&self, number: u32) -> bool {
         let argument = ls_link {
             number,
@@ -217,8 +229,8 @@ impl Table {
             .is_ok_and(|left| left != 0)
     }
 
-    /// Gives the directions of a flow that has a slot records of their own, or removes them. Whether it was there, with this
-    /// serial number.
+    /// Gives the directions of a flow that has a slot records of their own, or removes them. Returns true if it was
+    /// there, with this serial number.
     pub(crate) fn part(
         &self,
         serial: u32,
@@ -226,12 +238,12 @@ impl Table {
         records: [Option<ls_record>; 2],
     ) -> io::Result<bool> {
         let mut elements = self.elements();
-        let numbers = legs.map(|leg| self.seek(leg));
+        let numbers = legs.map(|leg| self.view.seek(leg));
         let [Some(client), Some(server)] = numbers else {
             return Ok(false);
         };
         let index = (client - 1) / 2;
-        let mut flow = self.read(index)?;
+        let mut flow = self.view.read(index)?;
         if server != client + 1 || flow.from.iter().any(|d| d.rec.serial != serial) {
             return Ok(false);
         }
@@ -246,7 +258,7 @@ impl Table {
                 };
             }
         }
-        // All else first: a packet must not find half of it.
+        // Write all other fields first: a packet must not find half of it.
         self.write(index, &flow)?;
         for (direction, rec) in flow.from.iter_mut().zip(&records) {
             if let Some(rec) = rec {
@@ -262,29 +274,13 @@ impl Table {
         Ok(true)
     }
 
-    /// The number of a leg's direction.
-    fn seek(&self, leg: Leg) -> Option<u32> {
-        run::with_argument(self.seek.as_fd(), leg.tuple().bytes())
-            .inspect_err(|error| tracing::error!(%error, ?leg, "cannot look for a direction"))
-            .ok()
-            .filter(|&number| number != 0)
-    }
-
-    /// The flow that has a direction with this leg, and whose it is.
+    /// Returns the flow that has a direction with this leg, and the side of it.
     pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
-        let (_, flow, side) = self.look_up(leg)?;
-        (placement(&flow.from[side.index()].rec) != ls_placement::LS_NONE).then_some((flow, side))
+        self.at_rest(|| self.view.find(leg))
     }
 
-    /// The same with its number, also of one that is just being removed.
-    fn look_up(&self, leg: Leg) -> Option<(u32, ls_flow, Side)> {
-        let number = self.seek(leg)?;
-        let flow = self.read((number - 1) / 2).ok()?;
-        Some((number, flow, Side::BOTH[((number - 1) % 2) as usize]))
-    }
-
-    /// Every flow, in no order; one that is added or removed meanwhile may be missed. What the kernel half has left of those
-    /// that were replaced is collected.
+    /// Calls `each` for every flow, in no order; one that is added or removed meanwhile may be missed. Frees elements
+    /// that the kernel half has left of replaced flows.
     pub(crate) fn scan(&self, mut each: impl FnMut(&ls_flow)) -> io::Result<()> {
         let mut left = Vec::new();
         let used = self.elements().fresh;
@@ -296,14 +292,14 @@ impl Table {
         }
         let mut elements = self.elements();
         for index in left {
-            if elements.taken[index as usize] && is_vacant(&self.read(index)?) {
+            if elements.taken[index as usize] && is_vacant(&self.view.read(index)?) {
                 self.take_away(number(index, Side::Client), &mut elements);
             }
         }
         Ok(())
     }
 
-    /// The flow with this serial number; legs that stand alone are none.
+    /// Returns the flow with this serial number; legs that stand alone are none.
     pub(crate) fn find_serial(&self, serial: u32) -> io::Result<Option<ls_flow>> {
         let used = self.elements().fresh;
         let is_its = |rec: &ls_record| {
@@ -315,9 +311,9 @@ impl Table {
         Ok(found.map(|(_, flow)| flow))
     }
 
-    /// Every element below `end`.
+    /// Returns every element below `end`.
     fn all(&self, end: u32) -> io::Result<impl Iterator<Item = (u32, ls_flow)>> {
-        let batches = self.map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
+        let batches = self.view.map().lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY);
         Ok(batches
             .map_err(to_io)?
             .map_while(|(key, value)| {
@@ -327,42 +323,41 @@ impl Table {
             .take_while(move |&(index, _)| index < end))
     }
 
-    fn read(&self, index: u32) -> io::Result<ls_flow> {
-        let mut value = [0; size_of::<ls_flow>()];
-        self.map
-            .lookup_into(&index.to_ne_bytes(), &mut value, MapFlags::ANY)
-            .map_err(to_io)?;
-        Ok(ls_flow::from_bytes(&value).unwrap_or_default())
-    }
-
     fn write(&self, index: u32, flow: &ls_flow) -> io::Result<()> {
         let key = index.to_ne_bytes();
-        self.map.update(&key, flow.bytes(), MapFlags::ANY).map_err(to_io)
+        self.view
+            .map()
+            .update(&key, flow.bytes(), MapFlags::ANY)
+            .map_err(to_io)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grace::tests::Kernel;
 
     #[test]
     fn what_was_given_back_rests_before_it_is_used_again() {
+        let (grace, kernel) = Kernel::new();
+        let grace = Arc::new(grace);
         let mut elements = Elements {
             taken: vec![false; 3],
             fresh: 0,
             resting: VecDeque::new(),
+            grace: grace.clone(),
         };
         assert_eq!((elements.take(), elements.take()), (Some(0), Some(1)));
         elements.give_back(1);
+        kernel.begins.recv().expect("a grace period begins");
         elements.give_back(0);
         elements.give_back(0);
         assert_eq!((elements.take(), elements.take()), (Some(2), None));
-        for (_, at) in &mut elements.resting {
-            *at -= REST;
-        }
-        assert_eq!(
-            (elements.take(), elements.take(), elements.take()),
-            (Some(1), Some(0), None)
-        );
+        kernel.ends.send(()).expect("it is waited for");
+        let rested = std::iter::from_fn(|| Some(elements.take())).flatten().next();
+        assert_eq!(rested, Some(1));
+        assert_eq!(elements.take(), None, "the period had begun before");
+        kernel.pass(&grace);
+        assert_eq!((elements.take(), elements.take()), (Some(0), None));
     }
 }

@@ -1,19 +1,19 @@
-//! The clock of the records: CLOCK_MONOTONIC in ticks of 2^30 ns.
+//! Reads the clock of the records: CLOCK_MONOTONIC in ticks of 2^30 ns.
 
 use std::time::Duration;
 
-/// LS_TICK_SHIFT of bpf/abi.h.
+/// Equals LS_TICK_SHIFT of bpf/abi.h.
 const TICK_SHIFT: u32 = 30;
 
-/// One tick.
+/// Length of one tick.
 pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
 
-/// The present tick.
+/// Returns the present tick.
 pub(crate) fn now() -> u32 {
     (read(libc::CLOCK_MONOTONIC_COARSE) >> TICK_SHIFT) as u32
 }
 
-/// CLOCK_MONOTONIC, in nanoseconds: the kernel half's `bpf_ktime_get_ns`.
+/// Returns CLOCK_MONOTONIC, in nanoseconds: the kernel half's `bpf_ktime_get_ns`.
 pub fn monotonic() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }

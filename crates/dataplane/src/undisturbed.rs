@@ -1,15 +1,15 @@
-//! Loading programs while signals come: the kernel's verifier gives up when one waits for its thread (`bpf_check`: EAGAIN).
-//! libbpf tries five times at once, which a busy moment may use up.
+//! Loads programs while signals come: the kernel's verifier gives up when one is pending for its thread (`bpf_check`:
+//! EAGAIN). libbpf tries five times at once, which a busy moment may use up.
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use crate::error::Error;
 
-/// How often programs are loaded until it is given up. What interrupts although signals are blocked, such as a freezer or a
-/// debugger, comes seldom.
+/// Maximum number of attempts to load programs. Interruptions that come although signals are blocked, by a freezer or a
+/// debugger, are rare.
 const ATTEMPTS: u32 = 10;
 
-/// Those of the thread's own faults: they cannot wait.
+/// Signals of the thread's own faults: they cannot be deferred.
 const FAULTS: [Signal; 5] = [
     Signal::SIGSEGV,
     Signal::SIGBUS,
@@ -18,10 +18,10 @@ const FAULTS: [Signal; 5] = [
     Signal::SIGTRAP,
 ];
 
-/// Loads programs, with this thread's signals blocked, and again where the verifier was interrupted all the same.
+/// Loads programs with this thread's signals blocked, and again if the verifier was interrupted all the same.
 ///
 /// # Errors
-/// Those of `load`; [`Error::Interrupted`] after the last attempt.
+/// Returns those of `load`; [`Error::Interrupted`] after the last attempt.
 pub(crate) fn undisturbed<T>(load: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let _quiet = Quiet::begin();
     for attempt in 1..ATTEMPTS {
@@ -33,7 +33,7 @@ pub(crate) fn undisturbed<T>(load: impl Fn() -> Result<T, Error>) -> Result<T, E
     load()
 }
 
-/// The signals of this thread wait for as long as it lives; those of the process find other threads.
+/// Blocks the signals of this thread for as long as it lives; those of the process find other threads.
 #[derive(Debug)]
 struct Quiet {
     before: Option<SigSet>,
@@ -52,7 +52,7 @@ impl Quiet {
 impl Drop for Quiet {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // It was in force before: nothing about it can be wrong.
+            // It cannot fail: this mask was in force before.
             let _ = before.thread_set_mask();
         }
     }

@@ -1,4 +1,4 @@
-//! The counters of the kernel half.
+//! Reads the counters of the kernel half.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::skel::types::ls_verdict as V;
 
-/// The names that users see, of every verdict.
+/// Name of every verdict, as users see it.
 const NAMES: &[(V, &str)] = &[
     (V::LS_V_DELIVERED, "delivered"),
     (V::LS_V_FORWARDED, "forwarded"),
@@ -43,16 +43,17 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_V_DROP_ECHO, "drop_echo"),
     (V::LS_V_DROP_SYN, "drop_syn"),
     (V::LS_V_DROP_RATE, "drop_rate"),
+    (V::LS_V_DROP_CHECKSUM, "drop_checksum"),
 ];
-// A verdict without a name would be a drop that nobody sees.
+// Require a name for each verdict: without it, a drop would be invisible.
 const _: () = assert!(NAMES.len() == V::LS_V_COUNT.0 as usize);
 
-/// What became of packets, by name.
+/// Returns the counts of packets, by the verdict's name.
 pub(crate) fn read(map: &MapHandle) -> BTreeMap<String, u64> {
     sums(map, NAMES.iter().map(|(verdict, name)| (verdict.0, *name)))
 }
 
-/// Sums over CPUs of the counters with these places; empty if the map cannot be read.
+/// Returns the sums over CPUs of the counters at these indices; empty if the map cannot be read.
 pub(crate) fn sums(
     map: &MapHandle,
     names: impl Iterator<Item = (u32, &'static str)>,

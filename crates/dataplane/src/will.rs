@@ -1,48 +1,48 @@
-//! What a process leaves to a later one of the same instance that meets a trap of its.
+//! Leaves instructions for a later process of the same instance that meets a trap of this one.
 
 use crate::skel::types::ls_will;
 
-/// How much further than its trap a budget may reach is counted in this many bytes.
+/// Unit, in bytes, of a budget's distance beyond its trap.
 const FURTHER: u64 = 1 << 29;
 
-/// How far away a trap may be, in bytes: sequence numbers are compared modulo 2^32. Two of the above.
+/// Greatest distance of a trap, in bytes: sequence numbers are compared modulo 2^32. It is two of these units.
 const FARTHEST: u64 = 2 * FURTHER;
 
-/// The most that a record has room for.
+/// Greatest number of units that a record has room for.
 const MOST_FURTHER: u32 = u32::MAX / ls_will::LS_WILL_FURTHER.0;
 
-/// What a later process does with a pair that meets a trap, where the process that set it is gone. That one may have known more
-/// of the streams than where they stand.
+/// Says what a later process does with a pair that meets a trap, if the process that set it is gone. That one may have
+/// known more of the streams than their positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Successor {
-    /// Relays on, and splices again: the two connections are joined as they are. Right where nobody would have read more of
-    /// either stream.
+    /// Relays on, and splices again: the two connections are joined as they are. Choose it if no handler would have read
+    /// more of either stream.
     #[default]
     Joins,
-    /// Delivers what is left of the budgets, and nothing beyond them; then it ends both connections in order. Right where what
-    /// follows was to be read before it is forwarded, and what has passed by then is a whole.
+    /// Delivers the rest of the budgets, and nothing beyond them; then ends both connections in order. Choose it if later
+    /// data was to be read before it is forwarded, and the data up to then is a whole.
     Ends,
-    /// The same, but what follows passes, too, up to payload beyond a budget of those that wait for payload: it ends there. Right
-    /// where a budget is a part of something whose end only the handler would have seen, and that tells its recipient
-    /// when it is cut.
+    /// Delivers the rest of the budgets and later data, up to payload beyond a budget that waits for payload; there it
+    /// ends both connections in order. Choose it if a budget is a part of a message whose end only the handler would have
+    /// seen, and whose recipient can tell that it is cut.
     Follows,
 }
 
-/// What a record says of that.
+/// Record's form of these instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Will {
-    /// What is to be done.
+    /// Action of the later process.
     pub successor: Successor,
-    /// It is payload beyond the budget that meets the trap, not the end of the budget.
+    /// True if payload beyond the budget meets the trap, rather than the end of the budget.
     is_data: bool,
-    /// The budget reaches so many times [`FURTHER`] bytes beyond the trap.
+    /// Distance of the budget's end beyond the trap, in units of [`FURTHER`] bytes.
     further: u32,
 }
 
 impl Will {
-    /// For a side of which `left` bytes more may pass, 0 to 2^64 − 1; `is_data`: and of which it is payload beyond them that
-    /// is trapped, not the last one of them. With it, how far away its trap is to be: 1 to 2^30 bytes from the next one on. A
-    /// trap that would be farther is approached in steps.
+    /// Returns the will for a side of which `left` bytes more may pass, 0 to 2^64 − 1; with `is_data`, payload beyond
+    /// them is trapped, rather than the last one of them. Also returns the distance of its trap: 1 to 2^30 bytes from the
+    /// next one on. A trap that would be farther is approached in steps.
     pub fn of(successor: Successor, left: u64, is_data: bool) -> (Will, u32) {
         let is_data = is_data || left == 0;
         let all = left.saturating_add(is_data.into());
@@ -56,17 +56,17 @@ impl Will {
             is_data,
             further,
         };
-        // At most FARTHEST.
+        // It fits: it is at most FARTHEST.
         (will, distance as u32)
     }
 
-    /// How many bytes are left where the trap is this far away.
+    /// Returns the number of bytes that are left when the trap is this far away.
     pub fn left(self, distance: u32) -> u64 {
         let all = u64::from(distance) + u64::from(self.further) * FURTHER;
         all.saturating_sub(self.is_data.into())
     }
 
-    /// See [`Will::of`]: where nothing is left, it is payload beyond.
+    /// Returns true if payload beyond the budget is trapped (see [`Will::of`]); always true if nothing is left.
     pub fn is_data(self) -> bool {
         self.is_data
     }

@@ -1,4 +1,4 @@
-//! The XDP program (IP/FWD): loaded when an interface is to have it, attached by links that are pinned.
+//! Loads the XDP program (IP/FWD) once an interface needs it, and attaches it by pinned links.
 
 use std::{
     fmt, io,
@@ -14,7 +14,7 @@ use libbpf_rs::{
 };
 
 use crate::{
-    attach::{create_link, detach_link, pin_link, update_link},
+    attach::{create_link, detach_link, update_link},
     error::Error,
     load::{all_maps, hold, pinned_hashing, set_hash, share},
     pins::Pins,
@@ -22,7 +22,7 @@ use crate::{
     undisturbed::undisturbed,
 };
 
-/// Where in the kernel the program runs.
+/// Names the point in the kernel at which the program runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum XdpMode {
     /// In the driver, before there is an sk_buff.
@@ -33,10 +33,10 @@ pub enum XdpMode {
 }
 
 impl XdpMode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [XdpMode; 2] = [XdpMode::Native, XdpMode::Generic];
 
-    /// Its name in configurations and messages.
+    /// Returns its name in configurations and messages.
     pub fn as_str(self) -> &'static str {
         match self {
             XdpMode::Native => "native",
@@ -44,12 +44,12 @@ impl XdpMode {
         }
     }
 
-    /// Whether an interface's driver has XDP that redirects, as far as the kernel tells (Linux 6.3).
+    /// Returns true if an interface's driver has XDP that redirects, as far as the kernel reports (Linux 6.3).
     pub fn is_native_on(ifindex: u32) -> bool {
         Features::of(ifindex).is_ok_and(|f| f.has(Features::BASIC | Features::REDIRECT))
     }
 
-    /// Of a link (linux/if_link.h).
+    /// Returns the flags of a link (linux/if_link.h).
     fn flags(self) -> u32 {
         match self {
             XdpMode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
@@ -57,7 +57,7 @@ impl XdpMode {
         }
     }
 
-    /// The name of its pins: a link cannot be asked for its mode.
+    /// Returns the name of its pins: a link does not report its mode.
     fn hook(self) -> &'static str {
         match self {
             XdpMode::Native => "xdp-native",
@@ -66,7 +66,7 @@ impl XdpMode {
     }
 }
 
-/// A word that is no mode.
+/// Names a word that is no mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no mode of XDP: use native or generic")]
 pub struct ParseXdpModeError(String);
@@ -86,30 +86,30 @@ impl fmt::Display for XdpMode {
     }
 }
 
-/// Why an interface cannot have the program.
+/// Reason that an interface cannot have the program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum XdpError {
-    /// The driver has no XDP, or none that redirects; or the kernel does not tell, which it does from Linux 6.3 on.
+    /// The driver has no XDP, or none that redirects; or the kernel does not report it, as it does from Linux 6.3 on.
     #[error(
         "no native XDP that redirects is known of its driver (kernels before 6.3 tell of none): ask for the generic \
          mode, or leave it to tc"
     )]
     NotNative,
-    /// Somebody else's program.
+    /// Another program is attached already.
     #[error("another XDP program is on it already: `ip link show` tells which")]
     Taken,
-    /// The driver does not want to.
+    /// The driver refuses the program.
     #[error(
         "its driver refuses: {0} (mostly the MTU is too large, the queues are too few, or LRO is on; `dmesg` may tell)"
     )]
     Refused(io::Error),
-    /// The program could not be loaded, or its map not be used.
+    /// The program could not be loaded, or its map could not be used.
     #[error(transparent)]
     System(#[from] Error),
 }
 
-/// What a driver says of itself: `enum netdev_xdp_act` (linux/netdev.h).
+/// Features that a driver reports: `enum netdev_xdp_act` (linux/netdev.h).
 #[derive(Debug, Clone, Copy)]
 struct Features(u64);
 
@@ -118,7 +118,7 @@ impl Features {
     const REDIRECT: u64 = 2;
     const NDO_XMIT: u64 = 4;
 
-    /// Of an interface.
+    /// Returns the features of an interface.
     fn of(ifindex: u32) -> Result<Features, XdpError> {
         // SAFETY: integers, for which zero is a value.
         let mut opts: libbpf_sys::bpf_xdp_query_opts = unsafe { std::mem::zeroed() };
@@ -137,14 +137,14 @@ impl Features {
     }
 }
 
-/// The program and the interfaces that take its frames.
+/// Holds the program and the interfaces that take its frames.
 #[derive(Debug)]
 struct Loaded {
     program: OwnedFd,
     exits: MapHandle,
 }
 
-/// The program, of either mode once an interface is to have it.
+/// Holds the program, in each mode that an interface has needed.
 #[derive(Debug, Default)]
 pub(crate) struct Xdp {
     native: OnceLock<Loaded>,
@@ -178,10 +178,10 @@ impl Xdp {
         }
         let program = self.program(pins, mode)?;
         let pin = pins.link(ifindex, mode.hook());
-        if update_link(&pin, program).is_ok() {
+        if update_link(pins, &pin, program).is_ok() {
             return Ok(());
         }
-        // Of the other mode, or of an interface that had the number before.
+        // Remove a link of the other mode, or of an interface that had the number before.
         self.detach(pins, ifindex);
         let link = create_link(program, ifindex, libbpf_sys::BPF_XDP, mode.flags()).map_err(|e| {
             match e.raw_os_error() {
@@ -192,7 +192,7 @@ impl Xdp {
                 _ => XdpError::Refused(e),
             }
         })?;
-        pin_link(link.as_fd(), &pin)
+        pins.pin(link.as_fd(), pin)
             .map_err(|e| Error::from_io(format!("cannot pin XDP of interface {ifindex}"), e).into())
     }
 
@@ -204,9 +204,7 @@ impl Xdp {
             let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
         }
         for mode in XdpMode::ALL {
-            let pin = pins.link(ifindex, mode.hook());
-            detach_link(&pin);
-            let _ = std::fs::remove_file(&pin);
+            detach_link(pins, &pins.link(ifindex, mode.hook()));
         }
     }
 
@@ -217,7 +215,7 @@ impl Xdp {
             true => exits.update(&key, &key, MapFlags::ANY).map_err(|e| {
                 Error::from_bpf(format!("cannot let frames of XDP out by interface {ifindex}"), &e)
             })?,
-            // It may not be there.
+            // Ignore an error: it may not be there.
             false => drop(exits.delete(&key)),
         }
         Ok(takes)
@@ -230,7 +228,7 @@ fn load(pins: &Pins, mode: XdpMode) -> Result<Loaded, Error> {
     let mut open = XdpSkelBuilder::default()
         .open(&mut object)
         .map_err(bpf("cannot open the XDP program"))?;
-    // Frames in pieces pass by it; a driver with a large MTU wants that promised. In generic mode such a promise has the
+    // Frames in pieces pass untouched; a driver with a large MTU requires this flag. In generic mode the flag makes the
     // kernel copy packets so that tc finds them without their Ethernet header (docs/decisions/0014).
     open.progs.fast.set_flags(match mode {
         XdpMode::Native => libbpf_sys::BPF_F_XDP_HAS_FRAGS,

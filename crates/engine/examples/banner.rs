@@ -1,5 +1,6 @@
-//! A TCP proxy that greets each client itself, lets a number of the server's bytes pass, spliced, and says goodbye:
-//! `cargo run -p longsplice-engine --example banner -- 127.0.0.1:8080 127.0.0.1:8000 1000000`. Without privileges it relays.
+//! Runs a TCP proxy that greets each client itself, lets a number of the server's bytes pass, spliced, and says goodbye:
+//! `cargo run -p longsplice-engine --example banner -- 127.0.0.1:8080 127.0.0.1:8000 1000000`. Without privileges it
+//! relays.
 use std::{env, error::Error, io, net::SocketAddr, time::Duration};
 
 use longsplice_engine::{Ended, OpenError, Pair, Side, Splicer, Until, policy::SplicePolicy};

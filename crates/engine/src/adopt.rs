@@ -1,11 +1,11 @@
-//! What a predecessor left: its sockets died with it, its spliced flows live.
+//! Adopts the flows of a predecessor: its sockets died with it, its spliced flows live.
 
 use longsplice_dataplane::{Mode, Slot};
 
 use crate::{flow::Settling, reaper, splicer::Inner};
 
-/// Takes over every flow that is spliced; removes those whose bytes were in the predecessor's sockets: their ends were
-/// reset when it died, or will be by their next segment.
+/// Takes over every flow that is spliced. Removes the others, whose bytes were in the predecessor's sockets: their ends
+/// were reset when it died, or will be by their next segment.
 pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
     let Some(plane) = &splicer.plane else { return };
     let mut lost = 0;
@@ -25,7 +25,7 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
             lost += 1;
             plane.unregister(slot.serial(), legs);
         }
-        // Else it is what a call has left that ended: its sockets may have been in another flow since, which has the records.
+        // Else a finished call has left the slot: its sockets may have been in another flow since, which has the records.
     }
     let adopted = reaper::records(plane)
         .map(|flows| flows.len())
@@ -40,7 +40,7 @@ pub(crate) fn adopt(splicer: &Inner, orphans: Vec<Slot>) {
     }
 }
 
-/// Records whose slot is free: their process died between the two halves of an installation or removal.
+/// Removes records whose slot is free: their process died between the two halves of an installation or removal.
 fn remove_strays(splicer: &Inner) {
     let Some(plane) = &splicer.plane else { return };
     let mut strays = Vec::new();

@@ -1,8 +1,9 @@
-//! Window announcements in the name of a local socket.
+//! Announces windows in the name of a local socket.
 //!
-//! While windows are coupled, egress offers an end less than its socket would, and the socket does not know: it says
-//! nothing when the far end grants more, and in some states it cannot be made to. So the segment is written here, an empty
-//! one with what the socket itself acknowledged last, through a raw socket. The egress program puts the right window in.
+//! While windows are coupled, the egress program offers an end less than its socket would. The socket does not know that:
+//! it sends nothing when the far end grants more, and in some states it cannot be made to. So the segment is written
+//! here, an empty one with the socket's own last acknowledgement, and sent through a raw socket. The egress program puts
+//! the right window in.
 
 use std::{
     io,
@@ -14,19 +15,20 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::packet::{FLAG_ACK, Segment, window_field};
 
-/// The IP header is ours, in both families: the kernel sets `IP_HDRINCL` for this protocol (`inet_create`, `inet6_create`).
+/// Leaves the IP header to us, in both families: the kernel sets `IP_HDRINCL` for this protocol (`inet_create`,
+/// `inet6_create`).
 const IPPROTO_RAW: i32 = 255;
 
-/// A raw socket for each family.
+/// Holds a raw socket for each family.
 #[derive(Debug)]
 pub(crate) struct Announcer {
     v4: Socket,
-    /// Not there on a machine without IPv6.
+    /// Absent on a machine without IPv6.
     v6: Option<Socket>,
 }
 
 impl Announcer {
-    /// Needs CAP_NET_RAW.
+    /// Opens the sockets. Needs CAP_NET_RAW.
     pub(crate) fn open() -> io::Result<Announcer> {
         Ok(Announcer {
             v4: raw(Domain::IPV4)?,
@@ -34,7 +36,7 @@ impl Announcer {
         })
     }
 
-    /// Announces the window of a leg. `x` is the leg, `timestamps` whether it has them.
+    /// Announces the window of a leg. `x` is the leg's state; `timestamps` is true if the connection has them.
     pub(crate) fn announce(&self, leg: Leg, x: &LegState, timestamps: bool) -> io::Result<()> {
         self.send(leg.peer.ip(), &segment(leg, x, timestamps))
     }
@@ -45,7 +47,7 @@ impl Announcer {
             IpAddr::V4(_) => &self.v4,
             IpAddr::V6(_) => self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?,
         };
-        // A raw socket takes a port for a protocol.
+        // A raw socket takes a port for a protocol: send 0.
         socket.send_to(packet, &SocketAddr::new(to, 0).into()).map(drop)
     }
 }
@@ -56,7 +58,7 @@ fn raw(domain: Domain) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// In the numbers of the socket: egress takes it for the socket's, and maps it.
+/// Returns the segment in the socket's own numbers: the egress program takes it for the socket's, and translates it.
 fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
     Segment {
         from: leg.local,
@@ -64,7 +66,7 @@ fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
         seq: x.loc_end.wrapping_add(x.mapping.ack),
         ack: x.loc_ack.wrapping_add(x.mapping.seq),
         flags: FLAG_ACK,
-        window: window_field(x.loc_edge, x.loc_ack, x.scale_out),
+        window: window_field(x.loc_latest, x.loc_ack, x.scale_out),
         timestamps: timestamps.then_some((x.ts_sent, x.peer_ts)),
     }
     .bytes()
@@ -87,7 +89,7 @@ mod tests {
             let x = LegState {
                 loc_end: 0x0102_0304,
                 loc_ack: u32::MAX,
-                loc_edge: 0x1_0000 - 1,
+                loc_latest: 0x1_0000 - 1,
                 scale_out: 7,
                 ts_sent: 77,
                 peer_ts: 88,
@@ -105,7 +107,7 @@ mod tests {
             assert_eq!(window(&p), 512, "across the wrap");
             assert_eq!(segment(leg, &x, false).len(), ip + 20);
             let closed = LegState {
-                loc_edge: x.loc_ack.wrapping_sub(5),
+                loc_latest: x.loc_ack.wrapping_sub(5),
                 ..x
             };
             assert_eq!(window(&segment(leg, &closed, false)), 0);

@@ -1,4 +1,4 @@
-//! What the caller of the engine sees.
+//! Types that a caller of the engine uses.
 
 mod config;
 mod info;
@@ -6,6 +6,7 @@ mod info;
 use std::io;
 
 use longsplice_core::{
+    idle::IdlePolicy,
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
@@ -20,73 +21,75 @@ pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, Leg
 
 use crate::{handle::FlowHandle, until::Trap};
 
-/// Two connected sockets, and how they are to be joined.
+/// Holds two connected sockets, and how to join them.
 ///
-/// What was read from a socket and not written to the other is the handler's; what it writes of its own comes before all
-/// that is forwarded. From the call of [`crate::Splicer::splice`] on, the bytes that wait in the sockets and those that come are
-/// the engine's.
+/// Bytes that the handler has read from one socket and not written to the other are the handler's. Bytes that it writes
+/// itself come before all that is forwarded. From the call of [`crate::Splicer::splice`] on, the engine owns the bytes
+/// that wait in the sockets and those that come.
 #[derive(Debug)]
 pub struct Pair {
     /// Leg A: the initiator's.
     pub client: TcpStream,
     /// Leg B: the target's.
     pub server: TcpStream,
-    /// When to splice. Bytes and time count from the call.
+    /// Sets when to splice. Bytes and time count from the call.
     pub splice: SplicePolicy,
-    /// When to let go of the parked sockets; earlier when memory, descriptors or `max_dormant` run short.
+    /// Sets when to close the parked sockets; it happens earlier when memory, descriptors or `max_dormant` run short.
     pub detach: DetachPolicy,
-    /// What becomes of segments that are on their way when it comes back.
+    /// Sets who retransmits the segments in flight when the pair comes back.
     pub outstanding: Outstanding,
-    /// How fast payload may pass, in each direction: the same relayed and spliced, and over returns. Of a relayed pair what is
-    /// too fast waits in the sockets; of a spliced one it is dropped (`drop_rate`), and its sender slows down. Acknowledgements
-    /// and all else without payload are never held back.
+    /// Limits the rate of payload in each direction, the same relayed and spliced, and over returns. In a relayed pair,
+    /// excess payload waits in the sockets. In a spliced pair it is dropped (`drop_rate`), and its sender slows down.
+    /// Acknowledgements and other segments without payload are never held back.
     pub rate_limit: RateLimit,
+    /// Limits how long a relayed pair may be idle; a spliced pair has [`SplicerConfig::idle_timeout`].
+    pub idle: IdlePolicy,
     pub(crate) handle: Option<FlowHandle>,
     /// See [`Pair::with_successor`].
     pub(crate) successor: Successor,
-    /// What the limit has seen pass over other connections: see [`Pair::with_paid`].
+    /// Rate-limit account carried over from other connections, by side: see [`Pair::with_paid`].
     pub(crate) paid: [u64; 2],
-    /// So many bytes more are known to come.
+    /// Number of bytes that are known to come in this call.
     pub(crate) length: Option<u64>,
-    /// Nobody is told of it by the counters.
+    /// True if the pair is left out of the counters.
     pub(crate) is_trial: bool,
-    /// Of a pair that came back.
+    /// State of an earlier call, for a pair that came back.
     pub(crate) before: Option<Before>,
-    /// The timestamp clock of each socket is the far end's.
+    /// True if each socket's timestamp clock is the far end's.
     pub(crate) one_clock: bool,
 }
 
-/// What becomes of segments that were forwarded and are not yet acknowledged when a pair comes back: the two ways of the
-/// papers (section III-D of 002).
+/// Selects who is responsible for segments that were forwarded and are not yet acknowledged when a pair comes back: the
+/// two ways of the papers (section III-D of 002).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outstanding {
-    /// They stay the business of the two ends until they are acknowledged; retransmissions pass meanwhile, and what comes
-    /// after them is acknowledged only then. The pair comes back at once.
+    /// Leaves them to the two ends until they are acknowledged. Retransmissions pass meanwhile, and later segments are
+    /// acknowledged only then. The pair comes back at once.
     #[default]
     Await,
-    /// Copies of them are collected first, which takes about a round trip; then the sockets acknowledge them and take over
-    /// their retransmission, so that neither end depends on the other any more. Where that cannot be done within a few
-    /// seconds (a reader that stands still), it is [`Outstanding::Await`].
+    /// Collects copies of them first, which takes about a round trip. Then the sockets acknowledge them and take over
+    /// their retransmission, so that neither end depends on the other any more. Falls back to [`Outstanding::Await`] if
+    /// that cannot be done within a few seconds (a reader that has stopped reading).
     Capture,
 }
 
-/// What is known of a pair from an earlier call.
+/// State of a pair from an earlier call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Before {
     pub(crate) id: FlowId,
-    /// Of both legs. A socket that has ended cannot tell any more.
+    /// Addresses of both legs. A socket that has ended cannot return its own any more.
     pub(crate) legs: [LegInfo; 2],
-    /// Whether it was spliced.
+    /// True if it was spliced.
     pub(crate) spliced: bool,
-    /// Of its rate limit: see [`longsplice_core::limit::Rate`].
+    /// Account of its rate limit, by side: see [`longsplice_core::limit::Rate`].
     pub(crate) paid: [u64; 2],
-    /// `SO_COOKIE` of both sockets: the caller may have put another one in the place.
+    /// `SO_COOKIE` of both sockets: they show whether the caller has put another socket in its place.
     pub(crate) cookies: [u64; 2],
 }
 
 impl Pair {
-    /// A pair under the default policies: `auto` and `after=1s`.
+    /// Returns a pair under the default policies: `auto` and `after=1s`.
     pub fn new(client: TcpStream, server: TcpStream) -> Pair {
         Pair {
             client,
@@ -95,6 +98,7 @@ impl Pair {
             detach: DetachPolicy::default(),
             outstanding: Outstanding::default(),
             rate_limit: RateLimit::default(),
+            idle: IdlePolicy::default(),
             handle: None,
             successor: Successor::default(),
             paid: [0; 2],
@@ -105,7 +109,7 @@ impl Pair {
         }
     }
 
-    /// The same pair, whose sockets' timestamp clocks are those of the far ends, as nearly as they were told.
+    /// Marks the sockets' timestamp clocks as those of the far ends, as nearly as they were set.
     pub(crate) fn with_one_clock(self) -> Pair {
         Pair {
             one_clock: true,
@@ -113,13 +117,13 @@ impl Pair {
         }
     }
 
-    /// The same pair, with this way back.
+    /// Sets how the pair comes back.
     #[must_use]
     pub fn with_outstanding(self, outstanding: Outstanding) -> Pair {
         Pair { outstanding, ..self }
     }
 
-    /// The same pair, limited to these rates.
+    /// Limits the pair to these rates.
     ///
     /// ```
     /// # use longsplice_engine::{Pair, limit::{ParseRateLimitError, Rate, RateLimit}};
@@ -136,14 +140,21 @@ impl Pair {
         Pair { rate_limit, ..self }
     }
 
-    /// The same pair, whose rate limit goes on where that of another pair stands ([`Returned::paid`]): one limit for what a
-    /// client gets of several servers, one after the other. Of a pair that came back, its own account counts.
+    /// Sets keep-alive and a timeout for the pair while it is relayed and idle. The engine probes both ends, and resets
+    /// them after too long an idle time ([`Summary::idle`]). Without this call it does neither.
+    #[must_use]
+    pub fn with_idle(self, idle: IdlePolicy) -> Pair {
+        Pair { idle, ..self }
+    }
+
+    /// Continues the rate limit of another pair ([`Returned::paid`]): one limit for all that a client gets from several
+    /// servers, one after the other. A pair that came back keeps its own account instead.
     #[must_use]
     pub fn with_paid(self, paid: [u64; 2]) -> Pair {
         Pair { paid, ..self }
     }
 
-    /// The same pair, whose flow `handle` names from the beginning of its call of [`crate::Splicer::splice`] on.
+    /// Binds `handle` to the pair's flow, from the beginning of its call of [`crate::Splicer::splice`] on.
     #[must_use]
     pub fn with_handle(self, handle: &FlowHandle) -> Pair {
         Pair {
@@ -152,18 +163,18 @@ impl Pair {
         }
     }
 
-    /// The same pair, with which this is done where a condition of payload is met after this process has ended: by the next one
-    /// of the instance, which knows nothing of the handler. For one call of [`crate::Splicer::splice`], not for the next one of what
-    /// that returned.
+    /// Sets what the next process of the instance does if the flow meets a payload condition after this process has
+    /// ended; that process knows nothing of the handler. Holds for one call of [`crate::Splicer::splice`], not for the
+    /// next one of the pair that it returned.
     #[must_use]
     pub fn with_successor(self, successor: Successor) -> Pair {
         Pair { successor, ..self }
     }
 
-    /// The same pair, in which so many bytes are known to come during this call, and nothing behind a budget before the caller has
-    /// it back: [`SplicePolicy::Auto`] asks the advisor at once, and does not wait to see whether it is worth that; and an end is
-    /// offered a window of at most 32 KiB beyond its budget, so that what it says next does not come to a socket by the megabyte
-    /// before another splice takes hold. It is the caller's to know how many are.
+    /// Promises that so many bytes come during this call, and none beyond a budget before the caller has the pair back.
+    /// So [`SplicePolicy::Auto`] asks the advisor at once, without waiting to see whether the pair is worth a splice.
+    /// Each end is offered a window of at most 32 KiB beyond its budget, so that its next data does not come to a socket
+    /// by the megabyte before another splice takes hold. The caller must know the number.
     #[must_use]
     pub fn with_length(self, bytes: u64) -> Pair {
         Pair {
@@ -172,8 +183,8 @@ impl Pair {
         }
     }
 
-    /// The same pair, which only shows what a splice costs here: its splices and bytes are not among the [`Counters`], but for the
-    /// segments, which the kernel half counts.
+    /// Marks the pair as a trial, which only shows what a splice costs here. Its splices and bytes are left out of the
+    /// [`Counters`]; its segments are not, since the kernel half counts them.
     #[must_use]
     pub fn for_trial(self) -> Pair {
         Pair {
@@ -182,66 +193,68 @@ impl Pair {
         }
     }
 
-    /// The same pair, spliced when this policy says so.
+    /// Sets the policy that says when to splice.
     #[must_use]
     pub fn with_splice(self, splice: SplicePolicy) -> Pair {
         Pair { splice, ..self }
     }
 
-    /// The same pair, detached when this policy says so.
+    /// Sets the policy that says when to detach.
     #[must_use]
     pub fn with_detach(self, detach: DetachPolicy) -> Pair {
         Pair { detach, ..self }
     }
 }
 
-/// A pair that is in control mode again. Its sockets are ordinary ones: to be read, written, closed, pooled, or spliced
-/// again, with each other (`splicer.splice(returned, …)`) or with others. Something that passed may still be unacknowledged by an
-/// end; the kernel half sees to that, and lets a new splice wait for it ([`RelayReason::Unsettled`]).
+/// Holds a pair that is in control mode again. Its sockets are ordinary ones: to be read, written, closed, pooled, or
+/// spliced again, with each other (`splicer.splice(returned, …)`) or with others. An end may not have acknowledged all
+/// that has passed. The kernel half sees to that, and lets a new splice wait for it ([`RelayReason::Unsettled`]).
 ///
-/// Closed or dropped, they reset their connections, so that a process that dies or gives up in the middle never makes a stream look
-/// finished that is not: [`Returned::set_reset_on_close`] ends that. `TCP_NODELAY` is on, `TCP_NOTSENT_LOWAT` is 256 KiB, and
-/// urgent data is read inline (`SO_OOBINLINE`). Sockets that were rebuilt, because the flow was detached, have nothing else of what the
-/// handler had set, such as a congestion control, marks, TOS or buffer sizes, nor measured round-trip times: they begin with a
-/// congestion window of 10 segments (papers' section III-D: “a slow start is initiated”). Nor have they ECN (RFC 3168), which
-/// `TCP_REPAIR` cannot restore; so a pair with ECN that has conditions is detached only when memory, descriptors or
-/// `max_dormant` run short.
+/// Closing or dropping them resets their connections, so that a process that dies or gives up in the middle never makes
+/// an unfinished stream look finished: [`Returned::set_reset_on_close`] ends that. `TCP_NODELAY` is on,
+/// `TCP_NOTSENT_LOWAT` is 256 KiB, and urgent data is read inline (`SO_OOBINLINE`). Sockets of a detached flow are
+/// rebuilt, and lose every other option of the handler, such as a congestion control, marks, TOS or buffer sizes. They
+/// lose their measured round-trip times, too: they begin with a congestion window of 10 segments (papers' section III-D:
+/// “a slow start is initiated”). They have no ECN (RFC 3168), which `TCP_REPAIR` cannot restore; so a pair with ECN that
+/// has conditions is detached only when memory, descriptors or `max_dormant` run short.
 #[derive(Debug)]
 pub struct Returned {
-    /// Leg A. What the client sent beyond what has passed is readable here.
+    /// Leg A. Data that the client sent beyond the forwarded bytes is readable here.
     pub client: TcpStream,
-    /// Leg B, likewise.
+    /// Leg B. Data that the server sent beyond the forwarded bytes is readable here.
     pub server: TcpStream,
-    /// Why it came back.
+    /// Condition that brought it back.
     pub why: Trap,
     /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
     /// that many, on its side.
     pub passed: [u64; 2],
-    /// Payload bytes of both among them that went past the sockets.
+    /// Payload bytes of both directions among them that bypassed the sockets.
     pub bytes_spliced: u64,
-    /// Whether it was spliced during this call; else the condition was met in the relay.
+    /// True if the pair was spliced during this call; else the condition was met in the relay.
     pub spliced: bool,
-    /// Why it was not, where it was not.
+    /// Reason that the pair was not spliced, if it was not.
     pub relay_reason: Option<RelayReason>,
-    /// Its identity, kept if the same pair is spliced again.
+    /// Identity of the flow, kept if the same pair is spliced again.
     pub id: FlowId,
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
     pub(crate) rate_limit: RateLimit,
+    pub(crate) idle: IdlePolicy,
     pub(crate) handle: Option<FlowHandle>,
     pub(crate) is_trial: bool,
     pub(crate) before: Before,
 }
 
 impl Returned {
-    /// When what has passed is worth its time at the rate limit, by side: see [`longsplice_core::limit::Rate`]; nanoseconds of
-    /// `CLOCK_MONOTONIC`.
+    /// Returns the rate limit's account, by side: the time at which the limit has allowed all that has passed (see
+    /// [`longsplice_core::limit::Rate`]), in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn paid(&self) -> [u64; 2] {
         self.before.paid
     }
 
-    /// Whether a close of either socket resets its connection (`SO_LINGER` with no time). Say no before the last one.
+    /// Sets whether closing either socket resets its connection (`SO_LINGER` with no time). Pass false before an orderly
+    /// close.
     ///
     /// # Errors
     /// None is known for a TCP socket.
@@ -262,6 +275,7 @@ impl From<Returned> for Pair {
             detach: r.detach,
             outstanding: r.outstanding,
             rate_limit: r.rate_limit,
+            idle: r.idle,
             handle: r.handle,
             successor: Successor::default(),
             paid: [0; 2],
@@ -273,7 +287,7 @@ impl From<Returned> for Pair {
     }
 }
 
-/// How a call of [`crate::Splicer::splice`] ended.
+/// Outcome of a call of [`crate::Splicer::splice`].
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -282,62 +296,68 @@ impl From<Returned> for Pair {
 pub enum Ended {
     /// Both ends are done, in order or by a reset; the sockets are closed.
     Closed(Summary),
-    /// A condition of the caller was met: back in control mode (papers' section III-D).
+    /// A condition of the caller was met: the pair is back in control mode (papers' section III-D).
     Returned(Returned),
-    /// The flow lives on in the kernel, without sockets and without this process. Not before a shutdown, if there is a
-    /// condition under which it is to come back: budgets of bytes stay armed then, and what meets one waits for a successor
-    /// ([`Pair::with_successor`]); conditions of time are forgotten.
+    /// The flow lives on in the kernel, without sockets and without this process. With a condition under which the pair
+    /// is to come back, the call returns this only at a shutdown. Budgets of bytes stay armed then, and a flow that meets
+    /// one waits for a successor ([`Pair::with_successor`]); conditions of time are forgotten.
     Detached(FlowId),
 }
 
-/// What passed over a pair of connections during one call.
+/// Sums up one call for a pair of connections.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Summary {
-    /// The flow's identity.
+    /// Identity of the flow.
     pub id: FlowId,
     /// Payload bytes from client to server.
     pub bytes_to_server: u64,
     /// Payload bytes from server to client.
     pub bytes_to_client: u64,
-    /// Of both, those that went past the sockets.
+    /// Payload bytes of both directions that bypassed the sockets.
     #[serde(default)]
     pub bytes_spliced: u64,
-    /// Whether it was spliced at any time, in this call or before.
+    /// True if the pair was spliced at any time, in this call or before.
     pub spliced: bool,
-    /// Why it was not spliced, where it was not.
+    /// Reason that the pair was not spliced, if it was not.
     pub relay_reason: Option<RelayReason>,
-    /// Whether either end was reset.
+    /// True if either end was reset.
     pub reset: bool,
+    /// True if both ends were reset because nothing had passed for too long in the relay ([`IdlePolicy`]).
+    #[serde(default)]
+    pub idle: bool,
 }
 
-/// What to do with spliced flows when the splicer shuts down.
+/// Says what happens to spliced flows when the splicer shuts down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shutdown {
-    /// They run on in the kernel; a successor adopts them. Pairs in control mode are reset after the grace period.
+    /// Leaves them in the kernel, where a successor adopts them. Pairs in control mode are reset after the grace period.
     KeepSpliced,
-    /// They are reset too, and programs and pins are removed.
+    /// Resets them too, and removes programs and pins.
     EndSpliced,
 }
 
-/// Why a request about one flow could not be done. Nothing has changed then.
+/// Reason that a request about one flow failed. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// There is no such flow.
     #[error("there is no flow {0}: `longsplice flows` lists them")]
     NoSuchFlow(FlowId),
-    /// It is spliced already, or on the way there.
+    /// The flow is spliced already, or on the way there.
     #[error("flow {0} is spliced already")]
     AlreadySpliced(FlowId),
-    /// It is in control mode already.
+    /// The flow is in control mode already.
     #[error("flow {0} is not spliced")]
     NotSpliced(FlowId),
-    /// It is about to end.
+    /// The flow is about to end.
     #[error("flow {0} is ending: both ends have closed, or one was reset")]
     Ending(FlowId),
-    /// It could not be brought back, for this reason: no room in `max_dormant`, no descriptor, or the kernel refused a socket. It is
-    /// spliced still.
+    /// The flow could not be brought back, for this reason: no room in `max_dormant`, no descriptor, or the kernel
+    /// refused a socket. It is still spliced.
     #[error("flow {0} stays spliced: {1}")]
     CannotReturn(FlowId, String),
+    /// The flow could not be spliced now, for this reason.
+    #[error("flow {0} stays relayed ({1}): {why}", why = .1.explain())]
+    StaysRelayed(FlowId, RelayReason),
     /// This splicer cannot splice.
     #[error("this instance cannot splice: {0}")]
     CannotSplice(String),

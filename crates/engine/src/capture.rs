@@ -1,5 +1,5 @@
-//! The second way back (papers' section III-D): copies of all that is unacknowledged are collected while segments pass,
-//! then the sockets take over its retransmission.
+//! Implements the second way back (papers' section III-D): collects copies of all that is unacknowledged while segments
+//! pass, then lets the sockets take over its retransmission.
 
 use std::{collections::BTreeMap, io, time::Duration};
 
@@ -9,29 +9,36 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{driver::Driver, flow::Flow, wake::earlier};
 
-/// How long copies are collected at most: a sender's retransmissions bring what was missed.
+/// Longest time to collect copies: a sender's retransmissions bring what was missed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the last copies may be on their way once nothing new passes.
+/// Longest time that the last copies may take once nothing new passes.
 const LAST: Duration = Duration::from_millis(20);
 
-/// How often acknowledgements are looked at.
+/// Interval between two looks at the acknowledgements.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Payload of one direction, by its distance from where the collection began.
+/// Maximum number of bytes to collect in one direction. A direction with more in flight is left to the ends.
+const MOST: usize = 16 << 20;
+
+/// Payload of one direction, by its distance from the start of the collection.
 #[derive(Debug, Default)]
 struct Copies {
     origin: Option<u32>,
     pieces: BTreeMap<u32, Vec<u8>>,
+    bytes: usize,
 }
 
 impl Copies {
-    /// Forgets what lies before `from`, which never goes back.
+    /// Drops copies that lie before `from`, which never goes back.
     fn advance(&mut self, from: u32) {
         let origin = *self.origin.get_or_insert(from);
         let gone = from.wrapping_sub(origin);
-        self.pieces
-            .retain(|at, piece| (*at).saturating_add(piece.len() as u32) > gone);
+        self.pieces.retain(|at, piece| {
+            let stays = (*at).saturating_add(piece.len() as u32) > gone;
+            self.bytes -= if stays { 0 } else { piece.len() };
+            stays
+        });
     }
 
     fn add(&mut self, event: &Event) {
@@ -39,20 +46,21 @@ impl Copies {
             return;
         };
         let at = event.seq.wrapping_sub(origin);
-        // From before the collection: its end may still be of use.
+        // A segment from before the collection may end within it: keep that part.
         let (at, skip) = match at as i32 {
             n if n < 0 => (0, n.unsigned_abs() as usize),
             n => (n as u32, 0),
         };
         if let Some(rest) = payload.get(skip..).filter(|r| !r.is_empty()) {
-            let known = self.pieces.entry(at).or_default();
-            if known.len() < rest.len() {
-                *known = rest.to_vec();
+            let known = self.pieces.get(&at).map_or(0, Vec::len);
+            if known < rest.len() && self.bytes - known + rest.len() <= MOST {
+                self.bytes = self.bytes - known + rest.len();
+                self.pieces.insert(at, rest.to_vec());
             }
         }
     }
 
-    /// All bytes from one sequence number to another one, if they are there.
+    /// Returns all bytes from one sequence number to another one, if they are there.
     fn range(&self, from: u32, to: u32) -> Option<Vec<u8>> {
         let origin = self.origin?;
         let (mut at, to) = (from.wrapping_sub(origin), to.wrapping_sub(origin));
@@ -72,21 +80,22 @@ impl Copies {
     }
 }
 
-/// Where the bytes that the far end may lack begin and end, in x's numbers; `end` is where x's payload does. A FIN that o
-/// acknowledged is said once more by the socket: it stands at `end`, and so does the socket.
+/// Returns the beginning and the end of the bytes that the far end may lack, in x's numbers; `end` is the end of x's
+/// payload. A FIN that o acknowledged is sent again by the socket: it stands at `end`, and so does the socket.
 fn outstanding(o: &LegState, end: u32) -> (u32, u32) {
     let acked = o.rx_ack.wrapping_add(o.ack_off);
     (earlier(acked, end), end)
 }
 
-/// Both directions.
+/// Copies of both directions.
 #[derive(Debug, Default)]
 struct Collection {
     copies: [Copies; 2],
 }
 
 impl Collection {
-    /// Takes what has come; the bytes that are outstanding in each direction, once they are all there, up to `ends`.
+    /// Takes the copies that have come. Returns the outstanding bytes of each direction, up to `ends`, once they are all
+    /// there.
     fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<[(u32, Vec<u8>); 2]> {
         let states = Side::BOTH.map(|side| flow.leg(side));
         let spans = Side::BOTH.map(|side| {
@@ -107,17 +116,18 @@ impl Collection {
     }
 }
 
-/// Whether an end of a stream was forwarded. It is acknowledged together with the bytes before it, and a socket that has been
-/// given those and has not said the end itself would refuse the acknowledgement, for ever: such a pair is left to the ends.
+/// Returns true if a FIN was forwarded. It is acknowledged together with the bytes before it. A socket that was given
+/// those bytes and has not sent the FIN itself would refuse that acknowledgement for ever, so such a pair is left to the
+/// ends.
 fn has_ended(flow: &Flow) -> bool {
     Side::BOTH.iter().any(|&side| flow.leg(side).fin)
 }
 
-/// Takes over what is outstanding; false if that cannot be done, and nothing has changed then but that the flow may be
-/// frozen.
+/// Takes over the outstanding bytes. Returns false if that cannot be done; then nothing has changed but that the flow may
+/// be frozen.
 pub(crate) async fn take_over(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
     let mut collection = Collection::default();
-    // Where it begins, before the first copy comes.
+    // Set the origin before the first copy comes.
     collection.collect(flow, |x| x.rx_end);
     flow.slot().set_copying(true);
     let give_up = Instant::now() + PATIENCE;
@@ -179,7 +189,7 @@ fn seed(driver: &Driver<'_>, side: Side, bytes: &[u8]) -> io::Result<()> {
     repair.leave_silently()?;
     match seeded == bytes.len() {
         true => Ok(()),
-        // The caller resets both ends: better than a hole.
+        // The caller resets both ends: that is better than a hole in the stream.
         false => Err(io::Error::other("a socket did not take what is outstanding")),
     }
 }
@@ -213,7 +223,7 @@ mod tests {
         let end = 5u32;
         assert_eq!(outstanding(&o(u32::MAX - 20), end), (u32::MAX - 10, end));
         assert_eq!(outstanding(&o(end.wrapping_sub(10)), end), (end, end));
-        // The FIN, too: the socket says it once more, at `end`.
+        // The FIN is sent again by the socket, at `end`.
         assert_eq!(outstanding(&o(end.wrapping_sub(9)), end), (end, end));
     }
 

@@ -1,4 +1,4 @@
-//! A pair during one call of `splice`, and what its phases share.
+//! Drives a pair during one call of `splice`, and holds the state that its phases share.
 
 use std::{io, sync::Arc};
 
@@ -15,10 +15,12 @@ use crate::{
     api::{FlowId, FlowState, LegInfo, Outstanding, Pair},
     flow::Flow,
     handle::FlowHandle,
+    idle::Idleness,
     legs::{self, Refusal},
     meter::Meter,
+    over::Over,
     pair::{cookies, prepare_socket},
-    pump::{Broken, Pump, TURN},
+    pump::{Pump, TURN},
     registry::{Entry, Registered},
     splicer::{Inner, Phase},
     splicing::Spliced,
@@ -28,98 +30,64 @@ use crate::{
     until::{Trap, Until},
 };
 
-/// Rounds of a busy relay before other connections of the thread get their turn.
+/// Number of rounds of a busy relay before it yields to other connections of the thread.
 const ROUNDS: u32 = 16;
 
-/// What ends a wait.
+/// Event that ends a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
-    /// A socket can be read or written, or it is time.
+    /// A socket can be read or written, or a deadline has come.
     Proceed,
     /// The process shuts down.
     Stop,
 }
 
-/// A pair and what its phases share.
+/// Holds a pair and the state that its phases share.
 pub(crate) struct Driver<'a> {
     pub(crate) splicer: &'a Arc<Inner>,
     pub(crate) entry: Registered<'a>,
     pub(crate) pump: Pump,
     pub(crate) traps: Traps,
     pub(crate) throttle: Throttle,
+    pub(crate) idle: Idleness,
     pub(crate) meter: Meter,
-    /// The flow in the kernel half, of a pair that was spliced before.
+    /// Flow in the kernel half, of a pair that was spliced before.
     pub(crate) flow: Option<Flow>,
     pub(crate) splice: SplicePolicy,
     pub(crate) detach: DetachPolicy,
     pub(crate) outstanding: Outstanding,
-    /// See [`Pair`].
     pub(crate) one_clock: bool,
     pub(crate) legs: [LegInfo; 2],
-    /// `SO_COOKIE` of both sockets, where they are known.
+    /// `SO_COOKIE` of both sockets, if they are known.
     pub(crate) cookies: Option<[u64; 2]>,
-    /// What the sockets had set before they were parked.
+    /// State of `SO_KEEPALIVE` of the sockets before they were parked.
     pub(crate) keepalive: [bool; 2],
-    /// For the advisor: over whole round trips, so that a burst or the wait for a window is not taken for the stream.
+    /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
+    /// rate.
     pub(crate) pace: Meter,
     pub(crate) since: Instant,
     pub(crate) rounds: u32,
-    /// Ever, and in this call.
+    /// True if the pair was ever spliced; `spliced_here`: in this call.
     pub(crate) spliced: bool,
     pub(crate) spliced_here: bool,
-    /// What the sockets counted otherwise than the wire when the splice began.
+    /// Offsets between the sockets' numbers and those on the wire when the splice began.
     pub(crate) mappings: [Mapping; 2],
     pub(crate) handle: Option<FlowHandle>,
-    /// Behind its traps nothing follows before the caller has the pair back.
+    /// True if no data follows behind its traps before the caller has the pair back.
     pub(crate) pauses: bool,
     /// See [`Pair::for_trial`].
     pub(crate) is_trial: bool,
-    /// What the records had counted before this call.
+    /// Bytes that the records had counted before this call.
     pub(crate) base_bytes: Option<[u64; 2]>,
-    /// What has been added to the records, of what was relayed.
+    /// Relayed bytes that have been added to the records.
     pub(crate) recorded: [u64; 2],
-    /// Bytes and acknowledgements of the records at the last look.
-    pub(crate) seen: [u64; 4],
-}
-
-/// Why a phase ended without the next one.
-#[derive(Debug)]
-pub(crate) enum Over {
-    /// Both streams have ended in order.
-    Finished,
-    /// An end was reset, or the system failed: the other is to be reset.
-    Broken(io::Error),
-    /// A condition of the caller is met.
-    Trapped(Trap),
-}
-
-impl Over {
-    /// The grace period of a shutdown is over.
-    pub(crate) fn stopped() -> Over {
-        io::Error::new(io::ErrorKind::Interrupted, "the daemon shuts down").into()
-    }
-
-    /// Somebody asked for its end.
-    pub(crate) fn asked() -> Over {
-        io::Error::new(io::ErrorKind::ConnectionAborted, "its end was asked for").into()
-    }
-}
-
-impl From<Broken> for Over {
-    fn from(b: Broken) -> Self {
-        Over::Broken(b.error)
-    }
-}
-
-impl From<io::Error> for Over {
-    fn from(e: io::Error) -> Self {
-        Over::Broken(e)
-    }
+    /// End of both streams and of their acknowledgements at the last look.
+    pub(crate) seen: [u32; 4],
 }
 
 impl<'a> Driver<'a> {
     pub(crate) fn new(splicer: &'a Arc<Inner>, pair: Pair, until: Until) -> io::Result<Driver<'a>> {
-        // Another socket in the place makes it another pair.
+        // A replaced socket makes it another pair.
         let before = pair
             .before
             .filter(|b| cookies(&pair.client, &pair.server).is_ok_and(|c| c == b.cookies));
@@ -136,11 +104,11 @@ impl<'a> Driver<'a> {
         let flow = before.and_then(|_| splicer.mapped.take(legs::both(&legs).ok()?));
         let id = match (&flow, &before) {
             (Some(flow), _) => FlowId(flow.serial()),
-            (None, Some(before)) if !splicer.mapped.has(before.id.0) => before.id,
+            (None, Some(before)) if splicer.is_still_its(before.id) => before.id,
             _ => splicer.next_id(),
         };
         let now = Instant::now();
-        let driver = Driver {
+        let mut driver = Driver {
             splicer,
             entry: splicer.registry.add(Entry::new(id, legs)),
             legs,
@@ -148,6 +116,7 @@ impl<'a> Driver<'a> {
             pump: Pump::new(pair.client, pair.server),
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
+            idle: Idleness::new(pair.idle, now),
             meter: Meter::new(now),
             flow,
             splice: pair.splice,
@@ -175,16 +144,19 @@ impl<'a> Driver<'a> {
         if driver.flow.is_some() {
             driver.entry.set_state(FlowState::Undraining);
         }
+        if driver.traps.has_budgets() {
+            // With one side read only to its trap, the other side's data may find no room until the caller reads that
+            // side on.
+            driver.pump.hold_nothing();
+        }
         Ok(driver)
     }
-}
 
-impl<'a> Driver<'a> {
     pub(crate) fn id(&self) -> FlowId {
         self.entry.id
     }
 
-    /// Where it is counted.
+    /// Returns the counters for this pair: those of trials, or the splicer's.
     pub(crate) fn stats(&self) -> &'a Stats {
         match self.is_trial {
             true => &self.splicer.trials,
@@ -192,7 +164,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The condition of the caller that is met.
+    /// Returns the condition of the caller that is met.
     pub(crate) fn fired(&mut self, now: Instant) -> Option<Trap> {
         if self.entry.take_ask_back() {
             self.traps.ask();
@@ -200,46 +172,46 @@ impl<'a> Driver<'a> {
         self.traps.fired(now, &self.pump)
     }
 
-    /// How far each side's trap is.
+    /// Returns the distance to each side's trap.
     pub(crate) fn distances(&self) -> [Option<Distance>; 2] {
         Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
     }
 
-    /// Has both ends hear what was acknowledged last.
+    /// Announces the current acknowledgements and windows to both ends.
     pub(crate) fn announce(&self, flow: &Flow) {
         if let Some(announcer) = &self.splicer.announcer {
             flow.announce(announcer);
         }
     }
 
-    /// When the parked sockets are let go of.
+    /// Returns the policy that says when to close the parked sockets.
     pub(crate) fn detach(&self) -> DetachPolicy {
         self.detach
     }
 
-    /// Whether the sockets of the pair may be needed again once it is spliced.
+    /// Returns true if the pair's sockets may be needed again once it is spliced.
     pub(crate) fn parks(&self) -> bool {
         self.detach != DetachPolicy::Now || !self.traps.is_closed()
     }
 
-    /// Whether the way back is to collect copies first.
+    /// Returns true if the way back collects copies first.
     pub(crate) fn captures(&self) -> bool {
         self.outstanding == Outstanding::Capture && !self.entry.is_to_end()
     }
 
-    /// The addresses of both legs.
+    /// Returns the addresses of both legs.
     pub(crate) fn legs(&self) -> &[LegInfo; 2] {
         &self.legs
     }
 
-    /// A splice begins.
+    /// Records the offsets and byte counts with which a splice begins.
     pub(crate) fn note_start(&mut self, flow: &Flow) {
         self.mappings = Side::BOTH.map(|side| flow.mapping(side));
         self.base_bytes
             .get_or_insert_with(|| flow.directions().map(|d| d.bytes));
     }
 
-    /// The pair is spliced.
+    /// Records and counts that the pair is spliced.
     pub(crate) fn note_spliced(&mut self, flow: &Flow) {
         self.spliced = true;
         self.spliced_here = true;
@@ -254,7 +226,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Its own sockets were woken: what went past them has moved their counts.
+    /// Counts the bytes that bypassed its own sockets, once they are woken: the mappings have moved by that many.
     pub(crate) fn note_awake(&mut self, flow: &Flow) {
         for side in Side::BOTH {
             let past = self.mappings[side.index()]
@@ -264,11 +236,12 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// What a look at the records tells; whether both streams have ended, or one end was reset.
+    /// Updates the counters and the idle time from the records. Returns true if both streams have ended, or one end was
+    /// reset. Retransmitted bytes do not count as activity: their receiver may be gone.
     pub(crate) fn look(&mut self, directions: &[Direction; 2], now: Instant) -> bool {
         self.entry.note_translated(directions);
         let [a, b] = directions;
-        let seen = [a.bytes, a.ack.into(), b.bytes, b.ack.into()];
+        let seen = [a.end, a.ack, b.end, b.ack];
         if seen != self.seen {
             self.seen = seen;
             self.traps.note_activity(now);
@@ -276,7 +249,8 @@ impl<'a> Driver<'a> {
         directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
     }
 
-    /// Back among the relayed: the sockets go on. Whether what has brought the pair back is still on its way to one.
+    /// Returns a flow to the relay: its sockets carry on. Returns true if the segment that brought the pair back is still
+    /// on its way to a socket.
     pub(crate) fn welcome(&mut self, flow: Flow) -> bool {
         self.stats().unspliced.add(1);
         self.entry.set_state(FlowState::Undraining);
@@ -292,7 +266,7 @@ impl<'a> Driver<'a> {
         comes
     }
 
-    /// Lets the pump read up to the trap of a side, and to `most` where that is nearer.
+    /// Lets the pump read up to the trap of a side, and to `most` if that is nearer.
     pub(crate) fn limit_pump(&mut self, side: Side, most: Option<u64>) {
         let limits = [self.traps.pump_limit(side), most];
         self.pump.set_limit(side, limits.into_iter().flatten().min());
@@ -316,7 +290,7 @@ impl<'a> Driver<'a> {
         self.advance(None, TURN)
     }
 
-    /// Moves what is there in each direction, but not what comes meanwhile.
+    /// Moves the bytes that are there in each direction, but not those that come meanwhile.
     pub(crate) fn step_briefly(&mut self) -> Result<bool, Over> {
         self.advance(None, 1)
     }
@@ -336,12 +310,14 @@ impl<'a> Driver<'a> {
         self.throttle.charge(&self.pump, slot);
         if moved {
             self.entry.note_relayed(&self.pump);
-            self.traps.note_activity(Instant::now());
+            let now = Instant::now();
+            self.traps.note_activity(now);
+            self.idle.note(now);
         }
         Ok(moved)
     }
 
-    /// Waits for the sockets, for a time, for a question or for the end of the process.
+    /// Waits for the sockets, a deadline, a request or the end of the process.
     pub(crate) async fn wait(&mut self, until: Option<Instant>) -> Woken {
         self.rounds += 1;
         if self.rounds.is_multiple_of(ROUNDS) {
@@ -358,20 +334,28 @@ impl<'a> Driver<'a> {
         tokio::select! {
             () = self.pump.ready() => Woken::Proceed,
             () = timer => Woken::Proceed,
+            () = self.idle.wait() => Woken::Proceed,
             () = self.entry.asked() => Woken::Proceed,
             () = self.splicer.reached(Phase::Ended) => Woken::Stop,
         }
     }
 
-    /// Waits for the sockets or for a time; a drain is not interrupted.
-    pub(crate) async fn wait_draining(&self, until: Instant) {
+    /// Waits for the sockets, a deadline, a request or a held packet. A shutdown does not interrupt a drain.
+    pub(crate) async fn wait_draining(&self, flow: &Flow, until: Instant) {
+        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
+        let until = [throttled, self.traps.next()]
+            .into_iter()
+            .flatten()
+            .fold(until, Instant::min);
         tokio::select! {
             () = self.pump.ready() => {}
             () = sleep_until(until) => {}
+            () = self.entry.asked() => {}
+            () = flow.held().changed() => {}
         }
     }
 
-    /// Refuses, and says why.
+    /// Returns a refusal with its reason.
     pub(crate) fn refuse(reason: RelayReason) -> Spliced {
         Spliced::Refused(Refusal::for_now(reason))
     }

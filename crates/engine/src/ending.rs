@@ -1,40 +1,47 @@
-//! How a call ends: the sockets are closed, or given back.
+//! Ends a call: closes the sockets, or gives them back.
 
 use std::io;
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Mode, Side};
 use longsplice_repair::options;
-use tokio::time::Instant;
+use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
     api::{Before, Ended, Returned, Summary},
-    driver::{Driver, Over, Woken},
-    flow::Flow,
+    driver::{Driver, Woken},
+    flow::{Flow, close_in_silence},
+    over::Over,
     pair::cookies,
+    relaying::Look,
     until::Trap,
 };
 
 impl Driver<'_> {
-    /// Gives the sockets to the caller, once what was read is written.
+    /// Gives the sockets to the caller, once all that was read is written.
     pub(crate) async fn give_back(mut self, why: Trap) -> io::Result<Ended> {
+        // An end may have no room for these bytes until its own data is read: forward its payload as long as bytes are
+        // held, but no end of a stream.
+        self.pump.hold_nothing();
         for side in Side::BOTH {
-            let bytes = self.pump.bytes(side);
-            self.pump.set_limit(side, Some(bytes));
-            self.pump.set_end(side, Some(bytes));
+            self.pump.set_end(side, Some(0));
         }
+        let mut look = Look::new();
         while !self.pump.is_empty() {
-            if let Err(over) = self.step() {
-                return Ok(self.conclude(over, None));
-            }
-            if !self.pump.is_empty() && self.wait(None).await == Woken::Stop {
+            let now = Instant::now();
+            let settled = self.step().and_then(|_| self.try_settle(now));
+            let until = match settled {
+                Ok(settled) => (!settled).then(|| look.next(now)),
+                Err(over) => return Ok(self.conclude(over, None)),
+            };
+            if !self.pump.is_empty() && self.wait(until).await == Woken::Stop {
                 return Ok(self.conclude(Over::stopped(), None));
             }
             if self.entry.is_to_end() {
                 return Ok(self.conclude(Over::asked(), None));
             }
         }
-        // Counts what was relayed.
+        // Called for its side effect: it counts the relayed bytes.
         let _ = self.summary(self.spliced, false);
         if self.spliced_here {
             self.stats().returned(why);
@@ -68,26 +75,40 @@ impl Driver<'_> {
             detach: self.detach,
             outstanding: self.outstanding,
             rate_limit: self.throttle.limit(),
+            idle: self.idle.policy(),
             handle: self.handle,
             is_trial: self.is_trial,
             before,
         }))
     }
 
-    /// Closes both sockets as the connection ended, then lets go of the flow, if it was registered.
+    /// Closes both sockets as the connection ended, then releases the flow, if it was registered.
     pub(crate) fn conclude(mut self, over: Over, flow: Option<Flow>) -> Ended {
         let flow = flow.or(self.flow.take());
         let reset = match &over {
-            // A socket that the streams went past, FINs and all, said something more to an end that was gone.
+            // Both FINs bypassed this socket and were acknowledged; its error only answers a late segment, so this is no
+            // reset.
             Over::Broken(_) if flow.as_ref().is_some_and(Flow::is_complete) => false,
             Over::Broken(error) => {
                 tracing::debug!(flow = %self.id(), %error, "connection broken: both ends are reset");
                 true
             }
+            Over::Idle => {
+                tracing::debug!(flow = %self.id(), "nothing has passed for too long: both ends are reset");
+                true
+            }
             _ => false,
         };
-        let summary = self.summary(self.spliced, reset);
+        let mut summary = self.summary(self.spliced, reset);
+        summary.idle = matches!(over, Over::Idle);
         let sockets = self.pump.take_sockets();
+        let flow = match flow {
+            Some(flow) if !reset && flow.went_by() => {
+                self.leave(flow, sockets);
+                return self.concluded(summary);
+            }
+            other => other,
+        };
         if !reset {
             for socket in &sockets {
                 if let Err(error) = options::set_reset_on_close(socket, false) {
@@ -96,7 +117,7 @@ impl Driver<'_> {
             }
         }
         match flow {
-            // The sockets still have to say goodbye.
+            // The sockets still have to send their FINs.
             Some(flow) if !reset && flow.is_mapped() => {
                 self.splicer
                     .mapped
@@ -104,15 +125,38 @@ impl Driver<'_> {
                 drop(sockets);
             }
             flow => {
-                // While the flow is registered its egress program puts the resets in place.
+                // Close the sockets first: while the flow is registered, its egress program translates their resets.
                 drop(sockets);
                 drop(flow);
             }
         }
+        self.concluded(summary)
+    }
+
+    fn concluded(&self, summary: Summary) -> Ended {
         if let Some(reason) = summary.relay_reason {
             self.stats().relayed(reason);
         }
         Ended::Closed(summary)
+    }
+
+    /// Leaves a finished flow to its records, which answer retransmissions. The sockets are closed in silence: the
+    /// streams bypassed them, and a FIN of theirs would come too early.
+    fn leave(&self, flow: Flow, sockets: [TcpStream; 2]) {
+        if flow.mode() != Mode::Replaced {
+            match flow.rest() {
+                Ok(settling) => self.splicer.settle_later(settling),
+                // A packet has just woken the sockets: they carry on where the streams ended.
+                Err(flow) => {
+                    let [client, server] = &sockets;
+                    return self.splicer.mapped.keep(*flow, [client, server], Instant::now());
+                }
+            }
+        }
+        for socket in sockets {
+            // The error is logged already, and mode Final drops what the socket sends.
+            let _ = close_in_silence(socket);
+        }
     }
 
     pub(crate) fn summary(&self, spliced: bool, reset: bool) -> Summary {
@@ -125,6 +169,7 @@ impl Driver<'_> {
             bytes_to_server: to_server,
             bytes_to_client: to_client,
             bytes_spliced: self.traps.past(),
+            idle: false,
             spliced,
             relay_reason: (!spliced).then_some(reason),
             reset,

@@ -1,4 +1,4 @@
-//! The ends of detached flows that nobody waits for, told to who wants to know.
+//! Reports the end of detached flows that no task waits for.
 
 use std::{
     collections::HashMap,
@@ -11,21 +11,21 @@ use longsplice_dataplane::Direction;
 
 use crate::api::FlowId;
 
-/// The end of a flow that nobody waited for.
+/// Reports the end of a flow that no task waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowEnded {
-    /// Which.
+    /// Identity of the flow.
     pub id: FlowId,
-    /// How it ended.
+    /// Outcome of the flow.
     pub how: FlowEnd,
-    /// Payload bytes since the call of [`crate::Splicer::splice`] that it was detached in began: from client to server, and from
-    /// server to client. What was sent again counts again. `None`: its records are gone.
+    /// Payload bytes since the beginning of the call of [`crate::Splicer::splice`] in which it was detached: from client
+    /// to server, and from server to client. Retransmitted bytes count again. `None`: its records are gone.
     pub bytes: Option<[u64; 2]>,
-    /// Of both, those that went past the sockets.
+    /// Payload bytes of both directions that bypassed the sockets.
     pub bytes_spliced: Option<u64>,
 }
 
-/// How a flow ended that nobody waited for.
+/// Outcome of a flow that no task waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowEnd {
     /// Both ends closed in order.
@@ -34,16 +34,16 @@ pub enum FlowEnd {
     Reset,
     /// Nothing passed for longer than [`crate::SplicerConfig::idle_timeout`].
     Idle,
-    /// Somebody asked for it ([`crate::Splicer::request_end`]).
+    /// A request ended it ([`crate::Splicer::request_end`]).
     Asked,
-    /// Its records went before they were looked at: a new connection took their place (RFC 9293 section 3.10.7.4), as it may
-    /// after an end.
+    /// Its records were removed before they were looked at: a new connection took their place (RFC 9293 section
+    /// 3.10.7.4), as it may after an end.
     Replaced,
 }
 
 type Tell = Box<dyn Fn(FlowEnded) + Send + Sync>;
 
-/// The flows whose end is to be told.
+/// Holds the flows whose end is to be reported.
 #[derive(Default)]
 pub(crate) struct Ends {
     tell: OnceLock<Tell>,
@@ -53,30 +53,30 @@ pub(crate) struct Ends {
 #[derive(Debug, Default)]
 struct Known {
     left: HashMap<u32, Left>,
-    /// What was counted of those few with [`Left::is_more`].
+    /// Counts of those few with [`Left::is_more`].
     more: HashMap<u32, Counted>,
-    /// The walk that there is, or was last: each is what the one before was not.
+    /// Parity of the current or last walk: it flips with each walk.
     walk: bool,
 }
 
-/// A flow that nobody waits for. There are many: what most of them need, and no more.
+/// State of a flow that no task waits for. There are many, so it holds only what most of them need.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    /// [`Counted::relayed`], of a flow whose records had counted nothing before.
+    /// [`Counted::relayed`], for a flow whose records had counted nothing before.
     relayed: u32,
     is_more: bool,
-    /// Of [`Known::walk`]: the last walk that has dealt with it.
+    /// [`Known::walk`] of the last walk that has dealt with it.
     walk: bool,
-    /// That one did not see it.
+    /// True if that walk did not see it.
     missed: bool,
 }
 
-/// What is not to be told.
+/// Bytes to subtract before a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
-    /// What its records had counted before.
+    /// Bytes that its records had counted before.
     before: [u64; 2],
-    /// What its sockets had moved.
+    /// Bytes that its sockets had moved.
     relayed: u64,
 }
 
@@ -126,23 +126,24 @@ impl Ends {
     }
 
     pub(crate) fn tell(&self, tell: Tell) {
-        // The first one stays.
+        // The first callback stays.
         let _ = self.tell.set(tell);
     }
 
-    /// Its task is gone. Its records had counted this much before its last call, in which the sockets moved `relayed`.
+    /// Adds a flow whose task is gone. Its records had counted `before` ahead of its last call, in which the sockets
+    /// moved `relayed`.
     pub(crate) fn left(&self, serial: u32, before: [u64; 2], relayed: u64) {
         if self.tell.get().is_some() {
             self.known().insert(serial, Counted { before, relayed });
         }
     }
 
-    /// Somebody has it again, or has ended it.
+    /// Forgets a flow that a task has again, or has ended.
     pub(crate) fn not_left(&self, serial: u32) {
         self.known().remove(serial);
     }
 
-    /// A walk over all records begins. There is one at a time.
+    /// Begins a walk over all records. There is one at a time.
     pub(crate) fn walk(&self) -> Walk<'_> {
         let mut known = self.known();
         known.walk = !known.walk;
@@ -152,7 +153,7 @@ impl Ends {
         }
     }
 
-    /// It has ended; these were its records.
+    /// Reports a flow that has ended; these were its records.
     pub(crate) fn ended(&self, how: FlowEnd, records: [&Direction; 2]) {
         let serial = records[0].serial;
         let counted = self.known().remove(serial);
@@ -175,15 +176,15 @@ impl Ends {
     }
 }
 
-/// Finds out which flows have no records any more.
+/// Finds the flows that have no records any more.
 pub(crate) struct Walk<'a> {
     ends: &'a Ends,
-    /// Whether there was a flow to look for.
+    /// True if there was a flow to look for.
     anybody: bool,
 }
 
 impl Walk<'_> {
-    /// There is a flow of this number.
+    /// Notes that there is a flow of this number.
     pub(crate) fn see(&mut self, serial: u32) {
         if !self.anybody {
             return;
@@ -195,9 +196,9 @@ impl Walk<'_> {
         }
     }
 
-    /// It has no sockets, and its ends may have said their last.
+    /// Looks at a flow without sockets, whose ends may both have finished.
     pub(crate) fn look(&self, end: &reap::FlowEnd, records: [&Direction; 2]) {
-        // What is reset after both ends have said their last is a late duplicate's answer.
+        // A reset after both ends have finished only answers a late duplicate.
         match (end.is_closed(), end.is_reset()) {
             (true, _) => self.ends.ended(FlowEnd::Closed, records),
             (false, true) => self.ends.ended(FlowEnd::Reset, records),
@@ -205,7 +206,7 @@ impl Walk<'_> {
         }
     }
 
-    /// All have been seen that are there. Changes run beside the walk: what is gone is missed twice.
+    /// Ends the walk once all records were seen. Records change during a walk, so a flow is gone only after two misses.
     pub(crate) fn end(self) {
         if !self.anybody {
             return;

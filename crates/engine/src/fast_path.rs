@@ -1,4 +1,5 @@
-//! Interfaces with the XDP program (papers' IP/FWD): those that the configuration names, while they are watched.
+//! Tracks the interfaces with the XDP program (papers' IP/FWD): those that the configuration names, while they are
+//! watched.
 
 use std::{
     collections::HashMap,
@@ -9,31 +10,31 @@ use longsplice_dataplane::{Dataplane, XdpMode};
 
 use crate::api::SplicerConfig;
 
-/// How an interface that is watched stands to XDP.
+/// State of XDP on a watched interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It is not named, or it cannot: its segments are translated at tc.
+    /// It is not named, or has no XDP support: its segments are translated at tc.
     Off,
-    /// It has the program; whether frames may leave by it from there was not found out yet, or was.
+    /// It has the program. The value is true if frames may leave by it from XDP, and `None` before that was checked.
     On(Option<bool>),
 }
 
-/// What became of the interfaces that are watched, by number.
+/// XDP state of the watched interfaces, by interface number.
 #[derive(Debug, Default)]
 pub(crate) struct FastPath {
     states: Mutex<States>,
-    /// Whoever changes them has it; nobody who only looks waits while programs are loaded.
+    /// Held while `states` change, so that readers of `states` do not wait while programs are loaded.
     changing: Mutex<()>,
 }
 
 type States = HashMap<u32, (String, State)>;
 
 impl FastPath {
-    /// Brings XDP to where it should be after interfaces have changed.
+    /// Attaches and detaches XDP after interfaces have changed.
     pub(crate) fn follow(&self, plane: &Dataplane, config: &SplicerConfig, watched: &HashMap<u32, String>) {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut states = self.states().clone();
-        // With tc, XDP has gone from those that are not watched any more.
+        // tc was detached from interfaces that are not watched any more, and XDP with it.
         states.retain(|index, _| watched.contains_key(index));
         for (&index, name) in watched {
             let named = config.xdp.contains(name);
@@ -55,7 +56,7 @@ impl FastPath {
         }
     }
 
-    /// Looks once more whether drivers still take frames from XDP: no notification of the kernel that we hear tells, such as
+    /// Checks once more if drivers still take frames from XDP. The kernel sends no notification that we receive, such as
     /// when the other end of a veth pair turns GRO off.
     pub(crate) fn look_again(&self, plane: &Dataplane, mode: XdpMode) {
         let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +65,7 @@ impl FastPath {
         *self.states() = states;
     }
 
-    /// Those that have the program, sorted.
+    /// Returns the names of the interfaces that have the program, sorted.
     pub(crate) fn interfaces(&self) -> Vec<String> {
         let states = self.states();
         let on = states.values().filter(|(_, state)| matches!(state, State::On(_)));
@@ -78,10 +79,10 @@ impl FastPath {
     }
 }
 
-/// Of an interface that is watched from now on.
+/// Returns the first state of an interface that is watched from now on.
 fn begin(plane: &Dataplane, index: u32, name: &str, named: bool, mode: XdpMode) -> State {
     if !named {
-        // A predecessor may have been told to.
+        // A predecessor may have attached XDP here.
         plane.detach_xdp(index);
         return State::Off;
     }
@@ -106,7 +107,7 @@ fn look(states: &mut States, plane: &Dataplane, mode: XdpMode) {
     }
 }
 
-/// Whether frames may leave by an interface from XDP now; told where that is news.
+/// Returns true if frames may leave by an interface from XDP now; logs a change.
 fn exit(plane: &Dataplane, index: u32, name: &str, before: Option<bool>, mode: XdpMode) -> Option<bool> {
     let open = match plane.open_exit(index, mode) {
         Ok(open) => open,

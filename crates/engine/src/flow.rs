@@ -1,7 +1,8 @@
-//! A registered flow that still has its sockets, between relay and detached.
+//! Holds a registered flow that still has its sockets, between relay and detached.
 
 mod coupling;
 pub(crate) mod draining;
+mod stall;
 
 use std::{
     io,
@@ -23,33 +24,35 @@ use crate::{
     traps::Distance,
 };
 
-/// A flow in the kernel half's table, with a slot.
+/// Holds a flow in the kernel half's table, with a slot.
 #[derive(Debug)]
 pub(crate) struct Flow {
     plane: Arc<Dataplane>,
     slot: Option<Slot>,
     legs: [Leg; 2],
     timestamps: bool,
-    /// The sockets' timestamp clocks are those of the far ends: there is nothing to add.
+    /// True if the sockets' timestamp clocks are those of the far ends: there is no offset to add.
     one_clock: bool,
     interfaces: [u32; 2],
-    /// `copied_seq` of each socket less what the pump had consumed then: what the pump consumes later is added.
+    /// `copied_seq` of each socket less the pump's consumed bytes at that time; bytes consumed later are added.
     copied_base: [u32; 2],
     keeping: Keeping,
-    /// It has been in mode Drain: TSvals of others went to its ends.
+    /// True once the flow has been in mode Drain: TSvals of the other leg went to its ends.
     drained: bool,
-    /// When it was registered, as long as something may be between the programs and a socket that passed them before.
+    /// Time of registration, while a packet that passed the programs before it may still be on its way to a socket.
     unnoted_since: Option<Instant>,
-    /// What the coupling takes back that was offered, by the side whose peer must hear of it.
+    /// Window that the coupling takes back, by the side whose peer must be told.
     notices: [Option<coupling::Notice>; 2],
-    /// How fast each side's payload may pass.
+    /// Rate limit of each side's payload.
     limits: [Option<Rate>; 2],
-    /// Nobody has this flow's records to themselves any more: they stay when it is dropped.
+    /// Last progress of the ends, while one of them owes an acknowledgement.
+    heard: Option<stall::Heard>,
+    /// True if the records stay when the flow is dropped.
     released: bool,
 }
 
 impl Flow {
-    /// Registers the pair: from then on its packets are noted. `pump` must not move between the assessment and this.
+    /// Registers the pair: from then on its packets are noted. `pump` must not move between the assessment and this call.
     pub(crate) fn register(
         splicer: &Arc<Inner>,
         plane: &Arc<Dataplane>,
@@ -58,7 +61,7 @@ impl Flow {
         serial: u32,
     ) -> Result<Flow, Refusal> {
         let slot = plane
-            .take_slot()
+            .take_spare_slot()
             .filter(|_| plane.flow_count() < plane.max_flows());
         let slot = slot.ok_or_else(|| Refusal::for_now(RelayReason::TableFull))?;
         plane
@@ -81,6 +84,7 @@ impl Flow {
             unnoted_since: Some(Instant::now()),
             notices: [None; 2],
             limits: [None; 2],
+            heard: None,
             released: false,
         };
         for leg in flow.legs {
@@ -91,7 +95,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// A detached flow that has been given a slot.
+    /// Returns a detached flow that has been given a slot.
     pub(crate) fn attached(splicer: &Arc<Inner>, plane: &Arc<Dataplane>, slot: Slot, legs: [Leg; 2]) -> Flow {
         let serial = slot.serial();
         let timestamps = plane.leg(&slot, Side::Client).timestamps;
@@ -108,12 +112,13 @@ impl Flow {
             unnoted_since: None,
             notices: [None; 2],
             limits: [None; 2],
+            heard: None,
             released: false,
         }
     }
 
-    /// Of a pair that came back and is to be spliced again: goes from Undrain to Track. The handler may have read and
-    /// written what it liked. False if something that passed is not acknowledged yet.
+    /// Prepares a pair that came back for another splice: switches from Undrain to Track. The handler may have read and
+    /// written any data meanwhile. Returns false if some forwarded bytes are not acknowledged yet.
     pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
         match self.mode() {
             Mode::Undrain if !(self.is_settled() && self.slot().settle()) => return false,
@@ -127,7 +132,7 @@ impl Flow {
         true
     }
 
-    /// Nothing that passed by the sockets is under way any more: a relay like any other.
+    /// Turns the flow into a plain relay, once no byte that bypassed the sockets is in flight.
     pub(crate) fn settle(&self) {
         self.slot().settle();
     }
@@ -148,18 +153,18 @@ impl Flow {
         &self.keeping.held
     }
 
-    /// What the socket of a side counts otherwise than the wire.
+    /// Returns the offsets between the numbers of a side's socket and those on the wire.
     pub(crate) fn mapping(&self, side: Side) -> Mapping {
         self.slot().mapping(side)
     }
 
-    /// Whether both ends have acknowledged all that passed by the sockets.
+    /// Returns true if both ends have acknowledged all that bypassed the sockets.
     pub(crate) fn is_settled(&self) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let past = !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
-            // A FIN that was forwarded, and that the socket toward o has not said yet.
+            // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
             past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
         })
     }
@@ -174,7 +179,7 @@ impl Flow {
         self.slot().mode()
     }
 
-    /// What passed, translated, in both directions.
+    /// Returns the records of both directions: the bytes that passed, translated.
     pub(crate) fn directions(&self) -> [Direction; 2] {
         self.plane.directions(self.slot(), self.legs)
     }
@@ -183,17 +188,17 @@ impl Flow {
         self.plane.leg(self.slot(), side)
     }
 
-    /// See the field.
+    /// Sets the field `one_clock`.
     pub(crate) fn set_one_clock(&mut self, one_clock: bool) {
         self.one_clock = one_clock;
     }
 
-    /// The next sequence number that the pump will read of a side.
+    /// Returns the next sequence number that the pump will read of a side.
     pub(crate) fn copied(&self, side: Side, pump: &Pump) -> u32 {
         self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
     }
 
-    /// Whether an end has sent a reset that was in place while either stream toward or from it was open: later, it only
+    /// Returns true if an end has sent a valid reset while either stream toward or from it was open. A later one only
     /// answers a late duplicate.
     pub(crate) fn was_reset(&self) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
@@ -203,8 +208,8 @@ impl Flow {
         })
     }
 
-    /// Whether both ends have said their last, and each has acknowledged the other's: whatever comes now is an answer to a
-    /// late duplicate.
+    /// Returns true if both ends have sent their FIN, and each has acknowledged the other's. A later segment only answers
+    /// a late duplicate.
     pub(crate) fn is_complete(&self) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
         Side::BOTH
@@ -212,18 +217,30 @@ impl Flow {
             .all(|&side| states[side.index()].fin && has_heard_all(&states, side))
     }
 
-    /// Where each local socket's own part of its peer's stream ends.
+    /// Returns true if both ends are done, and segments bypassed the sockets: the sockets' numbers may differ from the
+    /// ends of the streams.
+    pub(crate) fn went_by(&self) -> bool {
+        matches!(self.mode(), Mode::Drain | Mode::Final | Mode::Replaced) && self.is_complete()
+    }
+
+    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::release`].
+    pub(crate) fn rest(self) -> Result<Settling, Box<Flow>> {
+        self.slot().switch(Mode::Drain, Mode::Final);
+        self.release()
+    }
+
+    /// Returns the end of each local socket's own part of its peer's stream.
     pub(crate) fn cuts(&self) -> [u32; 2] {
         Side::BOTH.map(|side| self.leg(side).cut)
     }
 
-    /// How many payload bytes the pump may read of a side so that it comes to `cut`, as the pump counts.
+    /// Returns the number of payload bytes that the pump may read of a side to come to `cut`, in the pump's count.
     pub(crate) fn bytes_to(&self, side: Side, cut: u32, pump: &Pump) -> u64 {
         let left = cut.wrapping_sub(self.copied(side, pump)) as i32;
         pump.bytes(side) + u64::try_from(left).unwrap_or(0)
     }
 
-    /// Arms the traps: payload that ends so many bytes from the next one to be read, or later, brings control back.
+    /// Arms the traps: payload that ends at this distance from the next byte to be read, or later, brings control back.
     pub(crate) fn arm(&self, pump: &Pump, distances: [Option<Distance>; 2]) {
         for side in Side::BOTH {
             let distance = distances[side.index()];
@@ -234,13 +251,14 @@ impl Flow {
         }
     }
 
-    /// Goes from Drain to Final: the sockets are out of the path. The mode after it: Drain, if a socket was given something
-    /// since the pair was found drained at these cuts. `wakeable`: the sockets could go on any moment.
+    /// Switches from Drain to Final, which takes the sockets out of the path. Returns the mode after it: Drain, if a
+    /// socket was given data since the pair was found drained at these cuts. `wakeable`: the sockets could carry on at
+    /// any moment.
     pub(crate) fn finish(&self, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
         self.plane.finish(self.slot(), cuts, wakeable)
     }
 
-    /// A leg of it for itself.
+    /// Returns the state of one leg on its own.
     pub(crate) fn alone(&self, side: Side) -> Alone {
         let leg = self.leg(side);
         Alone {
@@ -250,22 +268,23 @@ impl Flow {
         }
     }
 
-    /// Adds to a record what was relayed.
+    /// Adds relayed bytes to a record.
     pub(crate) fn add_bytes(&self, side: Side, bytes: u64) {
         self.slot().add_bytes(side, bytes);
     }
 
-    /// Whether its sockets still need the kernel half after the flow.
+    /// Returns true if its sockets still need the kernel half after the flow. A replaced flow's tuple is a new
+    /// connection's.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.drained
+        self.drained && self.mode() != Mode::Replaced
     }
 
-    /// Lets the kernel half's records stand alone. What is given back must be kept for a moment, then be passed to
-    /// [`Settling::settle`]. The flow itself comes back if a packet has just woken its sockets.
+    /// Lets the kernel half's records stand alone. Keep the returned value for a moment, then pass it to
+    /// [`Settling::settle`]. Returns the flow itself if a packet has just woken its sockets.
     pub(crate) fn release(mut self) -> Result<Settling, Box<Flow>> {
         match self.plane.release(self.slot(), self.legs, self.interfaces) {
             Err(_) if self.mode() == Mode::Undrain => return Err(Box::new(self)),
-            // Else the tuple has a new owner already.
+            // Errors NotFound and ResourceBusy mean that the tuple has a new owner already.
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
                 tracing::error!(error = %e, "cannot release a flow from its slot");
             }
@@ -274,19 +293,19 @@ impl Flow {
         Ok(self.leave())
     }
 
-    /// The same for a flow whose sockets were built, and are not to be used now: its ends notice nothing.
+    /// Releases a flow whose sockets were built, and are not used now: its ends notice nothing.
     pub(crate) fn abandon(self, splicer: &Inner) -> Result<(), Box<Flow>> {
         self.slot().switch(Mode::Freeze, Mode::Final);
         splicer.settle_later(self.release()?);
         Ok(())
     }
 
-    /// A flow whose sockets were built, after they were to be woken: itself if they are awake, also by a packet that has come
+    /// Returns the flow, after an attempt to wake its new sockets, if they are awake, also by a packet that has come at
     /// this moment.
     ///
     /// # Errors
-    /// It is detached as before, and the sockets are to be closed in silence. `NotFound`: it is being replaced, or has just
-    /// ended.
+    /// Returns an error if they are not awake. The flow is detached as before, and the caller closes the sockets in
+    /// silence. `NotFound`: the flow is being replaced, or has just ended.
     pub(crate) fn awake(self, splicer: &Inner, woken: io::Result<bool>) -> io::Result<Flow> {
         if matches!(woken, Ok(true)) {
             return Ok(self);
@@ -297,7 +316,7 @@ impl Flow {
         }
     }
 
-    /// The legs have nothing to do with each other any more. What is given back is to be kept for a moment, too.
+    /// Parts the legs, which have nothing to do with each other any more. Keep the returned value for a moment, too.
     pub(crate) fn part(mut self) -> Settling {
         let settling = self.leave();
         self.plane.part(&settling.slot, self.legs);
@@ -325,17 +344,17 @@ impl Drop for Flow {
     }
 }
 
-/// Closes a parked socket: its peer notices nothing.
+/// Closes a parked socket; its peer notices nothing.
 pub(crate) fn close_in_silence(socket: TcpStream) -> io::Result<()> {
     let fd = OwnedFd::from(socket.into_std()?);
     close_silently(fd).map_err(|e| {
-        // In mode Final the kernel half drops whatever the socket says at its end.
+        // In mode Final the kernel half drops whatever the socket sends at its end.
         tracing::error!(error = %e.source, "cannot close a socket in silence");
         e.source.into()
     })
 }
 
-/// Whether the end of this side has acknowledged all that came from the other one.
+/// Returns true if the end of this side has acknowledged all that came from the other one.
 fn has_heard_all(states: &[LegState; 2], side: Side) -> bool {
     let (x, o) = (&states[side.index()], &states[side.other().index()]);
     x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0
@@ -345,7 +364,7 @@ fn micros(us: u32) -> Duration {
     Duration::from_micros(us.into())
 }
 
-/// A slot that was left, before it may be used again.
+/// Holds a slot that was left, until it may be used again.
 #[derive(Debug)]
 pub(crate) struct Settling {
     slot: Slot,
@@ -354,7 +373,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// Of a flow that a predecessor had.
+    /// Returns the slot of a flow that a predecessor had.
     pub(crate) fn of_orphan(slot: Slot, legs: [Leg; 2]) -> Settling {
         Settling {
             slot,
@@ -363,7 +382,7 @@ impl Settling {
         }
     }
 
-    /// Collects what a segment noted in the slot while it was left, and frees it.
+    /// Collects what segments noted in the slot after it was left, and frees it.
     pub(crate) fn settle(self, plane: &Dataplane) {
         if self.slot.mode() == Mode::Moved {
             let _ = plane.release(&self.slot, self.legs, self.interfaces);

@@ -1,22 +1,22 @@
-//! When a relayed pair is to be spliced: the listener's policy, and what came of earlier attempts.
+//! Decides when a relayed pair is spliced: by the listener's policy, and the outcome of earlier attempts.
 
 use std::time::Duration;
 
 use longsplice_core::policy::SplicePolicy;
 use tokio::time::Instant;
 
-/// `auto` does not look at connections that are over before a look has paid.
+/// Bytes or age after which `auto` asks the advisor: for shorter connections that does not pay.
 const AUTO_BYTES: u64 = 256 << 10;
 const AUTO_AGE: Duration = Duration::from_millis(100);
 
-/// The first wait after an attempt that failed for a passing reason; each further one is twice as long.
+/// First wait after an attempt that failed for a passing reason; each further one is twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(10);
 
-/// What is to be done now.
+/// Action that is due now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Relay on; look again at that time, or never of its own accord.
+    /// Relay on; look again at that time, or only on request.
     NotBefore(Option<Instant>),
     /// Ask the advisor.
     Advise,
@@ -24,7 +24,7 @@ pub(crate) enum Due {
     Splice,
 }
 
-/// Decides when.
+/// Decides when to splice a pair.
 #[derive(Debug)]
 pub(crate) struct Gate {
     policy: SplicePolicy,
@@ -32,7 +32,7 @@ pub(crate) struct Gate {
     not_before: Option<Instant>,
     retry: Duration,
     closed: bool,
-    /// It is known already that a look pays.
+    /// True if the pair is known to be long enough for the advisor.
     long: bool,
 }
 
@@ -48,7 +48,7 @@ impl Gate {
         }
     }
 
-    /// The same for a pair of which it is known how much will pass, if it is.
+    /// Marks the pair as long if its number of bytes is known.
     pub(crate) fn of_length(self, length: Option<u64>) -> Gate {
         Gate {
             long: length.is_some(),
@@ -56,12 +56,12 @@ impl Gate {
         }
     }
 
-    /// Whether a splice may be due before anything was relayed.
+    /// Returns true if a splice may be due before any byte was relayed.
     pub(crate) fn is_urgent(&self) -> bool {
         self.long && !self.closed
     }
 
-    /// What is due at `now`, when `bytes` have passed in both directions together.
+    /// Returns the action that is due at `now`, with `bytes` passed in both directions together.
     pub(crate) fn due(&self, now: Instant, bytes: u64) -> Due {
         if self.closed {
             return Due::NotBefore(None);
@@ -84,12 +84,12 @@ impl Gate {
         }
     }
 
-    /// The advisor said to wait.
+    /// Waits this long, as the advisor said.
     pub(crate) fn wait(&mut self, now: Instant, again: Duration) {
         self.not_before = Some(now + again);
     }
 
-    /// An attempt failed; if for good, there is no other, unless somebody asks.
+    /// Notes a failed attempt. After a lasting failure there is no other one, except on request.
     pub(crate) fn refused(&mut self, now: Instant, passing: bool) {
         self.closed |= !passing;
         self.not_before = Some(now + self.retry);

@@ -1,24 +1,24 @@
-//! The end of a connection whose other end may still be talking.
+//! Closes a connection whose other end may still be sending.
 
 use std::{future::poll_fn, io, mem::MaybeUninit, pin::Pin, task::ready, time::Duration};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// How long it is worth to listen to an end that does not stop talking: what [`goodbye`] is to be limited to.
+/// Longest time to listen to an end that does not stop sending: limit [`goodbye`] to it.
 pub const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How much of it is thrown away.
+/// Maximum number of bytes to discard.
 const MOST: usize = 4 << 20;
 
-/// What is read at once. On the stack: an end that is silent costs nothing.
+/// Bytes to read at once. On the stack: a silent end costs nothing.
 const PIECE: usize = 16 << 10;
 
-/// Ends our half of a connection, and throws away what the other end still says, up to its end or 4 MiB: closed with something
-/// unread, the socket would reset the connection, and that would take what was written last out of the other end's hands (RFC
-/// 9112 section 9.6). It is the caller's to close the stream then, and to wait no longer than [`GOODBYE`].
+/// Shuts down our half of a connection, and discards what the other end still sends, up to its end or 4 MiB. A close with
+/// unread data would reset the connection, and the other end would lose the bytes that were written last (RFC 9112
+/// section 9.6). The caller closes the stream afterwards, and waits no longer than [`GOODBYE`].
 ///
 /// # Errors
-/// Those of the stream: the connection has ended then, too.
+/// Returns those of the stream: the connection has ended then, too.
 pub async fn goodbye<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
     stream.shutdown().await?;
     let mut thrown_away = 0;

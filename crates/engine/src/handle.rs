@@ -1,4 +1,4 @@
-//! A flow's name, for those who do not have the pair.
+//! Names a flow for tasks that do not hold the pair.
 
 use std::sync::{
     Arc,
@@ -9,28 +9,29 @@ use tokio::sync::Notify;
 
 use crate::api::FlowId;
 
-/// Names the flow of a pair to others while [`crate::Splicer::splice`] has it: [`crate::Pair::with_handle`]. All clones are one.
+/// Names the flow of a pair while [`crate::Splicer::splice`] has it: [`crate::Pair::with_handle`]. All clones name the
+/// same flow.
 #[derive(Debug, Clone, Default)]
 pub struct FlowHandle(Arc<Named>);
 
 #[derive(Debug, Default)]
 struct Named {
-    /// 0: none yet; else one more than the number.
+    /// Number of the flow plus one; 0 if there is none yet.
     number: AtomicU64,
-    /// In the present call.
+    /// True if it was spliced in the present call.
     spliced: AtomicBool,
     changed: Notify,
 }
 
 impl FlowHandle {
-    /// The flow; the last one, where there were several. `None` before the first call has begun.
+    /// Returns the flow; the last one, if there were several. `None` before the first call has begun.
     pub fn id(&self) -> Option<FlowId> {
         let number = self.0.number.load(Ordering::Acquire).checked_sub(1)?;
         u32::try_from(number).ok().map(FlowId)
     }
 
-    /// Returns once the pair is spliced: in the present call, or the next one that has this handle. For ever, where it is only
-    /// relayed; dropped, it has no effect.
+    /// Waits until the pair is spliced: in the present call, or the next one that has this handle. Waits for ever if it
+    /// is only relayed. Cancel-safe.
     pub async fn spliced(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -41,13 +42,13 @@ impl FlowHandle {
         }
     }
 
-    /// A call begins.
+    /// Sets the flow at the beginning of a call.
     pub(crate) fn set(&self, id: FlowId) {
         self.0.spliced.store(false, Ordering::Release);
         self.0.number.store(u64::from(id.0) + 1, Ordering::Release);
     }
 
-    /// Segments go past the sockets from now on.
+    /// Notes that segments bypass the sockets from now on.
     pub(crate) fn note_spliced(&self) {
         self.0.spliced.store(true, Ordering::Release);
         self.0.changed.notify_waiters();

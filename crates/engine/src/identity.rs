@@ -1,5 +1,5 @@
-//! Toward the identity case (papers' section III-F): leg B with the address, the port and the initial sequence number of the
-//! client, so that the client's stream has the same numbers on both legs.
+//! Prepares the identity case (papers' section III-F): connects leg B from the address, the port and the initial sequence
+//! number of the client, so that the client's stream has the same numbers on both legs.
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd};
 
@@ -9,14 +9,14 @@ use tokio::net::TcpStream;
 
 use crate::{
     legs,
-    ports::{Origin, connect_from, is_taken},
+    ports::{Origin, connect_from, is_refused, is_taken},
 };
 
-/// Bytes may come between two questions about a socket.
+/// Attempts to read a socket's state: bytes may come between two reads.
 const ATTEMPTS: u32 = 8;
 
-/// Connects to `target` with all that can be the client's. `None` where its port cannot be had: another flow to the target
-/// lives on it, or another socket of this host has it.
+/// Connects to `target` with as much of the client's identity as possible. Returns `None` if the client's port is not
+/// free: another flow to the target uses it, or another socket of this host has it.
 pub(crate) async fn connect(
     plane: &Dataplane,
     client: BorrowedFd<'_>,
@@ -25,7 +25,8 @@ pub(crate) async fn connect(
 ) -> Option<io::Result<TcpStream>> {
     let addresses = legs::addresses(client).ok()?;
     let local = addresses.peer;
-    if plane.in_use(Leg::new(target, local)) {
+    let tuple = Leg::new(target, local);
+    if plane.in_use(tuple) {
         return None;
     }
     let origin = Origin {
@@ -35,11 +36,13 @@ pub(crate) async fn connect(
     };
     match connect_from(origin, target, max_segment).await {
         Err(e) if is_taken(&e) => None,
+        // A flow took that port meanwhile: the refusal is not the target's.
+        Err(e) if is_refused(&e) && plane.in_use(tuple) => None,
         done => Some(done),
     }
 }
 
-/// The sequence number of the client's SYN; `None` where it cannot be told. `leg` is the client's.
+/// Returns the sequence number of the client's SYN; `None` if it cannot be determined. `leg` is the client's.
 fn initial_sequence(plane: &Dataplane, client: BorrowedFd<'_>, leg: Leg) -> Option<u32> {
     let received = || tcp_info(client).ok().map(|info| info.bytes_received());
     (0..ATTEMPTS).find_map(|_| {

@@ -1,4 +1,4 @@
-//! Which interfaces are watched: those that routes use, followed when routes or interfaces change.
+//! Watches interfaces: those that routes use, followed when routes or interfaces change.
 
 use std::{
     collections::HashMap,
@@ -16,16 +16,30 @@ use rtnetlink::{
         route::{RouteAddress, RouteAttribute},
     },
 };
-use tokio::{sync::watch::channel, time::sleep};
+use tokio::{
+    sync::watch::channel,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::splicer::Inner;
 
 /// Changes come in bursts; one look at the end of a burst is enough.
 const CALM: Duration = Duration::from_millis(50);
 
-/// Attaches to what is there now, and follows changes until the splicer is gone.
+/// Time that an interface without routes keeps its programs while there are flows. Addresses and routes may come back,
+/// and segments that pass meanwhile would come to the stack, which resets their connections.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// State of an interface with Ethernet headers.
+#[derive(Debug)]
+struct Link {
+    name: String,
+    is_up: bool,
+}
+
+/// Attaches to the present interfaces, and follows changes until the splicer is gone.
 pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    // Only changes: notifications of neighbours and the like would wake us for nothing.
+    // Subscribe to changes only: notifications of neighbors and the like would wake us for nothing.
     let groups = [
         MulticastGroup::Link,
         MulticastGroup::Ipv4Ifaddr,
@@ -37,22 +51,27 @@ pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error
     ];
     let (connection, handle, mut messages) = new_multicast_connection(&groups)?;
     tokio::spawn(connection);
-    follow(splicer, &handle).await?;
+    let mut waits = follow(splicer, &handle).await?;
     let weak = Arc::downgrade(splicer);
     let (told, mut changes) = channel(());
     let follower = weak.clone();
     tokio::spawn(async move {
-        while changes.changed().await.is_ok() {
+        loop {
+            let patience = if waits { PATIENCE } else { Duration::MAX };
+            if matches!(timeout(patience, changes.changed()).await, Ok(Err(_))) {
+                return;
+            }
             sleep(CALM).await;
             changes.mark_unchanged();
-            if !again(&follower, &handle).await {
-                return;
+            match again(&follower, &handle).await {
+                Some(more) => waits = more,
+                None => return,
             }
         }
     });
     tokio::spawn(async move {
         while messages.next().await.is_some() {
-            // At once: the next connection goes by the new routes.
+            // Forget routes at once: the next connection goes by the new ones.
             let Some(splicer) = weak.upgrade() else { return };
             splicer.routes.forget();
             if told.send(()).is_err() {
@@ -63,32 +82,33 @@ pub(crate) async fn watch(splicer: &Arc<Inner>) -> Result<(), Box<dyn std::error
     Ok(())
 }
 
-async fn again(weak: &Weak<Inner>, handle: &Handle) -> bool {
-    let Some(splicer) = weak.upgrade() else {
-        return false;
-    };
-    if let Err(error) = follow(&splicer, handle).await {
+/// Follows a change. Returns true if another look is due even without a change, and `None` if the splicer is gone.
+async fn again(weak: &Weak<Inner>, handle: &Handle) -> Option<bool> {
+    let splicer = weak.upgrade()?;
+    let waits = follow(&splicer, handle).await;
+    Some(waits.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot follow a change of interfaces");
-    }
-    true
+        false
+    }))
 }
 
-/// Brings the programs to where they should be.
-async fn follow(splicer: &Arc<Inner>, handle: &Handle) -> Result<(), rtnetlink::Error> {
+/// Attaches and detaches the programs. Returns true if some wait for their interface's routes.
+async fn follow(splicer: &Arc<Inner>, handle: &Handle) -> Result<bool, rtnetlink::Error> {
     if splicer.plane.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let links = links(handle).await?;
     let routed = routed(handle).await?;
-    // To load and attach programs takes from milliseconds to a second.
+    // Loading and attaching programs takes from milliseconds to a second.
     let put = move |splicer: &Inner, plane: &Dataplane| put_where(splicer, plane, &links, &routed);
-    // Where there is no answer, the splicer has ended.
-    let _ = splicer.aside(put).await;
-    Ok(())
+    // Without an answer, the splicer has ended.
+    Ok(splicer.aside(put).await.unwrap_or(false))
 }
 
-/// Has the programs on the interfaces that routes use, and on no others. One call at a time.
-fn put_where(splicer: &Inner, plane: &Dataplane, links: &HashMap<u32, String>, routed: &[u32]) {
+/// Puts the programs on the interfaces that routes use, and on no others. An interface that is down keeps them: it may
+/// come up again before a route leads there. One without routes keeps them for a time. One call at a time. Returns true
+/// if an interface waits for its routes.
+fn put_where(splicer: &Inner, plane: &Dataplane, links: &HashMap<u32, Link>, routed: &[u32]) -> bool {
     let chosen = |name: &String| {
         splicer
             .config
@@ -98,16 +118,33 @@ fn put_where(splicer: &Inner, plane: &Dataplane, links: &HashMap<u32, String>, r
     };
     let wanted: HashMap<u32, String> = links
         .iter()
-        .filter(|(index, name)| routed.contains(index) && chosen(name))
-        .map(|(index, name)| (*index, name.clone()))
+        .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(&link.name))
+        .map(|(index, link)| (*index, link.name.clone()))
         .collect();
-    // Never held over a call of the kernel: whoever assesses a pair looks at them.
+    // Never hold this lock over a system call: each assessment of a pair takes it.
     let watched = || splicer.interfaces.write().unwrap_or_else(PoisonError::into_inner);
     // A predecessor may have watched others.
     let before: Vec<u32> = watched().keys().copied().collect();
+    let mut unrouted = splicer.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+    unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && links.contains_key(ifindex));
     for ifindex in plane.linked_interfaces().into_iter().chain(before) {
-        if !wanted.contains_key(&ifindex) {
-            // First: no pair is spliced by it from now on.
+        let is_kept = links
+            .get(&ifindex)
+            .filter(|link| chosen(&link.name))
+            .is_some_and(|link| {
+                let since = unrouted.get(&ifindex).filter(|_| link.is_up).copied();
+                !link.is_up
+                    || (plane.flow_count() > 0 && since.is_none_or(|since| since.elapsed() < PATIENCE))
+            });
+        if is_kept && !wanted.contains_key(&ifindex) {
+            // The time for its routes begins when it is up again.
+            match links[&ifindex].is_up {
+                true => drop(unrouted.entry(ifindex).or_insert_with(Instant::now)),
+                false => drop(unrouted.remove(&ifindex)),
+            }
+        } else if !wanted.contains_key(&ifindex) {
+            unrouted.remove(&ifindex);
+            // Remove it first: no pair is spliced by it from now on.
             let name = watched().remove(&ifindex);
             plane.detach(ifindex);
             if let Some(name) = name {
@@ -131,32 +168,37 @@ fn put_where(splicer: &Inner, plane: &Dataplane, links: &HashMap<u32, String>, r
     }
     let now = watched().clone();
     splicer.fast_path.follow(plane, &splicer.config, &now);
-    splicer.rules.follow(links);
+    let up = links.iter().filter(|(_, link)| link.is_up);
+    splicer
+        .rules
+        .follow(&up.map(|(index, link)| (*index, link.name.clone())).collect());
+    !unrouted.is_empty()
 }
 
-/// The interfaces that are up and have Ethernet headers.
-async fn links(handle: &Handle) -> Result<HashMap<u32, String>, rtnetlink::Error> {
+/// Returns the interfaces that have Ethernet headers.
+async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> {
     let mut found = HashMap::new();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
-        // Programs see packets with Ethernet headers; others would need a second layout.
+        // Programs see packets with Ethernet headers; other links would need a second layout.
         let usable = matches!(
             link.header.link_layer_type,
             LinkLayerType::Ether | LinkLayerType::Loopback
-        ) && link.header.flags.contains(LinkFlags::Up);
+        );
+        let is_up = link.header.flags.contains(LinkFlags::Up);
         let name = link.attributes.iter().find_map(|a| match a {
             LinkAttribute::IfName(name) => Some(name.clone()),
             _ => None,
         });
         let index = link.header.index;
         if let Some(name) = name.filter(|_| usable) {
-            found.insert(index, name);
+            found.insert(index, Link { name, is_up });
         }
     }
     Ok(found)
 }
 
-/// Interfaces that routes of either family and any table lead to, those to our own addresses among them.
+/// Returns the interfaces that routes of either family and any table lead to, including those to our own addresses.
 async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
     let families = [
         RouteMessageBuilder::<Ipv4Addr>::new().build(),
@@ -183,8 +225,8 @@ async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
     Ok(found)
 }
 
-/// The kernel gives each interface that is up routes to the link-local and to the multicast addresses of IPv6, also where nothing
-/// else is routed: to the ports of a bridge, say, whose frames are not for us.
+/// Returns true for the link-local and multicast routes of IPv6. The kernel adds them to each interface that is up, even
+/// if nothing else is routed there: to the ports of a bridge, say, whose frames are not for us.
 fn is_of_every_interface(attribute: &RouteAttribute) -> bool {
     matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local() || to.is_multicast())
 }

@@ -1,4 +1,4 @@
-//! From two sockets to a registered flow: what their kernel knows, whether they can be matched, and the offsets.
+//! Assesses two sockets for a flow: reads their kernel state, checks that they can be matched, and computes the offsets.
 
 use std::{
     io,
@@ -19,11 +19,11 @@ use tokio::net::TcpStream;
 
 use crate::{api::LegInfo, mapped::Place, packet::headers, pump::Pump, wake::later};
 
-/// Why a pair cannot be spliced now.
+/// Reason that a pair cannot be spliced now.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) reason: RelayReason,
-    /// Whether it may be otherwise later.
+    /// True if a later attempt may succeed.
     pub(crate) passing: bool,
 }
 
@@ -48,7 +48,7 @@ impl Refusal {
     }
 }
 
-/// The addresses of a socket's connection, v4-mapped ones as what they are on the wire.
+/// Returns the addresses of a socket's connection, v4-mapped ones in their form on the wire.
 pub(crate) fn addresses(socket: impl AsFd) -> io::Result<LegInfo> {
     let fd = socket.as_fd();
     let socket = SockRef::from(&fd);
@@ -62,8 +62,8 @@ pub(crate) fn addresses(socket: impl AsFd) -> io::Result<LegInfo> {
     })
 }
 
-/// Whether a leg to this address could be spliced: a link-local one means something only together with an interface, which
-/// records and route look-ups do not have.
+/// Returns true if a leg to this address could be spliced. A link-local address needs an interface, which records and
+/// route look-ups do not have.
 pub(crate) fn is_global(address: SocketAddr) -> bool {
     !matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -75,7 +75,7 @@ fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
     }
 }
 
-/// Both legs; an error if they cannot be spliced, whatever else they are.
+/// Returns both legs, or an error if they cannot be spliced because of their addresses.
 pub(crate) fn both(addresses: &[LegInfo; 2]) -> Result<[Leg; 2], Refusal> {
     let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
     match legs[0].family() == legs[1].family() {
@@ -84,20 +84,20 @@ pub(crate) fn both(addresses: &[LegInfo; 2]) -> Result<[Leg; 2], Refusal> {
     }
 }
 
-/// The longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the kernel
-/// keeps it below half of the peer's window.)
+/// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
+/// kernel keeps it below half of the peer's window.)
 fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
     let fits = info.pmtu().saturating_sub(headers(leg.peer.ip()));
     peek.mss_clamp.min(fits)
 }
 
-/// The longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that cannot be told. `like`
-/// is an address of leg B's family: legs of two families are not spliced.
+/// Returns the longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that is
+/// unknown. `like` is an address of leg B's family: legs of two families are not spliced.
 pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAddr) -> Option<u32> {
     let info = tcp_info(client).ok()?;
     let fits = info.pmtu().saturating_sub(headers(like));
     if info.snd_mss() + timestamps_length(&info) == fits {
-        // It is sent just that: the peer's option does not forbid it.
+        // The socket sends segments of that length, so the peer's MSS option allows them.
         return Some(fits);
     }
     let leg = leg(&addresses(client).ok()?).ok()?;
@@ -105,7 +105,7 @@ pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAdd
     Some(peer_max_segment(leg, &info, &peek))
 }
 
-/// What timestamps take of each segment, with their padding (RFC 7323 appendix A).
+/// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
 fn timestamps_length(info: &TcpInfo) -> u32 {
     if info.timestamps() { 12 } else { 0 }
 }
@@ -123,7 +123,8 @@ fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
     }
 }
 
-/// A leg as the advisor wants it, but for the rates, which need two samples, and for what waits outside of its socket.
+/// Returns a leg's sample for the advisor, without the rates, which need two samples, and without bytes that wait outside
+/// of its socket.
 pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
     let us = |n: u32| Duration::from_micros(n.into());
     let name = options::congestion_control(socket).unwrap_or_default();
@@ -146,22 +147,29 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
     }
 }
 
-/// Everything about the two sockets that is needed to register their flow.
+/// Holds all that is needed from two sockets to register their flow.
 #[derive(Debug)]
 pub(crate) struct Assessment {
     pub(crate) legs: [Leg; 2],
     pub(crate) plan: Plan,
-    /// In the numbers of the wire.
+    /// State of both sockets, in the numbers of the wire.
     peeks: [Peek; 2],
     mappings: [Mapping; 2],
     alone: [bool; 2],
-    /// No later TSval was sent.
+    /// Highest TSval that each socket has sent.
     clocks: [u32; 2],
-    /// As of the assessment.
+    /// State of TCP at the time of the assessment.
     pub(crate) infos: [TcpInfo; 2],
 }
 
-/// Asks the kernel about both sockets and matches them. `place` knows what a leg counts otherwise than the wire.
+/// Reads the state of TCP of both sockets.
+pub(crate) fn infos(pump: &Pump) -> io::Result<[TcpInfo; 2]> {
+    let [client, server] = Side::BOTH.map(|side| tcp_info(pump.socket(side)));
+    Ok([client?, server?])
+}
+
+/// Reads the state of both sockets and matches them. `place` returns the offset of a leg's numbers from those on the
+/// wire.
 pub(crate) fn assess(
     plane: &Dataplane,
     addresses: &[LegInfo; 2],
@@ -183,13 +191,13 @@ pub(crate) fn assess(
         let socket = pump.socket(side);
         let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
         let peek = looked[side.index()];
-        // After the peek: if no FIN had come by now, none was in the sequence numbers either.
+        // Read it after the peek: if no FIN has come by now, the peeked sequence numbers include none.
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
         if peek.layered {
             return Err(Refusal::for_good(RelayReason::SocketOption));
         }
-        // What lies beyond a hole was shown to the socket before anybody noted it.
+        // Data beyond a hole came to the socket before the programs noted it.
         if peek.out_of_order {
             return Err(Refusal::for_now(RelayReason::Recovery));
         }
@@ -210,7 +218,7 @@ pub(crate) fn assess(
                 let clock = &mut clocks[side.index()];
                 *clock = later(*clock, alone.sent);
                 Peek {
-                    // A socket that was built anew has heard nothing yet.
+                    // A rebuilt socket has received nothing yet.
                     ts_recent: match peek.ts_recent {
                         0 => alone.heard,
                         heard => later(heard, alone.heard),
@@ -238,8 +246,8 @@ pub(crate) fn assess(
     })
 }
 
-/// Offsets are differences of what was read here and written there. A FIN counts as a byte on both sides, or must not
-/// have come yet: between the two the difference would be off by one.
+/// Checks that both sockets agree on a FIN. Offsets are differences of bytes read here and bytes written there. A FIN
+/// counts as a byte on both sides, or must not have come yet; in between, the difference would be off by one.
 fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
     if info.state() == State::Closed || pump.finished() {
         return Err(Refusal::for_good(RelayReason::NotEstablished));
@@ -250,7 +258,7 @@ fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a socket has had its peer's FIN, or is gone.
+/// Returns true if a socket has received its peer's FIN, or is gone.
 pub(crate) fn has_ended(info: &TcpInfo) -> bool {
     !matches!(
         info.state(),
@@ -259,17 +267,17 @@ pub(crate) fn has_ended(info: &TcpInfo) -> bool {
 }
 
 impl Assessment {
-    /// The offset of each direction. The pump must not have moved since the assessment.
+    /// Returns the offset of each direction. The pump must not have moved since the assessment.
     pub(crate) fn offsets(&self, pump: &Pump) -> [u32; 2] {
         Side::BOTH.map(|side| {
             let (x, o) = (side.index(), side.other().index());
-            // The next byte to be read from x will be written behind what is held: that is the same byte.
+            // The next byte to be read from x will be written behind the held ones: both numbers are of that byte.
             let there = self.peeks[o].write_seq.wrapping_add(pump.held(side) as u32);
             there.wrapping_sub(self.peeks[x].copied_seq)
         })
     }
 
-    /// `copied_seq` of each socket less what the pump has consumed.
+    /// Returns `copied_seq` of each socket less the bytes that the pump has consumed.
     pub(crate) fn copied_base(&self, pump: &Pump) -> [u32; 2] {
         Side::BOTH.map(|side| {
             self.peeks[side.index()]
@@ -278,12 +286,12 @@ impl Assessment {
         })
     }
 
-    /// The interfaces toward the far ends.
+    /// Returns the interfaces toward the far ends.
     pub(crate) fn interfaces(&self) -> [u32; 2] {
         [self.peeks[1].ifindex, self.peeks[0].ifindex]
     }
 
-    /// What the kernel half is told. The pump must not have moved since the assessment.
+    /// Returns the start values for the kernel half. The pump must not have moved since the assessment.
     pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
         let offsets = self.offsets(pump);
         Side::BOTH.map(|side| {

@@ -43,32 +43,34 @@
 //! # }
 //! ```
 //!
-//! Whether this is a packet splice or, where that is not possible, a relay in user space, the caller does not see; the
-//! reason is counted ([`reason::RelayReason`], [`Splicer::counters`]). `examples/banner.rs` is a whole program.
+//! The caller sees no difference between a packet splice and, where that is not possible, a relay in user space. The
+//! reason for a relay is counted ([`reason::RelayReason`], [`Splicer::counters`]). `examples/banner.rs` is a whole
+//! program.
 //!
 //! # What is promised
 //!
-//! Every byte that was acknowledged to one end reaches the other end, once, in order, whatever splices and returns
-//! happen in between; or both ends see a reset. How a pair is spliced, comes back, and has its windows matched is the
-//! subject of sections III-C, III-D and III-E of Spatscheck, Hansen, Hartman and Peterson, “Optimizing TCP Forwarder
-//! Performance” (IEEE/ACM Transactions on Networking): these are the “papers' sections” of these pages. TCP is that of
-//! RFC 9293, with RFC 7323 (timestamps, window scaling), RFC 2018 (SACK) and RFC 5961.
+//! Every byte that was acknowledged to one end reaches the other end, once, in order, over any number of splices and
+//! returns; or both ends see a reset. Sections III-C, III-D and III-E of Spatscheck, Hansen, Hartman and Peterson,
+//! “Optimizing TCP Forwarder Performance” (IEEE/ACM Transactions on Networking), describe how a pair is spliced, comes
+//! back, and has its windows matched: these are the “papers' sections” of these pages. TCP is that of RFC 9293, with RFC
+//! 7323 (timestamps, window scaling), RFC 2018 (SACK) and RFC 5961.
 //!
 //! # What it needs
 //!
-//! A tokio runtime with I/O and time; Linux 6.1, better 6.6, with BTF; CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON
-//! (CAP_SYS_ADMIN, too, where `/sys/fs/bpf` is not mounted). One process for each instance name at a time: nothing here
-//! refuses a second one.
+//! Run it on a tokio runtime with I/O and time; Linux 6.1, better 6.6, with BTF; CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and
+//! CAP_PERFMON (CAP_SYS_ADMIN, too, where `/sys/fs/bpf` is not mounted). Run one process for each instance name at a
+//! time: nothing here refuses a second one.
 //!
-//! The future of [`Splicer::splice`] is to be driven to its end. Dropped, it takes the connections with it: both ends are
-//! reset, at the latest by their next segment. Only a detached flow runs on, and what meets its trap then waits for a
-//! successor, which does with it what [`Pair::with_successor`] says.
+//! Drive the future of [`Splicer::splice`] to its end. Dropping it resets both ends, at the latest by their next segment.
+//! Only a detached flow runs on. When it meets its trap, it waits for a successor, which does with it what
+//! [`Pair::with_successor`] says.
 #![forbid(unsafe_code)]
 
 mod adopt;
 mod announce;
 mod api;
 mod capture;
+mod conntrack;
 mod driver;
 mod ending;
 mod ends;
@@ -80,15 +82,18 @@ mod handle;
 pub mod handshake;
 mod held;
 mod identity;
+mod idle;
 pub mod intercept;
 mod interfaces;
 mod legs;
 mod mapped;
 pub mod measure;
 mod meter;
+mod over;
 mod packet;
 mod pair;
 mod parked;
+mod pinning;
 mod ports;
 mod pump;
 mod reaper;
@@ -103,6 +108,8 @@ mod splicer;
 mod splicing;
 mod stats;
 mod throttle;
+mod tie;
+mod transitions;
 mod traps;
 mod until;
 mod upkeep;
@@ -112,7 +119,11 @@ pub use api::*;
 pub use ends::{FlowEnd, FlowEnded};
 pub use goodbye::{GOODBYE, goodbye};
 pub use handle::FlowHandle;
+pub use idle::keep_alive;
+pub use longsplice_core::idle::{IdlePolicy, Keepalive, ParseKeepaliveError};
 pub use longsplice_core::{limit, policy, reason};
 pub use longsplice_dataplane::{ParseXdpModeError, Side, Successor, XdpMode, monotonic};
+pub use ports::connect_plainly;
 pub use splicer::{OpenError, Splicer};
+pub use tie::Tie;
 pub use until::{ParseUntilError, Trap, Until};

@@ -1,8 +1,8 @@
-//! Sockets in control mode that were spliced before: they count otherwise than the wire, and the kernel half maps the one
-//! to the other for as long as they live.
+//! Keeps sockets in control mode that were spliced before: their numbers differ from those on the wire, and the kernel
+//! half maps the one to the other for as long as they live.
 //!
-//! While something that passed by the sockets is unacknowledged, both legs share their flow's slot. Then they part: each
-//! has a record of its own, which stays until the kernel has forgotten the connection.
+//! While bytes that bypassed the sockets are unacknowledged, both legs share their flow's slot. Then they part: each has
+//! a record of its own, which stays until the kernel has forgotten the connection.
 
 use std::{
     collections::HashMap,
@@ -11,37 +11,70 @@ use std::{
     time::Duration,
 };
 
+use longsplice_core::patience::Waiter;
 use longsplice_dataplane::{Alone, Dataplane, Leg};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::flow::{Flow, Settling};
 
-/// A pair that has just come back may be spliced again at once: its slot is kept for so long.
+/// Time that the slot of a pair is kept after it came back: the pair may be spliced again at once.
 const SHARE: Duration = Duration::from_millis(100);
 
-/// How long sockets that their owner has closed are kept open for what is unacknowledged.
+/// Time that sockets are kept open after their owner has closed them, while bytes are unacknowledged.
 const HOLD: Duration = Duration::from_secs(3);
 
-/// How often a leg's socket is looked for.
+/// Interval between two looks for a leg's socket.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A flow whose sockets are in somebody's hands.
+/// State of a flow whose sockets a caller has.
 #[derive(Debug)]
 struct Awake {
     flow: Flow,
     since: Instant,
-    /// Keeps the sockets from being closed before what passed by them is acknowledged: the peers still need their answers.
+    /// Duplicates that keep the sockets open until the bytes that bypassed them are acknowledged: the peers still need
+    /// their answers.
     sockets: Vec<OwnedFd>,
+    /// Time at which its ends were reset as hopeless.
+    given_up: Option<Instant>,
 }
 
-/// Of a leg that stands alone.
+impl Awake {
+    /// Returns true if its legs have nothing to do with each other any more.
+    fn is_settled(&self) -> bool {
+        self.given_up.is_none() && self.flow.is_settled()
+    }
+
+    /// Resets both ends, if one of them will never acknowledge the bytes that bypassed the sockets.
+    fn give_up(&mut self, now: Instant) {
+        let is_hopeless = self.flow.is_hopeless(now, Waiter::Handler);
+        let flow = self.flow.serial();
+        if is_hopeless {
+            tracing::info!(
+                flow,
+                "an end does not acknowledge what passed by: both ends are reset"
+            );
+        } else if self.flow.is_cut_off() {
+            tracing::debug!(
+                flow,
+                "an end was reset before all that passed by was acknowledged"
+            );
+        } else {
+            return;
+        }
+        self.given_up = Some(now);
+        self.sockets.clear();
+        self.flow.reset_all();
+    }
+}
+
+/// State of a leg that stands alone.
 #[derive(Debug)]
 struct Watched {
     looked: Instant,
     gone: Option<Instant>,
 }
 
-/// All of them.
+/// Holds all sockets that were spliced before.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     table: Mutex<Table>,
@@ -50,19 +83,19 @@ pub(crate) struct Mapped {
 #[derive(Debug, Default)]
 struct Table {
     awake: HashMap<u32, Awake>,
-    /// By leg, which flow it has.
+    /// Number of each leg's flow.
     flows: HashMap<Leg, u32>,
     alone: HashMap<Leg, Watched>,
 }
 
-/// What is known of a leg.
+/// State of a leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It counts as the wire does.
+    /// Its numbers are those on the wire.
     Plain,
-    /// It was spliced before.
+    /// It was spliced before, and has parted from its flow.
     Alone(Alone),
-    /// What passed by its socket is not acknowledged yet.
+    /// Bytes that bypassed its socket are not acknowledged yet.
     Unsettled,
 }
 
@@ -71,7 +104,7 @@ impl Mapped {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the mapping of a flow whose sockets are given away.
+    /// Keeps the mapping of a flow whose sockets go to a caller.
     pub(crate) fn keep(&self, flow: Flow, sockets: [&TcpStream; 2], now: Instant) {
         let held = match flow.is_settled() {
             true => Vec::new(),
@@ -90,52 +123,56 @@ impl Mapped {
                 flow,
                 since: now,
                 sockets: held,
+                given_up: None,
             },
         );
     }
 
-    /// The flow that two legs had together, if they still have it.
+    /// Takes the flow that two legs share, if they still do.
     pub(crate) fn take(&self, legs: [Leg; 2]) -> Option<Flow> {
         let mut table = self.table();
         let serial = *table.flows.get(&legs[0])?;
-        let awake = table.awake.remove(&serial)?;
-        if awake.flow.legs() != legs {
-            table.awake.insert(serial, awake);
-            return None;
-        }
-        for leg in legs {
-            table.flows.remove(&leg);
-        }
-        Some(awake.flow)
+        table
+            .awake
+            .get(&serial)
+            .filter(|awake| awake.flow.legs() == legs)?;
+        Some(table.take(serial)?.flow)
     }
 
-    /// Whether a flow's sockets are in somebody's hands, with its slot.
+    /// Returns true if a caller has a flow's sockets, and the flow its slot.
     pub(crate) fn has(&self, serial: u32) -> bool {
         self.table().awake.contains_key(&serial)
     }
 
-    /// Where a leg is, for a new flow; parts it from an old one if that can be done now.
+    /// Returns the state of a leg for a new flow, and parts it from an old one if that is possible now.
     pub(crate) fn place(&self, plane: &Dataplane, leg: Leg, left: &mut Vec<Settling>) -> Place {
         let mut table = self.table();
-        if let Some(serial) = table.flows.get(&leg).copied() {
-            match table.awake.get(&serial) {
-                Some(awake) if !awake.flow.is_settled() => return Place::Unsettled,
-                _ => table.part(serial, left),
-            }
+        if !table.part_leg(leg, left) {
+            return Place::Unsettled;
         }
-        // The record is the new flow's then, or is removed with it.
+        // The record belongs to the new flow from then on, or is removed with it.
         match table.alone.contains_key(&leg).then(|| plane.alone(leg)).flatten() {
             Some(alone) => Place::Alone(alone),
             None => Place::Plain,
         }
     }
 
-    /// A leg has become part of a flow.
+    /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.
+    pub(crate) fn part_leg(&self, leg: Leg, left: &mut Vec<Settling>) -> bool {
+        self.table().part_leg(leg, left)
+    }
+
+    /// Returns true if a leg was parted from its flow, and lives.
+    pub(crate) fn is_alone(&self, leg: Leg) -> bool {
+        self.table().alone.contains_key(&leg)
+    }
+
+    /// Forgets a leg that has become part of a flow.
     pub(crate) fn forget(&self, leg: Leg) {
         self.table().alone.remove(&leg);
     }
 
-    /// A predecessor's leg; its socket died with it, but not the connection, perhaps.
+    /// Adds a predecessor's leg: its socket died with it, but perhaps not the connection.
     pub(crate) fn add_alone(&self, leg: Leg, now: Instant) {
         self.table().alone.insert(
             leg,
@@ -146,29 +183,42 @@ impl Mapped {
         );
     }
 
-    /// Parts what is settled, and removes what nobody needs for `linger` now.
+    /// Parts settled flows, and removes records of legs that have had no socket for `linger`.
     pub(crate) fn tend(&self, plane: &Dataplane, linger: Duration, left: &mut Vec<Settling>) {
         let now = Instant::now();
         let mut table = self.table();
         let due: Vec<u32> = table
             .awake
             .iter()
-            .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.flow.is_settled())
+            .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.is_settled())
             .map(|(serial, _)| *serial)
             .collect();
         for awake in table.awake.values_mut() {
             if now.duration_since(awake.since) >= HOLD {
                 awake.sockets.clear();
             }
+            if awake.given_up.is_none() && !awake.flow.is_settled() {
+                awake.give_up(now);
+            }
         }
+        let told = |awake: &Awake| awake.given_up.is_some_and(|at| now.duration_since(at) >= SHARE);
+        let told: Vec<u32> = table
+            .awake
+            .values()
+            .filter(|a| told(a))
+            .map(|a| a.flow.serial())
+            .collect();
+        // Dropping them removes their records.
+        let given_up: Vec<Awake> = told.iter().filter_map(|serial| table.take(*serial)).collect();
         let looked_long_ago = |alone: &Watched| now.duration_since(alone.looked) >= LOOK;
         let alone = table.alone.iter().filter(|(_, alone)| looked_long_ago(alone));
         let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
         drop(table);
-        // One at a time: whoever asks for a leg meanwhile does not wait for all of them.
+        drop(given_up);
+        // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
         for serial in due {
             let mut table = self.table();
-            if table.awake.get(&serial).is_some_and(|a| a.flow.is_settled()) {
+            if table.awake.get(&serial).is_some_and(Awake::is_settled) {
                 table.part(serial, left);
             }
         }
@@ -193,13 +243,13 @@ impl Mapped {
         }
     }
 
-    /// Whether nobody has anything here.
+    /// Returns true if it holds no flow and no leg.
     pub(crate) fn is_empty(&self) -> bool {
         let table = self.table();
         table.awake.is_empty() && table.alone.is_empty()
     }
 
-    /// Parts everything, settled or not: the process ends.
+    /// Parts everything, settled or not, as the process ends.
     pub(crate) fn part_all(&self, left: &mut Vec<Settling>) {
         let mut table = self.table();
         let all: Vec<u32> = table.awake.keys().copied().collect();
@@ -210,15 +260,34 @@ impl Mapped {
 }
 
 impl Table {
+    /// Removes a flow and returns it.
+    fn take(&mut self, serial: u32) -> Option<Awake> {
+        let awake = self.awake.remove(&serial)?;
+        for leg in awake.flow.legs() {
+            self.flows.remove(&leg);
+        }
+        Some(awake)
+    }
+
+    /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.
+    fn part_leg(&mut self, leg: Leg, left: &mut Vec<Settling>) -> bool {
+        let Some(serial) = self.flows.get(&leg).copied() else {
+            return true;
+        };
+        let parts = self.awake.get(&serial).is_none_or(Awake::is_settled);
+        if parts {
+            self.part(serial, left);
+        }
+        parts
+    }
+
     fn part(&mut self, serial: u32, left: &mut Vec<Settling>) {
-        let Some(awake) = self.awake.remove(&serial) else {
+        let Some(awake) = self.take(serial) else {
             return;
         };
-        let legs = awake.flow.legs();
         let now = Instant::now();
-        for leg in legs {
-            self.flows.remove(&leg);
-            // Mapped or not: of a flow that was never drained the kernel half may keep what TSval its peer was sent.
+        for leg in awake.flow.legs() {
+            // Insert it mapped or not: even without a drain, the kernel half may hold the TSval that its peer was sent.
             self.alone.insert(
                 leg,
                 Watched {

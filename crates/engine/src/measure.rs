@@ -1,5 +1,5 @@
-//! What a segment costs on this machine: the programs over two flows of their own (BPF_PROG_RUN), in a network namespace of
-//! their own, while nothing else is touched.
+//! Measures the cost of a segment on this machine: runs the programs over two flows of their own (BPF_PROG_RUN), in a
+//! network namespace of their own, and touches nothing else.
 
 mod flows;
 mod place;
@@ -8,32 +8,32 @@ use std::{io, net::IpAddr};
 
 use longsplice_dataplane::{Context, Dataplane, Error as PlaneError, Hook, Options, XdpError, XdpMode};
 
-/// A packet's time to live ends a row of translations.
+/// Translations in a row; a packet's time to live limits it.
 const REPEAT: u32 = 250;
-/// Rows of them, of which the median counts: a tenth of a second, or less.
+/// Number of rows, of which the median counts: a tenth of a second, or less.
 const ROWS: usize = 400;
 
-/// What one segment with timestamps costs in a program alone, in nanoseconds: the median of rows of 250. What the kernel does before
-/// and behind it (an sk_buff for tc, none for XDP) is not in it.
+/// Cost of one segment with timestamps in a program alone, in nanoseconds: the median of rows of 250. The kernel's work
+/// before and after it (an sk_buff for tc, none for XDP) is not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentCost {
-    /// At tc.
+    /// Cost at tc.
     pub tc: u32,
-    /// In XDP.
+    /// Cost in XDP.
     pub xdp: u32,
 }
 
-/// Why it could not be measured.
+/// Reason that the measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasureError {
-    /// No namespace, or no veth pair in it.
+    /// The namespace, or the veth pair in it, could not be made.
     #[error("no place to measure: {0}")]
     Place(String),
     /// The kernel half could not be loaded.
     #[error(transparent)]
     Plane(#[from] PlaneError),
-    /// Nor XDP.
+    /// XDP could not be attached.
     #[error("XDP: {0}")]
     Xdp(#[from] XdpError),
     /// A program could not be run, or did something else.
@@ -41,11 +41,11 @@ pub enum MeasureError {
     Run(#[from] io::Error),
 }
 
-/// Measures, which takes about a second, most of it to load the programs. `instance` names pins that are made and removed:
-/// nobody else's. Needs what splicing needs, and /sys/fs/bpf mounted.
+/// Measures the cost, which takes about a second, most of it to load the programs. Makes and removes pins of `instance`;
+/// no other process may use that name. Needs the privileges of splicing, and /sys/fs/bpf mounted.
 ///
 /// # Errors
-/// Nothing is left behind.
+/// Returns the step that failed; nothing is left behind.
 pub fn segment_cost(instance: &str) -> Result<SegmentCost, MeasureError> {
     let instance = instance.to_owned();
     // The namespace is the thread's, and ends with it.
@@ -53,12 +53,12 @@ pub fn segment_cost(instance: &str) -> Result<SegmentCost, MeasureError> {
     measured.unwrap_or_else(|_| Err(MeasureError::Place("the measuring thread panicked".into())))
 }
 
-/// Whether an interface's driver has XDP that redirects, as far as the kernel tells.
+/// Returns true if an interface's driver has XDP that redirects, as far as the kernel reports.
 pub fn has_native_xdp(ifindex: u32) -> bool {
     XdpMode::is_native_on(ifindex)
 }
 
-/// Its pins go with it.
+/// Removes the pins when it is dropped.
 struct Guard(Dataplane);
 
 impl Drop for Guard {

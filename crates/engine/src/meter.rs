@@ -1,4 +1,4 @@
-//! How fast bytes come from each side.
+//! Measures the rate of bytes from each side.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::pump::Pump;
 
-/// Shorter spans say more about the scheduler than about the stream.
+/// Shortest span of a sample: a shorter one measures the scheduler rather than the stream.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Rates of both directions, in bytes per second.
+/// Measures the rates of both directions, in bytes per second.
 #[derive(Debug)]
 pub(crate) struct Meter {
     at: Instant,
@@ -46,12 +46,12 @@ impl Meter {
         self.at = now;
     }
 
-    /// Of the last sample.
+    /// Returns the rates of the last sample.
     pub(crate) fn rates(&self) -> [u64; 2] {
         self.rates
     }
 
-    /// The highest of all samples.
+    /// Returns the highest rates of all samples.
     pub(crate) fn peaks(&self) -> [u64; 2] {
         self.peaks
     }

@@ -1,4 +1,4 @@
-//! Segments that user space writes: window announcements, and pieces of what was held.
+//! Writes segments in user space: window announcements, and pieces of held packets.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,23 +12,24 @@ pub(crate) const ETHERNET: usize = 14;
 const TCP_HEADER: usize = 20;
 /// NOP NOP TS 10 (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
-/// And hop limit.
+/// Time to live, and hop limit.
 const TTL: u8 = 64;
 const TCP: u8 = 6;
 pub(crate) const FLAG_FIN: u8 = 0x01;
+const FLAG_RST: u8 = 0x04;
 pub(crate) const FLAG_PSH: u8 = 0x08;
 pub(crate) const FLAG_ACK: u8 = 0x10;
 
-/// What differs between the families in an IP packet that is written here.
+/// Layout of an IP packet of one family, as far as it is written here.
 struct Layer {
     ethertype: u16,
-    /// The length of the header without options or extension headers, in bytes.
+    /// Length of the header without options or extension headers, in bytes.
     header: usize,
-    /// Where the length stands, and how many bytes it does not count.
+    /// Offset of the length field, and the number of bytes that it does not count.
     length: (usize, usize),
-    /// Both addresses.
+    /// Offsets of both addresses.
     addresses: Range<usize>,
-    /// The checksum of the header (IPv6 has none).
+    /// Offset of the header's checksum (IPv6 has none).
     checksum: Option<usize>,
 }
 
@@ -65,19 +66,39 @@ impl Layer {
     }
 }
 
-/// IP and TCP headers without options: what an MTU has and an MSS has not (RFC 9293 section 3.7.1).
+/// Returns the length of IP and TCP headers without options: the difference of MTU and MSS (RFC 9293 section 3.7.1).
 pub(crate) fn headers(peer: IpAddr) -> u32 {
     (Layer::of(peer).header + TCP_HEADER) as u32
 }
 
-/// Whether a held packet ends its stream.
+/// Returns true if a held packet ends its stream.
 pub(crate) fn has_fin(event: &Event) -> bool {
     let flags = event.packet.get(event.tcp + 13);
     flags.is_some_and(|flags| flags & FLAG_FIN != 0)
 }
 
-/// A part of a held packet as a packet of its own, with its flags FIN and PSH only if it `ends` it. `None` if the packet is
-/// not what the kernel half says it is.
+/// Returns the leg that a held packet came in on, or `None` if the packet does not match the kernel half's description.
+pub(crate) fn leg(event: &Event) -> Option<Leg> {
+    let ip = event.packet.get(ETHERNET..)?;
+    let layer = Layer::of_packet(ip)?;
+    let addresses = ip.get(layer.addresses.clone())?;
+    let (from, to) = addresses.split_at(addresses.len() / 2);
+    let address = |octets: &[u8]| -> Option<IpAddr> {
+        match octets.len() {
+            4 => Some(<[u8; 4]>::try_from(octets).ok()?.into()),
+            _ => Some(<[u8; 16]>::try_from(octets).ok()?.into()),
+        }
+    };
+    let tcp = event.packet.get(event.tcp..)?;
+    let port = |at: usize| Some(u16::from_be_bytes(tcp.get(at..at + 2)?.try_into().ok()?));
+    Some(Leg::new(
+        (address(from)?, port(0)?).into(),
+        (address(to)?, port(2)?).into(),
+    ))
+}
+
+/// Returns a part of a held packet as a packet of its own, with its flags FIN and PSH only if it `ends` it. `None` if the
+/// packet does not match the kernel half's description.
 pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec<u8>> {
     let head = event.packet.get(..event.payload.start)?;
     let payload = event.packet.get(event.payload.clone())?;
@@ -93,23 +114,23 @@ pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec
     Some(p)
 }
 
-/// A segment without payload.
+/// Describes a segment without payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
-    /// Of the same family as `to`.
+    /// Source, of the same family as `to`.
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
     pub(crate) flags: u8,
-    /// The field, scaled.
+    /// Value of the window field, scaled.
     pub(crate) window: u16,
     /// TSval and TSecr.
     pub(crate) timestamps: Option<(u32, u32)>,
 }
 
 impl Segment {
-    /// The IP packet.
+    /// Returns the IP packet.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut p = ip_header(self.from.ip(), self.to.ip());
         let at = p.len();
@@ -128,19 +149,19 @@ impl Segment {
             t[24..28].copy_from_slice(&value.to_be_bytes());
             t[28..32].copy_from_slice(&echo.to_be_bytes());
         }
-        // It is short, and of a family.
+        // It cannot fail: the packet is short, and of one family.
         let _ = seal(&mut p, at);
         p
     }
 }
 
-/// A header without its length and checksum.
+/// Returns a header without its length and checksum.
 fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let layer = Layer::of(from);
     let mut p = vec![0; layer.header];
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            // DF, as TCP does.
+            // Set DF, as TCP does.
             (p[0], p[6], p[8], p[9]) = (0x45, 0x40, TTL, TCP);
             p[layer.addresses.clone()].copy_from_slice(&[from.octets(), to.octets()].concat());
         }
@@ -153,31 +174,41 @@ fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
     p
 }
 
-/// The field that announces a window from `ack` to `edge`.
+/// Returns the field that announces a window from `ack` to `edge`.
 pub(crate) fn window_field(edge: u32, ack: u32, scale: u8) -> u16 {
     let room = (edge.wrapping_sub(ack) as i32).max(0) as u32 >> scale;
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
-/// A frame that says to our socket again that the peer of a leg has ended its stream. (Without a timestamp, which could be
-/// older than one that the socket has seen.)
+/// Returns a frame that repeats to our socket that the peer of a leg has ended its stream.
 pub(crate) fn end_of_stream(leg: Leg, x: &LegState) -> Vec<u8> {
-    let fin = Segment {
+    bare(leg, x, x.base, FLAG_FIN | FLAG_ACK)
+}
+
+/// Returns a frame in which the peer of a leg resets the connection: at `seq`, the number that its socket expects next.
+pub(crate) fn reset(leg: Leg, x: &LegState, seq: u32) -> Vec<u8> {
+    bare(leg, x, seq, FLAG_RST | FLAG_ACK)
+}
+
+/// Returns a frame of the peer of a leg without payload, and without a timestamp, which could be older than one that the
+/// socket has seen.
+fn bare(leg: Leg, x: &LegState, seq: u32, flags: u8) -> Vec<u8> {
+    let segment = Segment {
         from: leg.peer,
         to: leg.local,
-        seq: x.base,
+        seq,
         ack: x.rx_ack,
-        flags: FLAG_FIN | FLAG_ACK,
+        flags,
         window: window_field(x.rx_edge, x.rx_ack, x.scale_in),
         timestamps: None,
     };
     let mut frame = vec![0; ETHERNET];
     frame[12..14].copy_from_slice(&Layer::of(leg.peer.ip()).ethertype.to_be_bytes());
-    frame.extend(fin.bytes());
+    frame.extend(segment.bytes());
     frame
 }
 
-/// Puts the length and the checksums of an IP packet right whose TCP header begins at `tcp`. `None` if it cannot be one.
+/// Sets the length and the checksums of an IP packet whose TCP header begins at `tcp`. `None` if it cannot be one.
 pub(crate) fn seal(ip: &mut [u8], tcp: usize) -> Option<()> {
     let layer = Layer::of_packet(ip).filter(|layer| tcp >= layer.header)?;
     let (at, uncounted) = layer.length;
@@ -194,12 +225,12 @@ pub(crate) fn seal(ip: &mut [u8], tcp: usize) -> Option<()> {
     Some(())
 }
 
-/// Of the pseudo header and the segment (RFC 9293 section 3.1, RFC 8200 section 8.1).
+/// Sums the pseudo header and the segment (RFC 9293 section 3.1, RFC 8200 section 8.1).
 fn transport_sum(ip: &[u8], tcp: usize, layer: &Layer) -> u64 {
     sum(&ip[layer.addresses.clone()]) + u64::from(TCP) + (ip.len() - tcp) as u64 + sum(&ip[tcp..])
 }
 
-/// Of 16-bit words; an odd byte is the first of a word (RFC 1071).
+/// Sums 16-bit words; an odd byte is the first of a word (RFC 1071).
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     bytes
         .chunks(2)
@@ -220,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// Sums to zero with its checksums in it, and has the length that it says.
+    /// Returns true if its sum with the checksums is zero, and its length field is right.
     fn is_sealed(ip: &[u8], tcp: usize) -> bool {
         let layer = Layer::of_packet(ip).unwrap();
         let (at, uncounted) = layer.length;
@@ -230,7 +261,7 @@ mod tests {
             && (layer.checksum.is_none() || fold(sum(&ip[..tcp])) == 0xffff)
     }
 
-    /// IP headers, without and with options or an extension header.
+    /// Returns IP headers, without and with options or an extension header.
     fn heads() -> [Vec<u8>; 4] {
         let v4 = ip_header([198, 18, 1, 1].into(), [198, 18, 1, 2].into());
         let v6 = ip_header("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
@@ -250,7 +281,7 @@ mod tests {
         let start = packet.len();
         packet.extend((0..=100u8).collect::<Vec<_>>());
         let payload = start..packet.len();
-        // Of the frame, not of the packet.
+        // Offset in the frame, not in the packet.
         packet.extend([0; 7]);
         Event {
             kind: EventKind::Held,

@@ -1,4 +1,4 @@
-//! One call of `splice`: relay, the road to a splice, and back.
+//! Runs one call of `splice`: relay, splice, and return.
 
 use std::{io, os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -9,22 +9,23 @@ use tokio::{net::TcpStream, time::Instant};
 
 use crate::{
     api::{Ended, Pair, Summary},
-    driver::{Driver, Over},
+    driver::Driver,
     gate::Gate,
+    over::Over,
     parked::{self, Left},
     splicer::Inner,
     splicing::{self, Drained, Spliced},
     until::Until,
 };
 
-/// How long a packet may take from user space to a socket.
+/// Time that a packet may take from user space to a socket.
 const ON_ITS_WAY: Duration = Duration::from_millis(1);
 
-/// Carries a pair to its end, back to its caller, or to where it needs no process any more.
+/// Carries a pair to its end, back to its caller, or to the point at which it needs no process any more.
 pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::Result<Ended> {
     let length = pair.length;
     let mut driver = match Driver::new(splicer, pair, until) {
-        // One of them had ended before: its sockets are gone by now, the other one with a reset.
+        // One of the connections had ended before: both sockets are dropped by now, and the other connection is reset.
         Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(Ended::Closed(stillborn(splicer))),
         driver => driver?,
     };
@@ -44,6 +45,7 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
             Err(Spliced::Refused(refusal)) => {
                 tracing::debug!(flow = %id, reason = %refusal.reason, passing = refusal.passing, "not spliced");
                 driver.entry.set_reason(Some(refusal.reason));
+                driver.entry.refuse(refusal.reason);
                 gate.refused(Instant::now(), refusal.passing);
                 continue;
             }
@@ -69,22 +71,22 @@ pub(crate) async fn run(splicer: &Arc<Inner>, pair: Pair, until: Until) -> io::R
             };
         };
         if driver.welcome(flow) {
-            // Whoever asks for another splice before it is there has it come back once more.
+            // Let the injected segment reach its socket first: a splice that began before would be brought back by it.
             driver.wait(Some(Instant::now() + ON_ITS_WAY)).await;
         }
         if driver.fired(Instant::now()).is_none() {
-            // A trap on the way to one that is too far for a sequence number, or a part of the budget is left.
+            // The trap was only a step to one that is too far for a sequence number, or a part of the budget is left.
             driver.entry.ask();
         }
     }
 }
 
-/// `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
+/// Returns `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
 pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<[u64; 2]> {
     Ok([SockRef::from(client).cookie()?, SockRef::from(server).cookie()?])
 }
 
-/// Of a pair of which a socket was not connected any more.
+/// Returns the summary of a pair with a socket that was not connected any more.
 fn stillborn(splicer: &Inner) -> Summary {
     splicer.stats.relayed(RelayReason::NotEstablished);
     Summary {
@@ -95,16 +97,17 @@ fn stillborn(splicer: &Inner) -> Summary {
         spliced: false,
         relay_reason: Some(RelayReason::NotEstablished),
         reset: true,
+        idle: false,
     }
 }
 
-/// In control mode a socket that closes because its process died resets the connection: bytes that were in our buffers
-/// are lost then, and an end in order would hide that.
+/// Makes a socket reset its connection if it closes because its process died: the bytes in our buffers are lost then, and
+/// an orderly end would hide that.
 pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
     options::set_reset_on_close(&socket, true)?;
     options::set_nodelay(&socket, true)?;
-    // Else an urgent byte is left out of what is read (RFC 6093 section 3.2), and would be lost here. MPTCP has none, and does not
-    // know the option.
+    // Otherwise an urgent byte is left out of the read data (RFC 6093 section 3.2), and would be lost here. MPTCP has no
+    // urgent data, and does not support the option.
     match SockRef::from(&socket.as_fd()).set_out_of_band_inline(true) {
         Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
         done => done,

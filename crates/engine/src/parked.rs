@@ -1,33 +1,37 @@
-//! A spliced pair, dormant or detached, until a trap, a command, its end or a shutdown.
+//! Holds a spliced pair, dormant or detached, until a trap, a command, its end or a shutdown.
 
 use std::{io, time::Duration};
 
-use longsplice_core::policy::DetachPolicy;
+use longsplice_core::{
+    patience::{GIVE_UP, Retry},
+    policy::DetachPolicy,
+};
 use longsplice_dataplane::{Direction, Leg, Mode, Side};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
     api::{Ended, FlowState},
     capture,
-    driver::{Driver, Over},
+    driver::Driver,
     flow::{Flow, close_in_silence},
     held::Keeping,
+    over::Over,
     splicer::Phase,
     wake::rebuild,
 };
 
-/// How often a spliced pair is looked at: its end and its idleness show in the records.
+/// Interval between two looks at a spliced pair: its end and its idleness show in the records.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How far the streams may run on while sockets are parked, in bytes: sequence numbers are compared modulo 2^32, and the
-/// sockets must still be behind when they are looked at next.
+/// Bytes that the streams may run on while sockets are parked: sequence numbers are compared modulo 2^32, and the sockets
+/// must still be behind at the next look.
 const FAR: u32 = 1 << 30;
 
-/// What became of a spliced pair.
+/// Outcome of parking a spliced pair.
 pub(crate) enum Left<'a> {
     /// Its sockets are awake, in mode Undrain or Track.
     Awake(Driver<'a>, Flow),
-    /// It could not be parked: a socket has been given something more.
+    /// It could not be parked: a socket was given more data.
     Draining(Driver<'a>, Flow),
     /// The call is over.
     Ended(Ended),
@@ -40,10 +44,11 @@ pub(crate) async fn park(
     cuts: [u32; 2],
     parkable: bool,
 ) -> io::Result<Left<'_>> {
-    // Sockets that cannot keep what was promised are of no use. Those of ends that pause at their traps can, there.
+    // Sockets that cannot take the data their peers were promised are useless. Those of ends that pause at their traps
+    // can, there.
     let parkable = parkable && (driver.traps.is_closed() || driver.pauses || keep_promises(&driver, &flow));
     let started = std::time::Instant::now();
-    // Copies come first, then the wake.
+    // Copies are collected first, then the sockets are woken.
     match flow.finish(cuts, parkable && !driver.captures())? {
         Mode::Final => {}
         Mode::Drain => return Ok(Left::Draining(driver, flow)),
@@ -53,15 +58,17 @@ pub(crate) async fn park(
             return Ok(Left::Awake(driver, flow));
         }
         _ => {
-            let reset = io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset");
-            return Ok(Left::Ended(driver.conclude(Over::Broken(reset), Some(flow))));
+            let reset = Over::reset("a socket was reset");
+            return Ok(Left::Ended(driver.conclude(reset, Some(flow))));
         }
     }
     let detach = driver.detach();
     let switched = started.elapsed();
     driver.note_spliced(&flow);
-    // ECN cannot be restored to a socket: a flow with it that is to come back keeps those it has.
-    let keeps = !driver.traps.is_closed() && flow.leg(Side::Client).ecn;
+    // ECN cannot be restored to a socket, and a firewall may take a new socket's segments for invalid: a flow that is to
+    // come back keeps its sockets then.
+    let keeps =
+        !driver.traps.is_closed() && (flow.leg(Side::Client).ecn || driver.splicer.conntrack.refuses());
     let now = detach == DetachPolicy::Now && !keeps;
     if !parkable || now || driver.splicer.under_pressure() {
         return detached(driver, flow, Some(started)).await;
@@ -70,16 +77,17 @@ pub(crate) async fn park(
     driver.entry.set_state(FlowState::Dormant);
     driver.rest();
     for side in Side::BOTH {
-        // What comes now comes after a wake.
+        // Data comes to a parked socket only after a wake.
         driver.pump.set_limit(side, Some(driver.pump.bytes(side)));
     }
     let until = match detach {
         DetachPolicy::AfterTime(after) if !keeps => Some(Instant::now() + after),
         _ => None,
     };
+    let mut retry = Retry::default();
     loop {
         if let Err(over) = driver.step() {
-            // Awake already, and an end was reset.
+            // The sockets are awake already, and an end was reset.
             return Ok(Left::Ended(driver.conclude(over, Some(flow))));
         }
         let now = Instant::now();
@@ -92,16 +100,18 @@ pub(crate) async fn park(
             driver.note_awake(&flow);
             return Ok(Left::Awake(driver, flow));
         }
+        let mut again = None;
         let wanted = driver.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
         if wanted && mode == Mode::Final && !ended {
-            // Whether they can or not: what a socket has no room for now is sent to it again.
+            // Wake them whatever the result: data that a socket has no room for now is retransmitted.
             keep_promises(&driver, &flow);
             if wake(&driver, &flow).await? {
                 driver.note_awake(&flow);
                 return Ok(Left::Awake(driver, flow));
             }
-            if flow.slot().has_strayed() {
-                tracing::debug!(flow = %driver.id(), "a packet came to a parked socket: others are built");
+            again = retry.after_failure();
+            if flow.slot().has_strayed() || again.is_none_or(|wait| wait >= LOOK) {
+                tracing::debug!(flow = %driver.id(), "the parked sockets cannot go on: others are built");
                 return detached(driver, flow, None).await;
             }
         }
@@ -111,6 +121,7 @@ pub(crate) async fn park(
         }
         let next = [Some(now + LOOK), until, driver.traps.next()];
         let next = next.into_iter().flatten().min().unwrap_or(now);
+        let next = again.map_or(next, |wait| now + wait);
         tokio::select! {
             () = driver.pump.ready() => {}
             () = sleep_until(next) => {}
@@ -123,12 +134,12 @@ pub(crate) async fn park(
     }
 }
 
-/// Whether the sockets can take what their peers were promised.
+/// Makes room in the sockets for the data that their peers were promised. Returns true if it fits.
 pub(crate) fn keep_promises(driver: &Driver<'_>, flow: &Flow) -> bool {
     flow.keep_promises(Side::BOTH.map(|side| driver.pump.socket(side)), driver.pauses)
 }
 
-/// Whether a stream is too far beyond where its socket stands. (A FIN that the socket has stands one before it.)
+/// Returns true if a stream is too far beyond its socket's number. (A FIN that the socket has lies one before it.)
 fn ran_far(ends: [u32; 2], cuts: [u32; 2]) -> bool {
     let beyond = |side: Side| ends[side.index()].wrapping_sub(cuts[side.index()]);
     Side::BOTH
@@ -136,18 +147,18 @@ fn ran_far(ends: [u32; 2], cuts: [u32; 2]) -> bool {
         .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
 }
 
-/// A flow without sockets whose traps are set.
+/// Holds a flow without sockets whose traps are set.
 struct Detached<'a> {
     driver: Driver<'a>,
     keeping: Keeping,
     serial: u32,
     legs: [Leg; 2],
-    /// Up to where the pump had read. A socket that had no room for what it was shown stays behind its cut: the ends saw to
-    /// that part themselves.
+    /// Last byte that the pump had read, by side. A socket that had no room for data it was shown stays behind its cut:
+    /// the two ends handle that part themselves.
     copied: [u32; 2],
 }
 
-/// Brings the sockets of a spliced pair back into the path, in the way that is asked for; whether they are.
+/// Brings the sockets of a spliced pair back into the path, in the way that its policy says. Returns true on success.
 async fn wake(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
     if driver.captures() && capture::take_over(driver, flow).await? {
         driver.stats().captured.add(1);
@@ -157,7 +168,7 @@ async fn wake(driver: &Driver<'_>, flow: &Flow) -> io::Result<bool> {
     flow.wake()
 }
 
-/// Closes the sockets in silence; the flow runs on in the records, and is waited for if it is to come back.
+/// Closes the sockets in silence; the flow runs on in the records. Waits for it if it is to come back.
 async fn detached(
     mut driver: Driver<'_>,
     flow: Flow,
@@ -167,6 +178,8 @@ async fn detached(
     let (serial, legs) = (flow.serial(), flow.legs());
     let copied = Side::BOTH.map(|side| flow.copied(side, &driver.pump));
     let keeping = Keeping::new(driver.splicer, serial);
+    // A failed capture may have frozen it.
+    flow.slot().switch(Mode::Freeze, Mode::Final);
     let settling = match flow.release() {
         Ok(settling) => settling,
         Err(flow) => {
@@ -185,7 +198,7 @@ async fn detached(
     driver.entry.set_state(FlowState::Detached);
     let is_wanted = !driver.traps.is_closed() || driver.fired(Instant::now()).is_some();
     if !is_wanted || driver.splicer.is_closing() {
-        // Counts what was relayed.
+        // Called for its side effect: it counts the relayed bytes.
         let _ = driver.summary(true, false);
         let relayed = Side::BOTH.map(|side| driver.pump.bytes(side)).iter().sum();
         let before = driver.base_bytes.unwrap_or_default();
@@ -204,8 +217,14 @@ async fn detached(
 
 impl<'a> Detached<'a> {
     async fn wait(mut self) -> io::Result<Left<'a>> {
+        let mut retry = Retry::default();
         loop {
             let now = Instant::now();
+            let mut next = self
+                .driver
+                .traps
+                .next()
+                .map_or(now + LOOK, |at| at.min(now + LOOK));
             let directions = self
                 .legs
                 .map(|leg| self.driver.splicer.plane.as_ref()?.direction(leg));
@@ -223,25 +242,31 @@ impl<'a> Detached<'a> {
                 return Ok(Left::Ended(self.over(&directions)));
             }
             if self.driver.fired(now).is_some() || self.keeping.held.is_waiting() {
-                match self.come_back().await {
+                let error = match self.come_back().await {
                     Ok(flow) => return Ok(Left::Awake(self.driver, flow)),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) if self.driver.entry.is_to_end() => {
-                        tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
-                        return Ok(Left::Ended(self.cut_off(&directions)));
-                    }
-                    Err(error) => {
-                        tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now")
-                    }
+                    Err(error) => error,
+                };
+                if self.driver.entry.is_to_end() && error.kind() != io::ErrorKind::NotFound {
+                    tracing::debug!(flow = self.serial, %error, "it ends without a word to its ends");
+                    return Ok(Left::Ended(self.cut_off(&directions)));
                 }
+                // Log one line for each flow that waits, however often it tries.
+                if retry.is_first() {
+                    tracing::warn!(flow = self.serial, %error, "the flow stays spliced for now");
+                }
+                let Some(wait) = retry.after_failure() else {
+                    tracing::warn!(
+                        flow = self.serial,
+                        %error,
+                        "the flow could not come back for {GIVE_UP:?}: both ends are reset by their next segment"
+                    );
+                    return Ok(Left::Ended(self.cut_off(&directions)));
+                };
+                next = now + wait;
             }
-            let next = self
-                .driver
-                .traps
-                .next()
-                .map_or(now + LOOK, |at| at.min(now + LOOK));
             tokio::select! {
-                () = self.keeping.held.changed() => {}
+                // After the first failure, held packets wait for the next attempt, as do later ones.
+                () = self.keeping.held.changed(), if retry.is_first() => {}
                 () = sleep_until(next.max(now + Duration::from_millis(1))) => {}
                 () = self.driver.entry.asked() => {}
                 () = self.driver.splicer.reached(Phase::Closing) => {
@@ -252,13 +277,13 @@ impl<'a> Detached<'a> {
     }
 
     fn over(self, directions: &[Option<Direction>; 2]) -> Ended {
-        // What is reset after both ends have said their last is a late duplicate's answer.
+        // A reset after both ends have finished only answers a late duplicate.
         let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
         self.closed(directions, reset)
     }
 
-    /// Removes the records: the next segment of either end meets a reset.
+    /// Removes the records: the next segment of either end is answered by a reset.
     fn cut_off(self, directions: &[Option<Direction>; 2]) -> Ended {
         if let Some(plane) = &self.driver.splicer.plane {
             plane.unregister(self.serial, self.legs);

@@ -1,56 +1,67 @@
-//! Bytes between two sockets, in user space: the relay, and the delivery of old bytes during a drain.
+//! Moves bytes between two sockets, in user space: the relay, and the delivery of old bytes during a drain.
 
 use std::{cell::RefCell, io, io::Read, mem::MaybeUninit, net::Shutdown};
 
+use futures_util::FutureExt;
 use longsplice_dataplane::Side;
-use longsplice_repair::options;
+use longsplice_repair::{options, room, unsent};
+use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream};
 
-/// What one read may bring. One buffer for each thread: an idle connection holds none.
+/// Maximum bytes of one read. One buffer for each thread: an idle connection holds none.
 const BUFFER: usize = 256 << 10;
+
+/// Bytes to read whatever room the other socket has: mostly, no more than this is held of a slow reader.
+const FIRST: usize = 16 << 10;
 
 /// Unsent bytes that a socket may hold: more would only have to be drained.
 const NOTSENT_LOWAT: u32 = 256 << 10;
 
-/// Reads in one direction before the other gets its turn: what comes meanwhile is taken along.
+/// Reads in one direction before the other gets its turn: they take bytes that come meanwhile, too.
 pub(crate) const TURN: usize = 8;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
 }
 
-/// What has been read from one side and could not yet be written to the other.
+/// Holds bytes that were read from one side and could not yet be written to the other.
 #[derive(Debug, Default)]
 struct Direction {
     held: Vec<u8>,
     written: usize,
     bytes: u64,
-    /// How many of them may be read at most; `None`: all.
+    /// Maximum number of bytes to read; `None`: all.
     limit: Option<u64>,
-    /// Behind so many nothing is the pump's, an end of the stream neither.
+    /// Number of bytes behind which nothing is the pump's, not even an end of the stream.
     end: Option<u64>,
-    /// There is payload beyond the limit, or nobody wants to know.
+    /// True if there is payload beyond the limit, or the pump must not look there.
     stopped: bool,
-    /// How many bytes may be read before the next look at the rate; `None`: there is none.
+    /// Number of bytes to read before the next look at the rate; `None`: there is no rate limit.
     allowance: Option<u64>,
-    /// The socket that it goes to holds no more than it should: most connections are over before that matters.
+    /// True if bytes leave their socket only once the other one has them: see [`Pump::hold_nothing`].
+    peeks: bool,
+    /// True if the other socket had no room for all bytes.
+    blocked: bool,
+    /// True if the last read was full, and its bytes found room: there may be more.
+    filled: bool,
+    /// True if the send queue of the other socket is bounded: most connections are over before that matters.
     bounded: bool,
-    /// The runtime has not yet said whether the socket is readable, nor been asked by us.
+    /// True if the runtime has not yet reported the socket as readable, and we have not asked it.
     fresh: bool,
     eof: bool,
     shut: bool,
 }
 
-/// A pair of sockets and the bytes between them.
+/// Holds a pair of sockets and the bytes between them.
 #[derive(Debug)]
 pub(crate) struct Pump {
-    /// `None` while the pair is detached.
+    /// Both sockets; `None` while the pair is detached.
     sockets: Option<[TcpStream; 2]>,
     directions: [Direction; 2],
 }
 
-/// Which of the ends broke the connection, and how.
+/// Error of an end that broke the connection.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) error: io::Error,
@@ -74,12 +85,12 @@ impl Pump {
         &self.sockets()[side.index()]
     }
 
-    /// The sockets of a pair whose pump has come to an end, or to a rest.
+    /// Takes the sockets of a pair whose pump has finished or pauses.
     pub(crate) fn take_sockets(&mut self) -> [TcpStream; 2] {
         self.sockets.take().expect("they are taken once")
     }
 
-    /// Goes on with new sockets of the same connections, of which nothing is known but what they say.
+    /// Continues with new sockets of the same connections, in an unknown state.
     pub(crate) fn put_sockets(&mut self, sockets: [TcpStream; 2]) {
         self.sockets = Some(sockets);
         for d in &mut self.directions {
@@ -87,43 +98,44 @@ impl Pump {
             d.shut = false;
             d.stopped = false;
             d.bounded = false;
+            d.blocked = false;
             d.fresh = true;
         }
     }
 
-    /// Payload bytes read from a side so far.
+    /// Returns the payload bytes read from a side so far.
     pub(crate) fn bytes(&self, side: Side) -> u64 {
         self.directions[side.index()].bytes
     }
 
-    /// Sequence numbers of a side that its socket gave to us so far: payload, and the FIN.
+    /// Returns the sequence numbers of a side that its socket has handed over so far: payload, and the FIN.
     pub(crate) fn consumed(&self, side: Side) -> u64 {
         let d = &self.directions[side.index()];
         d.bytes + u64::from(d.eof)
     }
 
-    /// Bytes read from a side and not yet written to the other.
+    /// Returns the bytes read from a side and not yet written to the other.
     pub(crate) fn held(&self, side: Side) -> usize {
         let d = &self.directions[side.index()];
         d.held.len() - d.written
     }
 
-    /// A side has ended its stream, and we have read all of it.
+    /// Returns true if a side has ended its stream, and all of it was read.
     pub(crate) fn eof(&self, side: Side) -> bool {
         self.directions[side.index()].eof
     }
 
-    /// The end of a side's stream has been passed on.
+    /// Returns true if the end of a side's stream has been passed on.
     pub(crate) fn passed_eof(&self, side: Side) -> bool {
         self.directions[side.index()].shut
     }
 
-    /// Both streams have ended and are passed on.
+    /// Returns true if both streams have ended and are passed on.
     pub(crate) fn finished(&self) -> bool {
         self.directions.iter().all(|d| d.shut)
     }
 
-    /// Lets no more than so many payload bytes of a side be read, counted from the beginning. The end of its stream passes.
+    /// Limits the payload bytes that are read from a side, counted from the beginning. The end of its stream passes.
     pub(crate) fn set_limit(&mut self, side: Side, limit: Option<u64>) {
         let d = &mut self.directions[side.index()];
         if d.limit != limit {
@@ -132,32 +144,41 @@ impl Pump {
         }
     }
 
-    /// Has the pump leave all that is behind so many bytes of a side to the caller, an end of the stream there, too.
+    /// Leaves everything behind so many bytes of a side to the caller, even an end of the stream there.
     pub(crate) fn set_end(&mut self, side: Side, end: Option<u64>) {
         self.directions[side.index()].end = end;
     }
 
-    /// Lets no more than so many payload bytes of a side be read from now on. What waits then is not looked at.
+    /// Leaves bytes in their socket from now on if the other one has no room for them. So a direction can stop at any
+    /// byte, whatever the other one does. Bytes held here would wait for an end that may itself wait until it is read
+    /// from.
+    pub(crate) fn hold_nothing(&mut self) {
+        for d in &mut self.directions {
+            d.peeks = true;
+        }
+    }
+
+    /// Limits the payload bytes that are read from a side from now on. At zero it is not even looked at.
     pub(crate) fn set_allowance(&mut self, side: Side, bytes: u64) {
         self.directions[side.index()].allowance = Some(bytes);
     }
 
-    /// What a side sends is not looked at before it is allowed more.
+    /// Returns true if a side is not looked at before it is allowed more.
     pub(crate) fn is_held_back(&self, side: Side) -> bool {
         self.directions[side.index()].allowance == Some(0)
     }
 
-    /// There is payload beyond the limit of a side.
+    /// Returns true if there is payload beyond the limit of a side.
     pub(crate) fn stopped(&self, side: Side) -> bool {
         self.directions[side.index()].stopped
     }
 
-    /// All that was read has been written.
+    /// Returns true if all bytes that were read have been written.
     pub(crate) fn is_empty(&self) -> bool {
         Side::BOTH.iter().all(|&side| self.held(side) == 0)
     }
 
-    /// Moves what can be moved now, by so many reads in each direction; whether anything was.
+    /// Moves available bytes, by so many reads in each direction. Returns true if any moved.
     pub(crate) fn step(&mut self, reads: usize) -> Result<bool, Broken> {
         let mut moved = false;
         for side in Side::BOTH {
@@ -166,7 +187,7 @@ impl Pump {
         Ok(moved)
     }
 
-    /// Moves nothing, and looks beyond the limits that are reached.
+    /// Looks beyond the limits that are reached, and moves nothing.
     pub(crate) fn look_beyond_limits(&mut self) -> Result<(), Broken> {
         for (socket, d) in self.sockets.iter().flatten().zip(&mut self.directions) {
             if !d.eof && d.room() == 0 {
@@ -193,7 +214,7 @@ impl Pump {
             d.shut = true;
             moved = true;
             match SockRef::from(to).shutdown(Shutdown::Write) {
-                // The other end was reset meanwhile: its next read says so.
+                // The other end was reset meanwhile: its next read reports that.
                 Err(e) if e.kind() != io::ErrorKind::NotConnected => return Err(e),
                 _ => {}
             }
@@ -209,9 +230,9 @@ impl Pump {
         tokio::select! {
             _ = client.readable(), if up.wants_input() => {}
             _ = server.readable(), if down.wants_input() => {}
-            _ = server.writable(), if !up.held.is_empty() => {}
-            _ = client.writable(), if !down.held.is_empty() => {}
-            // A reset behind the end of a stream: no read tells of it.
+            _ = server.writable(), if up.wants_room() => {}
+            _ = client.writable(), if down.wants_room() => {}
+            // No read reports a reset behind the end of a stream.
             _ = client.ready(Interest::ERROR), if up.eof => {}
             _ = server.ready(Interest::ERROR), if down.eof => {}
             () = std::future::pending() => {}
@@ -219,7 +240,7 @@ impl Pump {
     }
 }
 
-/// The error of a socket from which nothing is read any more, if it has one.
+/// Returns the error of a socket from which nothing is read any more, if it has one.
 fn check_alive(socket: &TcpStream) -> io::Result<()> {
     let gone = socket.try_io(Interest::ERROR, || {
         socket.take_error()?.ok_or(io::ErrorKind::WouldBlock.into())
@@ -232,10 +253,14 @@ fn check_alive(socket: &TcpStream) -> io::Result<()> {
 
 impl Direction {
     fn wants_input(&self) -> bool {
-        !self.eof && self.held.is_empty() && !self.stopped && self.allowance != Some(0)
+        !self.eof && !self.wants_room() && !self.stopped && self.allowance != Some(0)
     }
 
-    /// How many bytes may be read now.
+    fn wants_room(&self) -> bool {
+        !self.held.is_empty() || self.blocked
+    }
+
+    /// Returns the number of bytes that may be read now.
     fn room(&self) -> usize {
         let left = self
             .limit
@@ -243,8 +268,8 @@ impl Direction {
         usize::try_from(left).unwrap_or(usize::MAX)
     }
 
-    /// Asks the socket itself the first time, and the runtime before each later time: what was let in for a new socket is
-    /// there before the runtime knows.
+    /// Reads from the socket itself the first time, and asks the runtime before each later time: bytes that were injected
+    /// for a new socket are there before the runtime reports them.
     fn receive(
         &mut self,
         from: &TcpStream,
@@ -256,22 +281,22 @@ impl Direction {
         }
     }
 
-    /// At the limit, whether there is anything beyond.
+    /// Looks beyond the limit, unless all behind it is the caller's.
     fn look_beyond(&mut self, from: &TcpStream) -> io::Result<()> {
         if self.end.is_some_and(|end| self.bytes >= end) {
-            // Passed on, an end of the stream would end the other connection, too.
+            // Stop here: passed on, an end of the stream would end the other connection, too.
             self.stopped = true;
             return Ok(());
         }
         self.look(from)
     }
 
-    /// At the limit: sees what comes next, and leaves it where it is.
+    /// Looks at the next byte beyond the limit, and leaves it in the socket.
     fn look(&mut self, from: &TcpStream) -> io::Result<()> {
         let mut byte = [MaybeUninit::uninit()];
         let next = self.receive(from, |socket| socket.peek(&mut byte));
         match next {
-            // Read for good: only then the FIN counts among what was copied.
+            // Read it off the socket: only then `copied_seq` counts the FIN.
             Ok(0) => self.eof = matches!((&*SockRef::from(from)).read(&mut [0]), Ok(0)),
             Ok(_) => self.stopped = true,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -280,7 +305,7 @@ impl Direction {
         Ok(())
     }
 
-    /// Writes what is held; whether all of it went.
+    /// Writes held bytes. Returns true if all of them went.
     fn flush(&mut self, to: &TcpStream, moved: &mut bool) -> io::Result<bool> {
         while self.written < self.held.len() {
             match to.try_write(&self.held[self.written..]) {
@@ -292,13 +317,13 @@ impl Direction {
                 Err(e) => return Err(e),
             }
         }
-        // Given back, not kept: most connections hold nothing most of the time.
+        // Free the memory: most connections hold nothing most of the time.
         self.held = Vec::new();
         self.written = 0;
         Ok(true)
     }
 
-    /// Reads once and writes on; whether it is worth to try again.
+    /// Reads once and writes on. Returns true if another attempt may move more.
     fn fill(&mut self, from: &TcpStream, to: &TcpStream, moved: &mut bool) -> io::Result<bool> {
         let room = self.room();
         if room == 0 {
@@ -307,37 +332,97 @@ impl Direction {
             return Ok(false);
         }
         let allowed = usize::try_from(self.allowance.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-        if allowed == 0 {
+        // Copy nothing in vain while there is no room.
+        if allowed == 0 || (self.blocked && to.writable().now_or_never().is_none()) {
             return Ok(false);
         }
+        self.blocked = false;
+        let flags = match self.peeks {
+            true => RecvFlags::PEEK,
+            false => RecvFlags::empty(),
+        };
+        let most = match std::mem::take(&mut self.filled) {
+            true => self.room_in(to)?.clamp(FIRST, BUFFER),
+            false => FIRST,
+        };
         SCRATCH.with_borrow_mut(|buffer| {
-            let buffer = &mut buffer[..room.min(allowed).min(BUFFER)];
-            let n = match self.receive(from, |socket| (&*socket).read(buffer)) {
+            let buffer = &mut buffer[..room.min(allowed).min(most)];
+            let asked = buffer.len();
+            let read = self.receive(from, |socket| Ok(recv(&*socket, &mut *buffer, flags)?.0));
+            let n = match read {
                 Ok(0) => {
-                    self.eof = true;
-                    *moved = true;
+                    self.find_end(from)?;
+                    *moved |= self.eof;
                     return Ok(false);
                 }
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             };
-            self.bytes += n as u64;
+            let written = write_all_that_fits(to, &buffer[..n])?;
+            if self.peeks {
+                self.blocked = written < n;
+                discard(from, &mut buffer[..written])?;
+            } else {
+                self.held = buffer[written..n].to_vec();
+            }
+            self.filled = written == asked;
+            let passed = if self.peeks { written } else { n } as u64;
+            *moved |= passed > 0;
+            self.bytes += passed;
+            self.allowance = self.allowance.map(|left| left - passed);
             if !self.bounded && self.bytes > u64::from(NOTSENT_LOWAT / 2) {
                 self.bounded = true;
                 options::set_notsent_lowat(to, NOTSENT_LOWAT)?;
             }
-            self.allowance = self.allowance.map(|left| left - n as u64);
-            *moved = true;
-            let written = match to.try_write(&buffer[..n]) {
-                Ok(w) => w,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(e) => return Err(e),
-            };
-            if written < n {
-                self.held = buffer[written..n].to_vec();
-            }
             Ok(written == n)
         })
     }
+
+    /// Estimates how many bytes a socket takes now: more would be held, or be copied in vain.
+    fn room_in(&self, to: &TcpStream) -> io::Result<usize> {
+        let free = room(to)?;
+        Ok(match self.bounded {
+            true => free.min(NOTSENT_LOWAT.saturating_sub(unsent(to)?) as usize),
+            false => free,
+        })
+    }
+
+    /// Notes the end of the stream. In peek mode, reads it off the socket, so that `copied_seq` counts the FIN.
+    fn find_end(&mut self, from: &TcpStream) -> io::Result<()> {
+        if self.end.is_some_and(|end| self.bytes >= end) {
+            self.stopped = true;
+            return Ok(());
+        }
+        self.eof = !self.peeks || (&*SockRef::from(from)).read(&mut [0])? == 0;
+        Ok(())
+    }
 }
+
+/// Writes until the socket has no room. Returns the number of bytes that went.
+fn write_all_that_fits(to: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match to.try_write(&bytes[written..]) {
+            Ok(n) => written += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(written)
+}
+
+/// Removes as many bytes from a socket as the buffer has: they were peeked at, and are not copied once more.
+fn discard(from: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+    let mut left = buffer.len();
+    while left > 0 {
+        match recv(from, &mut buffer[..left], RecvFlags::TRUNC)?.1 {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => left -= n,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

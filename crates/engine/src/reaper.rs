@@ -1,4 +1,4 @@
-//! The end of spliced flows: their records outlive the close, and are then removed.
+//! Ends spliced flows: their records outlive the close, and are then removed.
 
 use std::{
     collections::HashMap,
@@ -14,23 +14,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::{ends::FlowEnd, splicer::Inner, stats::End};
 
-/// How often records are looked at, where there are few.
+/// Interval between two walks over the records, if there are few.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The walk over the records may take one part in so many of a CPU. What is removed on it goes only once, and is not counted.
+/// Divisor of the share of a CPU that the walk over the records may take. Removals are rare, and are not counted.
 const SHARE: u32 = 50;
 
-/// How long a slot is kept after its flow was detached.
+/// Time that a slot is kept after its flow was detached.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// After so many pairs were detached, the memory of their control mode is worth giving back; and after so many, if no more come.
+/// Number of detached or closed pairs after which the memory of their control mode is worth giving back; the second one
+/// holds if no more come.
 const WORTH_RELEASING: u64 = 256;
 const WORTH_RELEASING_AT_REST: u64 = 16;
 
-/// Below this share of the memory, parked sockets go.
+/// Share of available memory, in percent, below which parked sockets are closed.
 const LOW_MEMORY_PERCENT: u64 = 5;
 
-/// Starts the tasks; they end with the splicer. Slots are freed while a walk takes its time.
+/// Starts the tasks; they end with the splicer. The first frees slots while the second is busy with a walk.
 pub(crate) fn start(splicer: &Arc<Inner>) {
     let weak = Arc::downgrade(splicer);
     tokio::spawn(async move {
@@ -50,7 +51,8 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
             let Some(splicer) = weak.upgrade() else { return };
             let done = splicer.aside(move |splicer, plane| {
                 let walked = round(splicer, plane);
-                memory.release(splicer.stats.detached.get());
+                splicer.conntrack.look();
+                memory.release(splicer.stats.detached.get() + splicer.closed.load(Ordering::Relaxed));
                 (walked, memory)
             });
             let Some((walked, later)) = done.await else { return };
@@ -60,10 +62,10 @@ pub(crate) fn start(splicer: &Arc<Inner>) {
     });
 }
 
-/// When the memory of control mode is given back.
+/// Decides when the memory of control mode is given back.
 #[derive(Debug, Clone, Copy, Default)]
 struct Memory {
-    /// How many pairs had been detached when it was, when it was at rest, and a round ago.
+    /// Number of detached or closed pairs at the last release, at the last release at rest, and a round ago.
     released: u64,
     rested: u64,
     before: u64,
@@ -71,30 +73,30 @@ struct Memory {
 
 impl Memory {
     /// Gives it back if that is worth it after so many pairs.
-    fn release(&mut self, detached: u64) {
-        if self.is_due(detached) {
+    fn release(&mut self, gone: u64) {
+        if self.is_due(gone) {
             longsplice_repair::release_free_memory();
         }
     }
 
-    /// Whether it is to be given back now, after so many pairs. At rest once more: what was given back in the middle was little of
-    /// the last ones'.
-    fn is_due(&mut self, detached: u64) -> bool {
-        let at_rest = detached == std::mem::replace(&mut self.before, detached);
+    /// Returns true if memory is to be given back now, after so many pairs. It is due at rest once more: a release under
+    /// load returns little of the last pairs' memory.
+    fn is_due(&mut self, gone: u64) -> bool {
+        let at_rest = gone == std::mem::replace(&mut self.before, gone);
         let (since, worth) = match at_rest {
             true => (&mut self.rested, WORTH_RELEASING_AT_REST),
             false => (&mut self.released, WORTH_RELEASING),
         };
-        let is_due = detached - *since >= worth;
+        let is_due = gone - *since >= worth;
         if is_due {
-            *since = detached;
+            *since = gone;
         }
         is_due
     }
 }
 
 impl Inner {
-    /// Whether there is anything to be done for slots and for legs that stand alone.
+    /// Returns true if there is work for slots or for legs that stand alone.
     fn has_chores(&self) -> bool {
         let settling = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
         !settling.is_empty() || !self.mapped.is_empty()
@@ -108,11 +110,13 @@ fn chores(splicer: &Inner, plane: &Dataplane) {
     left.into_iter().for_each(|one| splicer.settle_later(one));
 }
 
-/// What is done once in a period; how long it computed to walk over the records.
+/// Does the work of one period. Returns the CPU time of the walk over the records.
 fn round(splicer: &Inner, plane: &Dataplane) -> Duration {
     if let Err(error) = plane.keep_lo_forwarding() {
         tracing::warn!(%error, "route look-ups may fail");
     }
+    splicer.pinning.look(plane);
+    plane.look_for_neighbours();
     splicer.fast_path.look_again(plane, splicer.config.xdp_mode);
     splicer.memory_low.store(memory_is_low(), Ordering::Relaxed);
     reap(splicer, plane).unwrap_or_else(|error| {
@@ -121,7 +125,7 @@ fn round(splicer: &Inner, plane: &Dataplane) -> Duration {
     })
 }
 
-/// How long this thread has computed: on a busy host much less than has passed.
+/// Returns the CPU time of this thread: on a busy host much less than has passed.
 fn computed() -> Duration {
     let t = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
@@ -141,12 +145,12 @@ fn settle(splicer: &Inner, plane: &Dataplane, age: Duration) {
     }
 }
 
-/// Frees them all: the process ends.
+/// Frees them all, as the process ends.
 pub(crate) fn settle_all(splicer: &Inner, plane: &Dataplane) {
     settle(splicer, plane, Duration::ZERO);
 }
 
-/// Detached flows by serial number.
+/// Returns the detached flows by serial number.
 pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Direction>; 2]>> {
     let mut flows = HashMap::new();
     plane.scan_flows(|directions| {
@@ -158,7 +162,7 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Dire
     Ok(flows)
 }
 
-/// Removes the records of what has ended; how long it computed to find them.
+/// Removes the records of ended flows. Returns the CPU time that it took to find them.
 fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<Duration> {
     let started = computed();
     let limits = Limits {
@@ -166,7 +170,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<Duration> {
         idle_timeout: splicer.config.idle_timeout,
     };
     let mut records = 0_u32;
-    // Most flows live, and of those that have closed most linger: only what is to go is looked at once more.
+    // Look again only at those that are due: most flows live, and most closed ones linger.
     let mut due = Vec::new();
     let mut walk = splicer.ends.walk();
     plane.scan_flows(|directions| {
@@ -189,7 +193,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<Duration> {
         if splicer.upkeep.is_ending() {
             break;
         }
-        // Something may have passed since, or another flow have taken its place.
+        // A segment may have passed since, or another flow may have taken its place.
         let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
             continue;
         };
@@ -220,7 +224,7 @@ fn reap(splicer: &Inner, plane: &Dataplane) -> io::Result<Duration> {
     Ok(walked)
 }
 
-/// What the records say about the end of their flow.
+/// Returns the state of a flow's end, as its records show it.
 pub(crate) fn flow_end(a: &Direction, b: &Direction) -> Ending {
     let end = |x: &Direction, o: &Direction| DirectionEnd {
         fin_seen: x.fin,

@@ -1,9 +1,11 @@
-//! Flows that nobody waits for: taken back by command, or because a trap of a predecessor was met.
+//! Takes back flows that no task waits for: by command, or because a trap of a predecessor was met.
 
 use std::sync::Arc;
 
 use longsplice_core::{
+    idle::IdlePolicy,
     limit::RateLimit,
+    patience::{GIVE_UP, Retry},
     policy::{DetachPolicy, SplicePolicy},
 };
 use longsplice_dataplane::{Event, Leg, Side};
@@ -13,7 +15,7 @@ use crate::{
     ends::FlowEnd,
     flow::close_in_silence,
     held::Keeping,
-    pair,
+    packet, pair,
     rest::Rest,
     splicer::Inner,
     stats::End,
@@ -21,10 +23,10 @@ use crate::{
     wake,
 };
 
-/// The legs of a detached flow.
+/// Returns the legs of a detached flow.
 ///
 /// # Errors
-/// There is none of this number.
+/// Returns [`RequestError::NoSuchFlow`] if there is none of this number.
 pub(crate) async fn find(splicer: &Arc<Inner>, id: FlowId) -> Result<[Leg; 2], RequestError> {
     let found = splicer.aside(move |_, plane| plane.find_flow(id.0)).await;
     match found {
@@ -34,12 +36,12 @@ pub(crate) async fn find(splicer: &Arc<Inner>, id: FlowId) -> Result<[Leg; 2], R
 }
 
 /// Gives a detached flow its sockets back.
-async fn reclaim(
+fn reclaim(
     splicer: &Arc<Inner>,
     id: FlowId,
+    legs: [Leg; 2],
     why: Trap,
 ) -> Result<(Returned, Option<Rest>), RequestError> {
-    let legs = find(splicer, id).await?;
     let started = std::time::Instant::now();
     let back = awake(splicer, id, legs, why)?;
     splicer.stats.rebuild.add(started.elapsed());
@@ -49,9 +51,11 @@ async fn reclaim(
     Ok(back)
 }
 
-/// Gives a detached flow to who asks for it; `None`: a predecessor has said how it is to end, and it is on the way there.
+/// Returns a detached flow to the caller that asks for it; `None`: a predecessor has said how it is to end, and it is on
+/// the way there.
 pub(crate) async fn take_back(splicer: &Arc<Inner>, id: FlowId) -> Result<Option<Returned>, RequestError> {
-    match reclaim(splicer, id, Trap::Asked).await? {
+    let legs = find(splicer, id).await?;
+    match reclaim(splicer, id, legs, Trap::Asked)? {
         (returned, None) => Ok(Some(returned)),
         (returned, Some(rest)) => {
             tokio::spawn(rest.finish(splicer.clone(), returned));
@@ -60,8 +64,8 @@ pub(crate) async fn take_back(splicer: &Arc<Inner>, id: FlowId) -> Result<Option
     }
 }
 
-/// Ends a detached flow: its sockets come back, to reset both ends. Where there is no room for sockets, its records go, and the
-/// ends are reset by their next segment.
+/// Ends a detached flow: its sockets come back, to reset both ends. If there is no room for sockets, removes its records,
+/// and the ends are reset by their next segment.
 pub(crate) async fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestError> {
     let legs = find(splicer, id).await?;
     let records = splicer.plane.as_ref().map(|plane| plane.both_directions(legs[0]));
@@ -83,7 +87,7 @@ pub(crate) async fn end(splicer: &Arc<Inner>, id: FlowId) -> Result<(), RequestE
     Ok(())
 }
 
-/// Sockets for a detached flow, that go on where the segments stopped.
+/// Builds sockets for a detached flow, which carry on where the segments stopped.
 fn awake(
     splicer: &Arc<Inner>,
     id: FlowId,
@@ -141,33 +145,32 @@ fn awake(
             client: states[0].rate,
             server: states[1].rate,
         },
+        idle: IdlePolicy::default(),
         handle: None,
         before,
     };
     Ok((returned, Rest::of(&states)))
 }
 
-/// A packet met a trap whose owner is gone with a predecessor: the pair comes back to a relay, and is spliced again when the
-/// advisor says so, or comes to the end that the predecessor has asked for. No byte is lost.
+/// Handles a packet that met a trap whose owner is gone with a predecessor. The pair comes back to a relay, and is
+/// spliced again when the advisor says so, or comes to the end that the predecessor has set. No byte is lost.
 pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
     let id = FlowId(event.serial);
-    // At once: what comes next of this flow is kept, too.
+    // Hold its packets at once: the next one of this flow is kept, too, and must not start another task.
     let keeping = Keeping::new(splicer, event.serial);
+    let leg = packet::leg(&event);
     keeping.held.keep(event);
     let splicer = splicer.clone();
     tokio::spawn(async move {
-        let back = reclaim(&splicer, id, Trap::Asked).await;
+        let back = reclaim_patiently(&splicer, id, leg).await;
         drop(keeping);
         let returned = match back {
-            Ok((returned, Some(rest))) => {
+            None => return,
+            Some((returned, Some(rest))) => {
                 tracing::info!(flow = %id, "a trap of a predecessor was met: it ends behind what is left to pass");
                 return rest.finish(splicer, returned).await;
             }
-            Ok((returned, None)) => returned,
-            Err(error) => {
-                tracing::debug!(flow = %id, %error, "a trap was met, but the flow cannot come back");
-                return;
-            }
+            Some((returned, None)) => returned,
         };
         tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
         let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
@@ -175,4 +178,41 @@ pub(crate) fn serve_orphan(splicer: &Arc<Inner>, event: Event) {
             tracing::debug!(flow = %id, %error, "a connection was cut off");
         }
     });
+}
+
+/// Gives a flow its sockets back whose packets come in on a leg, and tries again for a while if it fails. `None`: it has
+/// ended, or is ended.
+async fn reclaim_patiently(
+    splicer: &Arc<Inner>,
+    id: FlowId,
+    leg: Option<Leg>,
+) -> Option<(Returned, Option<Rest>)> {
+    let plane = splicer.plane.as_ref()?;
+    let mut retry = Retry::default();
+    loop {
+        let records = plane.both_directions(leg?);
+        let [Some(a), Some(b)] = &records else {
+            return None;
+        };
+        if a.serial != id.0 || a.slot.is_some() {
+            return None;
+        }
+        let legs = [a.leg, b.leg];
+        let error = match reclaim(splicer, id, legs, Trap::Asked) {
+            Ok(back) => return Some(back),
+            Err(error) => error,
+        };
+        if retry.is_first() {
+            tracing::warn!(flow = %id, %error, "a trap of a predecessor was met, but the flow cannot come back for now");
+        }
+        let Some(wait) = retry.after_failure() else {
+            tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");
+            plane.unregister(id.0, legs);
+            splicer.stats.ended(End::Reset);
+            splicer.ends.ended(FlowEnd::Reset, [a, b]);
+            return None;
+        };
+        // A flow that is about to end shows that in its records by then, or its slot is free again.
+        tokio::time::sleep(wait).await;
+    }
 }

@@ -1,4 +1,4 @@
-//! The pairs that this process holds, for those who list them or ask something of one.
+//! Lists the pairs that this process holds, and passes requests to them.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,17 @@ use std::{
 
 use longsplice_core::reason::RelayReason;
 use longsplice_dataplane::{Direction, Side};
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
 use crate::{
     api::{DirectionInfo, FlowId, FlowInfo, FlowState, LegInfo},
     pump::Pump,
 };
 
-/// A pair as others see it.
+/// Describes a pair to other tasks.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: FlowId,
@@ -25,7 +28,6 @@ pub(crate) struct Entry {
     server: LegInfo,
     since: Instant,
     seen: Mutex<Seen>,
-    asked: AtomicBool,
     asked_back: AtomicBool,
     to_end: AtomicBool,
     ask: Notify,
@@ -38,7 +40,14 @@ struct Seen {
     reason: Option<RelayReason>,
     active: Instant,
     translated: [DirectionInfo; 2],
+    /// True if a splice is asked for, whatever the policy.
+    asked: bool,
+    /// Channels to the tasks that wait for its outcome.
+    waiting: Vec<oneshot::Sender<Attempt>>,
 }
+
+/// Outcome of a splice that was asked for: the drain has begun, or the reason that it has not.
+pub(crate) type Attempt = Result<(), RelayReason>;
 
 impl Entry {
     pub(crate) fn new(id: FlowId, [client, server]: [LegInfo; 2]) -> Entry {
@@ -48,6 +57,8 @@ impl Entry {
             reason: None,
             active: now,
             translated: Default::default(),
+            asked: false,
+            waiting: Vec::new(),
         };
         Entry {
             id,
@@ -55,7 +66,6 @@ impl Entry {
             server,
             since: now,
             seen: Mutex::new(seen),
-            asked: AtomicBool::new(false),
             asked_back: AtomicBool::new(false),
             to_end: AtomicBool::new(false),
             ask: Notify::new(),
@@ -83,7 +93,7 @@ impl Entry {
         self.seen().reason
     }
 
-    /// Bytes moved by the pump.
+    /// Notes the bytes that the pump has moved.
     pub(crate) fn note_relayed(&self, pump: &Pump) {
         for side in Side::BOTH {
             self.relayed[side.index()].store(pump.bytes(side), Ordering::Relaxed);
@@ -91,7 +101,7 @@ impl Entry {
         self.seen().active = Instant::now();
     }
 
-    /// What the kernel half counts of a dormant flow, relayed bytes included.
+    /// Notes the kernel half's counts of a dormant flow, relayed bytes included.
     pub(crate) fn note_translated(&self, directions: &[Direction; 2]) {
         let mut seen = self.seen();
         for (info, d) in seen.translated.iter_mut().zip(directions) {
@@ -99,35 +109,66 @@ impl Entry {
         }
     }
 
-    /// Has the pair spliced now, whatever its policy.
+    /// Asks for a splice now, whatever the pair's policy.
     pub(crate) fn ask(&self) {
-        self.asked.store(true, Ordering::SeqCst);
+        self.seen().asked = true;
         self.ask.notify_one();
     }
 
-    /// Whether somebody asked since the last call.
-    pub(crate) fn take_ask(&self) -> bool {
-        self.asked.swap(false, Ordering::SeqCst)
+    /// Asks for a splice now and returns a channel for the outcome. `None`: it is spliced, or its drain has begun.
+    pub(crate) fn ask_and_wait(&self) -> Option<oneshot::Receiver<Attempt>> {
+        let mut seen = self.seen();
+        if !matches!(
+            seen.state,
+            FlowState::Relay | FlowState::Undraining | FlowState::Coupling
+        ) {
+            return None;
+        }
+        let (tell, told) = oneshot::channel();
+        seen.waiting.retain(|one| !one.is_closed());
+        seen.waiting.push(tell);
+        seen.asked = true;
+        drop(seen);
+        self.ask.notify_one();
+        Some(told)
     }
 
-    /// Has the pair come back from its splice.
+    /// Returns true if a splice was asked for, and has no outcome yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.seen().asked
+    }
+
+    /// Tells the tasks that asked for a splice why there is none now.
+    pub(crate) fn refuse(&self, reason: RelayReason) {
+        self.seen().answer(Err(reason));
+    }
+
+    /// Notes that the drain has begun, and tells the tasks that asked for it.
+    pub(crate) fn begin_drain(&self) {
+        let mut seen = self.seen();
+        seen.state = FlowState::Draining;
+        seen.reason = None;
+        seen.answer(Ok(()));
+    }
+
+    /// Asks the pair to come back from its splice.
     pub(crate) fn ask_back(&self) {
         self.asked_back.store(true, Ordering::SeqCst);
         self.ask.notify_one();
     }
 
-    /// Whether somebody asked for that since the last call.
+    /// Returns true if a task has asked for that since the last call.
     pub(crate) fn take_ask_back(&self) -> bool {
         self.asked_back.swap(false, Ordering::SeqCst)
     }
 
-    /// Has the pair come back from its splice, and both its ends reset.
+    /// Asks the pair to come back from its splice, and to reset both ends.
     pub(crate) fn end(&self) {
         self.to_end.store(true, Ordering::SeqCst);
         self.ask_back();
     }
 
-    /// Whether somebody asked for that.
+    /// Returns true if a task has asked for that.
     pub(crate) fn is_to_end(&self) -> bool {
         self.to_end.load(Ordering::SeqCst)
     }
@@ -163,7 +204,17 @@ impl Entry {
     }
 }
 
-/// A record's counters.
+impl Seen {
+    fn answer(&mut self, attempt: Attempt) {
+        self.asked = false;
+        for one in self.waiting.drain(..) {
+            // The receiver may have stopped waiting.
+            let _ = one.send(attempt);
+        }
+    }
+}
+
+/// Returns a record's counters.
 pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     DirectionInfo {
         bytes: d.bytes,
@@ -173,7 +224,7 @@ pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     }
 }
 
-/// All pairs.
+/// Holds all pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: Mutex<HashMap<FlowId, Arc<Entry>>>,
@@ -225,5 +276,7 @@ impl std::ops::Deref for Registered<'_> {
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
         self.registry.entries().remove(&self.entry.id);
+        // Dropping the channels tells the tasks that still wait.
+        self.entry.seen().waiting.clear();
     }
 }

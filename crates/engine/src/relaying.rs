@@ -1,26 +1,32 @@
-//! The relay: bytes pass through the process until a splice is due, or the caller wants the pair back.
+//! Relays bytes through the process until a splice is due, or the caller wants the pair back.
 
 use std::{io, time::Duration};
 
-use longsplice_core::advisor::{Advice, advise};
+use longsplice_core::{
+    advisor::{Advice, advise},
+    patience::Waiter,
+    reason::RelayReason,
+};
 use longsplice_dataplane::Side;
-use longsplice_repair::{tcp_info, unread};
+use longsplice_repair::unread;
 use tokio::time::Instant;
 
 use crate::{
     api::FlowState,
-    driver::{Driver, Over, Woken},
+    driver::{Driver, Woken},
     flow::Flow,
     gate::{Due, Gate},
     legs,
+    over::Over,
 };
 
-/// What is left of a budget, in bytes, when a trap has brought the pair back: mostly the one super-packet that met it.
+/// Bytes of a budget that are left when a trap has brought the pair back: mostly the one super-packet that met it.
 const LAST: u64 = 64 << 10;
 
-/// When a pair that came back is looked at again: no socket tells that a far end has acknowledged what passed by it.
+/// Times the next look at a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed
+/// it.
 #[derive(Debug)]
-struct Look {
+pub(crate) struct Look {
     after: Duration,
 }
 
@@ -28,7 +34,13 @@ impl Look {
     const FIRST: Duration = Duration::from_millis(1);
     const LONGEST: Duration = Duration::from_secs(1);
 
-    fn next(&mut self, now: Instant) -> Instant {
+    /// Begins with short waits.
+    pub(crate) fn new() -> Look {
+        Look { after: Look::FIRST }
+    }
+
+    /// Returns the time of the next look; each wait is twice the one before, up to a second.
+    pub(crate) fn next(&mut self, now: Instant) -> Instant {
         let after = self.after;
         self.after = (2 * after).min(Look::LONGEST);
         now + after
@@ -38,11 +50,18 @@ impl Look {
 impl Driver<'_> {
     /// Relays until a splice is due.
     pub(crate) async fn relay(&mut self, gate: &mut Gate) -> Result<(), Over> {
-        let mut look = Look { after: Look::FIRST };
+        self.idle.begin(Instant::now());
+        let over = self.relay_on(gate).await;
+        self.idle.end();
+        over
+    }
+
+    async fn relay_on(&mut self, gate: &mut Gate) -> Result<(), Over> {
+        let mut look = Look::new();
         for side in Side::BOTH {
             self.limit_pump(side, None);
         }
-        // A fast sender has much of a long stream ready: what a step takes of it is not spliced.
+        // Move nothing first: a fast sender has much of a long stream ready, and bytes that a step takes are not spliced.
         match gate.is_urgent() && !self.has_begun() {
             true => self.pump.look_beyond_limits()?,
             false => drop(self.step()?),
@@ -56,19 +75,32 @@ impl Driver<'_> {
                 return Err(Over::Trapped(trap));
             }
             let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
-            let asked = self.entry.take_ask();
+            let asked = self.entry.is_asked();
             let mut due = gate.due(now, bytes);
             if due == Due::Advise {
                 due = self.ask_advisor(gate, now, bytes)?;
             }
             let can_splice = self.splicer.plane.is_some() && !self.is_nearly_over();
+            if asked && !can_splice {
+                self.entry.refuse(RelayReason::EndedBeforePolicy);
+            }
             let wake = match due {
                 _ if asked && can_splice => return Ok(()),
-                Due::Splice if can_splice => return Ok(()),
+                Due::Splice if can_splice && !self.is_all_here() => return Ok(()),
                 Due::NotBefore(at) => at.filter(|_| can_splice),
                 _ => None,
             };
-            let settle = (!self.try_settle()).then(|| look.next(now));
+            let is_settled = self.try_settle(now)?;
+            if !is_settled {
+                // Segments that bypass its sockets are not seen here.
+                self.idle.note(now);
+            } else if self
+                .idle
+                .is_over(now, Side::BOTH.map(|side| self.pump.socket(side)))
+            {
+                return Err(Over::Idle);
+            }
+            let settle = (!is_settled).then(|| look.next(now));
             let wake = [wake, self.traps.next(), settle].into_iter().flatten().min();
             if self.wait(wake).await == Woken::Stop {
                 return Err(Over::stopped());
@@ -77,21 +109,38 @@ impl Driver<'_> {
         }
     }
 
-    /// Whether too little is left of a budget for another splice.
+    /// Returns true if too little is left of a budget for another splice.
     fn is_nearly_over(&self) -> bool {
         let least = if self.spliced_here { LAST } else { 0 };
         self.traps.left(&self.pump).is_some_and(|left| left <= least)
     }
 
-    /// Whether the pump has been at work in this call.
+    /// Returns true if all bytes that may pass of a side wait in its socket, and only for room. If payload follows them,
+    /// a splice would be over before it began.
+    fn is_all_here(&self) -> bool {
+        Side::BOTH.iter().any(|&side| {
+            let left = self.traps.left_before_data(side, &self.pump);
+            let waiting = || unread(self.pump.socket(side)).map_or(0, u64::from);
+            left.is_some_and(|left| left > 0 && waiting() >= left)
+        })
+    }
+
+    /// Returns true if the pump has moved bytes in this call.
     fn has_begun(&self) -> bool {
         Side::BOTH.iter().any(|&side| self.pump.consumed(side) > 0)
     }
 
-    /// Makes it a relay like any other, if nothing that passed by the sockets is under way any more; whether it is one.
-    fn try_settle(&self) -> bool {
+    /// Turns it into a plain relay, once no byte that bypassed the sockets is in flight. Returns true if it is one.
+    ///
+    /// # Errors
+    /// Returns an error if an end was reset, or will never acknowledge the forwarded bytes.
+    pub(crate) fn try_settle(&mut self, now: Instant) -> Result<bool, Over> {
         if self.entry.state() == FlowState::Relay {
-            return true;
+            return Ok(true);
+        }
+        // A reset that was forwarded right before the sockets were awake has reached neither of them.
+        if self.flow.as_ref().is_some_and(Flow::is_cut_off) {
+            return Err(Over::reset("an end was reset"));
         }
         let settled = self.flow.as_ref().is_none_or(Flow::is_settled);
         if settled {
@@ -99,13 +148,17 @@ impl Driver<'_> {
             if let Some(flow) = &self.flow {
                 flow.settle();
             }
+        } else if let Some(flow) = self.flow.as_mut()
+            && flow.is_hopeless(now, Waiter::Relay)
+        {
+            tracing::info!(flow = %self.id(), "an end does not acknowledge what passed by: both ends are reset");
+            return Err(Over::given_up());
         }
-        settled
+        Ok(settled)
     }
 
     fn ask_advisor(&mut self, gate: &mut Gate, now: Instant, bytes: u64) -> Result<Due, Over> {
-        let info = |side| tcp_info(self.pump.socket(side)).map_err(io::Error::from);
-        let infos = [info(Side::Client)?, info(Side::Server)?];
+        let infos = legs::infos(&self.pump)?;
         let path: u32 = infos.iter().map(|i| i.rtt_us()).sum();
         self.pace
             .sample(now, &self.pump, Duration::from_micros(path.into()));
@@ -114,7 +167,7 @@ impl Driver<'_> {
             let mut sample = legs::sample(self.pump.socket(side), &infos[side.index()]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
-            // What waits for the limit does not wait for its receiver's leg.
+            // Bytes that wait for the rate limit do not wait for their receiver's leg.
             if self.throttle.rate_of(other).is_none() {
                 sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
             }

@@ -1,4 +1,4 @@
-//! What a predecessor has left to be done with a pair whose trap it had set ([`Successor`]).
+//! Finishes a pair whose trap a predecessor had set, as that predecessor asked ([`Successor`]).
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::{
     until::{Trap, Until},
 };
 
-/// What a predecessor has left to be done with a pair that came back.
+/// Remaining task of a predecessor for a pair that came back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest {
-    /// What is left of each side's budget, and whether it is payload beyond it that was waited for; `None`: all may pass.
+    /// Rest of each side's budget, and true if it waits for payload beyond it; `None`: all may pass.
     budgets: [Option<(u64, bool)>; 2],
-    /// None that joins them.
+    /// Successor's action, other than joining the ends.
     successor: Successor,
 }
 
 impl Rest {
-    /// `None`: nothing but to join them. `states`: as they stand after the wake.
+    /// Returns `None` if there is nothing but to join them. `states` are those after the wake.
     pub(crate) fn of(states: &[LegState; 2]) -> Option<Rest> {
         let wills = states.each_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
         let is = |successor| {
@@ -37,7 +37,7 @@ impl Rest {
             .find(|s| is(*s))?;
         let budget = |side: Side| {
             let (will, trap) = wills[side.index()]?;
-            // What was forwarded ends before the trap.
+            // Forwarded bytes end before the trap.
             let distance = trap.wrapping_sub(states[side.index()].base);
             let distance = if (distance as i32) < 0 { 0 } else { distance };
             Some((will.left(distance), will.is_data()))
@@ -48,7 +48,7 @@ impl Rest {
         })
     }
 
-    /// What is waited for once the budgets of bytes have passed, and these bytes of either side with them.
+    /// Returns the conditions after the budgets of bytes, of which `passed` bytes of either side have passed.
     fn then(&self, passed: [u64; 2]) -> Until {
         let of = |side: Side| self.budgets[side.index()].map(|budget| (side, budget));
         let waits = Side::BOTH
@@ -63,10 +63,10 @@ impl Rest {
         })
     }
 
-    /// Lets pass what is left of a predecessor's budgets, and ends both connections behind it.
+    /// Forwards the rest of a predecessor's budgets, and ends both connections behind it.
     pub(crate) async fn finish(self, splicer: Arc<Inner>, returned: Returned) {
         let id = returned.id;
-        // What is not to be read waits in its socket: it would only be in the way of a splice.
+        // Do not splice: bytes beyond the budget wait in their socket, where a splice would have to drain them.
         let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
         let pair = pair.with_successor(self.successor);
         let mut returned = carry(&splicer, pair, Until::rest(self.budgets)).await;
@@ -86,10 +86,10 @@ impl Rest {
     }
 }
 
-/// The pair, when it is where it should be; else it has ended.
+/// Returns the pair once it has come to its conditions; `None` if it has ended.
 async fn carry(splicer: &Arc<Inner>, pair: Pair, until: Until) -> Option<Returned> {
     match pair::run(splicer, pair, until.or(Until::idle(splicer.config.idle_timeout))).await {
-        // Dropped, it resets both.
+        // Dropping it resets both ends.
         Ok(Ended::Returned(returned)) => Some(returned).filter(|r| r.why != Trap::Idle),
         Ok(_) => None,
         Err(error) => {
@@ -110,6 +110,6 @@ async fn end_in_order(returned: Returned) {
         ..
     } = returned;
     let both = async { tokio::join!(goodbye(&mut client), goodbye(&mut server)) };
-    // However it ends, it has ended.
+    // The connections have ended, whatever the outcome.
     let _ = tokio::time::timeout(GOODBYE, both).await;
 }

@@ -1,4 +1,4 @@
-//! A ring of the kernel half, read by a task.
+//! Reads a ring of the kernel half in a task.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// A reader whose descriptor is readable when there is something.
+/// Holds a reader whose descriptor is readable when there is data.
 #[derive(Debug)]
 pub(crate) struct Ring<R, T> {
     reader: R,
@@ -17,13 +17,13 @@ pub(crate) struct Ring<R, T> {
 
 impl<R: AsFd, T> Ring<R, T> {
     pub(crate) fn new(reader: R, take: fn(&mut R) -> io::Result<Vec<T>>) -> io::Result<Self> {
-        // A duplicate that nobody else can close: what the deprecation is about. (Its successor is `unsafe`.)
+        // The deprecation is about closed descriptors; this duplicate is ours alone. (Its successor is `unsafe`.)
         #[allow(deprecated)]
         let ready = AsyncFd::with_interest(reader.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
         Ok(Ring { reader, take, ready })
     }
 
-    /// What has come, at least one.
+    /// Returns the entries that have come, at least one.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<T>> {
         loop {
             let mut ready = self.ready.readable().await?;

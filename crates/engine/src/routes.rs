@@ -1,4 +1,4 @@
-//! The ways to targets, remembered: to ask the kernel for one takes five system calls, and most targets are few.
+//! Remembers routes to targets: asking the kernel for one takes five system calls, and most targets are few.
 
 use std::{
     collections::HashMap,
@@ -12,23 +12,23 @@ use longsplice_repair::options;
 
 use crate::packet::headers;
 
-/// How long an answer is good of whose change nobody tells, as of a path MTU that was learned. (What rtnetlink tells makes it
-/// void at once.)
+/// Time that an answer is valid if no notification voids it, such as for a learned path MTU. (A notification of rtnetlink
+/// voids it at once.)
 const LIFETIME: Duration = Duration::from_secs(1);
 
-/// So many targets are remembered; an interceptor has any number.
+/// Maximum number of remembered targets; an interceptor has any number.
 const MOST: usize = 1024;
 
-/// The way to a target, as the kernel routes.
+/// Route to a target, as the kernel routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// The address that packets to it come from.
+    /// Source address of packets to it.
     pub(crate) source: IpAddr,
-    /// The longest segment that it takes, as an MSS option has it; `None`: that cannot be told.
+    /// Longest segment that it takes, in terms of an MSS option; `None`: unknown.
     pub(crate) max_segment: Option<u32>,
 }
 
-/// What is remembered.
+/// Holds the remembered routes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     known: Mutex<HashMap<SocketAddr, (Instant, Way)>>,
@@ -39,7 +39,7 @@ impl Routes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way to `target`, no older than a second, and than the last change that was told of.
+    /// Returns the route to `target`, no older than a second, and than the last change that was notified.
     pub(crate) fn way(&self, target: SocketAddr) -> io::Result<Way> {
         let known = self.known().get(&target).copied();
         match known {
@@ -48,9 +48,9 @@ impl Routes {
         }
     }
 
-    /// The way to `target` as it is now.
+    /// Returns the present route to `target`.
     pub(crate) fn ask(&self, target: SocketAddr) -> io::Result<Way> {
-        // Before the answer: what changes after it makes it void, what changes while we ask makes it old.
+        // Take the time before the answer: a later change voids the entry, a change during the question makes it old.
         let asked = Instant::now();
         let way = ask(target)?;
         let mut known = self.known();
@@ -68,7 +68,7 @@ impl Routes {
         self.known().insert(target, (Instant::now(), way));
     }
 
-    /// Something has changed: routes, addresses, interfaces or rules.
+    /// Forgets all routes, after a change of routes, addresses, interfaces or rules.
     pub(crate) fn forget(&self) {
         self.known().clear();
     }
@@ -138,7 +138,7 @@ mod tests {
         let before = routes.known().len();
         routes.way(target(3)).unwrap();
         assert_eq!(routes.known().len(), before);
-        // Once they are old they make room.
+        // Old entries make room.
         let old = now.checked_sub(LIFETIME).unwrap();
         routes.known().values_mut().for_each(|(asked, _)| *asked = old);
         routes.way(target(3)).unwrap();

@@ -1,9 +1,10 @@
-//! From relay to splice: register, couple the windows, drain (splice.md).
+//! Takes a pair from relay to splice: registers it, couples the windows, drains it (splice.md).
 
 use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::{
-    coupling::{self, Obstacle},
+    coupling::{self, Delivery, Obstacle},
+    patience::Waiter,
     reason::RelayReason,
 };
 use longsplice_dataplane::{Dataplane, Mode, Side};
@@ -12,46 +13,57 @@ use tokio::time::Instant;
 
 use crate::{
     api::FlowState,
-    driver::{Driver, Over, Woken},
+    driver::{Driver, Woken},
     flow::{Flow, draining::Progress},
     legs::{self, Refusal},
     mapped::Place,
+    over::Over,
     parked::keep_promises,
 };
 
-/// How often a pair in transition is looked at, when nothing else wakes it.
-const TICK: Duration = Duration::from_millis(1);
-
-/// How long a drained pair is given to become parkable: a socket may still have to process an acknowledgement.
+/// Time for a drained pair to become parkable, and for a socket to take what the programs saw: it may still have to
+/// process an acknowledgement.
 const PARK_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Why a pair was not spliced.
+/// Reason that a pair was not spliced.
 #[derive(Debug)]
 pub(crate) enum Spliced {
-    /// It is relayed on.
+    /// The pair stays relayed.
     Refused(Refusal),
-    /// It ended meanwhile. A registered flow is to be dropped after the sockets.
+    /// The pair ended meanwhile. Drop a registered flow after the sockets.
     Over(Over, Option<Box<Flow>>),
 }
 
-/// How far a drain came.
+/// Outcome of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Drained {
-    /// The sockets have nothing left, as long as their cuts are these; and whether they could be woken where they stand.
+    /// The sockets have nothing left, as long as their cuts are these; true if they could be woken at these numbers.
     Drained([u32; 2], bool),
     /// A trap brought the pair back before.
     Awake,
 }
 
-/// Registers, couples and drains. The flow that is given back is in mode Drain, and drained, or in mode Undrain.
+/// Registers, couples and drains a pair. The returned flow is in mode Drain, and drained, or in mode Undrain.
 pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), Spliced> {
+    let splicer = driver.splicer;
+    let under_way = splicer.transitions.couple();
+    if under_way.is_none() {
+        return Err(Driver::refuse(RelayReason::Busy));
+    }
+    // Check before registration: with thousands of slow readers, each is tried again and again. A request for one pair
+    // skips this.
+    if !driver.entry.is_asked() && waits_for_a_reader(driver).map_err(|e| Spliced::Over(e.into(), None))? {
+        return Err(Driver::refuse(RelayReason::SlowReader));
+    }
     let (mut flow, infos) = register(driver).map_err(Spliced::Refused)?;
     driver.note_start(&flow);
-    match couple(driver, &mut flow, infos).await {
+    let coupled = couple(driver, &mut flow, infos).await;
+    drop(under_way);
+    match coupled {
         Ok(()) => {}
         Err(Spliced::Over(over, _)) => return Err(Spliced::Over(over, Some(flow.into()))),
         Err(refused) => {
-            flow.slot().set_coupling(false);
+            flow.stop_coupling(splicer.announcer.as_ref());
             driver.entry.set_state(FlowState::Relay);
             driver.flow = Some(flow);
             return Err(refused);
@@ -63,13 +75,16 @@ pub(crate) async fn splice(driver: &mut Driver<'_>) -> Result<(Flow, Drained), S
     }
 }
 
-/// The flow, and what was known of its sockets when it was registered.
+/// Returns the flow, and the state of TCP of its sockets at registration.
 fn register(driver: &mut Driver<'_>) -> Result<(Flow, [TcpInfo; 2]), Refusal> {
     let splicer = driver.splicer;
     let plane: &Arc<Dataplane> = splicer
         .plane
         .as_ref()
         .ok_or(Refusal::for_good(RelayReason::Unsupported))?;
+    if !splicer.pinning.holds() {
+        return Err(Refusal::for_now(RelayReason::Pins));
+    }
     let watched = |ifindex| splicer.watches(ifindex);
     if let Some(mut flow) = driver.flow.take() {
         let assessed = legs::assess(plane, driver.legs(), &driver.pump, watched, |side, _| {
@@ -94,28 +109,52 @@ fn register(driver: &mut Driver<'_>) -> Result<(Flow, [TcpInfo; 2]), Refusal> {
     Ok((flow, assessment.infos))
 }
 
+/// Returns true if so many bytes wait for an end that has closed its window that a coupling is hopeless.
+fn waits_for_a_reader(driver: &Driver<'_>) -> io::Result<bool> {
+    for side in Side::BOTH {
+        let info = tcp_info(driver.pump.socket(side.other()))?;
+        let delivery = delivery(&info);
+        if delivery.is_stopped() {
+            let unread = u64::from(unread(driver.pump.socket(side))?);
+            let backlog = delivery.unsent + driver.pump.held(side) as u64 + unread;
+            if delivery.is_hopeless(backlog) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the state of a socket's delivery to its end.
+fn delivery(info: &TcpInfo) -> Delivery {
+    Delivery {
+        unsent: info.notsent_bytes().into(),
+        in_flight: info.unacked(),
+        // A kernel without this field reports no slow readers.
+        window: info.snd_wnd().unwrap_or(u32::MAX),
+        mss: info.snd_mss(),
+        quiet: Duration::from_millis(info.last_data_sent_ms().into()),
+    }
+}
+
 async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2]) -> Result<(), Spliced> {
     let over = |e: io::Error| Spliced::Over(e.into(), None);
-    let ask = |d: &Driver<'_>| -> io::Result<[TcpInfo; 2]> {
-        let [client, server] = Side::BOTH.map(|side| tcp_info(d.pump.socket(side)));
-        Ok([client?, server?])
-    };
     let rtts = infos.each_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
-    // What waits for its turn already has to pass first.
+    // Bytes that wait for the rate limit already have to pass first.
     let waiting = Side::BOTH.map(|side| {
         let unread = || unread(driver.pump.socket(side)).unwrap_or(0);
         driver.throttle.time_for(side, unread)
     });
     let give_up = started + coupling::give_up_after(rtts[0], rtts[1]) + 2 * waiting[0].max(waiting[1]);
-    let splicer = driver.splicer.clone();
+    let splicer = driver.splicer;
     let announcer = splicer
         .announcer
         .as_ref()
         .ok_or_else(|| Driver::refuse(RelayReason::NoPrivilege))?;
     driver.entry.set_state(FlowState::Coupling);
     flow.start_coupling(&infos, driver.throttle.limit(), announcer);
-    // No step before it is known to be necessary: what a fast sender has ready would be relayed.
+    // Step only when it is known to be necessary: it would relay all that a fast sender has ready.
     driver
         .pump
         .look_beyond_limits()
@@ -132,13 +171,13 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
         let obstacle = flow
             .coupling_obstacle(&driver.pump, &infos, announcer, started, driver.meter.rates())
             .map_err(over)?;
-        // A hole in a stream: what fills it is on another processor, or is sent again.
+        // A hole in a stream: the missing segment is on another processor, or is retransmitted.
         let hole = || (!flow.note_streams(&driver.pump)).then_some(Obstacle::Recovery);
         match obstacle.or_else(hole) {
             None => {
                 flow.slot().set_keeping(!driver.traps.is_closed());
                 flow.slot().set_pausing(driver.pauses);
-                // Disarms what an earlier call had armed, too.
+                // Disarms traps of an earlier call, too.
                 flow.arm(&driver.pump, driver.distances());
                 driver.throttle.hand_over(flow.slot());
                 return match flow.start_drain(&driver.pump, announcer).map_err(over)? {
@@ -146,13 +185,23 @@ async fn couple(driver: &mut Driver<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2
                     false => Err(Driver::refuse(RelayReason::NotEstablished)),
                 };
             }
-            Some(o) if now >= give_up => return Err(Driver::refuse(coupling_reason(o))),
-            Some(_) => {}
+            Some(obstacle) => {
+                let is_over = now >= give_up;
+                // Only that end can change this, by reading; after a request for this pair, wait for it until the
+                // timeout.
+                if (is_over || !driver.entry.is_asked()) && infos.iter().any(|i| delivery(i).is_stopped()) {
+                    return Err(Driver::refuse(RelayReason::SlowReader));
+                }
+                if is_over {
+                    return Err(Driver::refuse(coupling_reason(obstacle)));
+                }
+            }
         }
-        if driver.wait(Some(now + TICK)).await == Woken::Stop {
+        let look = now + splicer.transitions.next_look(now - started);
+        if driver.wait(Some(look)).await == Woken::Stop {
             return Err(Spliced::Over(Over::stopped(), None));
         }
-        infos = ask(driver).map_err(over)?;
+        infos = legs::infos(&driver.pump).map_err(over)?;
         driver.step_briefly().map_err(|o| Spliced::Over(o, None))?;
     }
 }
@@ -164,26 +213,29 @@ fn coupling_reason(obstacle: Obstacle) -> RelayReason {
     }
 }
 
-/// Delivers old bytes until the far ends have acknowledged them all. There is no way back from here but through a trap,
-/// and no limit of time: new segments pass meanwhile, and a slow reader is as slow as it was.
+/// Delivers old bytes until the far ends have acknowledged them all. The only way back from here is a trap. There is no
+/// limit of time while both ends live: new segments pass meanwhile, and a slow reader is as slow as before.
 pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<Drained, Over> {
-    driver.entry.set_state(FlowState::Draining);
-    driver.entry.set_reason(None);
-    let mut drained_at = None;
+    driver.entry.begin_drain();
+    let splicer = driver.splicer;
+    let _under_way = splicer.transitions.drain();
+    let begun = Instant::now();
+    let (mut drained_at, mut doubted_at) = (None, None);
     loop {
         if driver.parks() {
             flow.note_latecomers(&driver.pump);
         }
-        // In this order: a cut that was read in mode Drain is from before a wake, and so is all that the pump reads up to it.
+        // Keep this order: a cut that was read in mode Drain is from before a wake, and so is all that the pump reads up
+        // to it.
         let cuts = flow.cuts();
         match flow.mode() {
             Mode::Drain => {}
             Mode::Undrain => return Ok(Drained::Awake),
-            _ => return Err(io::Error::new(io::ErrorKind::ConnectionReset, "a socket was reset").into()),
+            _ => return Err(Over::reset("a socket was reset")),
         }
-        // One that came before the drain went to a socket alone: the other end does not know.
+        // A reset from before the drain went to one socket only: the other end does not know of it.
         if flow.was_reset() {
-            return Err(io::Error::new(io::ErrorKind::ConnectionReset, "an end was reset").into());
+            return Err(Over::reset("an end was reset"));
         }
         for side in Side::BOTH {
             let to_cut = flow.bytes_to(side, cuts[side.index()], &driver.pump);
@@ -202,16 +254,32 @@ pub(crate) async fn drain(driver: &mut Driver<'_>, flow: &mut Flow) -> Result<Dr
                 return Ok(Drained::Awake);
             }
         }
+        if progress != Progress::Contradicted {
+            doubted_at = None;
+        } else if now >= *doubted_at.get_or_insert(now + PARK_PATIENCE) {
+            tracing::debug!(flow = %driver.id(), "a socket has not taken an acknowledgement: it is waited for again");
+            flow.believe_sockets();
+            doubted_at = None;
+        }
         match progress {
             Progress::Parkable if !driver.parks() || flow.all_noted() => {
                 return Ok(Drained::Drained(cuts, true));
             }
-            Progress::Drained if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) => {
+            // A socket may hold bytes beyond a hole for ever: the segment that fills the hole has bypassed it.
+            Progress::Parkable | Progress::Drained
+                if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) =>
+            {
+                tracing::debug!(flow = %driver.id(), ?progress, "drained, and its sockets cannot be woken");
                 return Ok(Drained::Drained(cuts, false));
             }
             _ => {}
         }
-        // A shutdown does not stop a drain: it is about to need us no more. The grace period is its limit.
-        driver.wait_draining(now + TICK).await;
+        if flow.is_hopeless(now, Waiter::Drain) {
+            tracing::info!(flow = %driver.id(), "an end does not acknowledge what was sent before: both ends are reset");
+            return Err(Over::given_up());
+        }
+        // A shutdown does not stop a drain, which is about to need us no more. The grace period is its limit.
+        let look = now + splicer.transitions.next_look(now - begun);
+        driver.wait_draining(flow, look).await;
     }
 }

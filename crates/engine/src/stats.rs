@@ -1,4 +1,4 @@
-//! Counters of this process.
+//! Counts events of this process.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +16,10 @@ use crate::{
     until::Trap,
 };
 
-/// How many switches the quantiles are of.
+/// Number of switches that the quantiles cover.
 const SAMPLES: usize = 4096;
 
-/// A counter.
+/// Counts events.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -33,7 +33,7 @@ impl Count {
     }
 }
 
-/// How a spliced flow ended.
+/// Outcome of a spliced flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     Closed,
@@ -53,7 +53,7 @@ impl End {
     }
 }
 
-/// The last so many durations.
+/// Holds the last durations, up to `SAMPLES`.
 #[derive(Debug, Default)]
 pub(crate) struct Times(Mutex<(Vec<u64>, usize)>);
 
@@ -82,7 +82,7 @@ impl Times {
     }
 }
 
-/// All of them.
+/// Holds all counters.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) accepted: Count,
@@ -101,7 +101,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// A pair ended that was never spliced.
+    /// Counts a pair that ended without ever having been spliced.
     pub(crate) fn relayed(&self, reason: RelayReason) {
         *self
             .relayed
@@ -111,7 +111,7 @@ impl Stats {
             .or_default() += 1;
     }
 
-    /// A spliced pair came back.
+    /// Counts a spliced pair that came back.
     pub(crate) fn returned(&self, why: Trap) {
         let name = why.as_str().to_owned();
         *self
@@ -122,7 +122,7 @@ impl Stats {
             .or_default() += 1;
     }
 
-    /// A spliced flow ended.
+    /// Counts a spliced flow that ended.
     pub(crate) fn ended(&self, how: End) {
         *self
             .ended
@@ -132,7 +132,7 @@ impl Stats {
             .or_default() += 1;
     }
 
-    /// For `status`; the segments are the kernel half's.
+    /// Returns the counters for `status`; `segments` are the kernel half's.
     pub(crate) fn snapshot(&self, segments: BTreeMap<String, u64>) -> Counters {
         let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);

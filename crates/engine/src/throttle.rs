@@ -1,5 +1,5 @@
-//! The rate limit of a pair while its sockets carry it. Spliced, the kernel half keeps the same account (bpf/rate.h), and it
-//! goes there and back with the pair: a splice is no burst.
+//! Limits the rate of a pair while its sockets carry it. While it is spliced, the kernel half keeps the same account
+//! (bpf/rate.h). The account moves with the pair in both directions: a splice is no burst.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use longsplice_dataplane::{Side, Slot, monotonic};
 
 use crate::pump::Pump;
 
-/// The account of one direction.
+/// Account of one direction.
 #[derive(Debug, Clone, Copy)]
 struct Account {
     rate: Rate,
-    /// See [`Rate`].
+    /// Time at which all that passed is allowed: see [`Rate`].
     paid: u64,
-    /// Of the bytes that the pump has read.
+    /// Number of the pump's bytes that are charged already.
     charged: u64,
 }
 
@@ -29,14 +29,14 @@ impl Account {
     }
 }
 
-/// Both accounts of a pair.
+/// Holds both accounts of a pair.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     accounts: [Option<Account>; 2],
 }
 
 impl Throttle {
-    /// For a new pump. `paid` is of an earlier call.
+    /// Returns the accounts for a new pump. `paid` comes from an earlier call.
     pub(crate) fn new(limit: RateLimit, paid: [u64; 2]) -> Throttle {
         let account = |(rate, paid): (Option<Rate>, u64)| {
             rate.map(|rate| Account {
@@ -50,25 +50,25 @@ impl Throttle {
         }
     }
 
-    /// The limits, as they were given.
+    /// Returns the configured limits.
     pub(crate) fn limit(&self) -> RateLimit {
         let [client, server] = self.accounts.map(|account| account.map(|a| a.rate));
         RateLimit { client, server }
     }
 
-    /// When what has passed is worth its time, by side.
+    /// Returns the time at which the limit has allowed all that has passed, by side.
     pub(crate) fn paid(&self) -> [u64; 2] {
         self.accounts.map(|account| account.map_or(0, |a| a.paid))
     }
 
-    /// Lets the pump read what may pass now.
+    /// Lets the pump read the bytes that may pass now.
     pub(crate) fn allow(&self, pump: &mut Pump) {
         for (side, account) in self.of_sides() {
             pump.set_allowance(side, account.allowance(monotonic()));
         }
     }
 
-    /// Charges what the pump has read; to the slot, while the kernel half forwards on the same account.
+    /// Charges the bytes that the pump has read; to the slot, while the kernel half forwards on the same account.
     pub(crate) fn charge(&mut self, pump: &Pump, slot: Option<&Slot>) {
         for side in Side::BOTH {
             let Some(account) = &mut self.accounts[side.index()] else {
@@ -86,7 +86,7 @@ impl Throttle {
         }
     }
 
-    /// In what time the pump may read on where it does not: at once, if what it waits for has become free since it was told.
+    /// Returns the time until a pump that is held back may read on: zero if it may by now and was not told yet.
     pub(crate) fn wait(&self, pump: &Pump) -> Option<Duration> {
         self.of_sides()
             .filter(|(side, _)| pump.is_held_back(*side))
@@ -99,19 +99,19 @@ impl Throttle {
             .map(Duration::from_nanos)
     }
 
-    /// How long so many bytes of a side take, where it is limited; at most a minute.
+    /// Returns the time that so many bytes of a side take under its limit; at most a minute.
     pub(crate) fn time_for(&self, side: Side, bytes: impl FnOnce() -> u32) -> Duration {
         let rate = self.accounts[side.index()].map(|account| account.rate);
         let seconds = rate.map_or(0.0, |rate| f64::from(bytes()) / f64::from(rate.per_second()));
         Duration::from_secs_f64(seconds.min(60.0))
     }
 
-    /// Whether there is a rate for what a side sends, and which, in bytes per second.
+    /// Returns the rate limit of a side's data, in bytes per second, if it has one.
     pub(crate) fn rate_of(&self, side: Side) -> Option<u64> {
         self.accounts[side.index()].map(|account| account.rate.per_second().into())
     }
 
-    /// From now on the kernel half keeps the accounts.
+    /// Hands the accounts to the kernel half, which keeps them from now on.
     pub(crate) fn hand_over(&self, slot: &Slot) {
         for side in Side::BOTH {
             let account = self.accounts[side.index()];
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection over the loopback.
+    /// Returns both ends of a connection over the loopback.
     async fn connection() -> [TcpStream; 2] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -166,12 +166,12 @@ mod tests {
         assert_eq!(pump.bytes(Side::Client), 1_000);
         let wait = throttle.wait(&pump).expect("it may not");
         assert!(wait <= Duration::from_millis(1), "{wait:?}");
-        // However late the question comes: nobody has told the pump that it may.
+        // However late the call is, the pump still has to be told that it may read.
         std::thread::sleep(2 * wait);
         assert_eq!(throttle.wait(&pump), Some(Duration::ZERO));
         throttle.allow(&mut pump);
         assert!(!pump.is_held_back(Side::Client));
-        // What was paid for goes with a pair that comes back.
+        // The account goes along with a pair that comes back.
         let again = Throttle::new(throttle.limit(), throttle.paid());
         assert_eq!((again.limit(), again.paid()), (throttle.limit(), throttle.paid()));
     }

@@ -1,4 +1,4 @@
-//! The conditions of one call of `splice`, as they stand.
+//! Tracks the conditions of one call of `splice`.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::{
     until::{Trap, Until},
 };
 
-/// How far away a trap is, in bytes from the next one to be read on, and what is left to a successor of this process.
+/// Distance of a trap, in bytes from the next one to be read on, and the will for a successor of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Distance {
     pub(crate) bytes: u32,
     pub(crate) will: Will,
 }
 
-/// Where a pair is on its way to its traps.
+/// Progress of a pair toward its traps.
 #[derive(Debug)]
 pub(crate) struct Traps {
     until: Until,
@@ -25,7 +25,7 @@ pub(crate) struct Traps {
     since: Instant,
     active: Instant,
     asked: bool,
-    /// Payload bytes that passed by the sockets.
+    /// Payload bytes that bypassed the sockets.
     past: [u64; 2],
 }
 
@@ -45,60 +45,71 @@ impl Traps {
         self.until.is_closed()
     }
 
-    /// Something has passed.
+    /// Returns true if the payload of either side is limited.
+    pub(crate) fn has_budgets(&self) -> bool {
+        Side::BOTH.iter().any(|&side| self.until.budget(side).is_some())
+    }
+
+    /// Notes activity.
     pub(crate) fn note_activity(&mut self, now: Instant) {
         self.active = now;
     }
 
-    /// So many bytes of a side went past the sockets.
+    /// Counts payload bytes of a side that bypassed the sockets.
     pub(crate) fn note_past(&mut self, side: Side, bytes: u64) {
         self.past[side.index()] += bytes;
     }
 
-    /// Payload bytes of both that passed by the sockets.
+    /// Returns the payload bytes of both sides that bypassed the sockets.
     pub(crate) fn past(&self) -> u64 {
         self.past.iter().sum()
     }
 
-    /// Somebody wants the pair back.
+    /// Notes a request to give the pair back.
     pub(crate) fn ask(&mut self) {
         self.asked = true;
     }
 
-    /// Payload bytes of each side that have passed in all.
+    /// Returns the payload bytes of each side that have passed in all.
     pub(crate) fn passed(&self, pump: &Pump) -> [u64; 2] {
         Side::BOTH.map(|side| self.past[side.index()] + pump.bytes(side) - pump.held(side) as u64)
     }
 
-    /// How many bytes the pump may read of a side, counted as the pump counts.
+    /// Returns the number of bytes that the pump may read of a side, in the pump's count.
     pub(crate) fn pump_limit(&self, side: Side) -> Option<u64> {
         self.until
             .budget(side)
             .map(|b| b.saturating_sub(self.past[side.index()]))
     }
 
-    /// Behind how many bytes of a side all is the caller's, counted as the pump counts.
+    /// Returns the number of bytes of a side behind which all is the caller's, in the pump's count.
     pub(crate) fn pump_end(&self, side: Side) -> Option<u64> {
-        // Where data is waited for, an end of the stream passes.
+        // With a condition of data, an end of the stream passes.
         self.pump_limit(side).filter(|_| !self.until.is_data(side))
     }
 
-    /// How many bytes from the next one to be read on bring control back, when they have passed or are there. What is too
-    /// far for a sequence number is approached in steps.
+    /// Returns the bytes from the next one to be read on that bring control back, once they have passed or are there. A
+    /// trap that is too far for a sequence number is approached in steps.
     pub(crate) fn distance(&self, side: Side, pump: &Pump) -> Option<Distance> {
         let left = self.pump_limit(side)?.saturating_sub(pump.bytes(side));
         let (will, bytes) = Will::of(self.successor, left, self.until.is_data(side));
         Some(Distance { bytes, will })
     }
 
-    /// Whether the pump may read no more of a side.
+    /// Returns true if the pump may read no more of a side.
     pub(crate) fn is_used_up(&self, side: Side, pump: &Pump) -> bool {
         self.pump_limit(side)
             .is_some_and(|limit| pump.bytes(side) >= limit)
     }
 
-    /// How many bytes of the nearer budget of bytes were not read yet; those that were read may not all be written. At 0 there is
-    /// nothing to splice for: an end of the stream behind it is the caller's, and would pass.
+    /// Returns the bytes of a side that may still be read, if payload beyond them brings control back.
+    pub(crate) fn left_before_data(&self, side: Side, pump: &Pump) -> Option<u64> {
+        let limit = self.pump_limit(side).filter(|_| self.until.is_data(side))?;
+        Some(limit.saturating_sub(pump.bytes(side)))
+    }
+
+    /// Returns the bytes of the nearer budget of bytes that were not read yet; read ones may not all be written. At 0
+    /// there is nothing to splice for: an end of the stream behind it is the caller's, and would pass.
     pub(crate) fn left(&self, pump: &Pump) -> Option<u64> {
         let budgets = Side::BOTH.into_iter().filter(|&side| !self.until.is_data(side));
         budgets
@@ -106,7 +117,7 @@ impl Traps {
             .min()
     }
 
-    /// Of the rest of a predecessor's budgets: whether it has passed. What comes beyond it is nobody's.
+    /// Returns the trap if the rest of a predecessor's budgets has passed. Data beyond it belongs to no caller.
     fn rest_is_over(&self, pump: &Pump) -> Option<Trap> {
         let spent = |side| self.is_used_up(side, pump) && pump.held(side) == 0;
         let over = |side| spent(side) || pump.passed_eof(side);
@@ -117,7 +128,7 @@ impl Traps {
         last.or(all).map(Trap::of)
     }
 
-    /// The condition of payload that is met.
+    /// Returns the condition of payload that is met.
     fn met(&self, pump: &Pump) -> Option<Trap> {
         if self.until.is_rest() {
             return self.rest_is_over(pump);
@@ -138,7 +149,7 @@ impl Traps {
         None
     }
 
-    /// The condition that is met.
+    /// Returns the condition that is met.
     pub(crate) fn fired(&self, now: Instant, pump: &Pump) -> Option<Trap> {
         if let Some(trap) = self.met(pump) {
             return Some(trap);
@@ -155,7 +166,7 @@ impl Traps {
         None
     }
 
-    /// When a condition of time may be met next.
+    /// Returns the time at which a condition of time may be met next.
     pub(crate) fn next(&self) -> Option<Instant> {
         let at = |from: Instant, t: Option<Duration>| t.map(|t| from + t);
         let (end, idle) = (
@@ -178,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    /// Our end of a connection, and its peer.
+    /// Returns our end of a connection, and its peer.
     async fn connection() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -200,7 +211,7 @@ mod tests {
             pump.step(1).unwrap();
         }
         assert_eq!(bytes.left(&pump), Some(0));
-        // Where payload is waited for, an end of the stream before it may pass.
+        // With a condition of payload, an end of the stream before it may pass.
         assert_eq!(data.left(&pump), None);
     }
 }

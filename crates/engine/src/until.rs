@@ -1,4 +1,4 @@
-//! When a pair comes back to the protocol handler: the traps of a splice (papers' section III-D).
+//! Conditions under which a pair comes back to the protocol handler: the traps of a splice (papers' section III-D).
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -6,16 +6,17 @@ use longsplice_core::policy::{parse_bytes, parse_duration};
 use longsplice_dataplane::Side;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What ends a splice before the connections do. Conditions are joined by [`Until::or`]: whichever is met first.
+/// Sets the conditions that end a splice before the connections do. [`Until::or`] joins them: the first one that is met
+/// counts.
 ///
-/// Positions count from where the streams are at the call of [`crate::Splicer::splice`]: bytes that the handler has read
-/// from a side are behind it, bytes that wait in the socket are not. It makes no difference whether the pair is relayed
-/// or spliced when a condition is met, nor whether it is dormant or detached: what is trapped is not forwarded, and is
-/// readable on the returned socket, whole and in order, however often its sender had to repeat it.
+/// Positions count from the streams' state at the call of [`crate::Splicer::splice`]: bytes that the handler has read
+/// from a side are behind it, bytes that wait in the socket are not. A condition works the same for a relayed, dormant or
+/// detached pair: trapped data is not forwarded, and is readable on the returned socket, whole and in order, however
+/// often its sender had to retransmit it.
 ///
-/// Written as text, conditions are joined by commas: `data` (either side), `data=client`, `data=server`,
-/// `bytes=SIDE:COUNT` (units as in `1MiB`, `64kB`), `after=DURATION`, `idle=DURATION` (a whole number with `us`, `ms`, `s`, `m`, `h`
-/// or `d`). `bytes=client:0` is `data=client`, and reads back as that. [`Until::closed`] has no text.
+/// In text, conditions are joined by commas: `data` (either side), `data=client`, `data=server`, `bytes=SIDE:COUNT`
+/// (units as in `1MiB`, `64kB`), `after=DURATION`, `idle=DURATION` (a whole number with `us`, `ms`, `s`, `m`, `h` or
+/// `d`). `bytes=client:0` is `data=client`, and reads back as that. [`Until::closed`] has no text.
 ///
 /// ```
 /// use longsplice_engine::{Side, Until};
@@ -31,30 +32,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Until {
     budgets: [Option<u64>; 2],
-    /// It is payload beyond the budget that brings control back, not its end.
+    /// True if payload beyond the budget brings control back, rather than its end.
     beyond: [bool; 2],
     elapsed: Option<Duration>,
     idle: Option<Duration>,
-    /// See [`Until::rest`].
+    /// True for a predecessor's rest: see [`Until::rest`].
     is_rest: bool,
 }
 
 impl Until {
-    /// Until both ends are done: no trap. The call ends as soon as such a pair is detached, and the flow may outlive this
-    /// process ([`crate::Ended::Detached`]).
+    /// Waits until both ends are done: no trap. The call ends as soon as such a pair is detached, and the flow may
+    /// outlive this process ([`crate::Ended::Detached`]).
     pub fn closed() -> Until {
         Until::default()
     }
 
-    /// Until a side sends payload. It is trapped whole: none of it reaches the other end. The end of the side's stream
-    /// alone (FIN) is not payload, and passes. This is the papers' example of HTTP/1.1 (section III-D), and costs the kernel
-    /// half a comparison of sequence numbers.
+    /// Waits until a side sends payload. It is trapped whole: none of it reaches the other end. The end of the side's
+    /// stream alone (FIN) is not payload, and passes. This is the papers' example of HTTP/1.1 (section III-D), and costs
+    /// the kernel half a comparison of sequence numbers.
     pub fn data_from(side: Side) -> Until {
         Until::data_beyond(side, 0)
     }
 
-    /// Until a side sends payload beyond its next so many bytes, which pass: a request that the handler knows the length of and
-    /// has not read, then the reply, until the next request.
+    /// Waits until a side sends payload beyond its next so many bytes, which pass: a request whose length the handler
+    /// knows and which it has not read, then the reply, until the next request.
     pub fn data_beyond(side: Side, bytes: u64) -> Until {
         let mut until = Until::default();
         until.budgets[side.index()] = Some(bytes);
@@ -62,12 +63,12 @@ impl Until {
         until
     }
 
-    /// Until either side sends payload.
+    /// Waits until either side sends payload.
     pub fn data() -> Until {
         Until::data_from(Side::Client).or(Until::data_from(Side::Server))
     }
 
-    /// Until so many payload bytes of a side have passed: exactly so many, what follows is trapped. (With 0, it is
+    /// Waits until so many payload bytes of a side have passed: exactly so many, later ones are trapped. (With 0, it is
     /// [`Until::data_from`].)
     pub fn bytes_from(side: Side, bytes: u64) -> Until {
         Until {
@@ -77,7 +78,7 @@ impl Until {
         .tidy()
     }
 
-    /// What says nothing is not different from another one that says nothing.
+    /// Clears `beyond` of sides without a budget, so that equal conditions compare equal.
     fn tidy(mut self) -> Until {
         for i in 0..2 {
             self.beyond[i] &= self.budgets[i].is_some();
@@ -85,8 +86,8 @@ impl Until {
         self
     }
 
-    /// Until this much time has passed since the call, in whole milliseconds at best. What is on its way between the ends then
-    /// arrives there; what follows is the sockets'.
+    /// Waits until this much time has passed since the call, in whole milliseconds at best. Segments that are in flight
+    /// then arrive at the ends; later ones go to the sockets.
     pub fn elapsed(time: Duration) -> Until {
         Until {
             elapsed: Some(time),
@@ -94,8 +95,8 @@ impl Until {
         }
     }
 
-    /// Until nothing has passed in either direction for this long. (A spliced flow is looked at every 250 ms: it may be
-    /// that much late.)
+    /// Waits until nothing has passed in either direction for this long. (A spliced flow is looked at every 250 ms: it
+    /// may be that much late.)
     pub fn idle(time: Duration) -> Until {
         Until {
             idle: Some(time),
@@ -103,9 +104,10 @@ impl Until {
         }
     }
 
-    /// Until what a predecessor's conditions have left has passed: of each side so many bytes (`None`: all), and whether it was
-    /// payload beyond them that it waited for, not the last one of them. What comes beyond a budget is not read, and brings
-    /// nothing back. Over as soon as a budget of the other kind has passed, or when neither side may send any more.
+    /// Waits until the rest of a predecessor's conditions has passed. For each side: a number of bytes (`None`: all), and
+    /// true if payload beyond them was the condition rather than the last one of them. Data beyond a budget is not read,
+    /// and brings nothing back. Met as soon as a budget of the other kind has passed, or when neither side may send any
+    /// more.
     pub(crate) fn rest(budgets: [Option<(u64, bool)>; 2]) -> Until {
         Until {
             budgets: budgets.map(|b| b.map(|(bytes, _)| bytes)),
@@ -115,7 +117,7 @@ impl Until {
         }
     }
 
-    /// Until one or the other; of two conditions of one kind the nearer one.
+    /// Waits until one or the other is met; of two conditions of one kind, until the nearer one.
     #[must_use]
     pub fn or(self, other: Until) -> Until {
         fn nearer<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
@@ -137,7 +139,7 @@ impl Until {
         }
     }
 
-    /// The same conditions, but for a side's payload: that counts beyond its next so many bytes only.
+    /// Sets a side's payload condition to payload beyond its next so many bytes; the others stay.
     #[must_use]
     pub fn with_data_beyond(mut self, side: Side, bytes: u64) -> Until {
         self.budgets[side.index()] = Some(bytes);
@@ -145,56 +147,56 @@ impl Until {
         self
     }
 
-    /// Whether there is no trap.
+    /// Returns true if there is no trap.
     pub fn is_closed(&self) -> bool {
         *self == Until::default()
     }
 
-    /// How many payload bytes of a side may pass, 0 to 2^64 − 1; `None`: all.
+    /// Returns the number of payload bytes of a side that may pass, 0 to 2^64 − 1; `None`: all.
     pub fn budget(&self, side: Side) -> Option<u64> {
         self.budgets[side.index()]
     }
 
-    /// Whether it is payload beyond the budget of a side that brings control back, not the end of the budget.
+    /// Returns true if payload beyond the budget of a side brings control back, rather than the end of the budget.
     pub fn is_data(&self, side: Side) -> bool {
         self.beyond[side.index()]
     }
 
-    /// Whether it is a predecessor's.
+    /// Returns true if it is a predecessor's.
     pub(crate) fn is_rest(&self) -> bool {
         self.is_rest
     }
 
-    /// How much time may pass.
+    /// Returns the time that may pass.
     pub fn time(&self) -> Option<Duration> {
         self.elapsed
     }
 
-    /// For how long nothing may pass.
+    /// Returns the idle time that may pass.
     pub fn idleness(&self) -> Option<Duration> {
         self.idle
     }
 }
 
-/// Why a pair came back. Of several conditions that are met at the same time: the first in this order, but `Asked` before
-/// those of time.
+/// Reason that a pair came back. Of several conditions that are met at the same time: the first in this order, but
+/// `Asked` before those of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trap {
     /// The budget of the client's stream is used up, and has passed; or, with a budget of 0, there is payload.
     Client,
-    /// The same of the server's stream.
+    /// The budget of the server's stream is used up, and has passed; or, with a budget of 0, there is payload.
     Server,
     /// The time is over.
     Elapsed,
-    /// Nothing has passed for as long as was said.
+    /// Nothing has passed for the time that was set.
     Idle,
-    /// Somebody asked for it ([`crate::Splicer::request_unsplice`]); or a trap was met that a predecessor had set.
+    /// A request asked for it ([`crate::Splicer::request_unsplice`]), or a trap was met that a predecessor had set.
     Asked,
 }
 
 impl Trap {
-    /// The stable name, as it stands in `status --json`.
+    /// Returns the stable name, used in `status --json`.
     pub fn as_str(self) -> &'static str {
         match self {
             Trap::Client => "client",
@@ -213,7 +215,7 @@ impl Trap {
     }
 }
 
-/// A condition that could not be read; says what is accepted.
+/// Names a condition that could not be read, and the accepted ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no condition: use data, data=client, data=server, bytes=client:COUNT or bytes=server:COUNT (such as \

@@ -1,5 +1,5 @@
-//! Work in the kernel half that may take longer than a connection should wait: walks over all records, programs put on
-//! interfaces. It is done on threads that may wait, none of the runtime's workers, and not after the splicer's end.
+//! Runs work in the kernel half that may take longer than a connection should wait: walks over all records, programs put
+//! on interfaces. It runs on threads that may block, on none of the runtime's workers, and never after the splicer's end.
 
 use std::sync::{
     Arc, PoisonError, RwLock,
@@ -11,27 +11,27 @@ use tokio::task::spawn_blocking;
 
 use crate::splicer::Inner;
 
-/// Whether such work may be done.
+/// Says if such work may be done.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// Who works has a share of it.
+    /// Held for reading by each thread that works.
     over: RwLock<bool>,
     ending: AtomicBool,
 }
 
 impl Upkeep {
-    /// Does the work, unless all is over.
+    /// Does the work, unless the splicer has ended.
     pub(crate) fn work<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let over = self.over.read().unwrap_or_else(PoisonError::into_inner);
         (!*over).then(work)
     }
 
-    /// Whether somebody waits for its end: what can be left to a successor is.
+    /// Returns true if a task waits for the end: leave to a successor what can be left.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Waits for what is under way, a walk at most; nothing begins from now on.
+    /// Waits for the work under way, a walk at most; no work begins from now on.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
         *self.over.write().unwrap_or_else(PoisonError::into_inner) = true;
@@ -39,8 +39,8 @@ impl Upkeep {
 }
 
 impl Inner {
-    /// Does work on a thread that may wait. Dropped, it is done all the same. `None`: it was not, as this splicer has no kernel
-    /// half, or has ended.
+    /// Does work on a thread that may block. The work is done even if the future is dropped. `None`: it was not done, as
+    /// this splicer has no kernel half, or has ended.
     pub(crate) async fn aside<T: Send + 'static>(
         self: &Arc<Inner>,
         work: impl FnOnce(&Inner, &Dataplane) -> T + Send + 'static,

@@ -1,4 +1,5 @@
-//! The way back from a splice (papers' section III-D): parked sockets are woken, those of a detached flow are built first.
+//! Brings a pair back from a splice (papers' section III-D): wakes parked sockets, and builds those of a detached flow
+//! first.
 
 use std::{io, net::TcpStream as StdStream, sync::Arc};
 
@@ -9,18 +10,18 @@ use tokio::net::TcpStream;
 
 use crate::{flow::Flow, held, packet::end_of_stream, pair::prepare_socket, splicer::Inner};
 
-/// A rebuilt socket can keep at least this window, in bytes: what its peer was promised may be next to nothing.
+/// Least window of a rebuilt socket, in bytes: its peer may have been promised next to nothing.
 const LEAST_WINDOW: u32 = 64 << 10;
 
-/// The largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
+/// Returns the largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
 fn largest_window(scale: u8) -> u32 {
     65_535 << scale.min(14)
 }
 
 impl Flow {
-    /// Sees to it that the parked sockets can keep what their peers were promised, and that no more is promised from now
-    /// on (section III-E); whether they can. Worth a few system calls for each socket that has too small a window. `pauses`: as
-    /// [`Slot::set_pausing`](longsplice_dataplane::Slot::set_pausing) was told.
+    /// Makes room in the parked sockets for the data that their peers were promised, and stops further promises (section
+    /// III-E). Returns true if all of it fits. Takes a few system calls for each socket with too small a window.
+    /// `pauses`: the value given to [`Slot::set_pausing`](longsplice_dataplane::Slot::set_pausing).
     pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2], pauses: bool) -> bool {
         self.slot().set_keeping(true);
         let mut kept_all = true;
@@ -39,7 +40,7 @@ impl Flow {
             }
             let wanted = wanted.min(largest_window(x.scale_out));
             let socket = sockets[side.index()];
-            // The buffer first: a promise without room is broken by a segment that comes at once.
+            // Fit the buffer first: a promise without room is broken by a segment that comes at once.
             match fit_receive_buffer(socket, wanted).and_then(|()| set_receive_window(socket, wanted)) {
                 Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
                 Err(error) => {
@@ -51,13 +52,13 @@ impl Flow {
         kept_all
     }
 
-    /// Wakes the pair if that can be done now; whether it is awake.
+    /// Wakes the pair if that is possible now. Returns true if it is awake.
     pub(crate) fn wake(&self) -> io::Result<bool> {
         Ok(self.mode() == Mode::Undrain || self.plane().wake(self.slot())? == Mode::Undrain)
     }
 
-    /// After a wake: lets in what was kept, and has the sockets see what ends were forwarded.
-    /// `ended`: whose end the socket knows already. Whether anything is on its way to a socket.
+    /// Injects the held packets after a wake, and shows the sockets the FINs that were forwarded. `ended`: sides whose
+    /// end the socket knows already. Returns true if anything is on its way to a socket.
     pub(crate) fn welcome(&self, ended: [bool; 2]) -> bool {
         let states = Side::BOTH.map(|side| self.leg(side));
         let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
@@ -80,12 +81,12 @@ impl Flow {
     }
 }
 
-/// The earlier of two sequence numbers.
+/// Returns the earlier of two sequence numbers.
 pub(crate) fn earlier(a: u32, b: u32) -> u32 {
     if later(a, b) == a { b } else { a }
 }
 
-/// The later of two sequence numbers.
+/// Returns the later of two sequence numbers.
 pub(crate) fn later(a: u32, b: u32) -> u32 {
     if (a.wrapping_sub(b) as i32) < 0 { b } else { a }
 }
@@ -93,8 +94,8 @@ pub(crate) fn later(a: u32, b: u32) -> u32 {
 /// Gives a detached flow a slot and sockets, parked; segments pass all the while.
 ///
 /// # Errors
-/// `NotFound`: there is no such flow, or it is ending. Others: no slot, or the kernel refused a socket; the flow is
-/// detached as before.
+/// Returns `NotFound` if there is no such flow, or it is ending; others if there is no slot, conntrack cannot be told, or
+/// the kernel refused a socket. The flow is detached as before.
 pub(crate) fn rebuild(
     splicer: &Arc<Inner>,
     serial: u32,
@@ -104,6 +105,7 @@ pub(crate) fn rebuild(
     let slot = plane
         .take_slot()
         .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no slot is free: raise max_dormant"))?;
+    splicer.conntrack.expect_return(legs)?;
     plane.attach_flow(&slot, serial, legs)?;
     let flow = Flow::attached(splicer, plane, slot, legs);
     let states = Side::BOTH.map(|side| flow.leg(side));
@@ -115,7 +117,7 @@ pub(crate) fn rebuild(
             Ok((flow, sockets))
         }
         Err(error) => {
-            // It always goes: no packet wakes what was not said to be wakeable.
+            // It always succeeds: no packet wakes a flow that was not made wakeable.
             drop(flow.abandon(splicer));
             Err(error)
         }
@@ -142,7 +144,7 @@ fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
     Ok([client, server])
 }
 
-/// Where a leg's socket goes on. A FIN is said again by the sockets themselves.
+/// Returns the sequence numbers at which a leg's socket carries on. The sockets send a FIN again themselves.
 fn place(x: &LegState, o: &LegState) -> Sockets {
     let receive_next = x.rx_end;
     let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);

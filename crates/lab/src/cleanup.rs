@@ -1,4 +1,4 @@
-//! Removing what this process made when it is interrupted, and what a killed one left behind.
+//! Removes what this process made when it is interrupted, and what a killed process left behind.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,20 +11,20 @@ use signal_hook::iterator::Signals;
 use crate::Error;
 use crate::netns;
 
-/// Something that outlives this process unless it is removed.
+/// Thing that outlives this process unless it is removed.
 pub(crate) trait Remove: Send + Sync {
-    /// Removes it; does nothing when that was already done.
+    /// Removes it; does nothing if it is already removed.
     fn remove(&self);
 }
 
-/// A place in the list of what lives. Give it up with [`forget`].
+/// Entry in the list of live things. Give it up with [`forget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket(u64);
 
 static LIVE: Mutex<Option<HashMap<Ticket, Weak<dyn Remove>>>> = Mutex::new(None);
 static NEXT: AtomicU64 = AtomicU64::new(0);
 static CLOSING: AtomicBool = AtomicBool::new(false);
-/// A signal ends this process as soon as everything is removed.
+/// True once a signal was received: the process ends as soon as everything is removed.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
 fn live() -> MutexGuard<'static, Option<HashMap<Ticket, Weak<dyn Remove>>>> {
@@ -43,8 +43,8 @@ pub(crate) fn remember(thing: Weak<dyn Remove>) -> Result<Ticket, Error> {
     Ok(ticket)
 }
 
-/// Takes a removed thing off the list. Does not return after a signal: the thread may be here only because the
-/// program that it waited for was removed, and must not end the process with a status of its own.
+/// Takes a removed thing off the list. Does not return after a signal: the thread may be here only because the signal
+/// handler killed the program that it waited for, and must not end the process with a status of its own.
 pub(crate) fn forget(ticket: Ticket) {
     while EXITING.load(Ordering::Relaxed) {
         thread::park();
@@ -54,24 +54,24 @@ pub(crate) fn forget(ticket: Ticket) {
     }
 }
 
-/// Removes every namespace and process that this process made and still holds. No more can be made after.
+/// Removes every namespace and process that this process made and still holds. No more can be made afterwards.
 pub fn remove_all() {
     let things: Vec<_> = {
         let mut live = live();
         CLOSING.store(true, Ordering::Relaxed);
         live.take().into_iter().flat_map(HashMap::into_values).collect()
     };
-    // Not under the lock: removing a thing may drop guards, which call `forget`.
+    // Release the lock first: removing a thing may drop guards, which call `forget`.
     for thing in things.iter().filter_map(Weak::upgrade) {
         thing.remove();
     }
 }
 
-/// From now on SIGINT and SIGTERM remove everything, then end the process with status 130 or 143.
+/// Makes SIGINT and SIGTERM remove everything and then end the process with status 130 or 143.
 ///
-/// A panic needs no help where it unwinds: it drops the guards of its own thread and leaves those of other
-/// threads, other tests say, alone. Where the profile says `panic = "abort"` nothing is dropped, and so a
-/// hook removes everything. Calling this twice does no harm.
+/// A panic that unwinds drops the guards of its own thread and leaves those of other threads, such as other tests,
+/// alone. A panic under `panic = "abort"` drops nothing, so a hook removes everything. Calling this twice does no
+/// harm.
 ///
 /// # Errors
 /// [`Error::Io`] when the signals cannot be caught.
@@ -104,13 +104,14 @@ fn catch_signals() -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes the namespaces made by [`crate::Namespace::new`] with a prefix that starts with `prefix`, and the
-/// processes in them, when the process that made them is gone. Answers how many there were.
+/// Removes the namespaces made by [`crate::Namespace::new`] with a prefix that starts with `prefix`, and the processes
+/// in them, when the process that made them is gone. Returns their number.
 ///
-/// A process id that was given to a new process hides leftovers until that one ends too.
+/// A process id that was given to a new process hides leftovers until that process ends too.
 ///
 /// # Errors
-/// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed; the others are by then.
+/// [`Error::Io`] when the list of namespaces cannot be read, [`Error::Tool`] when one cannot be removed; the others are
+/// removed by then.
 pub fn sweep(prefix: &str) -> Result<usize, Error> {
     let (mut swept, mut failed) = (0, None);
     for name in netns::names()? {
@@ -119,7 +120,7 @@ pub fn sweep(prefix: &str) -> Result<usize, Error> {
         }
         match netns::destroy(&name) {
             Ok(()) => swept += 1,
-            // Somebody else sweeps, too.
+            // Another process has removed it meanwhile.
             Err(_) if !netns::names()?.contains(&name) => {}
             Err(error) => failed = failed.or(Some(error)),
         }

@@ -1,9 +1,9 @@
-//! The one clock of the laboratory.
+//! Clock of the laboratory.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that `bpf_ktime_get_ns` reads too: a time stamp taken here can
-/// be compared with one taken by an eBPF program, or by another process.
+/// Returns nanoseconds of `CLOCK_MONOTONIC`, the clock that `bpf_ktime_get_ns` reads too: a time stamp taken here can
+/// be compared with one taken by an eBPF program or by another process.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // CLOCK_MONOTONIC starts at zero when the machine boots, so neither part is ever negative.

@@ -1,4 +1,4 @@
-//! Starting a program inside a namespace.
+//! Starts a program inside a namespace.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,11 +7,11 @@ use std::process::{Command, Output, Stdio};
 
 use crate::{Error, Namespace, Process};
 
-/// A program to be started inside a [`Namespace`]. Standard input is empty; output and errors go where those
-/// of this process go, unless said otherwise.
+/// Program to be started inside a [`Namespace`]. Standard input is empty; output and errors go to those of this
+/// process unless they are redirected.
 ///
-/// Only the network namespace is entered, as by `nsenter --net`. (`ip netns exec` also makes a new mount
-/// namespace with a fresh `/sys`, in which pins under `/sys/fs/bpf` cannot be seen.)
+/// Only the network namespace is entered, as by `nsenter --net`. (`ip netns exec` also makes a new mount namespace
+/// with a fresh `/sys`, in which pins under `/sys/fs/bpf` cannot be seen.)
 #[derive(Debug)]
 pub struct NsCommand<'ns> {
     namespace: &'ns Namespace,
@@ -88,7 +88,7 @@ impl<'ns> NsCommand<'ns> {
         namespace.run(|| Process::spawn(&mut command))?
     }
 
-    /// Runs the program to its end and answers what it wrote and how it ended.
+    /// Runs the program to its end and returns its output and status.
     ///
     /// # Errors
     /// [`Error::Io`] when it cannot be started.

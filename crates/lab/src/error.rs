@@ -1,13 +1,13 @@
-//! What can go wrong while a laboratory is set up.
+//! Errors of the setup of a laboratory.
 
 use std::io;
 use std::process::ExitStatus;
 
 use crate::link::LinkError;
 
-/// Why a namespace, a device, a process or a listener could not be had.
+/// Reason why a namespace, a device, a process or a listener could not be made.
 ///
-/// A connection that fails is not one of these: it is a result, see [`crate::traffic::Failure`].
+/// A failed connection is a result and not an error, see [`crate::traffic::Failure`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,9 +20,9 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {doing}: {cause}")]
     Io {
-        /// What was attempted, in words that follow "cannot".
+        /// Action that was attempted, in words that follow "cannot".
         doing: String,
-        /// What the kernel said. Part of the message, so that a test that fails says it; hence no source.
+        /// Error of the kernel. It is part of the message, so that a failed test shows it; hence it is no source.
         cause: io::Error,
     },
     /// A tool such as `ip` ran and reported a failure.
@@ -30,28 +30,28 @@ pub enum Error {
     Tool {
         /// The command line.
         line: String,
-        /// How the tool ended.
+        /// Exit status of the tool.
         status: ExitStatus,
-        /// What it wrote to its standard error.
+        /// Standard error of the tool.
         stderr: String,
     },
-    /// The description of a link makes no sense.
+    /// The description of a link is out of range.
     #[error("a link cannot be had: {0}")]
     Link(#[from] LinkError),
-    /// More servers were asked for than there are networks.
+    /// The topology needs more servers than there are networks.
     #[error("{asked} servers are too many: {most} have addresses")]
     TooMany {
-        /// How many were asked for.
+        /// Number of servers in the topology.
         asked: usize,
-        /// How many there can be.
+        /// Largest number of servers.
         most: usize,
     },
-    /// There is no namespace, or more than one, of the name that was asked for.
+    /// No namespace, or more than one, has the name.
     #[error("no single namespace is called {name}; there are: {there}")]
     NoNamespace {
-        /// What was asked for.
+        /// The name.
         name: String,
-        /// What could have been meant.
+        /// Names that exist.
         there: String,
     },
     /// A file of the kernel did not look as expected.
@@ -65,7 +65,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A function for `map_err` that says what was being done.
+    /// Returns a function for `map_err` that adds the attempted action.
     pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
         let doing = doing.into();
         move |cause| Error::Io { doing, cause }

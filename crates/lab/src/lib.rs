@@ -32,12 +32,12 @@
 //! # }
 //! ```
 //!
-//! [`topology`] has the nodes and what connects them, [`emulator`] says what can be relied upon, [`traffic`] what is
-//! sent and noted.
+//! [`topology`] has the nodes and their connections, [`emulator`] explains when a run counts, [`traffic`] has the
+//! verified connections and their reports.
 //!
 //! Everything here needs root, except [`pattern`], [`link`], [`emulator::schedule`] and [`Traffic::drive`].
-//! What was created is removed when its guard is dropped, when the process panics, and, after
-//! [`cleanup::install`], when it is interrupted. What a SIGKILL left behind, [`cleanup::sweep`] removes
+//! Each guard removes what it created when it is dropped, when the process panics, and, after [`cleanup::install`],
+//! when the process is interrupted. [`cleanup::sweep`] removes what a process killed with SIGKILL left behind
 //! (`longsplice-lab clean`).
 
 #![forbid(unsafe_code)]
@@ -57,6 +57,7 @@ mod sockets;
 mod tool;
 pub mod topology;
 pub mod traffic;
+mod unable;
 
 pub use clock::monotonic_ns;
 pub use command::NsCommand;
@@ -68,3 +69,4 @@ pub use process::Process;
 pub use snmp::{Counters, Tally};
 pub use topology::{Emulated, Family, Farm, FarmOptions, Leg, Three, ThreeOptions};
 pub use traffic::{ConnectionSpec, Exchanges, Outcome, Traffic, TrafficServer, TrafficSpec};
+pub use unable::not_run;

@@ -1,4 +1,4 @@
-//! Network namespaces: as guards, and by their names.
+//! Network namespaces: guards for new ones, and access to any by name.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -17,16 +17,17 @@ use crate::cleanup::{self, Remove, Ticket};
 use crate::process::wait_readable;
 use crate::{Counters, Error, NsCommand, sockets, tool};
 
-/// Where `ip netns` keeps its namespaces.
+/// Directory in which `ip netns` keeps its namespaces.
 pub(crate) const NETNS_DIR: &str = "/run/netns";
 
-/// How long a killed process may take to end: it may be deep in the kernel, writing out a core or a socket.
+/// Longest time for which a killed process may still live: it may be deep in the kernel, writing out a core or a
+/// socket.
 const DEATH: Duration = Duration::from_secs(5);
 
-/// A named network namespace, with `lo` up; `ip netns` shows it.
+/// Named network namespace, with `lo` up; `ip netns` shows it.
 ///
-/// Dropping it kills the processes that are still inside and removes the name. Sockets that this process
-/// opened in it keep the kernel's half of it alive until they are closed.
+/// Dropping it kills the processes that are still inside and removes the name. Sockets that this process opened
+/// in it keep the kernel's half of it alive until they are closed.
 #[derive(Debug)]
 pub struct Namespace {
     inner: Arc<Inner>,
@@ -36,7 +37,7 @@ pub struct Namespace {
 #[derive(Debug)]
 struct Inner {
     name: String,
-    /// Whether the name exists. Held while it is created and removed, so that an interruption waits for a
+    /// True while the name exists. Locked while it is created and removed, so that an interruption waits for a
     /// creation under way, and then removes it.
     exists: Mutex<bool>,
 }
@@ -47,18 +48,18 @@ impl Remove for Inner {
         if std::mem::take(&mut *exists)
             && let Err(error) = destroy(&self.name)
         {
-            // There is nobody to answer to in a drop; a leftover must not pass in silence.
+            // A drop cannot return an error; print a leftover rather than ignore it.
             eprintln!("longsplice-lab: {}: {error}", self.name);
         }
     }
 }
 
 impl Namespace {
-    /// Makes a namespace named `PREFIX-PID-N`, so that it belongs to this process and to no other guard.
+    /// Makes a namespace named `PREFIX-PID-N`, which no other guard uses.
     ///
     /// # Errors
-    /// [`Error::NeedsRoot`] for an ordinary user, [`Error::Tool`] when `ip` refuses, [`Error::Closing`]
-    /// during an interruption.
+    /// [`Error::NeedsRoot`] for an ordinary user, [`Error::Tool`] when `ip` refuses, [`Error::Closing`] during
+    /// an interruption.
     pub fn new(prefix: &str) -> Result<Self, Error> {
         static COUNTER: AtomicU32 = AtomicU32::new(0);
         if !geteuid().is_root() {
@@ -86,29 +87,29 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// The name under which `ip netns` knows it.
+    /// Returns the name under which `ip netns` knows it.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Runs `work` on a thread inside the namespace, and answers its value. A socket that `work` opens stays
-    /// in the namespace wherever it is used later.
+    /// Runs `work` on a thread inside the namespace, and returns its value. A socket that `work` opens stays in the
+    /// namespace wherever it is used later.
     ///
     /// # Errors
     /// [`Error::Io`] when the namespace cannot be entered.
     ///
     /// # Panics
-    /// When `work` does.
+    /// Panics when `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         enter(self.name(), work)
     }
 
-    /// A command that will run inside the namespace.
+    /// Returns a command that will run inside the namespace.
     pub fn command(&self, prog: impl AsRef<std::ffi::OsStr>) -> NsCommand<'_> {
         NsCommand::new(self, prog.as_ref())
     }
 
-    /// Sets a sysctl of the namespace: `path` with slashes or dots, as `net.ipv4.ip_forward`.
+    /// Sets a sysctl of the namespace; `path` has slashes or dots, as in `net.ipv4.ip_forward`.
     ///
     /// # Errors
     /// [`Error::Io`] when the kernel has no such sysctl in a namespace, or refuses the value.
@@ -118,7 +119,7 @@ impl Namespace {
             .map_err(Error::io(format!("set {path} to {value:?}")))
     }
 
-    /// The TCP and IP counters of the namespace, now.
+    /// Reads the TCP and IP counters of the namespace.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Parse`] when `/proc/net` cannot be read.
@@ -126,7 +127,7 @@ impl Namespace {
         self.run(Counters::read)?
     }
 
-    /// Whether a TCP socket listens at `port` in the namespace, now, at whatever address.
+    /// Returns whether a TCP socket listens at `port` in the namespace now, at any address.
     ///
     /// # Errors
     /// [`Error::Io`] when `/proc/net` cannot be read.
@@ -142,18 +143,18 @@ impl Drop for Namespace {
     }
 }
 
-/// Runs `work` on a thread inside the namespace that `ip netns` knows as `name`, whoever made it, and answers its
-/// value.
+/// Runs `work` on a thread inside the namespace that `ip netns` knows as `name`, and returns its value. Any process
+/// may have made the namespace.
 ///
 /// # Errors
 /// [`Error::Io`] when the namespace cannot be entered.
 ///
 /// # Panics
-/// When `work` does.
+/// Panics when `work` does.
 pub fn enter<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
     let file = open(name)?;
     thread::scope(|scope| {
-        // A thread of its own, because a thread that has entered a namespace stays there.
+        // Use a thread of its own, because a thread that has entered a namespace stays there.
         let inside = thread::Builder::new()
             .name(format!("in {name}"))
             .spawn_scoped(scope, || {
@@ -169,7 +170,7 @@ pub fn enter<T: Send>(name: &str, work: impl FnOnce() -> T + Send) -> Result<T, 
     })
 }
 
-/// The full name of the namespace that was made with the prefix `name` by a process that lives; or `name` itself, if it is
+/// Returns the full name of the namespace that a living process made with the prefix `name`; or `name` itself, if it is
 /// a full name.
 ///
 /// # Errors
@@ -189,7 +190,7 @@ pub fn find(name: &str) -> Result<String, Error> {
     }
 }
 
-/// The names of all namespaces that `ip netns` knows.
+/// Returns the names of all namespaces that `ip netns` knows.
 pub(crate) fn names() -> Result<Vec<String>, Error> {
     let entries = match fs::read_dir(NETNS_DIR) {
         Ok(entries) => entries,
@@ -197,7 +198,7 @@ pub(crate) fn names() -> Result<Vec<String>, Error> {
         Err(error) => return Err(Error::io("list network namespaces")(error)),
     };
     let names = entries.flatten().map(|entry| entry.file_name().into_string());
-    // A name that is no text is none of ours.
+    // The laboratory's names are all valid text.
     Ok(names.filter_map(Result::ok).collect())
 }
 
@@ -205,17 +206,19 @@ fn open(name: &str) -> Result<File, Error> {
     File::open(Path::new(NETNS_DIR).join(name)).map_err(Error::io(format!("open namespace {name}")))
 }
 
-/// The process that made the namespace `name`, if the name has the form that [`Namespace::new`] gives.
+/// Returns the id of the process that made the namespace `name`; `None` if the name lacks the form that
+/// [`Namespace::new`] gives.
 fn owner(name: &str) -> Option<u32> {
     parts(name).map(|(_, pid)| pid)
 }
 
-/// Whether the process that made the namespace `name` is gone. A process id that was given to a new process hides that.
+/// Returns whether the process that made the namespace `name` is gone. A process id that was given to a new process
+/// hides that.
 pub(crate) fn is_left_over(name: &str) -> bool {
     owner(name).is_some_and(|owner| !fs::exists(format!("/proc/{owner}")).unwrap_or(true))
 }
 
-/// What the namespace `name` was to be called, if its name has that form.
+/// Returns the prefix that the namespace `name` was made with; `None` if the name lacks that form.
 fn prefix(name: &str) -> Option<&str> {
     parts(name).map(|(prefix, _)| prefix)
 }
@@ -227,7 +230,7 @@ fn parts(name: &str) -> Option<(&str, u32)> {
     Some((prefix, pid.parse().ok()?))
 }
 
-/// Kills what runs in the namespace and removes its name.
+/// Kills the processes in the namespace and removes its name.
 pub(crate) fn destroy(name: &str) -> Result<(), Error> {
     kill_inside(name)?;
     tool::ip(&format!("netns delete {name}"))
@@ -241,13 +244,13 @@ fn kill_inside(name: &str) -> Result<(), Error> {
     loop {
         let mut killed = 0;
         for pid in pids_in(inside.ino()) {
-            // The handle names this very process: its number cannot be given to another one between the two
-            // calls. A process that is gone already is what was wanted.
+            // The handle names this very process: its number cannot be given to another one between the two calls. A
+            // process without a handle is gone already, as wanted.
             let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
                 continue;
             };
             if pids_in(inside.ino()).contains(&pid) && pidfd_send_signal(&handle, Signal::KILL).is_ok() {
-                // Readable means dead; reaping is for its parent, which is a `Process` guard or init.
+                // A readable handle means a dead process; its parent reaps it, a `Process` guard or init.
                 killed += usize::from(wait_readable(&handle, Some(DEATH)).unwrap_or(false));
             }
         }
@@ -257,7 +260,7 @@ fn kill_inside(name: &str) -> Result<(), Error> {
     }
 }
 
-/// The processes, except this one, whose network namespace has this inode number (unique in the machine).
+/// Returns the processes, except this one, whose network namespace has this inode number (unique in the machine).
 fn pids_in(inode: u64) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -266,7 +269,7 @@ fn pids_in(inode: u64) -> Vec<Pid> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|&pid| pid.unsigned_abs() != std::process::id())
-        // The link of a zombie cannot be followed any more, so what was killed does not count.
+        // The link of a zombie cannot be followed any more, so killed processes do not count.
         .filter(|pid| fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|meta| meta.ino() == inode))
         .filter_map(Pid::from_raw)
         .collect()

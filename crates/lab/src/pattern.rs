@@ -1,9 +1,9 @@
-//! The bytes that verified traffic consists of.
+//! Byte patterns of verified traffic.
 //!
-//! Every direction of every connection has a pattern of its own: a place in one table of pseudo-random bytes,
-//! from which it runs around the table for ever. The table's length is a prime, so that no power of two, as of
-//! buffers and segments, is a period of it: bytes that were shifted, repeated or swapped with those of another
-//! connection do not match. Comparing is a `memcmp`, so that checking keeps up with 10 Gbit/s.
+//! Every direction of every connection has a pattern of its own: it starts at a position in one table of
+//! pseudo-random bytes and runs around the table for ever. The table's length is a prime, so that no power of two
+//! (the sizes of buffers and segments) is a period of it: bytes that were shifted, repeated or swapped with those of
+//! another connection do not match. Comparing is a `memcmp`, so that checking keeps up with 10 Gbit/s.
 
 use std::sync::OnceLock;
 
@@ -11,34 +11,35 @@ use sha2::{Digest, Sha256};
 
 use crate::random::mix;
 
-/// The period of a pattern, a prime.
+/// Period of a pattern, a prime.
 pub const PERIOD: usize = 1_048_573;
 
-/// The longest piece that [`Pattern::at`] gives.
+/// Length of the longest piece that [`Pattern::at`] returns.
 pub const MAX_PIECE: usize = 1 << 18;
 
-/// An endless sequence of bytes.
+/// Endless sequence of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     phase: usize,
 }
 
 impl Pattern {
-    /// The pattern with this seed. Seeds that differ in anything give patterns that differ, but for one chance
-    /// in a million.
+    /// Creates the pattern of a seed. Two different seeds give different patterns, with an exception of one in a
+    /// million.
     pub fn new(seed: u64) -> Self {
         Pattern {
             phase: (mix(seed) % PERIOD as u64) as usize,
         }
     }
 
-    /// The bytes from `offset` on: `len` of them, or [`MAX_PIECE`] when `len` is more ([`Pattern::prefix`] has no such limit).
+    /// Returns the bytes from `offset` on: `len` of them, or [`MAX_PIECE`] when `len` is more ([`Pattern::prefix`] has
+    /// no such limit).
     pub fn at(self, offset: u64, len: usize) -> &'static [u8] {
         let start = ((self.phase as u64 + offset) % PERIOD as u64) as usize;
         &table()[start..start + len.min(MAX_PIECE)]
     }
 
-    /// The first `len` bytes, however many.
+    /// Returns the first `len` bytes, without a limit.
     pub fn prefix(self, len: usize) -> Vec<u8> {
         let mut all = Vec::with_capacity(len);
         while all.len() < len {
@@ -47,12 +48,13 @@ impl Pattern {
         all
     }
 
-    /// Compares `bytes` with the pattern from `offset` on: the place in `bytes` of the first one that differs.
+    /// Compares `bytes` with the pattern from `offset` on. Returns the index in `bytes` of the first one that
+    /// differs.
     pub fn mismatch(self, offset: u64, bytes: &[u8]) -> Option<usize> {
         let mut done = 0;
         for piece in bytes.chunks(MAX_PIECE) {
             let expected = self.at(offset + done as u64, piece.len());
-            // The comparison of slices is fast; only when it fails is the place looked for.
+            // The comparison of slices is fast; search the index only when it fails.
             if piece != expected {
                 return piece
                     .iter()
@@ -65,7 +67,7 @@ impl Pattern {
         None
     }
 
-    /// The SHA-256 of the first `len` bytes.
+    /// Returns the SHA-256 of the first `len` bytes.
     pub fn sha256(self, len: u64) -> [u8; 32] {
         let mut hash = Sha256::new();
         let mut offset = 0;
@@ -78,7 +80,7 @@ impl Pattern {
     }
 }
 
-/// The table, with its beginning repeated behind its end so that every piece of [`MAX_PIECE`] is contiguous.
+/// Returns the table, with its beginning repeated behind its end so that every piece of [`MAX_PIECE`] is contiguous.
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {

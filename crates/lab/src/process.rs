@@ -1,4 +1,4 @@
-//! A child process as a guard.
+//! Guard of a child process.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::Error;
 use crate::cleanup::{self, Remove, Ticket};
 
-/// A running program. Dropping it kills it with SIGKILL and reaps it.
+/// Running program. Dropping it kills the program with SIGKILL and reaps it.
 #[derive(Debug)]
 pub struct Process {
     inner: Arc<Inner>,
@@ -23,7 +23,7 @@ pub struct Process {
 
 #[derive(Debug)]
 struct Inner {
-    /// The kernel's handle: unlike the number, it never comes to mean another process.
+    /// Handle of the kernel: unlike the number, it never comes to mean another process.
     handle: OwnedFd,
     state: Mutex<State>,
 }
@@ -31,7 +31,8 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     child: Child,
-    /// What the program had used when it ended: the kernel forgets it as the child is reaped.
+    /// Processor time in seconds that the program had used when it ended: the kernel forgets it as the child is
+    /// reaped.
     cpu_at_end: Option<f64>,
 }
 
@@ -61,7 +62,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -79,7 +80,7 @@ impl Process {
         }
     }
 
-    /// Waits until it ends, at most for `timeout` (`None`: for ever). Answers `None` when it still runs.
+    /// Waits until it ends, at most for `timeout` (`None`: for ever). Returns `None` when it still runs.
     ///
     /// # Errors
     /// [`Error::Io`] when waiting fails.
@@ -92,12 +93,12 @@ impl Process {
         self.inner.reap().map(Some).map_err(Error::io("reap a child"))
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     pub fn is_running(&self) -> bool {
         matches!(self.wait(Duration::ZERO), Ok(None))
     }
 
-    /// The processor time that all its threads have used so far, user and system, in seconds, with the
+    /// Returns the processor time that all its threads have used so far, user and system, in seconds, with the
     /// resolution of the kernel's clock tick (10 ms); after its end, the total.
     ///
     /// # Errors
@@ -110,17 +111,17 @@ impl Process {
         }
     }
 
-    /// The writing end of its standard input, once, if that was [`std::process::Stdio::piped`].
+    /// Takes the writing end of its standard input, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stdin(&self) -> Option<ChildStdin> {
         self.inner.state().child.stdin.take()
     }
 
-    /// The reading end of its standard output, once, if that was [`std::process::Stdio::piped`].
+    /// Takes the reading end of its standard output, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stdout(&self) -> Option<ChildStdout> {
         self.inner.state().child.stdout.take()
     }
 
-    /// The reading end of its standard error, once, if that was [`std::process::Stdio::piped`].
+    /// Takes the reading end of its standard error, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stderr(&self) -> Option<ChildStderr> {
         self.inner.state().child.stderr.take()
     }
@@ -137,7 +138,8 @@ impl Inner {
         if state.cpu_at_end.is_none() {
             state.cpu_at_end = cpu_seconds(state.child.id()).ok();
         }
-        // Not `Child::wait`, which would close a standard input that the caller has not taken yet.
+        // Avoid `Child::wait` for an ended child: it would close a standard input that the caller has not taken
+        // yet.
         match state.child.try_wait()? {
             Some(status) => Ok(status),
             None => state.child.wait(),
@@ -147,7 +149,7 @@ impl Inner {
 
 impl Remove for Inner {
     fn remove(&self) {
-        // Both can only fail for a process that is gone.
+        // Both fail only for a process that is gone.
         let _ = pidfd_send_signal(&self.handle, Signal::KILL);
         if wait_readable(&self.handle, None).unwrap_or(false) {
             let _ = self.reap();
@@ -164,7 +166,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `fd` is readable, for a process handle: until that process has ended. Answers whether it is.
+/// Waits until `fd` is readable; a process handle is readable once that process has ended. Returns whether it is
+/// readable.
 pub(crate) fn wait_readable(fd: impl AsFd, timeout: Option<Duration>) -> io::Result<bool> {
     let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
     loop {
@@ -181,7 +184,7 @@ pub(crate) fn wait_readable(fd: impl AsFd, timeout: Option<Duration>) -> io::Res
     }
 }
 
-/// User and system time of all threads of a process, those that have ended included.
+/// Reads user and system time of all threads of a process, those that have ended included.
 fn cpu_seconds(pid: u32) -> Result<f64, Error> {
     let stat =
         fs::read_to_string(format!("/proc/{pid}/stat")).map_err(Error::io("read the times of a process"))?;
@@ -192,7 +195,7 @@ fn cpu_seconds(pid: u32) -> Result<f64, Error> {
     Ok(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// Fields 14 and 15 of proc_pid_stat(5), added up.
+/// Returns the sum of fields 14 and 15 of proc_pid_stat(5).
 fn parse_ticks(stat: &str) -> Option<u64> {
     // The second field is the name of the program, which may hold blanks and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -1,4 +1,4 @@
-//! The kernel's counters of a namespace: `/proc/net/snmp` and `/proc/net/netstat`.
+//! Kernel counters of a namespace: `/proc/net/snmp` and `/proc/net/netstat`.
 
 use std::collections::BTreeMap;
 use std::{fmt, fs};
@@ -25,7 +25,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// Takes in pairs of lines: `Group: Name Name …` and `Group: 1 2 …`.
+    /// Parses pairs of lines: `Group: Name Name …` and `Group: 1 2 …`.
     fn parse(&mut self, text: &str) -> Option<()> {
         let mut lines = text.lines();
         while let (Some(names), Some(values)) = (lines.next(), lines.next()) {
@@ -38,8 +38,8 @@ impl Counters {
         Some(())
     }
 
-    /// The counter `name`, with or without its group; 0 for one that this kernel does not have. A name without
-    /// a group that several groups have means the first group in alphabetical order: say `Tcp.InErrs`.
+    /// Returns the counter `name`, with or without its group; 0 for one that this kernel lacks. A bare name that
+    /// several groups have means the first group in alphabetical order: write `Tcp.InErrs`.
     pub fn get(&self, name: &str) -> i64 {
         if name.contains('.') {
             return self.0.get(name).copied().unwrap_or(0);
@@ -51,7 +51,7 @@ impl Counters {
         found.map_or(0, |(_, value)| *value)
     }
 
-    /// What has changed since `before`; counters that did not change are left out.
+    /// Returns the changes since `before`; unchanged counters are left out.
     pub fn diff(&self, before: &Counters) -> Counters {
         let changed = self
             .0
@@ -60,7 +60,7 @@ impl Counters {
         Counters(changed.filter(|(_, change)| *change != 0).collect())
     }
 
-    /// What tests and reports ask for most.
+    /// Returns the counters that tests and reports use most.
     pub fn tally(&self) -> Tally {
         Tally {
             sent_again: self.get("Tcp.RetransSegs"),
@@ -70,13 +70,13 @@ impl Counters {
         }
     }
 
-    /// All of them, in the order of their names.
+    /// Returns all counters in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
     }
 }
 
-/// What went wrong in the TCP of a namespace; of a [difference](Counters::diff), in that time.
+/// Counts of TCP trouble in a namespace; those of a [difference](Counters::diff) cover that time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Segments that were sent again.

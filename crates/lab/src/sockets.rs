@@ -1,18 +1,19 @@
-//! The kernel's lists of TCP sockets: `/proc/net/tcp` and `/proc/net/tcp6`.
+//! Kernel lists of TCP sockets: `/proc/net/tcp` and `/proc/net/tcp6`.
 
 use std::fs;
 
 use crate::Error;
 
-/// Whether a socket listens at `port` in the namespace of the calling thread.
+/// Returns whether a socket listens at `port` in the namespace of the calling thread.
 pub(crate) fn listens_at(port: u16) -> Result<bool, Error> {
     let v4 = fs::read_to_string("/proc/thread-self/net/tcp").map_err(Error::io("list TCP sockets"))?;
-    // Not there without IPv6.
+    // A kernel without IPv6 lacks this file.
     let v6 = fs::read_to_string("/proc/thread-self/net/tcp6").unwrap_or_default();
     Ok([v4, v6].iter().any(|table| has_listener(table, port)))
 }
 
-/// Whether a line is a listening socket at `port`: `sl local_address rem_address st …`, in hexadecimal.
+/// Returns whether a line of `table` is a listening socket at `port`. Lines read `sl local_address rem_address
+/// st …`, in hexadecimal.
 fn has_listener(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     table.lines().skip(1).any(|line| {

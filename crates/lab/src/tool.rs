@@ -1,4 +1,4 @@
-//! Running the few tools that set up devices: `ip`, `ethtool`, `chrt`.
+//! Runs the few tools that set up devices: `ip`, `ethtool`, `chrt`.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Addresses as people write them: where to listen, where to connect, which source ports to use.
+//! Parses addresses as users write them: to listen on, to connect to, and source ports.
 
 use std::{
     fmt, io,
@@ -10,13 +10,13 @@ use std::{
 use longsplice_repair::canonical;
 use serde::{Deserialize, Deserializer};
 
-/// Where a listener listens: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
+/// Address of a listener: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
 ///
-/// A bare port means `0.0.0.0`, and `[::]` only IPv6: who wants both families gives both.
+/// A bare port means `0.0.0.0`, and `[::]` only IPv6: name both for both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ListenAddr(pub SocketAddr);
 
-/// Where connections go: `IP:PORT`, `[V6]:PORT` or `NAME:PORT`.
+/// Destination of connections: `IP:PORT`, `[V6]:PORT` or `NAME:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target(Place);
 
@@ -26,44 +26,44 @@ enum Place {
     Name(String, u16),
 }
 
-/// A range of ports, `LO-HI`, both ends included.
+/// A range of ports, `LO-HI`, including both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortRange {
     lo: u16,
     hi: u16,
 }
 
-/// Text that is no address of the wanted kind; says what is.
+/// Error: the text is no address of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not something to listen on.
+    /// The text is no address to listen on.
     #[error("`{0}` is no address to listen on: write ADDR:PORT, [V6ADDR]:PORT, :PORT or PORT")]
     Listen(String),
-    /// A name where an address must stand.
+    /// The text is a name, but must be an address.
     #[error("`{0}` is a name: a listener takes an address, such as 127.0.0.1:{1} or :{1}")]
     ListenName(String, u16),
-    /// Not something to connect to.
+    /// The text is no target.
     #[error("`{0}` is no target: write IP:PORT, [V6ADDR]:PORT or NAME:PORT")]
     Target(String),
-    /// An IPv6 address without brackets.
+    /// The text is an IPv6 address without brackets.
     #[error("`{0}` is ambiguous: put the IPv6 address in brackets, such as [::1]:8000")]
     Brackets(String),
-    /// A link-local IPv6 address whose link is not said.
+    /// The address is link-local IPv6, without its link.
     #[error(
         "`{0}` is link-local: say on which link, such as [{ip}%2]:{port} (`ip -o link` has the numbers)",
         ip = .0.ip(), port = .0.port()
     )]
     Scope(SocketAddrV6),
-    /// A target without a port.
+    /// The target has no port.
     #[error("`{0}` has no port: write {0}:PORT")]
     NoPort(String),
-    /// Port 0.
+    /// The port is 0.
     #[error("port 0 in `{0}`: a target needs a port from 1 to 65535")]
     PortZero(String),
-    /// Not a range of ports.
+    /// The text is no range of ports.
     #[error("`{0}` is no range of ports: write LO-HI, such as 20000-29999")]
     Range(String),
-    /// A range that runs backwards.
+    /// The range runs backwards.
     #[error("the range {0}-{1} runs backwards: write {1}-{0}")]
     Backwards(u16, u16),
 }
@@ -139,7 +139,7 @@ impl FromStr for PortRange {
     }
 }
 
-/// The address as it is on the wire, if it says all that the kernel must know.
+/// Returns the address as it is on the wire, or an error if its link is missing.
 fn with_scope(address: SocketAddr) -> Result<SocketAddr, AddressError> {
     match canonical(address) {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
@@ -153,7 +153,7 @@ fn no_target(s: &str) -> AddressError {
     AddressError::Target(s.to_owned())
 }
 
-/// Digits only: `u16::from_str` alone would take `+80`.
+/// Parses digits only: `u16::from_str` alone would accept `+80`.
 fn parse_port(s: &str) -> Option<u16> {
     if s.bytes().all(|b| b.is_ascii_digit()) {
         s.parse().ok()
@@ -162,7 +162,7 @@ fn parse_port(s: &str) -> Option<u16> {
     }
 }
 
-/// Whether it can be a host name. Digits and dots alone are a mistyped address rather than a name.
+/// Returns whether it can be a host name. Digits and dots alone are a mistyped address rather than a name.
 pub(crate) fn is_name(s: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
@@ -175,7 +175,7 @@ pub(crate) fn is_name(s: &str) -> bool {
 }
 
 impl Target {
-    /// The address, where no name has to be looked up.
+    /// Returns the address, if it is no name.
     pub fn literal(&self) -> Option<SocketAddr> {
         match self.0 {
             Place::Address(address) => Some(address),
@@ -183,7 +183,7 @@ impl Target {
         }
     }
 
-    /// The name and the port, where there is one to look up.
+    /// Returns the name and the port, if it is a name.
     pub fn name(&self) -> Option<(&str, u16)> {
         match &self.0 {
             Place::Address(_) => None,
@@ -191,7 +191,7 @@ impl Target {
         }
     }
 
-    /// The addresses that it stands for now, in the resolver's order; never an empty list.
+    /// Returns its current addresses, in the resolver's order; never an empty list.
     pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let (name, port) = match &self.0 {
             Place::Address(address) => return Ok(vec![*address]),
@@ -209,7 +209,7 @@ impl Target {
 }
 
 impl PortRange {
-    /// Whether the port lies in it.
+    /// Returns whether the port is in the range.
     pub fn contains(self, port: u16) -> bool {
         RangeInclusive::from(self).contains(&port)
     }

@@ -1,4 +1,4 @@
-//! A connection as a protocol handler gets it.
+//! Prepares a client's connection for its protocol handler.
 
 use std::{
     io::{self, IoSlice},
@@ -10,7 +10,7 @@ use std::{
 
 use longsplice_core::{proxy_protocol::Malformed, route::Facts};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
 };
 use tokio_rustls::server::TlsStream;
@@ -22,44 +22,45 @@ use crate::{
     tls::{self, HelloError},
 };
 
-/// Leg A, with what is known of it before its protocol is read.
+/// A client's connection, leg A, with its properties before its protocol is read.
 #[derive(Debug)]
 pub struct Client<S = Stream> {
-    /// The connection.
+    /// Connection.
     pub stream: S,
-    /// Who it is: by the PROXY header, where one was read.
+    /// Address of the client; from the PROXY header, if one was read.
     pub peer: SocketAddr,
-    /// Where it connected to, likewise.
+    /// Address that the client connected to; from the PROXY header, if one was read.
     pub local: SocketAddr,
-    /// Whether it is IPv4 on the wire, whatever the PROXY header says.
+    /// True if the connection is IPv4 on the wire, whatever the PROXY header says.
     pub ipv4: bool,
-    /// Read already, and not interpreted yet: to be read, or written to the server, before what the stream gives.
+    /// Bytes that were read and not interpreted yet. The handler uses or forwards them before bytes of the stream.
     pub early: Vec<u8>,
-    /// What its ClientHello says, where one was read.
+    /// Contents of the ClientHello, if one was read.
     pub hello: Option<Hello>,
 }
 
-/// What a handler reads from and writes to.
+/// Stream that a handler reads and writes.
 #[derive(Debug)]
 pub enum Stream {
-    /// Bytes as they are on the wire: can be spliced.
+    /// Carries bytes as they are on the wire: can be spliced.
     Plain(TcpStream),
-    /// Decrypted here: stays in control mode. Its end without a close_notify is an error
-    /// ([`io::ErrorKind::UnexpectedEof`], RFC 8446 section 6.1); its shutdown sends one.
+    /// Carries decrypted bytes: stays in control mode. Its end without a close_notify is an error
+    /// ([`io::ErrorKind::UnexpectedEof`]); its shutdown sends one (RFC 8446 section 6.1).
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// What a ClientHello says (RFC 8446 section 4.1.2).
+/// Contents of a ClientHello (RFC 8446 section 4.1.2).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// The server's name (RFC 6066 section 3): in lower case, without a dot at its end, IDNA labels as they are on the wire.
+    /// Name of the server, in lower case and without a dot at its end; IDNA labels are as on the wire (RFC 6066 section
+    /// 3).
     pub sni: Option<String>,
     /// Protocols, in the client's order (RFC 7301).
     pub alpn: Vec<Vec<u8>>,
 }
 
 impl Hello {
-    /// These facts, with what a ClientHello says where one was read.
+    /// Adds the contents of a ClientHello to the facts, if one was read.
     pub fn told<'a>(hello: Option<&'a Hello>, facts: Facts<'a>) -> Facts<'a> {
         match hello {
             None => facts,
@@ -72,22 +73,22 @@ impl Hello {
     }
 }
 
-/// Why a connection was not let in. It is closed, or reset, by then.
+/// Reason why a connection was rejected. It is closed or reset already.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    /// It ended, or broke, before it had said anything.
+    /// The connection ended or failed before its first byte.
     #[error("it ended before it was served: {0}")]
     Gone(io::Error),
-    /// Its peer is one of `accept_proxy`, and what it sent is no PROXY header.
+    /// The peer is in `accept_proxy`, but sent no PROXY header.
     #[error("{0}; its address is in accept_proxy, so one is required")]
     Proxy(Malformed),
-    /// Its PROXY header did not come, or not all of it.
+    /// The PROXY header did not come completely in time.
     #[error("no PROXY header came within {}s; its address is in accept_proxy, so one is required", .0.as_secs())]
     ProxyLate(Duration),
-    /// It ended within its PROXY header.
+    /// The connection ended within the PROXY header.
     #[error("it ended within its PROXY header")]
     ProxyCut,
-    /// It has no ClientHello that can be read.
+    /// The connection has no ClientHello that can be read.
     #[error(transparent)]
     Hello(#[from] HelloError),
     /// The handshake failed.
@@ -99,12 +100,12 @@ pub enum Unfit {
 }
 
 impl Client {
-    /// Reads what comes before the protocol: a PROXY header, if the peer is one of those that send it, and a ClientHello, if the
-    /// listener asks for it; where it terminates TLS, the handshake is done afterwards. Takes no longer than
-    /// [`proxy_header::TIMEOUT`] and [`tls::TIMEOUT`] together.
+    /// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks
+    /// for it. If the listener terminates TLS, performs the handshake. Takes no longer than [`proxy_header::TIMEOUT`]
+    /// and [`tls::TIMEOUT`] together.
     ///
     /// # Errors
-    /// What was wrong with it. Fails closed: a connection that cannot be read is never forwarded.
+    /// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
     pub async fn accept(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
         let listener = &settings.listener;
         let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
@@ -112,7 +113,7 @@ impl Client {
         if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
             client = Box::pin(proxy_header::read(client)).await?;
         }
-        // (Each on its own: a plain connection is to have no room for them.)
+        // Box the futures separately: a plain connection needs no room for them.
         match (&settings.terminator, listener.protocol) {
             (Some(terminator), _) => Box::pin(terminator.accept(client)).await,
             (None, Protocol::Tls) => Box::pin(tls::peek(client)).await,
@@ -120,10 +121,10 @@ impl Client {
         }
     }
 
-    /// Of a socket of which nothing was read.
+    /// Creates a client from a socket of which nothing was read.
     ///
     /// # Errors
-    /// It is not connected any more.
+    /// The socket is not connected any more.
     pub fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Client> {
         let local = stream.local_addr()?;
         Ok(Client::between(Stream::Plain(stream), peer, local))
@@ -131,7 +132,7 @@ impl Client {
 }
 
 impl<S> Client<S> {
-    /// Of a connection between these addresses, of which nothing was read.
+    /// Creates a client from a connection between these addresses, of which nothing was read.
     pub fn between(stream: S, peer: SocketAddr, local: SocketAddr) -> Client<S> {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let peer = canonical(peer);
@@ -145,7 +146,7 @@ impl<S> Client<S> {
         }
     }
 
-    /// The same with something around its stream.
+    /// Converts the stream.
     pub fn map<T>(self, wrap: impl FnOnce(S) -> T) -> Client<T> {
         Client {
             stream: wrap(self.stream),
@@ -159,7 +160,7 @@ impl<S> Client<S> {
 }
 
 impl Stream {
-    /// The socket.
+    /// Returns the socket.
     pub fn socket(&self) -> &TcpStream {
         match self {
             Stream::Plain(socket) => socket,
@@ -167,15 +168,15 @@ impl Stream {
         }
     }
 
-    /// Whether its bytes are as they are on the wire.
+    /// Returns whether it carries bytes as they are on the wire.
     pub fn is_plain(&self) -> bool {
         matches!(self, Stream::Plain(_))
     }
 
-    /// The socket, if it can be spliced.
+    /// Returns the socket, if it can be spliced.
     ///
     /// # Errors
-    /// It cannot: itself.
+    /// The stream itself, if it cannot be spliced.
     pub fn into_plain(self) -> Result<TcpStream, Stream> {
         match self {
             Stream::Plain(socket) => Ok(socket),
@@ -183,13 +184,25 @@ impl Stream {
         }
     }
 
-    /// The same, without what is around it.
+    /// Returns the socket, without TLS around it.
     pub fn into_socket(self) -> TcpStream {
         match self {
             Stream::Plain(socket) => socket,
             Stream::Tls(tls) => tls.into_inner().0,
         }
     }
+}
+
+/// Returns once the peer of a socket has reset its connection, or, with `at_its_end`, has sent a FIN, even if bytes are
+/// still unread. Cancel-safe.
+pub async fn gone(socket: &TcpStream, at_its_end: bool) {
+    let interest = match at_its_end {
+        // PRIORITY reports the end of the stream, even behind unread bytes. (Urgent data is not subscribed to.)
+        true => Interest::ERROR.add(Interest::PRIORITY),
+        false => Interest::ERROR,
+    };
+    // Ignore the result: after any end of the wait there is nothing more to wait for.
+    drop(socket.ready(interest).await);
 }
 
 impl AsyncRead for Stream {
@@ -209,7 +222,7 @@ impl AsyncWrite for Stream {
         }
     }
 
-    // Without this one only the first of the pieces would be written: a head would be a segment of its own.
+    // Without this method only the first piece would be written: a head would become a segment of its own.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! The life of a daemon: start, serve, shut down.
+//! Runs a daemon: starts it, serves, and shuts it down.
 
 use std::{
     io,
@@ -17,59 +17,58 @@ use crate::{
     admin::{Admin, ClaimError, Places, claim, server},
     config::{Config, ListenerConfig, Protocol},
     listener::{BindError, Shared},
+    logging, memory,
     notify::{notify, notify_reloading},
     reload::{InForce, Load, ReloadError, Reloaded, bind_all},
 };
 
-/// Why a daemon could not start.
+/// Reason why a daemon could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Another daemon of the instance runs, or there is no place for its socket.
+    /// Another daemon of the instance runs, or its socket cannot be created.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// An address is taken.
+    /// An address cannot be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// What a predecessor left in the kernel does not fit.
-    #[error("cannot take over what is in the kernel: {0}")]
-    Incompatible(String),
-    /// The kernel half could not be loaded although it should.
-    #[error("cannot set up splicing: {0} (`longsplice doctor` examines this machine)")]
-    Splicer(String),
-    /// What the configuration asks for cannot be had.
+    /// Splicing is impossible, and the configuration requires it.
+    #[error("cannot splice, which is required here: {0} (`longsplice doctor` examines this machine)")]
+    Splicer(OpenError),
+    /// The configuration cannot be put in force.
     #[error(transparent)]
     Config(#[from] ReloadError),
-    /// XDP is asked for where nothing is.
+    /// An interface for XDP does not exist.
     #[error("there is no interface `{0}` for xdp: `ip -br link` lists those that are there")]
     NoInterface(String),
-    /// The process cannot be told to stop.
+    /// The process cannot watch for signals.
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
 }
 
-/// How a daemon ended that had started.
+/// End of a daemon that had started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it was asked to.
+    /// It ended in order, on request.
     Clean,
-    /// At once, at a second signal.
+    /// It ended at once, at a second signal.
     Hurried,
 }
 
-/// Asks for a reload, and where its outcome goes.
+/// Request for a reload: the channel for its result.
 pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 
-/// So many may wait for a reload that is under way.
+/// Number of requests that may wait for a running reload.
 const WAITING_RELOADS: usize = 8;
 
-/// How long the last lines of the access log may take to be written.
+/// Longest time for writing the last lines of the access log.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Runs a daemon until it is told to stop; `load` reads its configuration again.
 pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartError> {
     let started = Instant::now();
+    config.log_warnings();
     let mut signals = Signals::new().map_err(StartError::Signals)?;
-    // A name with a slip of the pen would only be a slower daemon.
+    // Reject unknown interfaces: a typo would silently fall back to tc.
     if let Some(name) = config.splicer.xdp.iter().find(|name| !is_there(name)) {
         return Err(StartError::NoInterface(name.clone()));
     }
@@ -79,12 +78,14 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
 
     let (stop, stopping) = watch::channel(false);
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
+    shared.memory.configure(config.memory);
+    tokio::spawn(memory::tend(Arc::downgrade(&shared)));
     measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
     let mut in_force = match InForce::start(config, bound, shared).await {
         Ok(in_force) => in_force,
         Err(error) => {
-            // Not by dropping it: a predecessor's flows are in its care by now.
+            // Shut the splicer down instead of dropping it: it may have adopted a predecessor's flows.
             splicer.shutdown(shutdown.into(), Duration::ZERO).await;
             return Err(error.into());
         }
@@ -101,16 +102,24 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
         stopping,
     };
     let admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
+    let teller = tokio::spawn(async {
+        loop {
+            tokio::time::sleep(logging::PERIOD).await;
+            logging::tell_suppressed();
+        }
+    });
     notify("READY=1");
     serve_until_stopped(&mut in_force, load.as_ref(), &mut signals, &mut reloads).await;
     notify("STOPPING=1");
     let outcome = shut_down(in_force, &stop, &mut signals).await;
     admin.abort();
+    teller.abort();
+    logging::tell_suppressed();
     tracing::info!("stopped");
     Ok(outcome)
 }
 
-/// Loads the configuration again as often as somebody asks, until the daemon is to stop.
+/// Reloads the configuration on each request, until the daemon must stop.
 async fn serve_until_stopped(
     in_force: &mut InForce,
     load: Option<&Load>,
@@ -127,23 +136,23 @@ async fn serve_until_stopped(
                     continue;
                 }
             },
-            // The admin interface has the other end, and lives as long.
+            // The admin interface owns the sender, and lives as long.
             Some(asked) = reloads.recv() => Some(asked),
         };
         notify_reloading();
         let done = in_force.reload(load).await;
         measure_splices(&in_force.config, in_force.shared()).await;
-        // Whoever rotates logs sends a signal, and which one it is they cannot always choose.
+        // Reopen the access log, too: programs that rotate logs cannot always choose the signal.
         in_force.shared().access_log.reopen();
         notify("READY=1");
         if let Some(asked) = asked {
-            // Nobody may wait any more.
+            // The client may have stopped waiting.
             let _ = asked.send(done);
         }
     }
 }
 
-/// Measures from which length on replies are spliced, if a listener wants to know.
+/// Measures from which length on replies are spliced, if a listener needs it.
 async fn measure_splices(config: &Config, shared: &Shared) {
     let wants = |l: &ListenerConfig| {
         l.protocol == Protocol::Http && l.splice != SplicePolicy::Never && l.splice_from.is_none()
@@ -166,7 +175,7 @@ async fn shut_down(mut in_force: InForce, stop: &watch::Sender<bool>, signals: &
     let ended = async {
         let until = Instant::now() + grace;
         shared.splicer.shutdown(shutdown.into(), grace).await;
-        // What the engine does not have: sessions between two requests, and what is decrypted here.
+        // Wait for connections that the engine does not have: sessions between two requests, and decrypted ones.
         shared.tracker.wait_empty(until).await;
     };
     let outcome = tokio::select! {
@@ -182,40 +191,35 @@ fn is_there(interface: &str) -> bool {
     nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
-/// The splicer, or one that only relays where splicing is out of reach: forwarding must always work.
+/// Opens the splicer, or one that only relays if splicing is impossible: forwarding must always work.
 async fn open_splicer(config: &Config) -> Result<Splicer, StartError> {
     let engine = config.splicer_config();
     let why = match Splicer::open(engine.clone()).await {
         Ok(splicer) => return Ok(splicer),
-        Err(OpenError::Incompatible(what)) => return Err(StartError::Incompatible(what)),
-        Err(OpenError::System(what)) => return Err(StartError::Splicer(what)),
-        Err(why @ OpenError::Privileges(_)) => {
-            tracing::warn!(
-                reason = %why,
-                "every connection is relayed: splicing needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON (and CAP_SYS_ADMIN \
-                 where /sys/fs/bpf is not mounted yet), or root; `longsplice doctor` says what is missing"
-            );
-            why
-        }
-        Err(why @ OpenError::Unsupported(_)) => {
-            tracing::warn!(
-                reason = %why,
-                "every connection is relayed: this machine cannot splice; `longsplice doctor` says what is missing"
-            );
-            why
-        }
+        Err(why) if config.require_splice => return Err(StartError::Splicer(why)),
+        Err(why) => why,
     };
+    let remedy = match why {
+        OpenError::Privileges(_) => {
+            "splicing needs CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW and CAP_PERFMON (and CAP_SYS_ADMIN where /sys/fs/bpf is not mounted \
+             yet), or root; `longsplice doctor` says what is missing"
+        }
+        OpenError::Unsupported(_) => "this machine cannot splice; `longsplice doctor` says what is missing",
+        OpenError::Incompatible(_) => "the place of the pins is another one's; start again once it is free",
+        OpenError::System(_) => "what splicing needs was refused; `longsplice doctor` examines this machine",
+    };
+    tracing::warn!(reason = %why, "every connection is relayed: {remedy}");
     Ok(Splicer::relay_only(engine, why))
 }
 
-/// What a signal asks for.
+/// Request by a signal.
 enum Request {
     Stop,
     Reload,
     Reopen,
 }
 
-/// The signals a daemon listens to.
+/// Signals that a daemon handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -233,7 +237,7 @@ impl Signals {
         })
     }
 
-    /// Cancel-safe.
+    /// Returns the next request. Cancel-safe.
     async fn next(&mut self) -> Request {
         tokio::select! {
             _ = self.terminate.recv() => Request::Stop,

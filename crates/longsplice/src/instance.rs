@@ -1,15 +1,15 @@
-//! The name that keeps several daemons on one machine apart.
+//! Defines the name that distinguishes several daemons on one machine.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// An instance's name. It becomes part of file names (the admin socket, the pins), so its alphabet is small.
+/// Name of an instance. It becomes part of file names (the admin socket, the pins), so its alphabet is small.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct InstanceName(String);
 
-/// A name that cannot name an instance.
+/// Error: the text cannot name an instance.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` cannot name an instance: use 1 to 32 of a-z, 0-9, `_` and `-`, beginning with a letter or a digit"
@@ -17,10 +17,10 @@ pub struct InstanceName(String);
 pub struct InstanceNameError(String);
 
 impl InstanceName {
-    /// The longest name, in bytes.
+    /// Length of the longest name, in bytes.
     pub const MAX_LEN: usize = 32;
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,6 +1,7 @@
-//! The daemon and the command line of Longsplice: listeners, targets, configuration, the admin socket, `doctor`.
+//! Provides the daemon and the command line of Longsplice: listeners, targets, configuration, the admin socket,
+//! `doctor`.
 //!
-//! What splices is [`longsplice_engine`]; this crate decides who may talk to whom and hands the pairs over.
+//! [`longsplice_engine`] splices; this crate decides which clients reach which servers, and hands it the pairs.
 #![forbid(unsafe_code)]
 
 pub mod access_log;
@@ -15,11 +16,13 @@ pub mod http;
 pub mod instance;
 pub mod listener;
 mod logging;
+pub mod memory;
 pub mod metrics;
 mod notify;
 pub mod pace;
 pub mod proxy_header;
 pub mod reload;
+pub mod resources;
 pub mod rulebook;
 pub mod show;
 pub mod tls;

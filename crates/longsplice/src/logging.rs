@@ -1,4 +1,6 @@
-//! Structured logs, on standard error.
+//! Writes structured logs to standard error.
+
+mod limit;
 
 use std::{
     io::{self, IsTerminal},
@@ -7,26 +9,30 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt};
 
+use limit::Limited;
+pub(crate) use limit::{DEFAULT_RATE, PERIOD, limit, tell_suppressed};
+
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
-/// The variable that overrides the level, for each module if need be.
+/// Environment variable that overrides the level, also for single modules.
 pub(crate) const ENV: &str = "LONGSPLICE_LOG";
 
-/// Changes the filter of the logs that were started.
+/// Changes the filter of the running log.
 static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
 
 /// Starts logging. Only the first call of a process has an effect.
 pub(crate) fn start(config: LogConfig) {
+    limit().set(config.lines_per_second);
     let from_env = EnvFilter::try_from_env(ENV).ok();
     let given = from_env.is_some();
     let filter = from_env.unwrap_or_else(|| EnvFilter::new(level(config.level)));
     let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
-    // The journal has its own clock.
+    // The journal adds its own time.
     let in_journal = std::env::var_os("JOURNAL_STREAM").is_some();
     match config.format {
         LogFormat::Json => {
             let builder = builder.json().flatten_event(true).with_target(false);
-            let builder = builder.with_filter_reloading();
+            let builder = builder.map_event_format(Limited).with_filter_reloading();
             let handle = builder.reload_handle();
             begin(builder.try_init().is_ok() && !given, move |f| {
                 handle.reload(f).is_ok()
@@ -35,13 +41,16 @@ pub(crate) fn start(config: LogConfig) {
         LogFormat::Text => {
             let builder = builder.with_target(false).with_ansi(io::stderr().is_terminal());
             if in_journal {
-                let builder = builder.without_time().with_filter_reloading();
+                let builder = builder
+                    .without_time()
+                    .map_event_format(Limited)
+                    .with_filter_reloading();
                 let handle = builder.reload_handle();
                 begin(builder.try_init().is_ok() && !given, move |f| {
                     handle.reload(f).is_ok()
                 });
             } else {
-                let builder = builder.with_filter_reloading();
+                let builder = builder.map_event_format(Limited).with_filter_reloading();
                 let handle = builder.reload_handle();
                 begin(builder.try_init().is_ok() && !given, move |f| {
                     handle.reload(f).is_ok()
@@ -51,7 +60,8 @@ pub(crate) fn start(config: LogConfig) {
     }
 }
 
-/// Remembers how to change the filter, where that is not fixed. (A second start is refused; the first one's settings hold.)
+/// Stores the function that changes the filter, unless the filter is fixed. (A second start is refused; the settings of
+/// the first remain.)
 fn begin(changes: bool, set: impl Fn(EnvFilter) -> bool + Send + Sync + 'static) {
     if changes {
         let _ = SET_FILTER.set(Box::new(move |filter| {
@@ -62,10 +72,11 @@ fn begin(changes: bool, set: impl Fn(EnvFilter) -> bool + Send + Sync + 'static)
     }
 }
 
-/// Logs from this level on, unless the environment says otherwise.
-pub(crate) fn set_level(to: LogLevel) {
+/// Applies the level, unless the environment sets it, and the limit of lines of a kind.
+pub(crate) fn set(to: LogConfig) {
+    limit().set(to.lines_per_second);
     if let Some(set) = SET_FILTER.get() {
-        set(EnvFilter::new(level(to)));
+        set(EnvFilter::new(level(to.level)));
     }
 }
 
@@ -74,7 +85,8 @@ fn level(level: LogLevel) -> &'static str {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
         LogLevel::Info => "info",
-        // Ours in detail, the libraries' not: theirs would bury it. libbpf speaks through the last module.
+        // Show details of this project only: those of the libraries would bury them. libbpf logs through the last
+        // module.
         LogLevel::Debug => {
             "info,longsplice=debug,longsplice_engine=debug,longsplice_repair=debug,\
              longsplice_dataplane=debug,longsplice_dataplane::dataplane=info"

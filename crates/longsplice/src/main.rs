@@ -1,4 +1,4 @@
-//! `longsplice`: see [`longsplice::cli`].
+//! Starts `longsplice`: see [`longsplice::cli`].
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

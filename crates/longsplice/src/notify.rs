@@ -1,4 +1,4 @@
-//! Tells systemd, where it asked for it (`Type=notify`), that the daemon is ready, reloading or stopping.
+//! Tells systemd that the daemon is ready, reloading or stopping, if systemd asks for it (`Type=notify`).
 
 use std::{
     env, io,
@@ -11,14 +11,14 @@ use std::{
     },
 };
 
-/// Sends one state, such as `READY=1`. Nobody may be listening: that is the usual case and no error.
+/// Sends one state, such as `READY=1`. The lack of a receiver is the usual case, and no error.
 pub(crate) fn notify(state: &str) {
     if let Err(error) = send(state) {
         tracing::debug!(%error, state, "systemd was not told");
     }
 }
 
-/// Says that a reload begins; `READY=1` says that it is over, however it went.
+/// Announces the beginning of a reload; `READY=1` announces its end, even if it failed.
 pub(crate) fn notify_reloading() {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     let micros = now.map_or(0, |t| {

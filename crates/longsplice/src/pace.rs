@@ -1,5 +1,5 @@
-//! The rate limit of a connection while the daemon itself passes its bytes on. What the engine carries meanwhile goes to the
-//! same account: a splice is no burst, nor is another server.
+//! Limits the rate of a connection while the daemon passes its bytes on. The engine continues the same account: neither
+//! a splice nor another server allows a new burst.
 
 use std::{
     future::poll_fn,
@@ -15,18 +15,18 @@ use longsplice_engine::{
 };
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The accounts of both directions.
+/// Rate accounts of both directions.
 #[derive(Debug, Default)]
 pub struct Pace {
     limit: RateLimit,
-    /// See [`Rate`].
+    /// Accounts, as [`Rate`] defines them.
     paid: [u64; 2],
-    /// Made at the first wait of a side.
+    /// Timers; each is created at the first wait of its side.
     sleeps: [Option<Pin<Box<Sleep>>>; 2],
 }
 
 impl Pace {
-    /// Of a connection of which nothing has passed.
+    /// Creates the accounts of a connection of which no byte has passed.
     pub fn new(limit: RateLimit) -> Pace {
         Pace {
             limit,
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// From now on this is the limit; what has passed stays on account.
+    /// Changes the limit. Bytes that have passed stay on the account.
     pub fn set_limit(&mut self, limit: RateLimit) {
         self.limit = limit;
     }
@@ -46,7 +46,7 @@ impl Pace {
         }
     }
 
-    /// Ready when something that a side sent may pass on. What begins then passes whole.
+    /// Ready when bytes of this side may pass. A piece that begins then passes completely.
     pub fn poll_may(&mut self, side: Side, cx: &mut Context<'_>) -> Poll<()> {
         let Some(rate) = self.rate(side) else {
             return Poll::Ready(());
@@ -68,7 +68,7 @@ impl Pace {
         poll_fn(|cx| self.poll_may(side, cx)).await;
     }
 
-    /// So many bytes that a side sent have passed.
+    /// Charges bytes of this side that have passed.
     pub fn charge(&mut self, side: Side, bytes: u64) {
         if let Some(rate) = self.rate(side) {
             let paid = &mut self.paid[side.index()];
@@ -76,13 +76,13 @@ impl Pace {
         }
     }
 
-    /// Has the engine go on from here.
+    /// Hands the limit and the accounts to the engine.
     #[must_use]
     pub fn on(&self, pair: Pair) -> Pair {
         pair.with_rate_limit(self.limit).with_paid(self.paid)
     }
 
-    /// Goes on where the engine stopped.
+    /// Takes the accounts back from the engine.
     pub fn take_back(&mut self, returned: &Returned) {
         self.paid = returned.paid();
     }
@@ -98,14 +98,14 @@ mod tests {
         pace.charge(Side::Client, 1 << 40);
         pace.may(Side::Client).await;
         let start = Instant::now();
-        // 50 ms' worth, of which a burst is free.
+        // These bytes take 50 ms, of which the burst is free.
         for _ in 0..5 {
             pace.may(Side::Server).await;
             pace.charge(Side::Server, 1_000);
         }
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(39), "{took:?}");
-        // Another limit does not forget what has passed.
+        // A changed limit keeps what has passed.
         pace.charge(Side::Server, 1_000_000_000);
         pace.set_limit("server=200kB/s".parse().unwrap());
         let waits = poll_fn(|cx| Poll::Ready(pace.poll_may(Side::Server, cx).is_pending())).await;

@@ -1,4 +1,4 @@
-//! The PROXY header of a connection that a proxy made ([`longsplice_core::proxy_protocol`]).
+//! Reads the PROXY header of a connection from a proxy ([`longsplice_core::proxy_protocol`]).
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use crate::client::{Client, Stream, Unfit};
 
-/// How long a header may take to come.
+/// Longest time for a header.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a first read may bring: a header, and often a whole request or ClientHello behind it.
+/// Limit of the first read: a header, and often a complete request or ClientHello behind it.
 const CHUNK: usize = 2048;
 
-/// Reads the header of a connection of which nothing was read, and takes its word for who it is.
+/// Reads the header of a connection of which nothing was read, and adopts its addresses.
 pub(crate) async fn read(mut client: Client) -> Result<Client, Unfit> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
@@ -29,7 +29,7 @@ pub(crate) async fn read(mut client: Client) -> Result<Client, Unfit> {
     Ok(client)
 }
 
-/// The header, and what came with it.
+/// Reads the header. Returns it, and the bytes behind it.
 async fn header(socket: &mut TcpStream) -> Result<(Header, Vec<u8>), Unfit> {
     let mut bytes = Vec::with_capacity(CHUNK);
     loop {

@@ -1,4 +1,4 @@
-//! The rules of a daemon: those that its user sets, before those by which listeners intercept; and the routes that those need.
+//! Holds the rules of a daemon: the user's rules, then those of intercepting listeners; and the routes that these need.
 
 use longsplice_engine::{
     Splicer,
@@ -9,13 +9,13 @@ use tokio::sync::Mutex;
 
 use crate::config::Config;
 
-/// Why a daemon could not set up what its configuration says of packets.
+/// Reason why rules or routes could not be set.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The rules.
+    /// The rules could not be set.
     #[error("cannot put the rules in force: {0}")]
     Rules(#[from] RulesError),
-    /// The routing.
+    /// The routing could not be set.
     #[error(transparent)]
     Routing(#[from] RoutingError),
 }
@@ -30,14 +30,14 @@ pub struct RuleBook {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those of the listeners.
+    /// Rules of the listeners.
     fixed: Vec<Rule>,
     routing: Option<Routing>,
-    /// What the configuration in force needs of it.
+    /// Routes that the configuration in force needs.
     needs: Needs,
 }
 
-/// The interfaces whose packets have to be routed to this host, and their families.
+/// Interfaces whose packets must be routed to this host, and their families.
 #[derive(Debug, Default, Clone)]
 struct Needs {
     interfaces: Vec<String>,
@@ -45,8 +45,8 @@ struct Needs {
 }
 
 impl RuleBook {
-    /// Puts in force what the configuration says of packets. What a killed predecessor has left of its routes goes in any case. The
-    /// routes that are needed are there until [`RuleBook::end`].
+    /// Sets the rules and routes of a configuration. In any case it first removes routes that a killed predecessor has
+    /// left. The needed routes stay until [`RuleBook::end`].
     ///
     /// # Errors
     /// [`SetupError`]; nothing is left then.
@@ -63,14 +63,14 @@ impl RuleBook {
         Ok(book)
     }
 
-    /// Puts in force what the next configuration says of packets. Routes that it does not need stay until [`RuleBook::trim`].
+    /// Sets the rules and routes of the next configuration. Routes that it does not need stay until [`RuleBook::trim`].
     ///
     /// # Errors
-    /// [`SetupError`]; what was in force still is.
+    /// [`SetupError`]; the old rules stay in force.
     pub async fn change(&self, config: &Config) -> Result<(), SetupError> {
         let mut state = self.state.lock().await;
         let needs = Needs::of(config);
-        // First the way, then what is sent on it.
+        // Add routes first: the rules deliver packets over them.
         if let Err(error) = state.extend(&self.instance, &needs) {
             state.trim();
             return Err(error.into());
@@ -79,7 +79,7 @@ impl RuleBook {
         let mut rules = config.rules.clone();
         rules.extend(fixed.iter().cloned());
         let in_force = self.splicer.rules().rules;
-        // Those that stay go on counting.
+        // Do not set equal rules again: they continue to count.
         if !in_force.iter().map(|info| &info.rule).eq(&rules)
             && let Err(error) = self.splicer.set_rules(rules).await
         {
@@ -100,18 +100,18 @@ impl RuleBook {
         self.state.lock().await.routing = None;
     }
 
-    /// Puts the user's rules in force, in the place of those before.
+    /// Replaces the user's rules.
     ///
     /// # Errors
-    /// [`RulesError`]; those before are still in force.
+    /// [`RulesError`]; the old rules stay in force.
     pub async fn load(&self, mut rules: Vec<Rule>) -> Result<(), RulesError> {
-        // Held: a reload waits.
+        // Hold the lock, so that a reload waits.
         let state = self.state.lock().await;
         rules.extend(state.fixed.iter().cloned());
         self.splicer.set_rules(rules).await
     }
 
-    /// All of them, and what they have seen.
+    /// Returns all rules with their counts.
     pub fn info(&self) -> RulesInfo {
         self.splicer.rules()
     }

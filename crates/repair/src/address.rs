@@ -1,13 +1,14 @@
-//! Addresses in the form of the system calls: `sockaddr_in` and `sockaddr_in6`.
+//! Converts addresses to the form of the system calls: `sockaddr_in` and `sockaddr_in6`.
 //!
-//! They are put together byte by byte, so that both families are one type and nothing has to be cast. A v4-mapped address
-//! (RFC 4291 section 2.5.5.2) is IPv4 here: that is what is on the wire.
+//! They are built byte by byte, so that both families are one type and need no cast. A v4-mapped address (RFC 4291
+//! section 2.5.5.2) is IPv4 here, as on the wire.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use libc::{c_int, sa_family_t};
 
-/// The address as it is on the wire: a v4-mapped one is IPv4. Others are left as they are, with their scope.
+/// Returns the address as it is on the wire: a v4-mapped one is IPv4. Other addresses stay as they are, with their
+/// scope.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => (ip, address.port()).into(),
@@ -15,7 +16,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address and a port, as the kernel reads and writes them.
+/// Address and port, as the kernel reads and writes them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
     bytes: [u8; Address::MAX],
@@ -23,27 +24,27 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The size of a `sockaddr_in6`, the longer one.
+    /// Size of a `sockaddr_in6`, the longer one.
     pub(crate) const MAX: usize = size_of::<libc::sockaddr_in6>();
     const V4: usize = size_of::<libc::sockaddr_in>();
 
-    /// What the kernel wrote: the first `len` bytes are the address.
+    /// Takes the bytes that the kernel wrote: the first `len` of them are the address.
     pub(crate) fn from_kernel(bytes: [u8; Address::MAX], len: usize) -> Address {
         let len = len.min(Address::MAX);
         Address { bytes, len }
     }
 
-    /// The bytes for the kernel.
+    /// Returns the bytes for the kernel.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// `AF_INET` or `AF_INET6`, for an address that was made from a [`SocketAddr`].
+    /// Returns `AF_INET` or `AF_INET6`, for an address that was made from a [`SocketAddr`].
     pub(crate) fn family(&self) -> c_int {
         c_int::from(sa_family_t::from_ne_bytes(self.part(0)))
     }
 
-    /// The address, [`canonical`]; `None` if it is of another family.
+    /// Returns the address, [`canonical`]; `None` if it is of another family.
     pub(crate) fn get(&self) -> Option<SocketAddr> {
         let port = u16::from_be_bytes(self.part(2));
         match self.family() {

@@ -1,4 +1,4 @@
-//! The image of a connection: all that has to be known to build its socket.
+//! Holds the image of a connection: all state that is needed to build its socket.
 
 use std::{io, net::SocketAddr, os::fd::AsFd};
 
@@ -11,66 +11,67 @@ use crate::{
     window,
 };
 
-/// A connection as one of its ends sees it. [`thaw`](crate::thaw::thaw) makes a socket of it.
+/// Connection as one of its ends sees it. [`thaw`](crate::thaw::thaw) makes a socket of it.
 ///
-/// What is not in it, the socket does not get back: bytes in its queues, ECN (`TCP_REPAIR` cannot restore it), a
-/// timestamp clock in microseconds, what was measured (round-trip time, congestion window), and socket options, such as
-/// the congestion control.
+/// The image lacks some state, so the built socket does not have it: bytes in the queues, ECN (`TCP_REPAIR` cannot
+/// restore it), a timestamp clock in microseconds, measurements (round-trip time, congestion window), and socket
+/// options, such as the congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Image {
-    /// Our address and port. A v4-mapped one is IPv4: the socket is built as an IPv4 one, whatever it was before.
+    /// Our address and port. A v4-mapped one is IPv4: the socket is built as an IPv4 one, also if it was an IPv6 one
+    /// before.
     pub local: SocketAddr,
-    /// The peer's; of the same family.
+    /// Address and port of the peer, of the same family.
     pub peer: SocketAddr,
-    /// The sequence number of the next byte to be sent. All before it counts as acknowledged.
+    /// Sequence number of the next byte to be sent. All bytes before it count as acknowledged.
     pub send_next: u32,
-    /// The sequence number of the next byte expected from the peer (RCV.NXT).
+    /// Sequence number of the next byte expected from the peer (RCV.NXT).
     pub receive_next: u32,
-    /// What the handshake has settled.
+    /// Options negotiated in the handshake.
     pub options: ImageOptions,
-    /// What the timestamp clock (TSval of RFC 7323) shows, in milliseconds, wrapping; it goes on one or two higher.
-    /// No meaning without [`ImageOptions::timestamps`].
+    /// Present value of the timestamp clock (TSval of RFC 7323), in milliseconds, wrapping; the socket continues one or
+    /// two higher. It has no meaning without [`ImageOptions::timestamps`].
     pub timestamp_clock: u32,
-    /// What both ends have offered.
+    /// Windows that both ends have offered.
     pub window: Window,
 }
 
-/// What the handshake has settled.
+/// Options negotiated in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageOptions {
-    /// The MSS that the peer has announced, in bytes without TCP options (RFC 9293 section 3.7.1).
+    /// MSS that the peer has announced, in bytes without TCP options (RFC 9293 section 3.7.1).
     pub mss: u16,
-    /// The shift of the windows that the peer announces, 0 to 14; 0 also if scaling was not negotiated (RFC 7323
-    /// section 2), as after the handshake there is no difference.
+    /// Shift of the windows that the peer announces, 0 to 14; 0 also if scaling was not negotiated, which makes no
+    /// difference after the handshake (RFC 7323 section 2).
     pub send_scale: u8,
-    /// The shift of the windows that we announce, as above.
+    /// Shift of the windows that we announce, 0 to 14.
     pub receive_scale: u8,
-    /// Whether selective acknowledgement was negotiated (RFC 2018).
+    /// True if selective acknowledgement was negotiated (RFC 2018).
     pub sack: bool,
-    /// Whether timestamps were negotiated (RFC 7323 section 3).
+    /// True if timestamps were negotiated (RFC 7323 section 3).
     pub timestamps: bool,
 }
 
-/// What both ends have offered, in bytes, unscaled: 0 to 2^30.
+/// Windows that both ends have offered, in bytes, unscaled: 0 to 2^30.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// What the peer offers now, beyond [`Image::send_next`].
+    /// Window that the peer offers now, beyond [`Image::send_next`].
     pub send: u32,
-    /// The sequence number of the peer's segment that said so (SND.WL1). Its later segments, and those of the same
-    /// number that offer more, change it; [`Image::receive_next`] will do.
+    /// Sequence number of the peer's segment that offered it (SND.WL1). Later segments, and those with the same number
+    /// that offer more, replace the window; [`Image::receive_next`] is a valid value.
     pub send_wl1: u32,
-    /// The most that the peer has ever offered; not less than `send`.
+    /// Largest window that the peer has ever offered; not less than `send`.
     pub largest: u32,
-    /// What we have promised to accept, beyond [`Image::receive_next`].
+    /// Bytes beyond [`Image::receive_next`] that we have promised to accept.
     pub receive: u32,
 }
 
 impl Image {
-    /// The image of a live connection. It is true as long as nothing is sent or received, and it holds neither what was
-    /// not read nor what was not acknowledged. The socket passes through repair mode, silently.
+    /// Takes the image of a live connection. It is accurate until the socket sends or receives, and holds neither
+    /// unread nor unacknowledged bytes. The socket enters and leaves repair mode, without a segment.
     ///
     /// # Errors
-    /// As [`enter`]; `NotConnected` unless the state is ESTABLISHED, `Unsupported` if the addresses are not IP.
+    /// Those of [`enter`]; `NotConnected` unless the state is ESTABLISHED, `Unsupported` if the addresses are not IP.
     pub fn of<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Image, Error> {
         let not_ip = |call| Error::new(call, io::ErrorKind::Unsupported.into());
         let local = sys::local_address(fd)?
@@ -95,7 +96,7 @@ impl Image {
             send_next: repair.send_sequence()?,
             receive_next,
             options: ImageOptions {
-                // In repair mode this is what the peer has announced, in 16 bits.
+                // In repair mode this is the MSS that the peer has announced, in 16 bits.
                 mss: u16::try_from(options::max_segment(fd)?).unwrap_or(u16::MAX),
                 send_scale: info.snd_wscale(),
                 receive_scale: info.rcv_wscale(),

@@ -1,5 +1,6 @@
-//! What a Linux TCP socket can tell and be told beyond the standard library: `TCP_INFO`, the lengths of its queues,
-//! socket options, and `TCP_REPAIR`, which lets a socket be closed without a segment on the wire, and be built again.
+//! Reads and changes state of a Linux TCP socket that the standard library does not reach: `TCP_INFO`, the lengths of
+//! its queues, socket options, and `TCP_REPAIR`, which lets a socket be closed without a segment on the wire, and be
+//! built again.
 //!
 //! Functions take any descriptor of a TCP socket (`impl AsFd`: `&std::net::TcpStream`, `&tokio::net::TcpStream`,
 //! `BorrowedFd`, …), make a few system calls, never block, and never take ownership, except for
@@ -23,7 +24,7 @@ pub use address::canonical;
 pub use image::{Image, ImageOptions, Window};
 pub use info::{TcpInfo, tcp_info};
 pub use memory::release_free_memory;
-pub use queues::{seed_receive_queue, seed_send_queue, unacknowledged, unread, unsent};
+pub use queues::{room, seed_receive_queue, seed_send_queue, unacknowledged, unread, unsent};
 pub use repair::{CloseError, Repair, close_silently, enter, probe_repair, set_initial_sequence};
 pub use state::{CongestionState, State};
 pub use sys::Error;

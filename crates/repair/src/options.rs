@@ -1,4 +1,4 @@
-//! Socket options, one function each. None needs a privilege, unless it says so.
+//! Reads and sets socket options, with one function for each. None needs a privilege, unless it says so.
 
 use std::{os::fd::AsFd, time::Duration};
 
@@ -26,23 +26,24 @@ const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
 const TRANSPARENT_V6: Opt = opt!(IPPROTO_IPV6, IPV6_TRANSPARENT);
 const REUSEADDR: Opt = opt!(SOL_SOCKET, SO_REUSEADDR);
 
-/// What the socket's timestamp clock (the TSval of RFC 7323) shows now: the TSval of a segment sent at this moment,
-/// wrapping. Allowed without repair mode.
+/// Returns the present value of the socket's timestamp clock: the TSval of a segment sent at this moment, wrapping (RFC
+/// 7323). Works without repair mode.
 ///
-/// Bit 0 is not part of the value: since Linux 6.7 it is set when the clock counts microseconds, and clear when it
-/// counts milliseconds. So the answer may be one less, or one more, than the TSval of a segment sent now.
+/// Bit 0 is not part of the value: since Linux 6.7 it is set if the clock counts microseconds, and clear if it counts
+/// milliseconds. So the answer may be one less, or one more, than the TSval of a segment sent now.
 pub fn timestamp_clock(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, TIMESTAMP)?.0)
 }
 
-/// The earliest TSval that no segment exceeds which the socket has sent by now, as far as can be told: up to one more than it
-/// sent, because of bit 0 of [`timestamp_clock`].
+/// Returns an upper bound of the TSvals that the socket has sent by now: up to one more than the last one, because of
+/// bit 0 of [`timestamp_clock`].
 pub fn latest_timestamp(fd: impl AsFd) -> Result<u32, Error> {
-    // Clear, the value is this or one more; set, this or one less.
+    // With bit 0 clear, the true value is this or one more; with it set, this or one less.
     Ok(timestamp_clock(fd)? | 1)
 }
 
-/// The MSS now used for sending, in payload bytes without options; in repair mode, the MSS that the far end announced.
+/// Returns the MSS now used for sending, in payload bytes without options; in repair mode, the MSS that the far end
+/// announced.
 pub fn max_segment(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, MAXSEG)?.0)
 }
@@ -56,20 +57,20 @@ pub fn set_max_segment(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, MAXSEG, bytes)
 }
 
-/// The socket counts as writable only while less than this many bytes wait to be sent for the first time: what keeps a
-/// relay's send queue short. `u32::MAX` lifts the bound.
+/// Sets the bound below which the socket counts as writable: only while fewer than `bytes` wait to be sent for the
+/// first time. This keeps a relay's send queue short. `u32::MAX` lifts the bound.
 pub fn set_notsent_lowat(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, NOTSENT_LOWAT, bytes)
 }
 
-/// The name of the congestion control, such as `cubic`.
+/// Returns the name of the congestion control, such as `cubic`.
 pub fn congestion_control(fd: impl AsFd) -> Result<String, Error> {
     let (bytes, len) = sys::get::<[u8; NAME_MAX]>(fd, CONGESTION)?;
     let name = bytes[..len].split(|&b| b == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// The MTU of the route to the peer of a connected socket, in bytes (`IP_MTU`, `IPV6_MTU`).
+/// Returns the MTU of the route to the peer of a connected socket, in bytes (`IP_MTU`, `IPV6_MTU`).
 ///
 /// # Errors
 /// `ENOTCONN` for a socket that has no route yet.
@@ -91,7 +92,7 @@ pub fn set_congestion_control(fd: impl AsFd, name: &str) -> Result<(), Error> {
     sys::set_bytes(fd, CONGESTION, name.as_bytes())
 }
 
-/// Whether closing the socket resets the connection and drops what was not sent (`SO_LINGER` with zero seconds), or
+/// Sets whether closing the socket resets the connection and drops unsent bytes (`SO_LINGER` with zero seconds), or
 /// ends it in order, in the background (`SO_LINGER` off, the default).
 pub fn set_reset_on_close(fd: impl AsFd, reset: bool) -> Result<(), Error> {
     sys::set(
@@ -104,22 +105,23 @@ pub fn set_reset_on_close(fd: impl AsFd, reset: bool) -> Result<(), Error> {
     )
 }
 
-/// Whether small segments are sent at once (`TCP_NODELAY`).
+/// Sets whether small segments are sent at once (`TCP_NODELAY`).
 pub fn set_nodelay(fd: impl AsFd, on: bool) -> Result<(), Error> {
     set_bool(fd, NODELAY, on)
 }
 
-/// Whether the socket probes an idle peer (`SO_KEEPALIVE`). Off for a dormant socket: its probes are not the flow's.
+/// Sets whether the socket probes an idle peer (`SO_KEEPALIVE`). Off for a dormant socket: its probes are not the
+/// flow's.
 pub fn set_keepalive(fd: impl AsFd, on: bool) -> Result<(), Error> {
     set_bool(fd, KEEPALIVE, on)
 }
 
-/// Whether the socket probes an idle peer.
+/// Returns whether the socket probes an idle peer.
 pub fn keepalive(fd: impl AsFd) -> Result<bool, Error> {
     get_bool(fd, KEEPALIVE)
 }
 
-/// The receive buffer in bytes, as the kernel accounts it: with its overhead, so about twice the payload.
+/// Returns the receive buffer in bytes, as the kernel accounts it: with its overhead, so about twice the payload.
 pub fn receive_buffer(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, RCVBUF)?.0)
 }
@@ -130,7 +132,7 @@ pub fn set_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, RCVBUF, bytes)
 }
 
-/// The send buffer in bytes, as the kernel accounts it: with its overhead.
+/// Returns the send buffer in bytes, as the kernel accounts it: with its overhead.
 pub fn send_buffer(fd: impl AsFd) -> Result<u32, Error> {
     Ok(sys::get::<u32>(fd, SNDBUF)?.0)
 }
@@ -141,15 +143,15 @@ pub fn set_send_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, SNDBUF, bytes)
 }
 
-/// How long data may stay unacknowledged before the connection is given up (RFC 5482), in whole milliseconds, at most
-/// 24 days; zero is the system's own rule.
+/// Sets how long data may stay unacknowledged before the connection is given up, in whole milliseconds, at most 24
+/// days; zero is the system's own rule (RFC 5482).
 pub fn set_user_timeout(fd: impl AsFd, timeout: Duration) -> Result<(), Error> {
     let ms = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
     sys::set(fd, USER_TIMEOUT, ms)
 }
 
-/// Whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`). What a
-/// listener accepts inherits it.
+/// Sets whether the socket may have a local address that is not this host's (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`).
+/// Accepted sockets inherit it from their listener.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN` or `CAP_NET_RAW`.
@@ -161,12 +163,13 @@ pub fn set_transparent(fd: impl AsFd, on: bool) -> Result<(), Error> {
     }
 }
 
-/// Whether the local address and port may be bound again while this socket lives (`SO_REUSEADDR`).
+/// Returns whether the local address and port may be bound again while this socket lives (`SO_REUSEADDR`).
 pub fn reuse_address(fd: impl AsFd) -> Result<bool, Error> {
     get_bool(fd, REUSEADDR)
 }
 
-/// Lets the local address and port be bound again while this socket lives, if the other socket asks for the same.
+/// Sets whether the local address and port may be bound again while this socket lives, if the other socket sets it,
+/// too.
 pub fn set_reuse_address(fd: impl AsFd, on: bool) -> Result<(), Error> {
     set_bool(fd, REUSEADDR, on)
 }

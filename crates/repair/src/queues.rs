@@ -1,19 +1,20 @@
-//! What a socket holds: the three questions of `tcp(7)`, in bytes, and how to fill its queues.
+//! Reads the lengths of a socket's queues, by the three requests of `tcp(7)`, in bytes, and fills its queues.
 //!
-//! Each answer was true when the kernel gave it, and segments that sit in the socket's backlog are not in it: a zero
-//! here does not mean that a direction is drained (the far end's acknowledgement does).
+//! Each answer was true when the kernel gave it, and does not count segments in the socket's backlog: a zero here does
+//! not mean that a direction is drained (the far end's acknowledgement does).
 
 use std::{io, os::fd::AsFd};
 
 use crate::{
+    options,
     repair::{Queue, Repair},
     sys::{self, Error},
 };
 
-/// `<linux/sockios.h>`; not in libc for this target.
+/// Request of `<linux/sockios.h>`; not in libc for this target.
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
 
-/// Bytes received in order and not yet read (`SIOCINQ`). A FIN does not count.
+/// Returns the bytes received in order and not yet read (`SIOCINQ`). A FIN does not count.
 ///
 /// # Errors
 /// `EINVAL` for a listener.
@@ -22,7 +23,7 @@ pub fn unread(fd: impl AsFd) -> Result<u32, Error> {
     count(fd, libc::FIONREAD, "ioctl(SIOCINQ)")
 }
 
-/// Bytes written and not yet acknowledged by the far end, whether sent or not (`SIOCOUTQ`). A FIN counts as one.
+/// Returns the bytes written and not yet acknowledged by the far end, sent or unsent (`SIOCOUTQ`). A FIN counts as one.
 /// Zero before the handshake has ended.
 ///
 /// # Errors
@@ -31,7 +32,7 @@ pub fn unacknowledged(fd: impl AsFd) -> Result<u32, Error> {
     count(fd, libc::TIOCOUTQ, "ioctl(SIOCOUTQ)")
 }
 
-/// Bytes written and not yet sent for the first time (`SIOCOUTQNSD`). An unsent FIN counts as one.
+/// Returns the bytes written and not yet sent for the first time (`SIOCOUTQNSD`). An unsent FIN counts as one.
 ///
 /// # Errors
 /// `EINVAL` for a listener.
@@ -39,13 +40,24 @@ pub fn unsent(fd: impl AsFd) -> Result<u32, Error> {
     count(fd, SIOCOUTQNSD, "ioctl(SIOCOUTQNSD)")
 }
 
-/// Appends bytes to the send queue as if they had been sent just now: SND.NXT moves past them, nothing is on the wire.
-/// The socket then accepts acknowledgements of them, and repeats what is not acknowledged. Unsent bytes that wait in the
-/// queue count as sent, too. Returns how many bytes the send buffer took, which may be fewer, or none: with the buffer
-/// that a new socket has, some 130 kB fit. The rest is for an ordinary write.
+/// Estimates how many bytes more the socket would take at once: more than that would have to be held elsewhere.
 ///
-/// When they are repeated (Linux 6.18): a socket that has measured no round-trip time, as one that was just thawed,
-/// sends the last segment after 1 s (a tail loss probe), and begins with the first 3 s later (0.2 s each if the kernel
+/// # Errors
+/// `EINVAL` for a listener.
+pub fn room(fd: impl AsFd) -> Result<usize, Error> {
+    let fd = fd.as_fd();
+    // The buffer is memory; headers and unused parts of pages take a share of it.
+    let space = options::send_buffer(fd)? / 4 * 3;
+    Ok(space.saturating_sub(unacknowledged(fd)?) as usize)
+}
+
+/// Appends bytes to the send queue as if they had been sent just now: SND.NXT moves past them, nothing is on the wire.
+/// The socket then accepts acknowledgements of them, and retransmits unacknowledged ones. Unsent bytes that wait in the
+/// queue count as sent, too. Returns how many bytes the send buffer took, which may be fewer, or none: some 130 kB fit
+/// into the buffer of a new socket. The rest is for an ordinary write.
+///
+/// Retransmission depends on the measured round-trip time (Linux 6.18): a socket without one, as after a thaw, sends
+/// the last segment after 1 s (a tail loss probe), and begins with the first 3 s later (0.2 s each if the kernel
 /// remembers the peer: `ip tcp_metrics`). It takes one round trip if SACK is on and other bytes are written afterwards
 /// and leave at once: that is, if all together fit into the congestion window, 10 segments.
 ///
@@ -79,6 +91,6 @@ fn seed(repair: &Repair<'_>, queue: Queue, bytes: &[u8]) -> Result<usize, Error>
 }
 
 fn count(fd: impl AsFd, request: libc::Ioctl, call: &'static str) -> Result<u32, Error> {
-    // The kernel computes these as differences of sequence numbers in an int; a negative one is not to be believed.
+    // The kernel computes these as differences of sequence numbers in an int; a negative one is wrong.
     Ok(u32::try_from(sys::ioctl_int(fd, request, call)?).unwrap_or(0))
 }

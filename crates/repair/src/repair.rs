@@ -1,17 +1,19 @@
-//! Repair mode: `TCP_REPAIR` of Linux, in which a socket can be taken apart without its peer noticing.
+//! Enters and leaves repair mode: `TCP_REPAIR` of Linux, in which a socket can be taken apart without its peer
+//! noticing.
 //!
-//! What the kernel does (Linux 6.18, `net/ipv4/tcp.c`), and what follows from it:
-//! - Entering needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, and is refused on a listener:
-//!   `EPERM` in both cases.
+//! The kernel behaves as follows (Linux 6.18, `net/ipv4/tcp.c`):
+//! - Entering needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, and is refused on a
+//!   listener: `EPERM` in both cases.
 //! - Entering forces `SO_REUSEADDR`, and leaving clears it. A listener that is restarted on the port of an accepted
-//!   connection could not be bound then; so [`Repair`] remembers the option and restores it.
-//! - The socket goes on receiving and acknowledging in repair mode: nothing is frozen. What it must not acknowledge
-//!   has to be kept from it by eBPF first.
+//!   connection could not be bound then, so [`Repair`] stores the option and restores it.
+//! - The socket goes on receiving and acknowledging in repair mode: nothing is frozen. eBPF must first keep segments
+//!   from the socket that it must not acknowledge.
 //! - Closing in repair mode frees the socket at once: no FIN, no RST even if bytes are unread, no TIME-WAIT. Its port
-//!   is free again, too; whoever still needs it must keep it from others by other means.
+//!   is free again, too; a process that still needs it must reserve it by other means.
 //! - A sequence number is read after its queue was selected, and can be set only before `connect`; the options of the
 //!   handshake (`TCP_REPAIR_OPTIONS`) only after it: `EPERM` otherwise. `TCP_QUEUE_SEQ` of the receive queue is
-//!   RCV.NXT: bytes that nobody has read yet lie before it.
+//!   RCV.NXT: unread bytes lie before it.
+//! - Entering selects no queue. A queue that was selected when repair mode was left has no effect any more.
 //! - Entering selects no queue. Which one was selected when repair mode was left does not matter any more.
 
 use std::{
@@ -34,7 +36,8 @@ const QUEUE_SEQ: Opt = opt!(IPPROTO_TCP, TCP_QUEUE_SEQ);
 const TCP_REPAIR_ON: c_int = 1;
 const TCP_REPAIR_OFF_NO_WP: c_int = -1;
 
-/// What a sequence number belongs to, and where bytes go that are written in repair mode (`TCP_REPAIR_QUEUE`).
+/// Queue to which a sequence number belongs, and into which bytes go that are written in repair mode
+/// (`TCP_REPAIR_QUEUE`).
 #[derive(Debug, Clone, Copy)]
 #[repr(i32)]
 pub(crate) enum Queue {
@@ -43,10 +46,10 @@ pub(crate) enum Queue {
     Send = 2,
 }
 
-/// Whether this process may use repair mode on this kernel: tries it on a fresh socket.
+/// Checks that this process may use repair mode on this kernel: tries it on a fresh socket.
 ///
 /// # Errors
-/// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` where the kernel lacks it; or no socket could be made.
+/// `EPERM` without `CAP_NET_ADMIN`, `ENOPROTOOPT` if the kernel lacks repair mode; or no socket could be made.
 pub fn probe_repair() -> Result<(), Error> {
     enter(&sys::tcp_socket(libc::AF_INET)?)?.leave_silently()
 }
@@ -57,7 +60,7 @@ pub fn probe_repair() -> Result<(), Error> {
 /// `EPERM` without `CAP_NET_ADMIN`, or for a listener. The socket is unchanged then.
 pub fn enter<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Repair<'_>, Error> {
     let fd = fd.as_fd();
-    // Read first: in repair mode the kernel answers 2 ("forced").
+    // Read the option first: in repair mode the kernel answers 2 ("forced").
     let reuse = options::reuse_address(fd)?;
     switch_on(fd)?;
     Ok(Repair {
@@ -69,12 +72,12 @@ pub fn enter<Fd: AsFd + ?Sized>(fd: &Fd) -> Result<Repair<'_>, Error> {
 
 /// Closes a socket without a segment on the wire: no FIN, no RST, no TIME-WAIT. The far end notices nothing.
 ///
-/// What the socket had not sent, and what nobody had read, is lost. If the descriptor was duplicated, the socket stays,
-/// in repair mode, until the last duplicate is closed.
+/// Unsent and unread bytes are lost. If the descriptor was duplicated, the socket stays, in repair mode, until the last
+/// duplicate is closed.
 ///
 /// # Errors
-/// Repair mode was refused; nothing has happened to the connection, and the descriptor is in the error, because to
-/// drop it would tell the peer. The closing itself cannot fail.
+/// Repair mode was refused. The connection is unchanged, and the error holds the descriptor, because to drop it would
+/// tell the peer. The closing itself cannot fail.
 pub fn close_silently(fd: OwnedFd) -> Result<(), CloseError> {
     match switch_on(&fd) {
         Ok(()) => {
@@ -86,19 +89,20 @@ pub fn close_silently(fd: OwnedFd) -> Result<(), CloseError> {
     }
 }
 
-/// A socket could not be closed in silence, and is given back, open.
+/// Error of [`close_silently`], which gives the open socket back.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket was left open: {source}")]
 pub struct CloseError {
     /// The open socket. To drop it ends the connection with a FIN or RST.
     pub fd: OwnedFd,
-    /// Why repair mode was refused.
+    /// Error that refused repair mode.
     pub source: Error,
 }
 
-/// A socket in repair mode; proof that it is.
+/// Socket in repair mode, and proof that it is.
 ///
-/// It must be left by [`Repair::leave_silently`], which reports errors. Dropped, it leaves in silence, too.
+/// Leave repair mode by [`Repair::leave_silently`], which reports errors. A dropped guard leaves it without a segment,
+/// too.
 #[must_use = "dropping it leaves repair mode at once"]
 pub struct Repair<'fd> {
     fd: BorrowedFd<'fd>,
@@ -107,8 +111,8 @@ pub struct Repair<'fd> {
 }
 
 impl Repair<'_> {
-    /// The sequence number of the next byte to be written to the socket (the kernel's `write_seq`; SND.NXT when
-    /// nothing waits unsent).
+    /// Returns the sequence number of the next byte to be written to the socket (the kernel's `write_seq`; SND.NXT if
+    /// no byte waits unsent).
     ///
     /// # Errors
     /// None is known for a socket in repair mode.
@@ -116,8 +120,8 @@ impl Repair<'_> {
         self.sequence(Queue::Send)
     }
 
-    /// The sequence number of the next byte expected from the peer (RCV.NXT). Bytes not yet read lie before it, and
-    /// a received FIN counts.
+    /// Returns the sequence number of the next byte expected from the peer (RCV.NXT). Unread bytes lie before it, and a
+    /// received FIN counts.
     ///
     /// # Errors
     /// None is known for a socket in repair mode.
@@ -129,7 +133,7 @@ impl Repair<'_> {
         self.with_queue(queue, || Ok(sys::get::<u32>(self.fd, QUEUE_SEQ)?.0))
     }
 
-    /// Does something while a queue is selected.
+    /// Runs a function while a queue is selected.
     pub(crate) fn with_queue<T>(
         &self,
         queue: Queue,
@@ -137,12 +141,12 @@ impl Repair<'_> {
     ) -> Result<T, Error> {
         select(self.fd, queue)?;
         let answer = what();
-        // With a queue selected, `send` would write into that queue and `recv` be refused.
+        // Deselect the queue: otherwise `send` would write into that queue and `recv` be refused.
         select(self.fd, Queue::None)?;
         answer
     }
 
-    /// The socket.
+    /// Returns the socket.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd
     }
@@ -162,9 +166,9 @@ impl Repair<'_> {
     }
 }
 
-/// Chooses the sequence number of the SYN of a socket that is not connected yet (its ISS, RFC 9293 section 3.4.1); the first
-/// byte has the next one. 0 leaves the choice to the kernel. (Linux `tcp_v4_connect`, `tcp_v6_connect`: a `write_seq` that is
-/// set already stays.)
+/// Chooses the sequence number of the SYN of a socket that is not connected yet (its ISS, RFC 9293 section 3.4.1); the
+/// first byte has the next one. 0 leaves the choice to the kernel. (Linux `tcp_v4_connect`, `tcp_v6_connect`: a
+/// `write_seq` that is set already stays.)
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, or if it is connected.
@@ -199,7 +203,7 @@ fn select(fd: impl AsFd, queue: Queue) -> Result<(), Error> {
 impl Drop for Repair<'_> {
     fn drop(&mut self) {
         if !self.left {
-            // Nobody is left to tell; a socket that stays in repair mode neither harms nor informs its peer.
+            // Ignore the error: drop cannot report it, and a socket that stays in repair mode sends its peer nothing.
             let _ = self.leave();
         }
     }

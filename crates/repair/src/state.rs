@@ -1,6 +1,6 @@
-//! The states that `TCP_INFO` reports, as enums.
+//! Defines the states that `TCP_INFO` reports, as enums.
 
-/// The state of a connection (RFC 9293 section 3.3.2).
+/// State of a connection (RFC 9293 section 3.3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
@@ -26,11 +26,11 @@ pub enum State {
     Listen,
     /// Both sent a FIN at the same time; ours is unacknowledged so far.
     Closing,
-    /// A number that this version does not know.
+    /// Number that this version does not know.
     Other(u8),
 }
 
-/// What the congestion control of the sending side is doing (`enum tcp_ca_state`).
+/// State of the congestion control of the sending side (`enum tcp_ca_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CongestionState {
@@ -44,12 +44,12 @@ pub enum CongestionState {
     Recovery,
     /// A retransmission timeout has passed.
     Loss,
-    /// A number that this version does not know.
+    /// Number that this version does not know.
     Other(u8),
 }
 
 impl CongestionState {
-    /// Whether losses are being repaired ([`Recovery`](Self::Recovery) or [`Loss`](Self::Loss)).
+    /// Returns whether losses are being repaired ([`Recovery`](Self::Recovery) or [`Loss`](Self::Loss)).
     pub fn is_recovering(self) -> bool {
         matches!(self, CongestionState::Recovery | CongestionState::Loss)
     }

@@ -1,4 +1,4 @@
-//! The system calls, and all unsafe code of this crate: functions that are safe to call.
+//! Wraps the system calls, with all unsafe code of this crate, in functions that are safe to call.
 
 use std::{
     io, mem,
@@ -10,7 +10,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 
 use crate::address::Address;
 
-/// A system call that failed: which one, and the system's error.
+/// Failed system call: its name, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {source}")]
 pub struct Error {
@@ -27,17 +27,17 @@ impl Error {
         Error::new(call, io::Error::last_os_error())
     }
 
-    /// The call that failed, as in `setsockopt(TCP_REPAIR)`.
+    /// Returns the call that failed, such as `setsockopt(TCP_REPAIR)`.
     pub fn call(&self) -> &'static str {
         self.call
     }
 
-    /// The kind of the system's error.
+    /// Returns the kind of the system's error.
     pub fn kind(&self) -> io::ErrorKind {
         self.source.kind()
     }
 
-    /// The system's error number, such as `EPERM`.
+    /// Returns the system's error number, such as `EPERM`.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
@@ -50,7 +50,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A socket option: its level, its number, and how a failure to get or set it is named.
+/// Socket option: its level, its number, and the names of a failure to get or set it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opt {
     level: c_int,
@@ -69,13 +69,13 @@ impl Opt {
         }
     }
 
-    /// How a failure to read this option is named.
+    /// Returns the name of a failure to read this option.
     pub(crate) const fn get_name(&self) -> &'static str {
         self.get
     }
 }
 
-/// `opt!(IPPROTO_TCP, NAME)` or `opt!(IPPROTO_TCP, NAME = number)`: an [`Opt`] that knows its own name.
+/// Makes an [`Opt`] that knows its own name: `opt!(IPPROTO_TCP, NAME)` or `opt!(IPPROTO_TCP, NAME = number)`.
 macro_rules! opt {
     ($level:ident, $name:ident) => {
         $crate::sys::opt!($level, $name = libc::$name)
@@ -120,19 +120,19 @@ pub(crate) struct Linger {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct RepairWindow {
-    /// The sequence number of the segment that last set `snd_wnd` (SND.WL1).
+    /// Sequence number of the segment that last set `snd_wnd` (SND.WL1).
     pub(crate) snd_wl1: u32,
-    /// What the peer offers, in bytes beyond SND.UNA.
+    /// Window that the peer offers, in bytes beyond SND.UNA.
     pub(crate) snd_wnd: u32,
-    /// The most that the peer ever offered.
+    /// Largest window that the peer ever offered.
     pub(crate) max_window: u32,
-    /// What we offered last, in bytes beyond `rcv_wup`.
+    /// Window that we offered last, in bytes beyond `rcv_wup`.
     pub(crate) rcv_wnd: u32,
-    /// RCV.NXT when we offered it.
+    /// RCV.NXT at the time of that offer.
     pub(crate) rcv_wup: u32,
 }
 
-/// Reads an option. Returns it with how many of its bytes the kernel wrote; the others are zero.
+/// Reads an option. Returns it with the number of its bytes that the kernel wrote; the others are zero.
 pub(crate) fn get<T: Plain>(fd: impl AsFd, opt: Opt) -> Result<(T, usize), Error> {
     let mut value = T::default();
     let mut len = mem::size_of::<T>() as socklen_t;
@@ -157,7 +157,7 @@ pub(crate) fn get<T: Plain>(fd: impl AsFd, opt: Opt) -> Result<(T, usize), Error
 /// Sets an option.
 pub(crate) fn set<T: Plain>(fd: impl AsFd, opt: Opt, value: T) -> Result<(), Error> {
     // SAFETY: `value` lives to the end of this function, is `size_of::<T>()` bytes long, and has no padding, so that
-    // each of them is initialised (`Plain`).
+    // each of them is initialized (`Plain`).
     let bytes = unsafe { slice::from_raw_parts((&raw const value).cast::<u8>(), mem::size_of::<T>()) };
     set_bytes(fd, opt, bytes)
 }
@@ -177,7 +177,7 @@ pub(crate) fn set_bytes(fd: impl AsFd, opt: Opt, value: &[u8]) -> Result<(), Err
     if r < 0 { Err(Error::last(opt.set)) } else { Ok(()) }
 }
 
-/// A new TCP socket, neither bound nor connected, close-on-exec and non-blocking.
+/// Makes a new TCP socket, neither bound nor connected, close-on-exec and non-blocking.
 pub(crate) fn tcp_socket(family: c_int) -> Result<OwnedFd, Error> {
     // SAFETY: no pointers are involved.
     let fd = unsafe {
@@ -211,7 +211,7 @@ pub(crate) fn bind(fd: impl AsFd, address: &Address) -> Result<(), Error> {
 /// Connects a socket to a peer.
 pub(crate) fn connect(fd: impl AsFd, peer: &Address) -> Result<(), Error> {
     let bytes = peer.as_bytes();
-    // SAFETY: as in `bind`.
+    // SAFETY: `bytes` is borrowed for the whole call and `len` bytes long; the kernel copies it and keeps no pointer.
     let r = unsafe {
         libc::connect(
             fd.as_fd().as_raw_fd(),
@@ -226,19 +226,19 @@ pub(crate) fn connect(fd: impl AsFd, peer: &Address) -> Result<(), Error> {
     }
 }
 
-/// The address that a socket is bound to.
+/// Returns the address that a socket is bound to.
 pub(crate) fn local_address(fd: impl AsFd) -> Result<Address, Error> {
     // SAFETY: `getsockname` has the form that `name_of` asks for.
     unsafe { name_of(fd, libc::getsockname, "getsockname") }
 }
 
-/// The address that a socket is connected to.
+/// Returns the address that a socket is connected to.
 pub(crate) fn peer_address(fd: impl AsFd) -> Result<Address, Error> {
     // SAFETY: `getpeername` has the form that `name_of` asks for.
     unsafe { name_of(fd, libc::getpeername, "getpeername") }
 }
 
-/// Asks for an address.
+/// Calls a function that returns an address.
 ///
 /// # Safety
 /// `ask` writes at most as many bytes through its second argument as the third points at, and sets that one to the
@@ -265,7 +265,7 @@ unsafe fn name_of(
     }
 }
 
-/// Writes to a socket what it takes at once: returns how many bytes that was. Never raises a signal.
+/// Writes to a socket as many bytes as it takes at once, and returns their number. Never raises a signal.
 pub(crate) fn send(fd: impl AsFd, bytes: &[u8]) -> Result<usize, Error> {
     // SAFETY: `bytes` is borrowed for the whole call; the kernel copies it and keeps no pointer.
     let n = unsafe {
@@ -276,11 +276,11 @@ pub(crate) fn send(fd: impl AsFd, bytes: &[u8]) -> Result<usize, Error> {
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
         )
     };
-    // Negative is the one thing that does not fit.
+    // Only a negative number does not fit.
     usize::try_from(n).map_err(|_| Error::last("send"))
 }
 
-/// An `ioctl` that answers with one integer.
+/// Calls an `ioctl` that answers with one integer.
 pub(crate) fn ioctl_int(fd: impl AsFd, request: libc::Ioctl, call: &'static str) -> Result<c_int, Error> {
     let mut value: c_int = 0;
     // SAFETY: the callers pass requests (`SIOCINQ` and its like) that write one `int` through the pointer, which is to

@@ -1,4 +1,4 @@
-//! From an image to a socket: how a spliced flow that has none gets its sockets back.
+//! Builds a socket from an image: a spliced flow without sockets gets them back this way.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -18,23 +18,24 @@ const ONLY_V6: Opt = opt!(IPPROTO_IPV6, IPV6_V6ONLY);
 const TIMESTAMP: Opt = opt!(IPPROTO_TCP, TCP_TIMESTAMP);
 
 /// Builds the socket of an image, without a segment on the wire: ESTABLISHED, non-blocking, close-on-exec, out of
-/// repair mode, with `SO_REUSEADDR`, so that a listener can be restarted on its port. A listener that is bound already, and
-/// other connections of the port, are no obstacle.
+/// repair mode, with `SO_REUSEADDR`, so that a listener can be restarted on its port. A listener that is bound already,
+/// and other connections of the port, are no obstacle.
 ///
-/// The receive buffer takes what was promised ([`fit_receive_buffer`](crate::window::fit_receive_buffer)).
+/// The receive buffer takes the promised window ([`fit_receive_buffer`](crate::window::fit_receive_buffer)).
 ///
-/// While this runs, and until it has returned, segments of the connection must be kept from the host: before the socket is
-/// there, they would be answered by a reset, and then for a moment without the options of the handshake. Afterwards the
-/// socket drops segments whose acknowledgement is below [`Image::send_next`], and sends a TSecr of 0 until a segment has
-/// arrived in order. It begins like a new connection: with a congestion window of 10 segments and, until a round-trip
-/// time was measured, a retransmission timeout of 3 s (0.2 s and more if `ip tcp_metrics` knows the peer).
+/// While this runs, and until it has returned, segments of the connection must be kept from the host: before the socket
+/// exists, the kernel would answer them with a reset, and then for a moment the socket would process them without the
+/// options of the handshake. Afterwards the socket drops segments whose acknowledgement is below [`Image::send_next`],
+/// and sends a TSecr of 0 until a segment has arrived in order. It begins like a new connection: with a congestion
+/// window of 10 segments and, until a round-trip time was measured, a retransmission timeout of 3 s (0.2 s and more if
+/// `ip tcp_metrics` knows the peer).
 ///
 /// # Errors
-/// Nothing has been sent, and nothing is left of the socket. `EPERM` without `CAP_NET_ADMIN`; `EACCES` from `bind` for a
-/// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL`
-/// from `connect` if the connection has a socket; `EINVAL` or `EAFNOSUPPORT` from `connect` for
-/// addresses of two families, and `EINVAL` for a link-local one without its scope; `ENETUNREACH` without a route;
-/// `EFBIG` for a scale above 14; `EINVAL` if [`Window::largest`](crate::Window::largest) is less than what is offered, or
+/// On error nothing has been sent, and no socket remains. `EPERM` without `CAP_NET_ADMIN`; `EACCES` from `bind` for a
+/// port below `net.ipv4.ip_unprivileged_port_start` without `CAP_NET_BIND_SERVICE`; `EADDRNOTAVAIL` from `connect` if
+/// the connection has a socket; `EINVAL` or `EAFNOSUPPORT` from `connect` for addresses of two families, and `EINVAL`
+/// for a link-local one without its scope; `ENETUNREACH` without a route; `EFBIG` for a scale above 14; `EINVAL` if
+/// [`Window::largest`](crate::Window::largest) is less than the offered window, or
 /// [`Window::send_wl1`](crate::Window::send_wl1) lies beyond our window; or no socket could be made.
 pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
     let (local, peer) = (Address::from(image.local), Address::from(image.peer));
@@ -42,7 +43,7 @@ pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
     match build(&fd, image, &local, &peer) {
         Ok(()) => Ok(fd),
         Err(e) => {
-            // If even this is refused, the socket was never connected, and dropping it is silent, too.
+            // Ignore this error: the socket was never connected then, and dropping it is silent, too.
             let _ = close_silently(fd);
             Err(e)
         }
@@ -52,24 +53,24 @@ pub fn thaw(image: &Image) -> Result<OwnedFd, Error> {
 fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result<(), Error> {
     repair::switch_on(fd)?;
     if local.family() == libc::AF_INET6 {
-        // It speaks IPv6 only, whatever `net.ipv6.bindv6only` says of new sockets.
+        // Make it an IPv6-only socket, independently of `net.ipv6.bindv6only`.
         sys::set(fd, ONLY_V6, c_int::from(true))?;
     }
     bind(fd, local)?;
     repair::set_sequence(fd, Queue::Send, image.send_next)?;
     repair::set_sequence(fd, Queue::Receive, image.receive_next)?;
-    // `TCP_REPAIR_OPTIONS` sets what the peer's MSS is, but not what is sent: that is worked out in `connect`, from the
-    // default of 536, and next when the peer offers more than it ever did, which may be never. This is the range that
-    // the option takes.
+    // `TCP_REPAIR_OPTIONS` sets the peer's MSS, but not the size of sent segments. The kernel computes that size in
+    // `connect`, from the default of 536, and again when the peer offers a larger window than ever before, which may
+    // never happen. The bounds are those of the option.
     options::set_max_segment(fd, u32::from(image.options.mss).clamp(88, 32_767))?;
     sys::connect(fd, peer)?;
     set_options(fd, &image.options)?;
     if image.options.timestamps {
-        // Not lower than any TSval before, or the peer drops what we send (RFC 7323 section 5). Bit 0 would mean a clock
-        // in microseconds.
+        // The clock must not be lower than any earlier TSval, or the peer drops our segments (RFC 7323 section 5). Bit
+        // 0 would mean a clock in microseconds.
         sys::set(fd, TIMESTAMP, image.timestamp_clock.wrapping_add(2) & !1)?;
     }
-    // After `connect`, which would clamp the window to a segment less than the buffer takes.
+    // Fit the buffer after `connect`, which would clamp the window to a segment less than the buffer takes.
     window::fit_receive_buffer(fd, image.window.receive)?;
     window::set(
         fd,
@@ -85,7 +86,7 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
     options::set_reuse_address(fd, true)
 }
 
-/// Takes the address, be it this host's or that of an intercepted connection.
+/// Binds the socket to an address of this host or of an intercepted connection.
 fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
     match sys::bind(fd, local) {
         Err(e) if e.raw_os_error() == Some(libc::EADDRNOTAVAIL) => {
@@ -96,7 +97,7 @@ fn bind(fd: &OwnedFd, local: &Address) -> Result<(), Error> {
     }
 }
 
-/// Tells the kernel what the handshake had settled, by pairs of `struct tcp_repair_opt`.
+/// Sets the options of the handshake, by pairs of `struct tcp_repair_opt`.
 fn set_options(fd: impl AsFd, options: &ImageOptions) -> Result<(), Error> {
     // The numbers of the options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
     const MSS: u32 = 2;
@@ -107,7 +108,7 @@ fn set_options(fd: impl AsFd, options: &ImageOptions) -> Result<(), Error> {
     let scales = u32::from(options.send_scale) | u32::from(options.receive_scale) << 16;
     let list = [
         Some((MSS, u32::from(options.mss))),
-        // Also if both are 0: `connect` has chosen a scale for our windows, which would stay.
+        // Set the scales even if both are 0: `connect` has chosen a scale for our windows, which would stay.
         Some((WINDOW_SCALE, scales)),
         options.sack.then_some((SACK_PERMITTED, 0)),
         options.timestamps.then_some((TIMESTAMPS, 0)),

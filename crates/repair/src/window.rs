@@ -1,11 +1,12 @@
-//! The receive window: what was promised to the peer, and the buffer that has to take it.
+//! Sets the receive window that was promised to the peer, and the buffer that has to take it.
 //!
-//! The kernel keeps them apart (Linux 6.18, `net/ipv4/tcp_input.c`). The *promise* is the right edge of the window: what
-//! lies beyond is dropped, and the edge never goes back. The *buffer* bounds the memory, and with it the next promise. A
-//! socket by itself never promises more than its buffer takes; but here others promise for it, while it is away or parked.
-//! What then exceeds the buffer is still accepted as a rule, as the kernel enlarges the buffer segment by segment; but it
-//! acknowledges late, keeps the next windows small (117 kB after 3 MB, where 4.6 MB would have been offered), and it drops
-//! what exceeds the system's largest buffer (`net.ipv4.tcp_rmem`): the sender repeats that after a timeout.
+//! The kernel keeps them apart (Linux 6.18, `net/ipv4/tcp_input.c`). The *promise* is the right edge of the window: the
+//! socket drops bytes beyond it, and the edge never goes back. The *buffer* bounds the memory, and with it the next
+//! promise. A socket by itself never promises more than its buffer takes; but here another end promises for it, while
+//! it is absent or parked. As a rule the socket still accepts bytes that exceed the buffer, because the kernel enlarges
+//! the buffer segment by segment. But the socket acknowledges late, keeps the next windows small (117 kB after 3 MB,
+//! where 4.6 MB would have been offered), and drops bytes that exceed the system's largest buffer
+//! (`net.ipv4.tcp_rmem`): the sender retransmits those after a timeout.
 
 use std::os::fd::AsFd;
 
@@ -21,19 +22,19 @@ const REPAIR_WINDOW: Opt = opt!(IPPROTO_TCP, TCP_REPAIR_WINDOW = 29);
 const RCVLOWAT: Opt = opt!(SOL_SOCKET, SO_RCVLOWAT);
 const RCVBUFFORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const BUF_LOCK: Opt = opt!(SOL_SOCKET, SO_BUF_LOCK);
-/// `uapi/linux/socket.h`.
+/// Value of `uapi/linux/socket.h`.
 const SOCK_RCVBUF_LOCK: u32 = 2;
 
-/// Makes a connected socket accept at least `bytes` (0 to 2^30) beyond RCV.NXT. Never takes back what was promised
-/// before. Nothing is sent: the peer learns of it with the next segment, or has been told already.
+/// Makes a connected socket accept at least `bytes` (0 to 2^30) beyond RCV.NXT. Never takes an earlier promise back.
+/// Sends nothing: the peer learns of it with the next segment, or has been told already.
 ///
-/// The buffer is another matter: [`fit_receive_buffer`].
+/// The buffer is set separately, by [`fit_receive_buffer`].
 ///
-/// The socket should be idle: an ACK that arrives in the middle of this has its window update undone, until the peer's next
+/// The socket should be idle: the call undoes the window update of an ACK that arrives meanwhile, until the peer's next
 /// segment.
 ///
 /// # Errors
-/// As [`enter`].
+/// Those of [`enter`].
 pub fn set_receive_window<Fd: AsFd + ?Sized>(fd: &Fd, bytes: u32) -> Result<(), Error> {
     let repair = enter(fd)?;
     let next = repair.receive_sequence()?;
@@ -51,17 +52,17 @@ pub fn set_receive_window<Fd: AsFd + ?Sized>(fd: &Fd, bytes: u32) -> Result<(), 
     repair.leave_silently()
 }
 
-/// Raises the receive buffer so that a window of `bytes` fits, unless it is large enough. Returns how many bytes fit, up
-/// to `bytes`. Unlike [`set_receive_buffer`](crate::options::set_receive_buffer) it leaves the automatic growth on, and is
-/// not bounded by `net.core.rmem_max`.
+/// Raises the receive buffer so that a window of `bytes` fits, unless it is large enough. Returns how many bytes fit,
+/// up to `bytes`. Unlike [`set_receive_buffer`](crate::options::set_receive_buffer) it leaves the automatic growth on,
+/// and is not bounded by `net.core.rmem_max`.
 ///
 /// The cap is half of the largest buffer, the third number of `net.ipv4.tcp_rmem`; for a socket whose buffer was fixed
-/// by `set_receive_buffer`, half of that buffer, which stays as it is. The kernel reckons with segments that fill half
-/// of their memory, and later with those that it has seen; more memory goes to smaller ones. None is taken before data
-/// comes.
+/// by `set_receive_buffer`, half of that buffer, which stays as it is. The kernel assumes segments that fill half of
+/// their memory, and later uses the ratio of received ones; smaller segments take more memory. No memory is taken
+/// before data comes.
 ///
-/// How: `SO_RCVLOWAT` makes room for so many bytes (`tcp_set_rcvlowat`), and raises the clamp of the window
-/// (`TCP_WINDOW_CLAMP`) with it. It is 1, its default, afterwards.
+/// The kernel makes room for `SO_RCVLOWAT` bytes (`tcp_set_rcvlowat`), and raises the clamp of the window
+/// (`TCP_WINDOW_CLAMP`) with it. `SO_RCVLOWAT` is 1, its default, afterwards.
 ///
 /// # Errors
 /// None is known for a TCP socket.
@@ -69,14 +70,15 @@ pub fn grow_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<u32, Error> {
     let fd = fd.as_fd();
     raise(fd, bytes)?;
     let fits = sys::get::<u32>(fd, RCVLOWAT);
-    // In any case, or nobody would be told of data that is shorter.
+    // Restore this also on error, or a reader would not be woken for shorter data.
     sys::set(fd, RCVLOWAT, 1)?;
     Ok(fits?.0)
 }
 
-/// Whether the receive buffer grows by itself with what is read (`SO_BUF_LOCK`, Linux 5.14), as it does at first, and with it the
-/// window. That of a fresh connection is the middle number of `net.ipv4.tcp_rmem`, of which the window is half, and later nearly all
-/// where segments fill their memory. [`fit_receive_buffer`] enlarges one that does not grow, too.
+/// Switches the automatic growth of the receive buffer, and with it of the window, with the bytes that are read
+/// (`SO_BUF_LOCK`, Linux 5.14). It is on at first. The buffer of a fresh connection is the middle number of
+/// `net.ipv4.tcp_rmem`; the window is half of it, and later nearly all if segments fill their memory.
+/// [`fit_receive_buffer`] enlarges a buffer that does not grow, too.
 ///
 /// # Errors
 /// None is known for a TCP socket.
@@ -94,17 +96,17 @@ pub fn set_receive_growth(fd: impl AsFd, on: bool) -> Result<(), Error> {
     }
 }
 
-/// Makes the receive buffer take a window of `bytes` (0 to 2^30) that was promised already, be it beyond the cap of
-/// [`grow_receive_buffer`]: the promise is kept, whatever the system's limit or a fixed size. Automatic growth stays on or
-/// off, as it was. The buffer stays as large: what the socket offers next goes by it.
+/// Makes the receive buffer take a window of `bytes` (0 to 2^30) that was promised already, even beyond the cap of
+/// [`grow_receive_buffer`], the system's limit or a fixed size. Automatic growth stays on or off, as it was. The buffer
+/// stays as large: the socket's next offers depend on it.
 ///
-/// How: `SO_RCVBUFFORCE` where the cap is too small; it fixes the buffer, and `SO_BUF_LOCK` (Linux 5.14) takes that back.
+/// Uses `SO_RCVBUFFORCE` if the cap is too small; it fixes the buffer, and `SO_BUF_LOCK` (Linux 5.14) takes that back.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, where the cap is too small.
 pub fn fit_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     let fd = fd.as_fd();
-    // By the kernel's reckoning, twice the payload.
+    // The kernel counts twice the payload.
     let enough = bytes.saturating_mul(2);
     if grow_receive_buffer(fd, bytes)? >= bytes || receive_buffer(fd)? >= enough {
         return Ok(());
@@ -118,7 +120,7 @@ fn raise(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, RCVLOWAT, c_int::try_from(bytes).unwrap_or(c_int::MAX))
 }
 
-/// The windows of both ends.
+/// Reads the windows of both ends.
 pub(crate) fn get(repair: &Repair<'_>) -> Result<RepairWindow, Error> {
     Ok(sys::get::<RepairWindow>(repair.fd(), REPAIR_WINDOW)?.0)
 }
@@ -128,7 +130,7 @@ pub(crate) fn set(fd: impl AsFd, window: RepairWindow) -> Result<(), Error> {
     sys::set(fd, REPAIR_WINDOW, window)
 }
 
-/// How many bytes beyond `next`, which is RCV.NXT, were promised: none if the promise is used up.
+/// Returns how many bytes beyond `next`, which is RCV.NXT, were promised: 0 if the promise is used up.
 pub(crate) fn promised(window: &RepairWindow, next: u32) -> u32 {
     let edge = window.rcv_wup.wrapping_add(window.rcv_wnd);
     edge.wrapping_sub(next).cast_signed().max(0).cast_unsigned()
@@ -158,7 +160,7 @@ mod tests {
             sender.join().unwrap().unwrap();
             let after = receive_buffer(&to).unwrap();
             assert_eq!(after != before, grows, "{before}, then {after}");
-            // What is asked for is another matter.
+            // A requested size does not depend on the growth.
             fit_receive_buffer(&to, 2 * after).unwrap();
             assert!(receive_buffer(&to).unwrap() >= 2 * after);
         }

@@ -1,4 +1,4 @@
-//! What needs no privilege, over connections on the loopback.
+//! Tests functions that need no privilege, over connections on the loopback.
 #![expect(clippy::unwrap_used, reason = "a helper of a test may fail as the test does")]
 
 use std::{
@@ -15,7 +15,7 @@ fn pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-/// Asks until the answer satisfies, as ACKs may be delayed.
+/// Reads the state until it satisfies the condition, as ACKs may be delayed.
 fn eventually(socket: &TcpStream, what: impl Fn(&TcpInfo) -> bool) -> TcpInfo {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
@@ -74,7 +74,7 @@ fn queues_hold_what_is_not_read() {
     while let Ok(n) = client.write(&[1; 65_536]) {
         written += n as u32;
     }
-    // The receiver's window is full: what it has and what the sender keeps make up the whole.
+    // The receiver's window is full: its bytes and those that the sender keeps make up the whole.
     let end = Instant::now() + Duration::from_secs(5);
     while unread(&server).unwrap() + unacknowledged(&client).unwrap() != written {
         assert!(Instant::now() < end);

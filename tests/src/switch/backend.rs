@@ -1,4 +1,4 @@
-//! An honest server: it reads requests by the letter, keeps what it saw, and answers as the path says.
+//! Honest server: it reads requests by the letter, records them, and answers as the path says.
 
 use std::{
     io,
@@ -11,6 +11,7 @@ use std::{
 };
 
 use longsplice_lab::{Namespace, pattern::Pattern};
+use longsplice_repair::unacknowledged;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -20,32 +21,32 @@ use tokio::{
 
 use super::client::field;
 
-/// A request as the server saw it.
+/// Request as the server received it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// On which connection it came, from 0.
+    /// Number of its connection, from 0.
     pub connection: usize,
-    /// The head, with its empty line; or what came that is no request.
+    /// Head, with its empty line; or the bytes that came in place of a request.
     pub head: String,
-    /// The body, chunks taken apart.
+    /// Body, without chunk framing.
     pub body: Vec<u8>,
-    /// Whether all of it was as it should be.
+    /// True if all of it was well-formed.
     pub is_whole: bool,
 }
 
 impl Seen {
-    /// Method, target and version.
+    /// Returns method, target and version.
     pub fn first_line(&self) -> &str {
         self.head.split("\r\n").next().unwrap_or_default()
     }
 
-    /// The value of a field, if there is one of this name.
+    /// Returns the value of a field, if there is one of this name.
     pub fn field(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
 }
 
-/// The body that `/length/N` and its like have.
+/// Returns the body of `/length/N` and its like.
 pub fn content(length: usize) -> Vec<u8> {
     Pattern::new(length as u64).prefix(length)
 }
@@ -56,6 +57,7 @@ struct Shared {
     connections: AtomicUsize,
     go_on: Semaphore,
     well: AtomicBool,
+    unasked: AtomicUsize,
 }
 
 /// The server. Dropping it ends its connections.
@@ -68,6 +70,7 @@ struct Shared {
 /// | `/old/N` | the same, of HTTP/1.0 |
 /// | `/halves/N` | the same; the second half waits for [`Backend::go_on`] |
 /// | `/last/N` | the same, and then the end of the connection, of which its head does not speak |
+/// | `/twice/N` | the same, and behind it a reply that answers nothing |
 /// | `/short/N` | one byte less than was promised, and the end |
 /// | `/status/S` | that status, and no body |
 /// | `/health` | 200, or 503: see [`Backend::set_well`] |
@@ -82,18 +85,19 @@ struct Shared {
 #[derive(Debug)]
 pub struct Backend {
     shared: Arc<Shared>,
-    // Dropped without waiting: what it does is to end.
+    // Dropped without waiting: its tasks are to end.
     runtime: Option<Runtime>,
 }
 
 impl Backend {
-    /// Starts one in a node.
+    /// Starts a server in a node.
     pub fn start(at: &Namespace, listen: SocketAddr) -> Backend {
         let shared = Arc::new(Shared {
             seen: Mutex::default(),
             connections: AtomicUsize::new(0),
             go_on: Semaphore::new(0),
             well: AtomicBool::new(true),
+            unasked: AtomicUsize::new(0),
         });
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -112,7 +116,7 @@ impl Backend {
                     number,
                     stream: BufReader::new(stream),
                 };
-                // How it ends is seen in what was recorded.
+                // Errors show in the recorded requests.
                 tokio::spawn(async { connection.serve().await.ok() });
             }
         });
@@ -122,27 +126,32 @@ impl Backend {
         }
     }
 
-    /// What it saw so far.
+    /// Returns the requests received so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
 
-    /// The same, and forgets it.
+    /// Returns the requests received so far, and forgets them.
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.shared.seen.lock().unwrap())
     }
 
-    /// How many connections there were.
+    /// Returns the number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// Whether it answers checks of its health as one does that is well, which it is at first.
+    /// Sets the answer to health checks: healthy, as at first, or not.
     pub fn set_well(&self, is_well: bool) {
         self.shared.well.store(is_well, Ordering::Relaxed);
     }
 
-    /// Lets one `/halves` or `/last` go on.
+    /// Returns the number of unrequested replies that have reached the other end.
+    pub fn unasked(&self) -> usize {
+        self.shared.unasked.load(Ordering::Relaxed)
+    }
+
+    /// Lets one `/halves`, `/last` or `/twice` go on.
     pub fn go_on(&self) {
         self.shared.go_on.add_permits(1);
     }
@@ -162,7 +171,7 @@ struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// Whether the connection goes on.
+/// Result of an exchange: true if the connection goes on.
 type Next = io::Result<bool>;
 
 impl Connection {
@@ -176,7 +185,7 @@ impl Connection {
         self.stream.get_mut().shutdown().await
     }
 
-    /// A whole head, or nothing at the end between two.
+    /// Reads a whole head; returns `None` at the end of the connection between two requests.
     async fn head(&mut self) -> io::Result<Option<String>> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -217,7 +226,7 @@ impl Connection {
             let start = body.len();
             body.resize(start + size, 0);
             self.stream.read_exact(&mut body[start..]).await?;
-            // Of the data; or the end of the trailers.
+            // Read the end of the data, or that of the trailers.
             loop {
                 line.clear();
                 self.stream.read_line(&mut line).await?;
@@ -269,12 +278,15 @@ impl Connection {
         let is_head = head.starts_with("HEAD ");
         let is_old = head.split("\r\n").next().unwrap_or_default().ends_with("1.0");
         match kind {
-            "length" | "halves" | "last" | "short" => {
+            "length" | "halves" | "last" | "twice" | "short" => {
                 let keep = if is_old { "Connection: keep-alive\r\n" } else { "" };
                 self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n{keep}\r\n").as_bytes())
                     .await?;
                 if !is_head {
                     self.content(kind, n).await?;
+                }
+                if kind == "twice" {
+                    self.say_unasked().await?;
                 }
                 Ok(kind != "short" && kind != "last")
             }
@@ -342,7 +354,7 @@ impl Connection {
         let content = content(n);
         match kind {
             "short" => self.write(&content[..n - 1]).await,
-            "halves" | "last" => {
+            "halves" | "last" | "twice" => {
                 self.write(&content[..n / 2]).await?;
                 let shared = Arc::clone(&self.shared);
                 shared.go_on.acquire().await.map_err(io::Error::other)?.forget();
@@ -352,7 +364,27 @@ impl Connection {
         }
     }
 
-    /// Chunks of many lengths.
+    /// Sends an unrequested reply once the last reply has arrived, and counts it once it has arrived, too.
+    async fn say_unasked(&mut self) -> io::Result<()> {
+        self.all_came().await?;
+        self.write(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nunasked")
+            .await?;
+        // It counts as arrived also where the other end closed the connection because of it.
+        let came = self.all_came().await;
+        self.shared.unasked.fetch_add(1, Ordering::Relaxed);
+        came
+    }
+
+    /// Waits until the other end has acknowledged everything, or has reset the connection.
+    async fn all_came(&self) -> io::Result<()> {
+        let stream = self.stream.get_ref();
+        while unacknowledged(stream)? > 0 && stream.take_error()?.is_none() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    /// Sends chunks of many lengths.
     async fn chunks(&mut self, n: usize) -> io::Result<()> {
         let content = content(n);
         let mut rest = &content[..];

@@ -1,4 +1,5 @@
-//! A client that says exactly what it is told to, and reads replies by rules of its own: the switch's are under test.
+//! Client that sends exactly the bytes it is given, and parses replies by rules of its own: those of the switch are
+//! under test.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -9,38 +10,38 @@ use longsplice_lab::Namespace;
 
 use crate::{SOON, patient};
 
-/// A connection to the switch.
+/// Connection to the switch.
 #[derive(Debug)]
 pub struct Client {
-    /// The socket.
+    /// Socket.
     pub stream: TcpStream,
     buffer: Vec<u8>,
 }
 
-/// A reply as it came.
+/// Reply as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The status.
+    /// Status.
     pub status: u16,
-    /// The head, with its empty line.
+    /// Head, with its empty line.
     pub head: String,
-    /// The body, chunks taken apart.
+    /// Body, without chunk framing.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// The value of a field, if there is one of this name.
+    /// Returns the value of a field, if there is one of this name.
     pub fn field(&self, name: &str) -> Option<&str> {
         field(&self.head, name)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
-/// The value of the first field of this name.
+/// Returns the value of the first field of this name.
 pub(super) fn field<'h>(head: &'h str, name: &str) -> Option<&'h str> {
     head.split("\r\n").skip(1).find_map(|line| {
         let (n, value) = line.split_once(':')?;
@@ -61,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Its port.
+    /// Returns its port.
     pub fn port(&self) -> u16 {
         self.stream.local_addr().unwrap().port()
     }
@@ -71,13 +72,13 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).unwrap();
     }
 
-    /// Sends a GET without more, and reads its reply.
+    /// Sends a plain GET, and reads its reply.
     pub fn get(&mut self, path: &str) -> Reply {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: switch\r\n\r\n"));
         self.reply()
     }
 
-    /// Reads the next reply, an interim one, too.
+    /// Reads the next reply, which may be an interim one.
     pub fn reply(&mut self) -> Reply {
         self.try_reply(false).unwrap()
     }
@@ -87,7 +88,7 @@ impl Client {
         self.try_reply(true).unwrap()
     }
 
-    /// Reads the next reply, and says why it cannot.
+    /// Reads the next reply, or returns the reason why it cannot.
     pub fn try_reply(&mut self, to_head: bool) -> Result<Reply, String> {
         let head = self.read_until(b"\r\n\r\n")?;
         let head = String::from_utf8(head).map_err(|e| e.to_string())?;
@@ -104,7 +105,7 @@ impl Client {
         Ok(Reply { status, head, body })
     }
 
-    /// Fails unless the connection ends in order, and nothing came before.
+    /// Fails unless the connection ends in order, without a byte before.
     pub fn expect_end(&mut self) {
         let rest = self.read_to_end().unwrap();
         assert!(
@@ -114,7 +115,7 @@ impl Client {
         );
     }
 
-    /// Reads until the end or a reset; all that came.
+    /// Reads until the end or a reset; returns all bytes that came.
     pub fn drain(&mut self) -> Vec<u8> {
         loop {
             match self.fill() {
@@ -135,7 +136,7 @@ impl Client {
         Ok(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// Reads up to and with these bytes.
+    /// Reads up to these bytes, inclusive.
     pub fn read_until(&mut self, end: &[u8]) -> Result<Vec<u8>, String> {
         loop {
             if let Some(at) = self.buffer.windows(end.len()).position(|w| w == end) {
@@ -171,7 +172,7 @@ impl Client {
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Reads more; whether there was any.
+    /// Reads more bytes; returns true if there were any.
     fn fill(&mut self) -> Result<bool, String> {
         let mut piece = vec![0; 64 << 10];
         loop {

@@ -1,4 +1,4 @@
-//! A URL-aware switch under test: a daemon between clients and servers that speak HTTP.
+//! URL-aware switch under test: a daemon between clients and servers that speak HTTP.
 
 mod backend;
 mod client;
@@ -14,21 +14,21 @@ pub use backend::{Backend, Seen, content};
 pub use client::{Client, Reply};
 pub use programs::{Nginx, Python};
 
-/// What becomes of the replies.
+/// Treatment of replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All are relayed.
+    /// Relays all of them.
     Plain,
-    /// As the daemon thinks fit: the long ones are spliced.
+    /// Leaves the choice to the daemon: it splices long ones.
     Auto,
-    /// Each is spliced, however short; the sockets are parked meanwhile.
+    /// Splices each, however short, and parks the sockets meanwhile.
     Dormant,
-    /// Each is spliced, however short; there are no sockets meanwhile.
+    /// Splices each, however short, and closes the sockets meanwhile.
     Detached,
 }
 
 impl Mode {
-    /// Those in which it is known what becomes of each.
+    /// Modes in which the treatment of each reply is known.
     pub const ALL: [Mode; 3] = [Mode::Plain, Mode::Dormant, Mode::Detached];
 
     fn lines(self) -> &'static str {
@@ -40,12 +40,12 @@ impl Mode {
         }
     }
 
-    /// Whether replies are spliced.
+    /// Returns whether replies are spliced.
     pub fn splices(self) -> bool {
         self != Mode::Plain
     }
 
-    /// A short name.
+    /// Returns a short name.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Plain => "plain",
@@ -56,45 +56,46 @@ impl Mode {
     }
 }
 
-/// How long replies are that wait in their middle.
+/// Length of replies that wait in their middle, in bytes.
 const HALVES: usize = 400_000;
 
-/// The port of the listener.
+/// Port of the listener.
 const FRONT_PORT: u16 = 8080;
-/// Where servers listen, each at its own.
+/// Ports of the servers.
 const SERVER_PORTS: [u16; 2] = [7000, 7001];
 
 /// Three nodes on veth pairs; the daemon in the middle one is a switch.
 #[derive(Debug)]
 pub struct Switch {
-    // In this order: the daemon ends before its namespace.
-    /// The daemon; it listens at [`Switch::front`].
+    // Fields are dropped in this order: the daemon ends before its namespace.
+    /// Daemon; it listens at [`Switch::front`].
     pub daemon: Daemon,
     mode: Mode,
-    /// The nodes.
+    /// Nodes.
     pub net: Three,
 }
 
-/// What is configured besides.
+/// Additional configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct More<'a> {
     /// Lines of the listener.
     pub listener: &'a str,
     /// Lines of `[listener.http]`.
     pub http: &'a str,
-    /// Lines of the upstream that takes all. `@SECOND@` is where the second server listens.
+    /// Lines of the upstream that takes all requests. `@SECOND@` stands for the address of the second server.
     pub upstream: &'a str,
-    /// Tables after these: of the listener, routes, upstreams. `@SECOND@`, likewise.
+    /// Tables after these: of the listener, routes, upstreams. `@SECOND@` stands for the address of the second
+    /// server.
     pub tables: &'a str,
 }
 
 impl Switch {
-    /// One in front of the server at [`Switch::target`].
+    /// Starts a switch in front of the server at [`Switch::target`].
     pub fn new(name: &str, mode: Mode) -> Switch {
         Switch::with(name, mode, More::default())
     }
 
-    /// The same, with more settings.
+    /// Starts a switch with more settings.
     pub fn with(name: &str, mode: Mode, more: More<'_>) -> Switch {
         let net = three(&format!("{name}-{}", mode.name()), ThreeOptions::default());
         let mut daemon = Daemon::of(&configuration(&net, mode, more, 0));
@@ -102,38 +103,39 @@ impl Switch {
         Switch { daemon, mode, net }
     }
 
-    /// Has it reload: another server is in the place of the first one, and these are the settings. What the command said.
+    /// Reloads it with the `nth` server in place of the first one, and with these settings. Returns the output of the
+    /// command.
     pub fn change(&self, nth: usize, more: More<'_>) -> String {
         let config = configuration(&self.net, self.mode, more, nth);
         self.daemon.change(&config).unwrap()
     }
 
-    /// Where clients find it.
+    /// Returns the address at which clients reach it.
     pub fn front(&self) -> SocketAddr {
         (self.net.forwarder_client_addr, FRONT_PORT).into()
     }
 
-    /// Where the server of the upstream is to listen.
+    /// Returns the address at which the server of the upstream must listen.
     pub fn target(&self) -> SocketAddr {
         self.server(0)
     }
 
-    /// Where another server can listen.
+    /// Returns an address at which another server can listen.
     pub fn server(&self, nth: usize) -> SocketAddr {
         (self.net.server_addr, SERVER_PORTS[nth]).into()
     }
 
-    /// The URL of a path.
+    /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.front())
     }
 
-    /// A connection of the client to it.
+    /// Connects the client to it.
     pub fn connect(&self) -> Client {
         Client::connect(&self.net.client, self.front())
     }
 
-    /// A program in the client's node.
+    /// Returns a command in the client's node.
     pub fn client(&self, program: &str) -> NsCommand<'_> {
         let command = self.net.client.command(program);
         command.env("no_proxy", "*").env("LC_ALL", "C")
@@ -145,15 +147,15 @@ impl Switch {
         self.client("curl").args(usual).args(words).output().unwrap()
     }
 
-    /// A reply of which the second half waits until the first one has come, and until it is spliced where replies are:
-    /// shorter ones may be over before they could be.
+    /// Fetches a reply whose second half waits until the first one has arrived, and until the reply is spliced, if the
+    /// mode splices: shorter replies may be over before that.
     pub fn get_halves(&self, client: &mut Client, server: &Backend) {
         let half = self.get_half("halves", client);
         server.go_on();
         self.get_other_half(half, client);
     }
 
-    /// The first half of such a reply, which may have another name; it is spliced then, where replies are.
+    /// Fetches the first half of such a reply, under another path; waits until it is spliced, if the mode splices.
     pub fn get_half(&self, name: &str, client: &mut Client) -> Vec<u8> {
         client.send(format!("GET /{name}/{HALVES} HTTP/1.1\r\nHost: switch\r\n\r\n"));
         client.read_until(b"\r\n\r\n").unwrap();
@@ -162,14 +164,14 @@ impl Switch {
         half
     }
 
-    /// The second one, which must fit.
+    /// Reads the second half, and checks the whole reply.
     pub fn get_other_half(&self, half: Vec<u8>, client: &mut Client) {
         let rest = client.read_exactly(HALVES - half.len()).unwrap();
         assert!([half, rest].concat() == content(HALVES), "{:?}", self.mode);
     }
 
-    /// Has curl fetch the files of these names on one connection, into a folder; how many connections each of them took, a line
-    /// for each. More words may follow.
+    /// Fetches the files of these names with curl on one connection, into a folder. Returns the number of connections
+    /// that each of them took, one per line. More words may follow.
     pub fn curl_files(&self, names: &[String], into: &Path, more: &[&str]) -> String {
         let into = into.display().to_string();
         let urls: Vec<String> = names.iter().map(|name| self.url(&format!("/{name}"))).collect();
@@ -189,14 +191,23 @@ impl Switch {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Waits until this client's connection is spliced as the mode has it (one of [`Mode::ALL`]); does not wait where nothing is.
+    /// Waits until this client's connection is spliced as the mode demands (one of [`Mode::ALL`]); returns at once in a
+    /// mode without splices.
     pub fn wait_spliced(&self, client: &Client) {
         if self.mode.splices() {
             self.daemon.wait_state(client.port(), &[self.mode.name()]);
         }
     }
 
-    /// Fails unless replies were spliced where they should be, and only there. At least one has to have been slow.
+    /// Returns the servers of all upstreams, as `longsplice servers --json` shows them.
+    pub fn servers(&self) -> Vec<serde_json::Value> {
+        let output = self.daemon.cli(&["servers", "--json"]).stdout;
+        let upstreams: Vec<serde_json::Value> = serde_json::from_slice(&output).unwrap();
+        let servers = upstreams.iter().flat_map(|u| u["servers"].as_array().unwrap());
+        servers.cloned().collect()
+    }
+
+    /// Fails unless the daemon spliced replies exactly if the mode splices. At least one reply must have been slow.
     pub fn assert_mode(&self) {
         let status = self.daemon.status();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Servers that others wrote.
+//! Third-party servers.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::soon;
 
 const CONFIGURATION: &str = include_str!("nginx.conf");
 
-/// How long a server may take to end.
+/// Longest time for a server to end.
 const STOP: Duration = Duration::from_secs(5);
 
 /// nginx with a folder of files. Dropping it ends it and its workers.
@@ -40,12 +40,13 @@ impl Nginx {
         Nginx { process, dir }
     }
 
-    /// The folder that it serves.
+    /// Returns the folder that it serves.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
-    /// What was asked for, a line each: connection, request of that connection, request line, status, bytes of the body.
+    /// Returns its access log, a line for each request: connection, request of that connection, request line, status,
+    /// bytes of the body.
     pub fn log(&self) -> Vec<String> {
         let log = fs::read_to_string(self.dir.path().join("access.log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
@@ -54,7 +55,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Its workers would survive its own SIGKILL.
+        // Its workers would survive a SIGKILL of nginx itself.
         if self.process.kill(Signal::TERM).is_ok() {
             let _ = self.process.wait(STOP);
         }
@@ -83,12 +84,12 @@ impl Python {
         }
     }
 
-    /// The folder that it serves.
+    /// Returns the folder that it serves.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("root")
     }
 
-    /// What it complained of.
+    /// Returns its log of complaints.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

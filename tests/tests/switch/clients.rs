@@ -1,4 +1,4 @@
-//! curl and wget, in front of nginx and of Python's server.
+//! Runs curl and wget, in front of nginx and of Python's server.
 
 use std::{fs, path::Path, process::Output};
 
@@ -24,7 +24,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// nginx with these files, as the switch's server.
+/// Starts nginx with these files, as the switch's server.
 fn nginx_with_files(switch: &Switch) -> Nginx {
     let nginx = Nginx::start(&switch.net.server, switch.target());
     put_files(&nginx.root());
@@ -58,7 +58,7 @@ fn curl_gets_files_of_nginx_on_one_connection() {
     }
 }
 
-/// Slowly enough for each reply to be spliced while it passes.
+/// Clients are slow enough for each reply to be spliced while it passes.
 #[test]
 fn slow_clients_are_spliced() {
     for mode in Mode::ALL {
@@ -116,7 +116,7 @@ fn curl_asks_in_other_ways() {
         let curl = |words: &[&str]| said(&switch.curl(words));
         // HTTP/1.0.
         assert!(switch.curl(&["-0", &file]).stdout == content(100_000));
-        // HEAD, between two others on one connection.
+        // HEAD, twice on one connection.
         let heads = curl(&[
             "-I",
             "-w",
@@ -148,7 +148,7 @@ fn curl_asks_in_other_ways() {
         let reply = curl(&["--compressed", "-D", "-", &text]);
         assert!(reply.contains("Transfer-Encoding: chunked"), "{}", &reply[..300]);
         assert!(reply.ends_with(&"longsplice ".repeat(50_000)));
-        // What is not there.
+        // A missing file.
         assert_eq!(
             curl(&["-o", "/dev/null", "-w", "%{http_code}", &switch.url("/nothing")]),
             "404"
@@ -228,7 +228,7 @@ fn curl_uploads_to_a_strict_server() {
                 .map(|b| format!("{b:02x}"))
                 .collect();
             for more in [
-                // As curl likes: with Expect if it is long.
+                // By default curl sends Expect with a long body.
                 &["-T", &file][..],
                 &["-T", &file, "-H", "Transfer-Encoding: chunked"],
                 &["-T", &file, "-H", "Expect: 100-continue"],
@@ -236,7 +236,7 @@ fn curl_uploads_to_a_strict_server() {
                 &["--data-binary", &format!("@{file}")],
                 &["-0", "-T", &file],
             ] {
-                // This curl never says the end of an empty body in chunks.
+                // This curl never sends the end of an empty chunked body.
                 if length == 0 && more.contains(&"Transfer-Encoding: chunked") {
                     continue;
                 }
@@ -258,7 +258,7 @@ fn a_server_of_http_1_0_behind_a_persistent_connection() {
             let switch = Switch::new("python", mode);
             let python = Python::start(&switch.net.server, switch.target(), version);
             put_files(&python.root());
-            // The client's connection is ours, whatever becomes of the server's.
+            // The client's connection persists even if the server's closes.
             get_files_on_one_connection(&switch);
             assert!(!python.log().contains("STRICT"), "{}", python.log());
         }

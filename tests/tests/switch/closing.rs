@@ -1,4 +1,4 @@
-//! A server closes behind its reply: that is the server's end, and not the client's.
+//! A server closes behind its reply: the client's connection goes on.
 
 use longsplice_tests::switch::{Backend, Mode, Switch, content};
 
@@ -14,7 +14,7 @@ fn a_server_that_closes_behind_its_reply_leaves_the_client_its_connection() {
             server.go_on();
             switch.get_other_half(half, &mut client);
             assert_eq!(client.get("/length/1000").body, content(1_000), "{mode:?}");
-            // The one that closed was not used again.
+            // The closed connection was not used again.
             assert_eq!(server.connections(), n + 1, "{mode:?}");
         }
         switch.assert_mode();

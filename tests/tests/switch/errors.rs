@@ -1,10 +1,10 @@
-//! What goes wrong is answered, in time and in words.
+//! Errors are answered in time, and with an explanation.
 
 use std::time::{Duration, Instant};
 
 use longsplice_tests::switch::{Backend, Client, Mode, More, Reply, Switch};
 
-/// The answer is of this status, and for a person; the connection ends.
+/// Expects an answer of this status with an explanation, and returns it.
 fn expect_answer(client: &mut Client, status: u16, what: &str) -> Reply {
     let reply = client.try_reply(false).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(reply.status, status, "{what}: {}{}", reply.head, reply.text());
@@ -42,7 +42,7 @@ fn a_head_that_does_not_come_in_time_is_408() {
             assert_eq!(reply.field("Connection"), Some("close"));
             client.expect_end();
         }
-        // A byte now and then does not help.
+        // A byte now and then does not extend the time.
         let mut client = switch.connect();
         for _ in 0..8 {
             let _ = std::io::Write::write_all(&mut client.stream, b"A");
@@ -100,7 +100,7 @@ fn no_server_is_answered_in_words() {
     for mode in Mode::ALL {
         let switch = Switch::new("none", mode);
         let mut client = switch.connect();
-        // The connection goes on, and with it the next request.
+        // The connection goes on with the next request.
         for _ in 0..3 {
             let reply = client.get("/a");
             assert!([502, 503].contains(&reply.status), "{}", reply.head);
@@ -196,7 +196,7 @@ fn what_is_not_spoken_is_said_so() {
     let switch = Switch::new("foreign", Mode::Plain);
     let _server = Backend::start(&switch.net.server, switch.target());
     for (bytes, status) in [
-        (&b"GET / HTTP/1.2\r\nHost: h\r\n\r\n"[..], 505),
+        (&b"GET / HTTP/3.0\r\nHost: h\r\n\r\n"[..], 505),
         (b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505),
         (b"CONNECT h:443 HTTP/1.1\r\nHost: h\r\n\r\n", 501),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
@@ -207,7 +207,7 @@ fn what_is_not_spoken_is_said_so() {
         expect_answer(&mut client, status, &bytes.escape_ascii().to_string());
         client.expect_end();
     }
-    // HTTP/2 without asking: whatever is done, nothing of it is taken for a request.
+    // Unrequested HTTP/2: no part of it may be taken for a request.
     let mut client = switch.connect();
     client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     let _ = client.drain();

@@ -8,7 +8,7 @@ use longsplice_tests::{
 /// Lengths around those of segments, buffers and windows.
 const LENGTHS: [usize; 8] = [0, 1, 100, 1_448, 16_384, 65_537, 300_000, 3_000_000];
 
-/// Asks for one thing in one framing, and checks what comes.
+/// Makes one request in one framing, and checks the reply.
 fn exchange(client: &mut Client, luck: &mut Luck) {
     let length = LENGTHS[luck.of(0..LENGTHS.len() as u64) as usize];
     match luck.of(0..8) {
@@ -74,7 +74,7 @@ fn replies_in_all_framings_on_one_connection() {
             seen.iter()
                 .all(|s| s.is_whole && s.field("Host") == Some("switch"))
         );
-        // They were kept for the next request.
+        // The connections were kept for the next request.
         assert!(
             server.connections() < EXCHANGES / 4,
             "{} connections",
@@ -111,7 +111,7 @@ fn a_reply_up_to_the_end_of_the_connection_is_whole() {
         for length in LENGTHS {
             for kind in ["close", "old"] {
                 let mut client = switch.connect();
-                // Not as the first request only.
+                // This is not the first request of the connection.
                 assert_eq!(client.get("/length/1000").body, content(1_000));
                 let reply = client.get(&format!("/{kind}/{length}"));
                 assert_eq!(
@@ -156,7 +156,7 @@ fn clients_of_http_1_0() {
             client.send(format!("GET /length/{length} HTTP/1.0\r\n\r\n"));
             assert_eq!(client.reply().body, content(length));
             client.expect_end();
-            // Kept if it is asked for, and said.
+            // The connection is kept on request, and the reply says so.
             let mut client = switch.connect();
             for _ in 0..3 {
                 client.send(format!(
@@ -172,7 +172,7 @@ fn clients_of_http_1_0() {
             client.send(format!("GET /close/{length} HTTP/1.0\r\n\r\n"));
             assert_eq!(client.reply().body, content(length));
         }
-        // They get no interim replies, which they do not know.
+        // They get no interim replies, which HTTP/1.0 lacks.
         let mut client = switch.connect();
         client.send("GET /hints HTTP/1.0\r\n\r\n");
         assert_eq!(
@@ -191,7 +191,7 @@ fn a_client_that_closes_is_answered_to_the_end() {
         let switch = Switch::new("wish", mode);
         let _server = Backend::start(&switch.net.server, switch.target());
         for kind in ["length", "chunked", "close"] {
-            // It says so, …
+            // The client announces the close, …
             let mut client = switch.connect();
             client.send(format!(
                 "GET /{kind}/300000 HTTP/1.1\r\nHost: switch\r\nConnection: close\r\n\r\n"
@@ -202,7 +202,7 @@ fn a_client_that_closes_is_answered_to_the_end() {
                 (true, Some("close"))
             );
             client.expect_end();
-            // … or ends its half of the connection.
+            // … or closes its half of the connection.
             let mut client = switch.connect();
             client.send(format!("GET /{kind}/300000 HTTP/1.1\r\nHost: switch\r\n\r\n"));
             client.stream.shutdown(std::net::Shutdown::Write).unwrap();

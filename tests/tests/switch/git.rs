@@ -1,4 +1,4 @@
-//! git over HTTP: the protocol of its own with `git http-backend`, and plain files.
+//! Runs git over HTTP: its own protocol with `git http-backend`, and plain files.
 
 use std::{fs, path::Path, process::Output};
 
@@ -14,7 +14,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// Runs git in a folder, in the client's node, with no configuration but this.
+/// Runs git in a folder, in the client's node, without any other configuration.
 #[track_caller]
 fn git(switch: &Switch, folder: &Path, words: &[&str]) -> String {
     let command = switch.client("git").arg("-C").arg(folder).args(words);
@@ -29,7 +29,7 @@ fn git(switch: &Switch, folder: &Path, words: &[&str]) -> String {
     said(&command.output().unwrap())
 }
 
-/// A repository with some megabytes in `root/repo.git`, that takes pushes.
+/// Makes a repository of some megabytes in `root/repo.git` that accepts pushes.
 fn repository(switch: &Switch, root: &Path) {
     let work = tempfile::tempdir().unwrap();
     git(switch, work.path(), &["init", "-q", "-b", "main"]);
@@ -77,7 +77,7 @@ fn a_clone_and_a_push_over_smart_http() {
             git(&switch, &copy, &["rev-parse", "HEAD"]),
             git(&switch, &bare, &["rev-parse", "main"])
         );
-        // More than git sends in one piece: it goes in chunks.
+        // More than git sends in one piece, so it sends chunks.
         fs::write(copy.join("large"), content(4_000_000)).unwrap();
         git(&switch, &copy, &["add", "-A"]);
         git(&switch, &copy, &["commit", "-q", "-m", "large"]);

@@ -1,10 +1,10 @@
-//! Heads of requests in any pieces, and what becomes of them on their way.
+//! Heads of requests in any pieces, and their changes on the way to the server.
 
 use std::{thread, time::Duration};
 
 use longsplice_tests::switch::{Backend, Mode, More, Switch, content};
 
-/// No event tells that the daemon has read a piece.
+/// Pause after a piece: there is no event when the daemon has read it.
 const PIECE: Duration = Duration::from_millis(2);
 
 #[test]
@@ -15,7 +15,7 @@ fn a_head_split_at_every_byte_is_understood() {
         let server = Backend::start(&switch.net.server, switch.target());
         let mut client = switch.connect();
         for at in 1..head.len() {
-            // Its first piece ends a splice, where there is one.
+            // The first piece ends the splice, if there is one.
             switch.get_halves(&mut client, &server);
             client.send(&head[..at]);
             thread::sleep(PIECE);

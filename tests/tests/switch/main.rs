@@ -1,8 +1,9 @@
-//! The URL-aware switch between real clients and real servers. Each behaviour in the modes plain, spliced with parked sockets,
-//! and spliced without sockets; on a persistent connection that is a splice and an unsplice for every request.
+//! URL-aware switch between real clients and real servers. Each behaviour in the modes plain, spliced with parked
+//! sockets, and spliced without sockets; a persistent connection has a splice and an unsplice for every request.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
+mod abort_on_close;
 mod clients;
 mod closing;
 mod errors;
@@ -15,11 +16,13 @@ mod pace;
 mod pipelining;
 mod retries;
 mod sigkill;
+mod silent_clients;
 mod smuggling;
 mod sticky;
 mod successor;
 mod terminated;
 mod threshold;
+mod unasked;
 mod under_load;
 mod upgrades;
 mod uploads;

@@ -1,4 +1,5 @@
-//! What a reload does to HTTP sessions, by `on_change`: between two requests, in the middle of a spliced reply, and after a 101.
+//! Effect of a reload on HTTP sessions, by `on_change`: between two requests, in the middle of a spliced reply, and
+//! after a 101.
 
 use longsplice_tests::switch::{Backend, Mode, More, Switch};
 
@@ -21,7 +22,7 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
             tunnel.send(UPGRADE);
             assert_eq!(tunnel.reply().status, 101);
             switch.wait_spliced(&tunnel);
-            // What does not concern them ends nothing.
+            // An unrelated change ends no connection.
             let said = switch.change(
                 0,
                 More {
@@ -39,7 +40,7 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
                     switch.get_other_half(half, &mut busy);
                     tunnel.send("still there");
                     assert_eq!(tunnel.read_exactly(11).unwrap(), b"still there", "{what}");
-                    // The next request goes where the new file says.
+                    // The next request follows the new configuration.
                     assert_eq!(busy.get("/b").text(), "ok", "{what}");
                     assert_eq!(new.take_seen().len(), 1, "{what}");
                 }
@@ -51,7 +52,7 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
                     }
                 }
             }
-            // Between two requests nothing was decided.
+            // Between two requests no decision is in force.
             assert_eq!(idle.get("/b").text(), "ok", "{what}");
             assert_eq!(new.seen().len(), 1, "{what}");
         }

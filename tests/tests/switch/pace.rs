@@ -1,4 +1,5 @@
-//! `rate_limit` holds for HTTP as it does for any connection: one account for all requests of a client, relayed, spliced or decrypted.
+//! `rate_limit` holds for HTTP as for any connection: one account for all requests of a client, relayed, spliced or
+//! decrypted.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +8,14 @@ use longsplice_tests::{
     switch::{Backend, Mode, More, Switch, content},
 };
 
-/// Bytes per second.
+/// Limit, in bytes per second.
 const RATE: u64 = 1_000_000;
 /// Bytes that pass at once, …
 const BURST: u64 = 100_000;
-/// … and more bytes than what one read brings beyond it.
+/// … and bytes that one read may take beyond it.
 const READ: u64 = 100_000;
 
-/// Fails if so many bytes passed in less time than they may.
+/// Fails if so many bytes passed in less time than permitted.
 #[track_caller]
 fn assert_held(what: &str, bytes: u64, took: Duration) {
     let least = Duration::from_secs_f64((bytes - BURST - READ) as f64 / RATE as f64);

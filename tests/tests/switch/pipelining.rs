@@ -1,4 +1,5 @@
-//! Requests that are sent before the replies to those before them have come, as some browsers and many tools do.
+//! Pipelined requests: a client sends the next one before the reply to the previous one, as some browsers and many
+//! tools do.
 
 use std::{io::Write, thread};
 
@@ -7,7 +8,7 @@ use longsplice_tests::{
     switch::{Backend, Client, Mode, More, Switch, content},
 };
 
-/// A request and the body of its reply; `None` if it is a HEAD.
+/// Returns a request and the body of its reply; `None` if it is a HEAD.
 fn request(luck: &mut Luck) -> (Vec<u8>, Option<Vec<u8>>) {
     let length = [0, 10, 2_000, 70_000, 400_000][luck.of(0..5) as usize];
     let usual =
@@ -85,7 +86,7 @@ fn many_requests_in_odd_pieces_are_answered_in_order() {
             scope.spawn(move || {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
-                    // Pieces of a few bytes, and of several requests.
+                    // Send pieces of a few bytes, and of several requests.
                     let most = [3, 40, 3_000, 100_000][luck.of(0..4) as usize];
                     let (piece, tail) = rest.split_at(rest.len().min(luck.of(1..most) as usize));
                     writer.write_all(piece).unwrap();
@@ -98,7 +99,7 @@ fn many_requests_in_odd_pieces_are_answered_in_order() {
     }
 }
 
-/// They come while a reply is spliced: the first one brings control back, and the others are behind it.
+/// Requests come while a reply is spliced: the first one brings control back, and the others follow it.
 #[test]
 fn requests_that_come_in_the_middle_of_a_spliced_reply() {
     const LENGTH: usize = 600_000;

@@ -1,4 +1,4 @@
-//! A server that closes without a reply: who asks again, and who must not.
+//! A server closes without a reply: idempotent requests are retried, others are not.
 
 use longsplice_tests::switch::{Backend, Mode, More, Switch};
 
@@ -20,7 +20,7 @@ fn what_may_be_asked_twice_is_asked_of_another_server() {
     let [vanished, answered] = asked();
     assert!(vanished > 0, "the first server was asked, too");
     assert_eq!(answered, 6);
-    // A second POST might do twice what was to be done once.
+    // A second POST might repeat its effect.
     let statuses: Vec<u16> = (0..6)
         .map(|_| {
             client.send("POST /vanish HTTP/1.1\r\nHost: switch\r\nContent-Length: 2\r\n\r\nhi");
@@ -33,7 +33,7 @@ fn what_may_be_asked_twice_is_asked_of_another_server() {
         failed > 0 && statuses.iter().all(|s| [200, 502].contains(s)),
         "{statuses:?}"
     );
-    // Each once, and then it is told.
+    // Both servers fail: each is tried once, then the client gets an error.
     servers[1].set_well(false);
     let reply = client.get("/vanish");
     assert_eq!(reply.status, 502, "{}", reply.head);

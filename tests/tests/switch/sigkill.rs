@@ -1,5 +1,5 @@
-//! The daemon dies by SIGKILL in the middle of a reply: what was spliced goes on to its last byte, what was relayed never looks
-//! whole.
+//! The daemon dies by SIGKILL in the middle of a reply: a spliced one goes on to its last byte, a relayed one never
+//! looks whole.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,13 @@ use longsplice_tests::{
     switch::{Backend, Mode, Switch, content},
 };
 
-/// More than all buffers on the way hold.
+/// Length of a reply: more than all buffers on the way hold.
 const LENGTH: usize = 24_000_000;
 
-/// What is short of the end of the reply by this much needs no daemon; its end is where control comes back.
+/// Bytes before the end of the reply that may need a daemon: control comes back at its end.
 const LAST: usize = 256 << 10;
 
-/// Nothing comes for so long; the server's timer has backed off beyond it.
+/// Time without a byte; the server's timer has backed off beyond it.
 const SILENCE: Duration = Duration::from_millis(800);
 
 #[test]
@@ -24,7 +24,7 @@ fn a_spliced_reply_goes_on_without_the_daemon() {
             let mut switch = Switch::new("kill", mode);
             let server = Backend::start(&switch.net.server, switch.target());
             let mut client = switch.connect();
-            // Not as the first request only.
+            // This is not the first request of the connection.
             assert_eq!(client.get("/length/1000").body, content(1_000));
             client.send(format!("GET /halves/{LENGTH} HTTP/1.1\r\nHost: switch\r\n\r\n"));
             let head = client.read_until(b"\r\n\r\n").unwrap();
@@ -42,13 +42,13 @@ fn a_spliced_reply_goes_on_without_the_daemon() {
             }
             body.extend(client.read_exactly(LENGTH - body.len()).unwrap());
             assert!(body == content(LENGTH), "{mode:?}");
-            // Its successor serves new clients.
+            // The next daemon serves new clients.
             assert_eq!(switch.connect().get("/length/1000").body, content(1_000));
         }
     }
 }
 
-/// The last segment meets the trap that its length is: nobody but a daemon can pass it on.
+/// The last segment meets the trap at the end of the reply: only a daemon can pass it on.
 #[test]
 fn a_restarted_daemon_delivers_the_last_segment_at_once() {
     for mode in [Mode::Dormant, Mode::Detached] {
@@ -58,7 +58,7 @@ fn a_restarted_daemon_delivers_the_last_segment_at_once() {
         let mut body = switch.get_half("halves", &mut client);
         switch.daemon.kill();
         server.go_on();
-        // All that comes without a daemon.
+        // Read all that arrives without a daemon.
         client.stream.set_read_timeout(Some(SILENCE)).unwrap();
         let rest = client
             .read_exactly(body.len())
@@ -70,7 +70,7 @@ fn a_restarted_daemon_delivers_the_last_segment_at_once() {
         body.extend(client.read_exactly(body.len()).unwrap());
         let took = start.elapsed();
         assert!(body == content(body.len()), "{mode:?}");
-        // A retransmission of the server's could take longer by now.
+        // A retransmission of the server could take longer by now.
         eprintln!("{mode:?}: {took:?} after the daemon was there");
         assert!(took < SILENCE, "{mode:?}: {took:?}");
     }

@@ -1,5 +1,5 @@
-//! The table of smuggled requests, over real connections: each gets its one answer, and an honest server never sees what was
-//! hidden in it.
+//! Sends the table of smuggled requests over real connections: each gets its one answer, and an honest server never
+//! sees the hidden part.
 
 #[allow(unreachable_pub)] // The tests of core have this file, too.
 #[path = "../../../crates/core/tests/http/smuggled.rs"]
@@ -13,7 +13,7 @@ fn nothing_is_smuggled() {
     for mode in Mode::ALL {
         let switch = Switch::new("smuggle", mode);
         let server = Backend::start(&switch.net.server, switch.target());
-        // Connections to the server that are kept are the ones that could be poisoned.
+        // Pooled connections to the server are the ones that could be poisoned.
         let mut honest = switch.connect();
         assert_eq!(honest.get("/before").text(), "ok");
         for (name, bytes, status) in SMUGGLED {
@@ -50,7 +50,7 @@ fn nothing_is_smuggled() {
     }
 }
 
-/// What a pipelined client has behind a request that is refused is not looked at.
+/// Pipelined requests behind a refused one are ignored.
 #[test]
 fn nothing_behind_a_refused_request_is_a_request() {
     for mode in Mode::ALL {

@@ -1,4 +1,4 @@
-//! A cookie keeps a client at its server, as long as that is there.
+//! A cookie keeps a client at its server, as long as that server exists.
 
 use longsplice_tests::switch::{Backend, Client, Mode, More, Reply, Switch};
 
@@ -18,7 +18,7 @@ fn ask(client: &mut Client, cookie: &str) -> Reply {
     reply
 }
 
-/// The pair of name and value that a reply sets.
+/// Returns the name and value of the cookie that a reply sets.
 fn cookie(reply: &Reply) -> Option<String> {
     let set = reply.field("Set-Cookie")?;
     assert!(set.starts_with("place="), "{set}");
@@ -45,16 +45,16 @@ fn a_client_stays_at_its_server_and_moves_when_that_is_gone() {
     let mut expected = [0, 0];
     expected[at] = 6;
     assert_eq!(counts(&servers), expected);
-    // One that nobody gave out is none.
+    // A forged cookie counts as none.
     assert!(cookie(&ask(&mut client, "place=0123456789abcdef")).is_some());
     counts(&servers);
-    // Another server, and another cookie, without an error.
+    // Its server is gone: the client gets another server and another cookie, without an error.
     servers[at] = None;
     let second = cookie(&ask(&mut client, &first)).expect("another cookie");
     assert_ne!(first, second);
     assert_eq!(cookie(&ask(&mut client, &second)), None);
     assert_eq!(counts(&servers)[1 - at], 2);
-    // Who has moved stays there, and who comes back with the first one is at home again.
+    // A client with the second cookie stays there; one with the first cookie returns to its old server.
     servers[at] = Some(start(at));
     assert_eq!(cookie(&ask(&mut client, &second)), None);
     assert_eq!(counts(&servers)[1 - at], 1);

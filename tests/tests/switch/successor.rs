@@ -1,5 +1,5 @@
-//! A reply was spliced, and its daemon is gone: the next one delivers the rest of it, and then ends both connections. What the
-//! client asks next was to be read before it goes anywhere: it goes nowhere.
+//! A reply was spliced, and its daemon is gone: the next one delivers the rest of it, and then ends both connections.
+//! The client's next request needs a daemon that reads it, so it is discarded.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -17,19 +17,19 @@ use socket2::SockRef;
 
 const SPLICED: [Mode; 2] = [Mode::Dormant, Mode::Detached];
 
-/// Of the body. Its halves fit into the buffers on the way.
+/// Length of the body, in bytes. Its halves fit into the buffers on the way.
 const LENGTH: usize = 200_000;
 
 const WITH_LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n";
 const UP_TO_THE_END: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
 const ONE_CHUNK: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n30d40\r\n";
 
-/// Behind the one.
+/// Rest of the stream behind that chunk.
 const LAST_CHUNKS: &[u8] = b"\r\n5\r\nhello\r\n0\r\n\r\n";
 
 const NEXT: &str = "GET /secret HTTP/1.1\r\nHost: elsewhere\r\n\r\n";
 
-/// A client in the middle of a reply that is spliced, and its server.
+/// Client in the middle of a spliced reply, and its server.
 struct Scene {
     client: Client,
     server: TcpStream,
@@ -39,7 +39,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `head`: of the reply, with what stands before its body.
+    /// Sets up the scene; `head` is that of the reply, with the bytes before its body.
     fn new(name: &str, mode: Mode, head: &str) -> Scene {
         let switch = Switch::new(name, mode);
         let bind = || TcpListener::bind(switch.target());
@@ -92,7 +92,8 @@ impl Scene {
         assert!(self.got == content(LENGTH));
     }
 
-    /// The server's connection ends in order, and nothing came over it but the first request, nor over another one.
+    /// Expects an orderly end of the server's connection, without a byte after the first request, and no other
+    /// connection.
     fn expect_nothing_at_the_server(&mut self) {
         let mut rest = Vec::new();
         let end = self.server.read_to_end(&mut rest);
@@ -110,7 +111,7 @@ impl Scene {
         );
     }
 
-    /// The successor is an ordinary switch to others.
+    /// Expects the next daemon to serve other clients as usual.
     fn expect_service(&self) {
         self.listener.set_nonblocking(false).unwrap();
         let mut client = self.switch.connect();
@@ -133,7 +134,7 @@ fn behind_the_reply_both_connections_end_and_no_request_passes() {
             }
             scene.send_rest();
             scene.expect_rest();
-            // In order, and at once: the daemon listens on for 2 s.
+            // The end comes in order, and at once; the daemon keeps the socket open for another 2 s.
             scene.client.expect_end();
             scene.client.send(NEXT);
             scene.expect_nothing_at_the_server();
@@ -161,7 +162,7 @@ fn the_last_segment_may_have_waited_for_the_successor() {
     }
 }
 
-/// It meets a trap of its own, and brings control back in the middle of the reply.
+/// The request fires a trap of its own, and brings control back in the middle of the reply.
 #[test]
 fn a_request_in_the_middle_of_the_reply_does_not_pass() {
     for mode in SPLICED {
@@ -177,7 +178,7 @@ fn a_request_in_the_middle_of_the_reply_does_not_pass() {
             }
             let port = scene.client.port();
             scene.switch.daemon.wait_state(port, &["undraining", "relay"]);
-            // More of them.
+            // Send more of them.
             scene.client.send(NEXT.repeat(100));
             scene.send_rest();
             scene.expect_rest();
@@ -205,7 +206,7 @@ fn a_request_in_the_middle_of_a_reply_up_to_the_end_of_the_connection_does_not_p
     }
 }
 
-/// Its successor does not know where it ends: the client does, and says something then.
+/// The next daemon does not know the end of the reply: the client does, and sends its next request then.
 #[test]
 fn a_reply_in_chunks_passes_up_to_what_the_client_says_next() {
     for mode in SPLICED {
@@ -224,7 +225,7 @@ fn a_reply_in_chunks_passes_up_to_what_the_client_says_next() {
     }
 }
 
-/// Cut behind the chunk in which the request came, it has no end, and does not look whole.
+/// A reply that is cut behind the chunk in which the request came lacks its end, and does not look whole.
 #[test]
 fn a_request_in_the_middle_of_a_chunk_does_not_pass() {
     for mode in SPLICED {
@@ -251,7 +252,7 @@ fn a_reply_of_which_the_rest_cannot_come_ends_with_a_reset() {
         let Scene {
             mut client, server, ..
         } = scene;
-        // A close resets.
+        // Make the close send a reset.
         SockRef::from(&server).set_linger(Some(Duration::ZERO)).unwrap();
         drop(server);
         let end = client.read_exactly(LENGTH).unwrap_err();
@@ -259,7 +260,7 @@ fn a_reply_of_which_the_rest_cannot_come_ends_with_a_reset() {
     }
 }
 
-/// A trap is 2^30 bytes away at most: the record says how much further the reply reaches.
+/// A trap is 2^30 bytes away at most: the record holds the rest of the reply's length.
 #[test]
 fn a_reply_longer_than_a_trap_can_reach_ends_where_it_should() {
     const LONG: u64 = (1 << 30) + (1 << 28);
@@ -306,7 +307,7 @@ fn a_daemon_that_was_told_to_end_leaves_the_same_to_its_successor() {
     }
 }
 
-/// `longsplice unsplice ID` takes a flow of a predecessor out of the kernel: no way around the routes, either.
+/// `longsplice unsplice ID` takes an adopted flow out of the kernel; this is no way around the routes, either.
 #[test]
 fn taken_back_by_command_it_ends_behind_the_reply_too() {
     for mode in SPLICED {

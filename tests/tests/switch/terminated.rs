@@ -1,4 +1,4 @@
-//! HTTP inside TLS that is terminated here: routed, kept alive, and in control mode whatever `splice` says.
+//! HTTP inside TLS that is terminated here: routed, kept alive, and in control mode under any `splice`.
 
 use std::{
     fs,
@@ -44,7 +44,7 @@ impl Terminating {
         }
     }
 
-    /// What curl gets with these words, `@` in them for the URL of the switch.
+    /// Runs curl with these words, `@` in them replaced by the URL of the switch; returns its output.
     fn curl(&self, words: &[&str]) -> Vec<u8> {
         let to = format!("a.example:443:{}", self.switch.front());
         let ca = self.certificate.certificate.display().to_string();
@@ -89,7 +89,7 @@ fn requests_are_routed_one_by_one_and_nothing_is_spliced() {
         let client = t.switch.net.client_addr.to_string();
         assert_eq!(seen.field("X-Forwarded-For"), Some(&*client), "{}", seen.head);
     }
-    // Bodies, with and without a length, and one that is waited for.
+    // Send bodies with and without a length, and one that waits for the server's 100.
     let file = t.dir.path().join("body");
     fs::write(&file, content(1_000_000)).unwrap();
     let file = file.display().to_string();
@@ -105,7 +105,7 @@ fn requests_are_routed_one_by_one_and_nothing_is_spliced() {
     assert_eq!(status.spliced_total, 0, "{status:?}");
 }
 
-/// A living client: what it is told to send is encrypted, what comes is decrypted.
+/// Interactive client: encrypts its input, decrypts its output.
 struct Living {
     _process: Process,
     input: std::process::ChildStdin,
@@ -114,7 +114,7 @@ struct Living {
 
 impl Living {
     fn connect(switch: &Switch) -> Living {
-        // Who ends the one ends the other.
+        // The death of `timeout` must end `openssl`, too.
         let process = switch
             .client("timeout")
             .args(["60", "setpriv", "--pdeathsig", "KILL"])
@@ -132,7 +132,7 @@ impl Living {
         }
     }
 
-    /// Asks for so many bytes on its one connection.
+    /// Requests so many bytes on its one connection.
     fn get(&mut self, length: usize) {
         write!(
             self.input,
@@ -163,7 +163,7 @@ fn a_session_lives_on_when_its_certificate_is_replaced() {
     let to = format!("a.example:443:{}", t.switch.front());
     let ca = t.certificate.certificate.display().to_string();
     let url = "https://a.example/length/5";
-    // Only the new one is trusted.
+    // Trust only the new one.
     eventually("the new certificate", SOON, || {
         let got = t.switch.curl(&["--cacert", &ca, "--connect-to", &to, url]);
         (got.stdout == content(5)).then_some(())
@@ -171,11 +171,11 @@ fn a_session_lives_on_when_its_certificate_is_replaced() {
     living.get(1_000);
 }
 
-/// More than its socket takes waits within a TLS stream, and has to leave it before the next request is waited for.
+/// A TLS stream buffers more than its socket takes, and must flush it before the daemon waits for the next request.
 #[test]
 fn a_slow_client_gets_the_end_of_its_reply() {
     let t = Terminating::new("tlsslow");
-    // So that sockets take little at a time.
+    // Make the sockets take little at a time.
     let net = &t.switch.net;
     for (node, key) in [(&net.client, "rmem"), (&net.forwarder, "wmem")] {
         node.sysctl(&format!("net.ipv4.tcp_{key}"), "4096 16384 16384")

@@ -1,8 +1,8 @@
-//! From which length on replies are spliced where the configuration leaves it to the daemon.
+//! Length from which replies are spliced when the configuration leaves it to the daemon.
 
 use longsplice_tests::switch::{Backend, Mode, Switch, content};
 
-/// More than any threshold.
+/// Length above any threshold.
 const LONG: usize = 6 << 20;
 
 #[test]
@@ -11,7 +11,7 @@ fn the_daemon_finds_it_and_counts_only_the_splices_of_others() {
     let server = Backend::start(&switch.net.server, switch.target());
     let log = switch.daemon.log();
     let measured = log.contains("a splice pays for replies");
-    // Whoever builds beside this test has all the time that it takes.
+    // A build beside this test may use up the processors.
     assert!(measured || log.contains("the machine is too busy"), "{log}");
     let status = switch.daemon.status();
     let from = status.listeners[0].splice_from.unwrap();

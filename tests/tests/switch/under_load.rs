@@ -1,4 +1,4 @@
-//! Clients ask all the time, and none of them notices that servers come and go, nor that the configuration changes.
+//! Clients make requests all the time, and all succeed while servers come and go, and while the configuration changes.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,7 +12,7 @@ use longsplice_tests::{
 
 const CLIENTS: usize = 6;
 
-/// Two servers whose health is looked at often. A server that is killed is noticed by the requests.
+/// Two servers with frequent health checks. Failing requests reveal a killed server.
 const CHECKED: More<'_> = More {
     listener: "",
     http: "",
@@ -21,7 +21,7 @@ const CHECKED: More<'_> = More {
     tables: "",
 };
 
-/// Both servers, when the daemon has found them well.
+/// Starts both servers, and waits until the daemon has found them healthy.
 fn servers_in_order(switch: &Switch) -> [Backend; 2] {
     let servers = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
     for server in &servers {
@@ -33,13 +33,13 @@ fn servers_in_order(switch: &Switch) -> [Backend; 2] {
     servers
 }
 
-/// Has clients ask while `work` is done; each of them in turn keeps its connection for some requests and makes a new one. Every
-/// reply has to be right.
+/// Runs clients while `work` is done; each of them in turn keeps its connection for some requests and makes a new one.
+/// Every reply must be right.
 fn under_load(switch: &Switch, length: usize, work: impl FnOnce(&AtomicU64)) {
     let (over, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     let path = format!("/length/{length}");
     let expected = content(length);
-    /// Ends the clients however the work ends.
+    /// Guard that ends the clients however the work ends.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {
@@ -82,7 +82,7 @@ fn some_more(asked: &AtomicU64) {
     });
 }
 
-/// Only requests of clients; checks come on connections of their own.
+/// Returns the number of clients' requests, without the health checks.
 fn requests(server: &Backend) -> usize {
     let seen = server.take_seen();
     seen.iter()
@@ -96,7 +96,7 @@ fn no_request_fails_when_servers_fail_their_checks_are_killed_and_come_back() {
         let switch = Switch::with("health", mode, CHECKED);
         let start = |n: usize| Backend::start(&switch.net.server, switch.server(n));
         let [mut first, second] = servers_in_order(&switch);
-        // So short that a reply is never cut in two by the death of its server.
+        // The reply is so short that the death of its server never cuts it in two.
         under_load(&switch, 100, |asked| {
             some_more(asked);
             assert!(requests(&first) > 0 && requests(&second) > 0, "both serve");
@@ -123,7 +123,7 @@ fn no_request_fails_while_the_configuration_changes() {
     const RELOADS: usize = 8;
     let switch = Switch::with("reload", Mode::Detached, CHECKED);
     let servers = servers_in_order(&switch);
-    // The limits change, routes come and go, and what all requests go to is another upstream.
+    // The limits change, routes come and go, and all requests go to another upstream.
     let routed = More {
         http: "max_requests = 7",
         tables: "[[listener.route]]\nname = \"all\"\npath_prefix = \"/length/\"\nupstream = \"second\"\n\

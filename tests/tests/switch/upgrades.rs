@@ -14,7 +14,7 @@ fn what_follows_a_101_passes_unread_both_ways() {
         let switch = Switch::new("upgrade", mode);
         let _server = Backend::start(&switch.net.server, switch.target());
         let mut client = switch.connect();
-        // Not as the first request only; and its first bytes are right behind the head.
+        // This is not the first request of the connection; and its first bytes follow right behind the head.
         assert_eq!(client.get("/length/5").body, content(5));
         client.send([UPGRADE.as_bytes(), b"early"].concat());
         let reply = client.reply();
@@ -26,7 +26,7 @@ fn what_follows_a_101_passes_unread_both_ways() {
         );
         assert_eq!(reply.field("Connection"), Some("upgrade"));
         assert_eq!(client.read_exactly(5).unwrap(), b"early");
-        // What would be requests is none of our business now.
+        // The switch no longer reads requests in these bytes.
         for message in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\0\n\r\n", &content(200_000)] {
             client.send(message);
             assert!(client.read_exactly(message.len()).unwrap() == message);
@@ -72,7 +72,7 @@ fn nobody_gets_past_the_switch_with_h2c() {
     );
 }
 
-/// A frame of a client (RFC 6455 section 5.2).
+/// Builds a frame of a client (RFC 6455 section 5.2).
 fn frame(message: &[u8]) -> Vec<u8> {
     const MASK: [u8; 4] = [1, 2, 3, 4];
     let mut frame = vec![0x82, 0x80 | 127];

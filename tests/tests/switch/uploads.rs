@@ -38,7 +38,7 @@ fn a_body_in_chunks() {
                 bytes.extend(b"\r\n");
             }
             bytes.extend(b"0\r\nTrailer: yes\r\n\r\n");
-            // The next request is right behind it.
+            // The next request follows right behind it.
             bytes.extend(b"GET /length/7 HTTP/1.1\r\nHost: switch\r\n\r\n");
             client.send(&bytes);
             assert!(client.reply().body == body, "{length}");
@@ -67,7 +67,7 @@ fn a_client_that_waits_for_the_servers_word() {
             let reply = client.reply();
             assert_eq!((reply.status, reply.text().as_str()), (200, "hello"));
         }
-        // The word may be no.
+        // The server may refuse.
         client.send(head("/reject", "Content-Length: 5000000"));
         let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
@@ -89,7 +89,7 @@ fn a_server_that_answers_before_the_body_has_come() {
         client.send("POST /reject HTTP/1.1\r\nHost: switch\r\nContent-Length: 5000000\r\n\r\nhello");
         let reply = client.reply();
         assert_eq!((reply.status, reply.text().as_str()), (403, "no"));
-        // The rest of the body is no request.
+        // The switch must not take the rest of the body for a request.
         assert_eq!(reply.field("Connection"), Some("close"));
     }
 }

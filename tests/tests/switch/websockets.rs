@@ -1,4 +1,4 @@
-//! WebSockets that nobody holds: they go on after a rest and without the daemon, and are still known to it.
+//! Detached WebSockets: they go on after a silence and without the daemon, and the daemon still counts them.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
-/// An open WebSocket; it has said something.
+/// Opens a WebSocket, and exchanges a message on it.
 fn open(switch: &Switch) -> Client {
     let mut client = switch.connect();
     client.send(UPGRADE);
@@ -31,7 +31,7 @@ fn open(switch: &Switch) -> Client {
     client
 }
 
-/// A masked frame, and its echo.
+/// Sends a masked frame, and expects its echo.
 fn exchange(client: &mut Client, opcode: u8, length: usize) {
     const MASK: [u8; 4] = [9, 8, 7, 6];
     let message = content(length);
@@ -50,13 +50,12 @@ fn close(mut client: Client) {
     client.expect_end();
 }
 
-/// How many connections the server has, as `longsplice servers` says.
+/// Returns the number of connections at the server, as `longsplice servers` shows it.
 fn at_server(switch: &Switch) -> u64 {
-    let output = switch.daemon.cli(&["servers", "--json"]);
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    all[0]["servers"][0]["open"]
+    let servers = switch.servers();
+    servers[0]["open"]
         .as_u64()
-        .unwrap_or_else(|| panic!("{all}"))
+        .unwrap_or_else(|| panic!("{servers:?}"))
 }
 
 fn python(switch: &Switch) -> Python {
@@ -207,7 +206,7 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
     }
 }
 
-/// What the metrics say of it.
+/// Returns the metrics.
 fn scrape(switch: &Switch) -> String {
     let ask = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", METRICS))?;
@@ -256,7 +255,7 @@ fn it_is_a_request_in_the_metrics_with_an_access_log_and_without() {
             .lines()
             .find_map(|l| l.strip_prefix("longsplice_payload_bytes_total{listener=\"web\",to=\"server\"} "));
         let to_server: u64 = to_server.and_then(|n| n.parse().ok()).unwrap();
-        // Heads, frames, and whatever was sent again.
+        // Heads, frames, and retransmitted bytes.
         assert!(
             (101_000..150_000).contains(&to_server),
             "{mode:?}, {log}: {to_server}"

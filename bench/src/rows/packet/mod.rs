@@ -1,5 +1,5 @@
-//! Rows 4.1 to 4.3 and 4.7: what a packet costs in the program alone (BPF test run), and what memory a flow takes, with one
-//! flow and with a million in the table.
+//! Rows 4.1 to 4.3 and 4.7: cost of a packet in the program alone (BPF test run), and memory of a flow, with one flow
+//! and with a million in the table.
 
 mod ring;
 mod support;
@@ -20,32 +20,32 @@ use crate::stats::Spread;
 /// One round: nanoseconds, and bytes.
 #[derive(Debug, Serialize)]
 struct Round {
-    /// Of the small table and of the large one.
+    /// Results of the small table and of the large one.
     sizes: [Table; 2],
-    /// What each further flow of the large one takes.
+    /// Bytes that each further flow of the large one takes.
     bytes_per_flow: f64,
-    /// The same, by what the kernel says is not available any more.
+    /// Bytes per further flow, by the kernel's available memory.
     unavailable_per_flow: f64,
 }
 
-/// What was measured with one table.
+/// Results of one table.
 #[derive(Debug, Serialize)]
 struct Table {
     flows: u32,
     /// Nanoseconds of one translation at tc: the median of many walks, and the 10th and 90th percentile.
     translated: [f64; 3],
-    /// The same in XDP.
+    /// Nanoseconds of one translation in XDP.
     in_xdp: [f64; 3],
-    /// The same for a segment of no flow.
+    /// Nanoseconds for a segment of no flow.
     passed: [f64; 3],
 }
 
-/// Rows 4.1 to 4.3 and 4.7.
+/// Measures rows 4.1 to 4.3 and 4.7.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let (flows, rounds) = scope.count((1_000_000, 5), (20_000, 1));
     let mut all = Vec::new();
     for number in 1..=rounds {
-        // The network is the thread's.
+        // Each round has a thread of its own, which enters its network.
         let round = thread::scope(|threads| threads.spawn(|| round(scope, flows)).join());
         let round = round.map_err(|panic| anyhow!("round {number} panicked: {}", said(&*panic)))??;
         let [one, many] = &round.sizes;
@@ -66,7 +66,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     judge(flows, &all)
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
@@ -75,16 +75,16 @@ fn said(panic: &(dyn std::any::Any + Send)) -> &str {
 
 fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     let net = ring::network();
-    // Shortened, what the rest of the machine does meanwhile is counted, too.
+    // A shortened run counts other work of the machine, too.
     let usage: fn(_) -> _ = if scope.quick { Usage::now } else { Usage::settled };
     let look = || anyhow::Ok((usage(None)?, memory::maps()?));
     let nothing = look()?;
-    // The packet of one flow would be another one's: so the smallest ring is two, each of which has the other's.
+    // A packet needs another flow to go on to: the smallest ring is two flows, each of which gets the other's.
     let small = Ring::new(&net, &scope.room.instance(), 2, "a1")?;
     let one = look()?;
     let large = Ring::new(&net, &scope.room.instance(), flows, "b1")?;
     let many = look()?;
-    // What the tables take, and what is not available any more.
+    // Return the memory of the tables, and the decrease of the available memory.
     let taken = |before: &(Usage, u64), after: &(Usage, u64)| {
         let unavailable = after.0.since(&before.0).unavailable;
         [after.1 as f64 - before.1 as f64, unavailable]

@@ -1,4 +1,4 @@
-//! Flows in a ring, each of which translates a segment into one of the next: a packet that is run again and again meets
+//! Ring of flows, each of which translates a segment into one of the next: a packet that is run repeatedly meets
 //! another flow each time.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,25 +13,26 @@ use super::support::options::usual;
 use super::support::packet::Packet;
 use super::support::plane::Plane;
 
-/// The time to live ends a packet's way.
+/// Number of repetitions in one run: the time to live limits it.
 const REPEAT: u32 = 250;
-/// Ports of an address that connections come from.
+/// Number of ports of an address that connections come from.
 const PORTS: u32 = 50_000;
-/// Walked by it, the flows of a ring do not lie in memory in the order in which they were made: a prime.
+/// Step between the flows of a ring, a prime: their order in memory differs from the order in which they were
+/// made.
 const STRIDE: u64 = 618_041;
 
-/// An even number of detached flows in a data plane of their own.
+/// Even number of detached flows in a data plane of their own.
 pub(super) struct Ring {
     plane: Rc<Plane>,
     flows: u32,
     ifindex: u32,
 }
 
-/// The network that rings forward in; the thread is in it.
+/// Makes the network of the rings; the thread enters it.
 pub(super) fn network() -> Net {
     let net = Net::new();
-    // The segments of every other flow go to the one end, the others to the other one; under the address of the interface
-    // that they come in by again, since XDP looks at it.
+    // The segments of every other flow go to the one end, the others to the other one; under the address of the
+    // interface that they come in by again, since XDP looks at it.
     net.ip("neighbour replace 198.18.1.3 lladdr 02:00:00:00:01:01 dev a0
          neighbour replace 198.18.2.2 lladdr 02:00:00:00:01:01 dev b0");
     for side in Side::BOTH {
@@ -41,9 +42,9 @@ pub(super) fn network() -> Net {
 }
 
 impl Ring {
-    /// Fills a data plane of this name with so many flows. Its XDP program is attached to the interface `end`, where nothing
-    /// comes in: for one that is attached nowhere, each call would have the kernel patch its dispatcher, which takes a grace
-    /// period and leaves the caches cold.
+    /// Fills a data plane of this name with so many flows. Attaches its XDP program to the interface `end`, where no
+    /// packet comes in: for an unattached program, each call would have the kernel patch its dispatcher, which takes a
+    /// grace period and leaves the caches cold.
     pub(super) fn new(net: &Net, instance: &str, flows: u32, end: &str) -> Result<Self> {
         let options = Options {
             instance: instance.to_owned(),
@@ -85,14 +86,14 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The legs of a flow: what comes as its connection leaves as the next one's.
+    /// Returns the legs of a flow: a segment of its connection leaves as one of the next flow's.
     fn legs(&self, number: u32) -> [Leg; 2] {
         let [(peer, local), (source, target)] = [number, (number + 1) % self.flows].map(connection);
         let leg = |peer, local| Leg { peer, local };
         [leg(peer, local), leg(target, source)]
     }
 
-    /// Two flows translate a segment into one of the flow after them with the same numbers, byte by byte.
+    /// Checks that two flows translate a segment into one of the flow after them with the same numbers, byte by byte.
     fn check(&self, hook: Hook) -> Result<()> {
         let ran = self.plane.run_in(hook, &segment(0).bytes(), self.context(), 2)?;
         let expected = Packet {
@@ -115,8 +116,8 @@ impl Ring {
         }
     }
 
-    /// Nanoseconds for a segment with timestamps at tc or in XDP, the average of each of so many walks that begin all over
-    /// the ring.
+    /// Measures the nanoseconds for a segment with timestamps at tc or in XDP, the average of each of so many walks
+    /// that begin all over the ring.
     pub(super) fn translate(&self, hook: Hook, walks: u32) -> Result<Vec<f64>> {
         let counter = match hook {
             Hook::Xdp => "forwarded_xdp",
@@ -136,7 +137,7 @@ impl Ring {
         times
     }
 
-    /// The same for a segment of no flow.
+    /// Measures the nanoseconds for a segment of no flow.
     pub(super) fn pass(&self, walks: u32) -> Result<Vec<f64>> {
         let before = self.plane.verdicts();
         let stranger = Packet {
@@ -157,7 +158,7 @@ impl Ring {
     }
 }
 
-/// Source and destination of a connection, as its segments come in. Every other one goes the other way.
+/// Returns source and destination of a connection, as its segments come in. Every other one goes the other way.
 fn connection(number: u32) -> (SocketAddr, SocketAddr) {
     let (net, target) = match number % 2 {
         0 => (1, (Ipv4Addr::new(198, 18, 1, 3), 80)),
@@ -169,13 +170,13 @@ fn connection(number: u32) -> (SocketAddr, SocketAddr) {
     ((source, port).into(), target.into())
 }
 
-/// The numbers of a flow: every other one turns back what the one before did.
+/// Returns the numbers of a flow: every other one reverses the translation of the one before.
 fn turn(number: u32) -> Plan {
     let [there, back] = Plan::mirror();
     if number.is_multiple_of(2) { there } else { back }
 }
 
-/// A segment with timestamps of an even flow.
+/// Returns a segment with timestamps of an even flow.
 fn segment(number: u32) -> Packet {
     let (plan, (src, dst)) = (turn(number), connection(number));
     Packet {

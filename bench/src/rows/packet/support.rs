@@ -1,4 +1,4 @@
-//! What the tests of the kernel half build their packets and flows with: the speed test is driven by the same.
+//! Packets and flows of the tests of the kernel half, which the speed test uses, too.
 #![allow(
     dead_code,
     unreachable_pub,

@@ -1,4 +1,5 @@
-//! Segments of one size, each answered by one like it, over some connections at a time; and what the middle was busy for.
+//! Sends segments of one size, each answered by one like it, over some connections at a time; and measures the busy
+//! time of the middle.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,22 +13,22 @@ use crate::contender::{Rig, Standing};
 use crate::cores::{MIDDLE, Watch, Work};
 use crate::holder::Held;
 
-/// Segments that are on their way at a time, of as many connections.
+/// Number of segments on their way at a time, on as many connections.
 const CONNECTIONS: usize = 32;
 
-/// What was sent, and what it took.
+/// Counts of segments, and their cost.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Echo {
-    /// Segments with payload that came to the middle, both ways.
+    /// Number of segments with payload that came to the middle, both ways.
     pub(super) segments: u64,
-    /// Packets that did: acknowledgements by themselves are among them, and should be few.
+    /// Number of packets that came: they include pure acknowledgements, which should be few.
     pub(super) packets: u64,
-    /// What the cores did.
+    /// Work of the cores.
     pub(super) work: Work,
 }
 
 impl Echo {
-    /// Of the middle's core, for each segment.
+    /// Returns the busy time of the middle's core for each segment.
     pub(super) fn microseconds(&self) -> f64 {
         self.work.busy[MIDDLE] * 1e6 / self.segments as f64
     }
@@ -59,7 +60,7 @@ pub(super) fn run(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing<'_>, siz
     })
 }
 
-/// Packets that came to the node from both sides.
+/// Returns the number of packets that came to the node from both sides.
 fn received(node: &Namespace) -> Result<u64> {
     let table = node.run(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
     let table = table.context("read the devices' counters")?;
@@ -69,7 +70,7 @@ fn received(node: &Namespace) -> Result<u64> {
         .sum())
 }
 
-/// The second counter of a line.
+/// Returns the second counter of a line.
 fn packets(table: &str, device: &str) -> Option<u64> {
     let line = table
         .lines()

@@ -1,8 +1,8 @@
-//! Row 4.5: tables I to III of the papers rebuilt: what a segment costs the machine in the middle, in control mode and in
-//! forwarding mode, beside a router, a router with a filter, and a proxy in the place of their TIS firewall.
+//! Row 4.5: tables I to III of the papers rebuilt: cost of a segment for the machine in the middle, in control mode and
+//! in forwarding mode, beside a router, a router with a filter, and a proxy in the place of their TIS firewall.
 //!
-//! The papers took a packet's way there and back, and subtracted what is not the middle's. Here the middle has a core of its
-//! own, and what that is busy for is divided by the segments.
+//! The papers measured a packet's way there and back, and subtracted the share of the ends. Here the middle has a core
+//! of its own, and its busy time is divided by the segments.
 
 mod echo;
 mod plot;
@@ -23,7 +23,7 @@ use crate::cores::{self, Pinned};
 use crate::report::{Finding, Target};
 use crate::row::Row;
 
-/// In the order of the papers' table II.
+/// Contenders, in the order of the papers' table II.
 const CONTENDERS: [Contender; 5] = [
     Contender::Relay,
     Contender::Spliced,
@@ -35,7 +35,7 @@ const CONTENDERS: [Contender; 5] = [
 /// Payload of the papers' segments, in bytes: the least, and the most that fits into 1,500 bytes without options.
 const SIZES: [usize; 2] = [1, 1460];
 
-/// How often a measurement is made at most.
+/// Largest number of attempts at a measurement.
 const ATTEMPTS: usize = 3;
 
 /// One contender with segments of one size.
@@ -46,7 +46,7 @@ struct Sample {
     echo: Echo,
 }
 
-/// Row 4.5.
+/// Measures row 4.5.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let options = ThreeOptions {
         router: true,
@@ -55,7 +55,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     };
     let net = Three::new("bench", options)?;
     for node in [&net.client, &net.forwarder, &net.server] {
-        // Nor had the papers' hosts any; with them 1,460 bytes would be two segments.
+        // The papers' hosts had none, either; with timestamps 1,460 bytes would be two segments.
         node.sysctl("net.ipv4.tcp_timestamps", "0")?;
     }
     cores::part(&net)?;
@@ -104,7 +104,8 @@ fn measure(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender, all: &mut Vec
     Ok(())
 }
 
-/// Once more where what other guests of the machine take outweighs what is measured, and a core looks less busy than at rest.
+/// Measures again where the load of other guests of the machine outweighs the measured work, and a core looks less busy
+/// than at rest.
 fn echo_again(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing<'_>, size: usize) -> Result<Echo> {
     for _ in 1..ATTEMPTS {
         match echo::run(scope, rig, standing, size) {

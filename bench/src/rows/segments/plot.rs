@@ -1,4 +1,4 @@
-//! The picture: bars for processing, and beside them for the throughput that follows from it.
+//! Plot: bars for processing, and beside them for the throughput that follows from it.
 
 use std::fmt::Write;
 
@@ -7,11 +7,11 @@ use crate::svg::{self, show, text, ticks};
 
 const WIDTH: f64 = 1240.0;
 const HEIGHT: f64 = 470.0;
-/// Of the space for names, of a panel's bars, and where the second panel begins.
+/// Width of the space for names, width of a panel's bars, and position of the second panel.
 const NAMES: f64 = 210.0;
 const BARS: f64 = 370.0;
 const SECOND: f64 = 640.0;
-/// Above the bars, and below them.
+/// Space above the bars, and below them.
 const ABOVE: f64 = 84.0;
 const BELOW: f64 = 50.0;
 /// Room at the end of a bar for its number.
@@ -22,13 +22,13 @@ struct Panel<'a> {
     title: &'a str,
     unit: &'a str,
     x: f64,
-    /// What the bars of a group stand for, and their colours.
+    /// Labels of the bars of a group, and their colors.
     series: &'a [(&'a str, &'a str)],
     /// Names, and a value for each series.
     groups: Vec<(&'a str, Vec<f64>)>,
 }
 
-/// Draws it.
+/// Draws the plot.
 pub(super) fn plot(costs: &Costs) -> String {
     let mut out = svg::begin(WIDTH, HEIGHT);
     svg::title(
@@ -101,7 +101,7 @@ impl Panel<'_> {
         }
     }
 
-    /// Title and legend.
+    /// Draws title and legend.
     fn head(&self, out: &mut String, left: f64) {
         let title = format!("<tspan font-weight=\"bold\">{}</tspan>", self.title);
         text(out, (self.x, 52.0), "start", &title);

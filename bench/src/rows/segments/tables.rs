@@ -1,4 +1,4 @@
-//! The tables, in the papers' order.
+//! Tables, in the papers' order.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use crate::contender::Contender;
 use crate::cores::ENDS;
 use crate::stats::Spread;
 
-/// Segments that one acknowledgement is for, as in table III.
+/// Numbers of segments that one acknowledgement covers, as in table III.
 pub(super) const RATIOS: [u32; 3] = [3, 2, 1];
 
-/// What a configuration is called in the papers, and here.
+/// Returns the name of a configuration in the papers, and here.
 pub(super) fn name(contender: Contender) -> &'static str {
     match contender {
         Contender::Relay => "2-path (relay)",
@@ -23,23 +23,23 @@ pub(super) fn name(contender: Contender) -> &'static str {
     }
 }
 
-/// What was measured of one configuration.
+/// Measured cost of one configuration.
 #[derive(Debug)]
 pub(super) struct Cost {
     pub(super) contender: Contender,
     /// Microseconds of the middle's core for a segment of either size.
     pub(super) middle: [Spread; 2],
-    /// Those of the core of both ends: medians.
+    /// Microseconds of the core of both ends: medians.
     ends: [f64; 2],
 }
 
-/// All of them.
+/// Costs of all configurations.
 #[derive(Debug)]
 pub(super) struct Costs(pub(super) Vec<Cost>);
 
 impl Cost {
-    /// What one core could carry at most if it did nothing else, in 10^6 bytes per second: so many full segments come with one
-    /// that is empty, which is taken to cost as much as one of a single byte.
+    /// Estimates the most that one core could carry if it did nothing else, in 10^6 bytes per second. `ratio` full
+    /// segments come with one empty one, which is assumed to cost as much as one of a single byte.
     pub(super) fn most(&self, ratio: u32) -> f64 {
         let [small, large] = self.middle.map(|spread| spread.median);
         let segments = f64::from(ratio);
@@ -71,7 +71,7 @@ impl Costs {
         CONTENDERS.into_iter().map(cost).collect::<Result<_>>().map(Costs)
     }
 
-    /// Microseconds for a segment of this size.
+    /// Returns the microseconds for a segment of this size.
     pub(super) fn median(&self, contender: Contender, size: usize) -> Result<f64> {
         let cost = self.0.iter().find(|cost| cost.contender == contender);
         let at = SIZES.iter().position(|&one| one == size);
@@ -79,7 +79,7 @@ impl Costs {
         Ok(cost.middle[at].median)
     }
 
-    /// All in one line.
+    /// Formats all in one line.
     pub(super) fn line(&self) -> Result<String> {
         let one = |cost: &Cost| {
             let [small, large] = cost.middle.map(|spread| spread.show());
@@ -89,7 +89,7 @@ impl Costs {
     }
 }
 
-/// In Markdown.
+/// Formats the tables in Markdown.
 pub(super) fn show(costs: &Costs) -> String {
     let mut out = "# Processing of a segment\n\nTables I to III of “Optimizing TCP Forwarder Performance”, for this machine. \
                    Medians of the rounds (10th to 90th percentile); offloads off, no timestamps.\n"
@@ -102,7 +102,7 @@ pub(super) fn show(costs: &Costs) -> String {
     }
     out += "\n## II. Processing of a segment in the middle, µs of one core\n\n\
             | configuration | 1 byte | speedup | 1,460 bytes | speedup |\n|---|--:|--:|--:|--:|\n";
-    // The first one is the papers' 2-path case, which the others are compared with.
+    // The first one is the papers' 2-path case, with which the others are compared.
     let slowest = costs
         .0
         .first()
@@ -114,7 +114,8 @@ pub(super) fn show(costs: &Costs) -> String {
         });
         let _ = writeln!(out, "| {} | {small} | {large} |", name(cost.contender));
     }
-    // veth runs XDP on the processor of whoever sends, which is not the middle's: its time could not be told from the ends'.
+    // veth runs XDP on the processor of the sender, which is not the middle's: its time cannot be separated from the
+    // ends'.
     out += "| IP/FWD (XDP) | see row 4.2 | | see row 4.2 | |\n";
     out += "\n## III. Estimated maximum throughput of one core, MB/s, by segments for each acknowledgement\n\n\
             | configuration | 3:1 | 2:1 | 1:1 |\n|---|--:|--:|--:|\n";
@@ -133,7 +134,7 @@ pub(super) fn show(costs: &Costs) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// The papers' own figures: 2-path, and IP/FWD in the place of the rest.
+    /// Returns the papers' own figures: 2-path, and IP/FWD in the place of the rest.
     pub(in super::super) fn of_the_papers() -> Costs {
         let exactly = |value| Spread::of([value]).unwrap();
         let cost = |contender| {

@@ -1,4 +1,4 @@
-//! What the issue asks of the table.
+//! Judges the table by the demands of the issue.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::row::Row;
 use crate::stats::Spread;
 use crate::switches::Switch;
 
-/// How much one is faster than another one, or than the faster of several.
+/// Ratio of the speeds of one switch and another one, or the fastest of several.
 #[derive(Debug)]
 struct Ratio {
     case: Case,
@@ -19,7 +19,7 @@ struct Ratio {
     rounds: Spread,
 }
 
-/// The four rows.
+/// Judges the four rows.
 pub(super) fn judge(all: &[Sample], table: &Path) -> Result<Vec<Finding>> {
     let small = |case: &Case| !case.persistent && case.size <= 10 << 10;
     let large = |case: &Case| case.size >= 100 << 10;

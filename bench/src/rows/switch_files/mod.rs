@@ -1,9 +1,9 @@
-//! Rows 5.1 to 5.4: paper 003's table 3 rebuilt. Files of one size at a time through a switch, over new connections and over
-//! persistent ones.
+//! Rows 5.1 to 5.4: paper 003's table 3 rebuilt. Files of one size at a time through a switch, over new connections and
+//! over persistent ones.
 //!
-//! The middle has a core for itself, the ends have the other one, and are mostly what is slower. So what is compared are requests
-//! for each second that the middle's core was busy; by the clock, and with the ends' core, they stand in the table as well. What the
-//! ends do without a switch stands there, too.
+//! The middle has a core for itself, the ends have the other one, and are mostly the bottleneck. So the comparison is
+//! by requests for each second that the middle's core was busy; the table also has those by the clock, and the cost of
+//! both cores. It also has the ends without a switch.
 
 mod judge;
 mod table;
@@ -20,7 +20,7 @@ use crate::fetch::Load;
 use crate::report::Finding;
 use crate::switches::{Apart, Switch};
 
-/// In the order of the table.
+/// Switches, in the order of the table.
 const SWITCHES: [Switch; 7] = [
     Switch::Direct,
     Switch::Splicing,
@@ -31,39 +31,39 @@ const SWITCHES: [Switch; 7] = [
     Switch::Nginx,
 ];
 
-/// Bytes of a file: the paper's 1 KB to 300 KB, and on to 10 MB.
+/// Lengths of files in bytes: the paper's 1 KB to 300 KB, and on to 10 MB.
 const SIZES: [u64; 5] = [1 << 10, 10 << 10, 100 << 10, 1 << 20, 10 << 20];
 
-/// How often a measurement is made during which nothing was seen of the middle's work.
+/// Largest number of attempts at a measurement in which the middle's work is too short to be seen.
 const ATTEMPTS: u32 = 5;
 
-/// Connections at a time.
+/// Number of connections at a time.
 const CONNECTIONS: usize = 32;
 
-/// One measurement.
+/// Case to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Case {
     size: u64,
     persistent: bool,
 }
 
-/// Files of one size through one of them.
+/// Results of files of one size through one switch.
 #[derive(Debug, Serialize)]
 struct Sample {
     round: usize,
     switch: Switch,
     case: Case,
     requests: u64,
-    /// What the cores did meanwhile.
+    /// Work of the cores meanwhile.
     work: Work,
-    /// Splices for each request.
+    /// Number of splices for each request.
     splices: f64,
 }
 
-/// Rows 5.1 to 5.4.
+/// Measures rows 5.1 to 5.4.
 pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
     let mut all = Vec::new();
-    // New namespaces for each size: no TIME-WAIT of the one before.
+    // Use new namespaces for each size, without TIME-WAIT of the last one.
     for size in SIZES {
         of_size(scope, size, &mut all).with_context(|| format!("files of {size} bytes"))?;
     }
@@ -82,8 +82,8 @@ fn cases_of(size: u64) -> impl Iterator<Item = Case> {
         .map(move |persistent| Case { size, persistent })
 }
 
-/// Files of one size through all of them. They stand side by side, so that what is compared was measured within seconds: the
-/// machine's speed changes by the minute.
+/// Measures files of one size through all switches. The switches run side by side, so that compared figures are
+/// measured within seconds: the machine's speed changes by the minute.
 fn of_size(scope: &Scope<'_>, size: u64, all: &mut Vec<Sample>) -> Result<()> {
     let start = |switch: Switch| Apart::start(scope.room, switch, &[size]).with_context(|| switch.title());
     let standing: Vec<Apart> = SWITCHES.into_iter().map(start).collect::<Result<_>>()?;
@@ -125,7 +125,7 @@ fn one(scope: &Scope<'_>, background: Work, apart: &Apart, case: Case) -> Result
         rate: None,
         duration: ms(scope.count(1_000, 300)),
     };
-    // Caches, pools, and what a daemon learns.
+    // Warm up caches, pools, and the daemon's own measurements.
     let warm_up = Load {
         duration: ms(scope.count(200, 50)),
         ..load
@@ -141,7 +141,7 @@ fn one(scope: &Scope<'_>, background: Work, apart: &Apart, case: Case) -> Result
         match standing.pid() {
             None => break (before, fetched, work.at_least_a_tick()),
             Some(_) => match work.seen() {
-                // The machine stood still: one such second is not to cost all others.
+                // The machine stood still: measure again rather than lose all the others.
                 Err(_) if attempts < ATTEMPTS => {}
                 work => break (before, fetched, work?),
             },
@@ -171,22 +171,22 @@ impl Sample {
         );
     }
 
-    /// Requests for each second that the middle's core was busy.
+    /// Returns the requests for each second that the middle's core was busy.
     fn rate(&self) -> f64 {
         self.requests as f64 / self.work.busy[cores::MIDDLE]
     }
 
-    /// Requests for each second.
+    /// Returns the requests for each second.
     fn by_the_clock(&self) -> f64 {
         self.requests as f64 / self.work.seconds
     }
 
-    /// What the whole path took of both cores for a request, in microseconds.
+    /// Returns the time of both cores for a request on the whole path, in microseconds.
     fn whole_us(&self) -> f64 {
         self.work.busy.iter().sum::<f64>() * 1e6 / self.requests as f64
     }
 
-    /// How busy a core was, in percent.
+    /// Returns the busy share of a core, in percent.
     fn busy(&self, core: usize) -> f64 {
         100.0 * self.work.busy[core] / self.work.seconds
     }

@@ -1,4 +1,4 @@
-//! The table, for people.
+//! Table for readers.
 
 use std::fmt::Write;
 
@@ -9,13 +9,13 @@ use crate::cores;
 use crate::stats::Spread;
 use crate::switches::Switch;
 
-/// The spread of something over the rounds.
+/// Returns the spread of a value over the rounds.
 pub(super) fn spread(all: &[Sample], switch: Switch, case: Case, of: fn(&Sample) -> f64) -> Result<Spread> {
     let mine = all.iter().filter(|one| one.switch == switch && one.case == case);
     Spread::of(mine.map(of)).with_context(|| format!("{} was not measured", switch.title()))
 }
 
-/// Paper 003's table 3, and what it does not tell: two tables in Markdown.
+/// Formats paper 003's table 3, and further figures: two tables in Markdown.
 pub(super) fn show(all: &[Sample]) -> Result<String> {
     let mut out = format!(
         "# Paper 003's table 3\n\nMedians of all rounds, {CONNECTIONS} connections at a time. The middle has one core, both ends another \
@@ -46,7 +46,7 @@ pub(super) fn show(all: &[Sample]) -> Result<String> {
     Ok(out)
 }
 
-/// Something that is told of each, and its heading.
+/// Figure of each switch, and its heading.
 type Figure = (&'static str, fn(&Sample) -> f64);
 
 const FIGURES: [Figure; 6] = [
@@ -69,7 +69,7 @@ const FIGURES: [Figure; 6] = [
     ("Splices for each request:", |one| one.splices),
 ];
 
-/// A length of a power of two times 1 or 10.
+/// Formats a length of a power of two times 1 or 10.
 pub(super) fn length(bytes: u64) -> String {
     match bytes {
         n if n >= 1 << 20 => format!("{} MB", n >> 20),

@@ -1,4 +1,4 @@
-//! What a capture on one side says of the stream from the server to the client.
+//! Reads the stream from the server to the client from a capture on one side.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -7,52 +7,52 @@ use anyhow::{Context, Result};
 
 use crate::capture::Seen;
 
-/// A data segment: when, from which byte of the stream to which.
+/// Data segment: its time, and its first and last byte in the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data {
-    /// Seconds since the start of the record.
+    /// Time in seconds since the start of the record.
     pub(super) at: f64,
-    /// The first byte of the stream in it.
+    /// Position of its first byte in the stream.
     pub(super) from: f64,
-    /// The one after its last.
+    /// Position after its last byte.
     pub(super) to: f64,
-    /// How it stands to what passed before.
+    /// Its order among the earlier segments.
     pub(super) order: Order,
 }
 
-/// How a segment stands to those before it.
+/// Order of a segment among those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Further than all of them.
+    /// Beyond all of them.
     Next,
-    /// Later bytes have passed, these not: in a drain old bytes are delivered while new segments pass.
+    /// Later bytes have passed, these have not: in a drain old bytes are delivered while new segments pass.
     Late,
     /// Some of its bytes have passed before.
     Again,
 }
 
-/// One side's view: data one way, and acknowledgements the other way.
+/// View of one side: data one way, and acknowledgements the other way.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// In the order of time.
+    /// Data segments, in the order of time.
     pub(super) data: Vec<Data>,
-    /// When, and what was acknowledged.
+    /// Times and positions of acknowledgements.
     pub(super) acks: Vec<(f64, f64)>,
-    /// When, and how far the sender was allowed to send.
+    /// Times and positions of the right edge of the window.
     pub(super) edges: Vec<(f64, f64)>,
 }
 
 impl Lines {
-    /// From the segments of the connection whose data `sender` sends; times count from `start_ns`.
+    /// Reads the segments of the connection whose data `sender` sends; times count from `start_ns`.
     ///
     /// # Errors
-    /// The handshake is missing.
+    /// Fails when the handshake is missing.
     pub(super) fn of(seen: &[Seen], sender: SocketAddr, start_ns: u64) -> Result<Self> {
         let ours = |seen: &&Seen| SocketAddr::from(seen.segment.source) == sender;
         let back = |seen: &&Seen| SocketAddr::from(seen.segment.destination) == sender;
         let syn = seen.iter().filter(ours).find(|seen| seen.segment.syn);
         let syn = syn.with_context(|| format!("no handshake of {sender} was captured"))?;
-        // RFC 7323 section 2.2: only if both SYNs have the option.
+        // The scale holds only if both SYNs have the option (RFC 7323 section 2.2).
         let other = seen.iter().filter(back).find(|seen| seen.segment.syn);
         let scale = other
             .and_then(|seen| seen.segment.scale)
@@ -82,12 +82,12 @@ impl Lines {
         Ok(lines)
     }
 
-    /// How many data segments stand so to those before.
+    /// Returns the number of data segments of this order.
     pub(super) fn count(&self, order: Order) -> usize {
         self.data.iter().filter(|data| data.order == order).count()
     }
 
-    /// When the byte at `position` passed first.
+    /// Returns the time at which the byte at `position` passed first.
     pub(super) fn passed(&self, position: f64) -> Option<f64> {
         self.data
             .iter()
@@ -95,8 +95,8 @@ impl Lines {
             .map(|data| data.at)
     }
 
-    /// The longest time between two data segments of which the later one came at a time, and with a first byte, that
-    /// `counts` says yes to.
+    /// Returns the longest time between two data segments. Of the later one, `counts` gets the time and the first byte,
+    /// and returns true to count the pair.
     pub(super) fn silence_ms(&self, counts: impl Fn(f64, f64) -> bool) -> f64 {
         let pairs = self
             .data
@@ -107,14 +107,14 @@ impl Lines {
             .fold(0.0, f64::max)
     }
 
-    /// Silences of `least` milliseconds and more: when they ended, and how long they were, in milliseconds.
+    /// Returns silences of `least` milliseconds and more: their ends, and their lengths in milliseconds.
     pub(super) fn silences(&self, least: f64) -> Vec<(f64, f64)> {
         let pairs = self.data.windows(2);
         let silences = pairs.map(|pair| (pair[1].at, (pair[1].at - pair[0].at) * 1e3));
         silences.filter(|(_, length)| *length >= least).collect()
     }
 
-    /// The rate at which data passed.
+    /// Returns the rate of the data, in Mbit/s.
     pub(super) fn mbps(&self, when: Range<f64>) -> f64 {
         let there = self.data.iter().filter(|data| when.contains(&data.at));
         let bytes: f64 = there.map(|data| data.to - data.from).sum();
@@ -122,17 +122,17 @@ impl Lines {
     }
 }
 
-/// Which bytes of a stream have passed.
+/// Bytes of a stream that have passed.
 #[derive(Debug, Default)]
 struct Passed {
-    /// Up to here all have.
+    /// Position below which all have.
     whole: u32,
     /// Pieces beyond, in their order.
     pieces: Vec<Range<u32>>,
 }
 
 impl Passed {
-    /// Takes in a segment.
+    /// Adds a segment.
     fn add(&mut self, from: u32, to: u32) -> Order {
         let end = self.pieces.last().map_or(self.whole, |piece| piece.end);
         let overlaps = |piece: &Range<u32>| from < piece.end && piece.start < to;

@@ -1,4 +1,4 @@
-//! The picture: time-sequence diagrams as SVG. A few dozen lines of text do what a plotting library would be a dependency for.
+//! Plots time-sequence diagrams as SVG. A few dozen lines of text replace the dependency on a plotting library.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -9,15 +9,15 @@ use crate::svg::{self, show, text, ticks};
 
 const WIDTH: f64 = 1240.0;
 const LEFT: f64 = 70.0;
-/// Between two panels beside each other.
+/// Space between two panels beside each other.
 const BETWEEN: f64 = 80.0;
 const OVERVIEW: f64 = 230.0;
 const ZOOM: f64 = 340.0;
-/// Above a panel: its title, and the names of marks.
+/// Space above a panel, for its title and the names of marks.
 const ABOVE: f64 = 62.0;
-/// Below it: the numbers.
+/// Space below it, for the numbers.
 const BELOW: f64 = 46.0;
-/// No line is drawn with more points.
+/// Largest number of points of a line.
 const MOST_POINTS: usize = 4000;
 
 const DATA: &str = "#1f4e9c";
@@ -26,7 +26,7 @@ const EDGE: &str = "#c77d1e";
 const LATE: &str = "#8a3fc4";
 const AGAIN: &str = "#d11";
 
-/// A diagram and its place.
+/// Diagram and its position.
 struct Panel {
     title: String,
     x: f64,
@@ -34,11 +34,11 @@ struct Panel {
     width: f64,
     height: f64,
     seconds: Range<f64>,
-    /// In megabytes of the stream.
+    /// Range of the stream, in megabytes.
     megabytes: Range<f64>,
 }
 
-/// Draws it.
+/// Draws the plot.
 pub(super) fn plot(record: &Record, depth: &str) -> String {
     let marks = record.marks;
     let zoom = (WIDTH - LEFT - BETWEEN - 20.0) / 2.0;
@@ -90,7 +90,7 @@ pub(super) fn plot(record: &Record, depth: &str) -> String {
     out + "</svg>\n"
 }
 
-/// What there is to be seen at these times: data and acknowledgements, and the window's edge if it is wanted.
+/// Returns the range of data and acknowledgements at these times, and of the window's edge if `edges` is true.
 fn span(lines: &Lines, when: &Range<f64>, edges: bool) -> Range<f64> {
     let data = lines.data.iter().map(|data| (data.at, data.to));
     let acks = lines.acks.iter().copied();
@@ -115,7 +115,7 @@ impl Panel {
     fn draw(&self, out: &mut String, lines: &Lines, marks: &Marks, close: bool) {
         self.frame(out);
         let seen = |at: &f64| self.seconds.contains(at);
-        // A line goes on from where it was before.
+        // A line goes on from its last value before.
         let steps = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
             let first = points.partition_point(|(at, _)| *at < self.seconds.start);
             let before = points[..first]
@@ -155,7 +155,7 @@ impl Panel {
             for data in data.step_by(if order == Order::Next { every } else { 1 }) {
                 let (x, low) = self.at(data.at, data.from / 1e6);
                 let (_, high) = self.at(data.at, data.to / 1e6);
-                // What is lower than a point is to be seen, too.
+                // Draw a piece that is lower than a point as a point.
                 let _ = write!(path, "M{x:.1} {low:.1}V{:.1}", high.min(low - 1.0));
             }
             let _ = writeln!(
@@ -194,7 +194,7 @@ impl Panel {
         let mut last = f64::NEG_INFINITY;
         for (at, name) in all {
             let (x, _) = self.at(at, 0.0);
-            // Names that would lie upon each other go one above the other.
+            // Put names that would overlap one above the other.
             level = if x - last < 60.0 { level + 13.0 } else { 0.0 };
             last = x;
             let top = self.y - 5.0 - level;

@@ -1,4 +1,4 @@
-//! One download, spliced on its way and brought back by a trap, with a capture at either end.
+//! Records one download, spliced on its way and brought back by a trap, with a capture at either end.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,44 +22,44 @@ use crate::capture::{Capture, Seen};
 use crate::inside::{PATIENCE, in_time, inside};
 use crate::rows::middle::all_ok;
 
-/// Of both links, in bit/s.
+/// Rate of both links, in bit/s.
 const RATE: u64 = 100_000_000;
 const RTT: Duration = Duration::from_millis(2);
-/// The most that a receiver buffers, and a queue holds: whatever is lost, a burst lost.
+/// Most that a receiver buffers, and a queue holds: any loss is due to a burst.
 const WINDOW: u64 = 512 << 10;
-/// What is sent; after how much of it the splice comes, and where the trap is.
+/// Bytes to send; bytes after which the splice comes, and position of the trap.
 const BYTES: u64 = 40 << 20;
 const SPLICE_AFTER: u64 = 12 << 20;
 const TRAP_AT: u64 = 26 << 20;
-/// How often the flow is looked at, and what was captured taken.
+/// Interval at which the flow is polled; captures are taken at a multiple of it.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// When things happened, in seconds since the start of the record.
+/// Times of events, in seconds since the start of the record.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Marks {
-    /// The windows began to be coupled.
+    /// Begin of the coupling of the windows.
     pub(super) coupling: f64,
-    /// The drain began.
+    /// Begin of the drain.
     pub(super) drain: f64,
-    /// The pair was spliced.
+    /// Time at which the pair was spliced.
     pub(super) spliced: f64,
-    /// The first byte beyond the trap left the server.
+    /// Time at which the first byte beyond the trap left the server.
     pub(super) trap: f64,
-    /// The handler had the pair again.
+    /// Time at which the handler had the pair again.
     pub(super) returned: f64,
 }
 
-/// What was captured.
+/// Captured lines and marks.
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) client: Lines,
     pub(super) server: Lines,
     pub(super) marks: Marks,
-    /// Packets that the capture missed.
+    /// Number of packets that the capture missed.
     pub(super) missed: u32,
 }
 
-/// The times that are not in the capture, in nanoseconds of `CLOCK_MONOTONIC`.
+/// Times that are not in the capture, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Default)]
 struct Times {
     coupling: u64,
@@ -68,7 +68,7 @@ struct Times {
     returned: u64,
 }
 
-/// Where it happens.
+/// Makes the network.
 pub(super) fn net() -> Result<Emulated> {
     let link = LinkSpec::symmetric(Direction {
         delay: RTT / 2,
@@ -83,7 +83,7 @@ pub(super) fn net() -> Result<Emulated> {
     Ok(net)
 }
 
-/// Makes one.
+/// Makes a record.
 pub(super) fn record(scope: &Scope<'_>, net: &Emulated, depth: Depth) -> Result<Record> {
     let front = SocketAddr::from((net.forwarder_client_addr, 5200));
     let target = SocketAddr::from((net.server_addr, 7000));
@@ -95,7 +95,7 @@ pub(super) fn record(scope: &Scope<'_>, net: &Emulated, depth: Depth) -> Result<
     let (times, seen) = thread::scope(|threads| {
         let taking = threads.spawn(|| take(&mut captures, &done));
         let client = threads.spawn(move || {
-            // Nobody listens if the middle does not start, and says why.
+            // The sender is dropped if the middle does not start; its error gives the reason.
             let Ok(()) = listens.recv() else { return Ok(()) };
             download(net, front)
         });
@@ -133,7 +133,7 @@ pub(super) fn record(scope: &Scope<'_>, net: &Emulated, depth: Depth) -> Result<
     })
 }
 
-/// Takes what is captured, until it is over.
+/// Takes captured segments until `done`.
 fn take(captures: &mut [Capture; 2], done: &AtomicBool) -> Result<[Vec<Seen>; 2]> {
     let mut all = [Vec::new(), Vec::new()];
     loop {
@@ -150,12 +150,12 @@ fn take(captures: &mut [Capture; 2], done: &AtomicBool) -> Result<[Vec<Seen>; 2]
 
 fn download(net: &Emulated, front: SocketAddr) -> Result<()> {
     let mut spec = ConnectionSpec::new(Transfer::of(0), Transfer::of(BYTES));
-    // Or the client, which has nothing to say, would end its direction before it begins.
+    // Otherwise the client, which has no bytes to send, would close its direction before the download begins.
     spec.close = Close::ServerFirst;
     all_ok(&Traffic::run(&net.client, front, &TrafficSpec::same(1, spec))?)
 }
 
-/// The middle: relays, splices, has the pair back, and relays to the end.
+/// Runs the middle: relays, splices, gets the pair back, and relays to the end.
 async fn forward(
     splicer: Splicer,
     front: SocketAddr,
@@ -182,7 +182,7 @@ async fn forward(
             Some(state) if state == depth.state() => &mut times.spliced,
             _ => &mut times.returned,
         };
-        // The first time of each; what is no mark is overwritten below.
+        // Keep the first time of each; states without a mark write `returned`, which is overwritten below.
         if *mark == 0 {
             *mark = monotonic_ns();
         }
@@ -190,7 +190,7 @@ async fn forward(
     }
     times.returned = carried.await??;
     ensure!(times.spliced > 0, "the connection was not spliced");
-    // Shorter than a look.
+    // That state was shorter than a polling interval.
     for earlier in [&mut times.drain, &mut times.coupling] {
         if *earlier == 0 {
             *earlier = times.spliced;
@@ -200,7 +200,7 @@ async fn forward(
     Ok(times)
 }
 
-/// Carries the pair to its end; answers when it came back.
+/// Carries the pair to its end; returns the time at which it came back.
 async fn carry(splicer: Splicer, pair: Pair) -> Result<u64> {
     let first = in_time(
         "the trap",

@@ -1,4 +1,4 @@
-//! What the transfers over emulated links say about rows 8 and 9.
+//! Judges rows 8 and 9 by the transfers over emulated links.
 
 use anyhow::{Context, Result};
 
@@ -7,7 +7,7 @@ use crate::report::{Finding, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
-/// Rows 8 and 9, one finding for each path and measure.
+/// Returns rows 8 and 9, one finding for each path and measure.
 pub(super) fn findings(all: &Runs) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     for path in &PATHS {
@@ -25,7 +25,7 @@ fn spread(all: &Runs, path: &str, kind: Kind, of: impl Fn(&Run) -> f64) -> Resul
     Spread::of(runs.map(of)).with_context(|| format!("no {kind:?} transfer over {path}"))
 }
 
-/// The longest of all pauses beside the longest of the unspliced.
+/// Compares the longest pause of the spliced transfers with that of the unspliced ones.
 fn pause(all: &Runs, path: &str) -> Result<Finding> {
     let whole = |kind| spread(all, path, kind, |run| run.longest_ms);
     let mid = |kind| spread(all, path, kind, |run| run.longest_mid_ms);
@@ -49,12 +49,12 @@ fn pause(all: &Runs, path: &str) -> Result<Finding> {
         Target::AtMost { must: 1.2, aim: 1.0 },
         spliced.max / never.max,
         detail,
-        // Once is enough.
+        // One copy of the samples is enough.
         &all.runs.iter().filter(|run| run.path == path).collect::<Vec<_>>(),
     )
 }
 
-/// What spliced transfers lost on average, above what unspliced ones did.
+/// Compares the mean losses of spliced transfers with those of unspliced ones.
 fn lost(all: &Runs, path: &str) -> Result<Finding> {
     let mean = |kind, of: fn(&Run) -> u64| {
         let runs: Vec<_> = all
@@ -83,7 +83,7 @@ fn lost(all: &Runs, path: &str) -> Result<Finding> {
     )
 }
 
-/// The goodput of `auto` beside `never`: the worse of the two ways.
+/// Compares the goodput of `auto` with that of `never`: the worse of the two directions.
 fn goodput(all: &Runs, path: &str) -> Result<Finding> {
     let mut worst = f64::INFINITY;
     let mut detail = Vec::new();

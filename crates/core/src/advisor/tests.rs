@@ -6,7 +6,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A leg with this RTT, warm and idle, behind which nothing was ever lost.
+/// Returns a leg with this RTT, warm and idle, on which no segment was ever lost.
 fn leg(rtt: Duration) -> LegSample {
     LegSample {
         rtt,
@@ -27,7 +27,7 @@ fn leg(rtt: Duration) -> LegSample {
     }
 }
 
-/// A leg whose peer sends at this rate, and never sent faster.
+/// Returns a leg whose peer sends at this rate, and never sent faster.
 fn sending(rtt: Duration, mbit: u64) -> LegSample {
     LegSample {
         received_rate: mbit * MBIT,
@@ -36,7 +36,7 @@ fn sending(rtt: Duration, mbit: u64) -> LegSample {
     }
 }
 
-/// Advice for a pair of 30 s of age that has carried 100 MB; the same whichever end is called the client.
+/// Returns the advice for a pair of 30 s of age that has carried 100 MB; either end may be called the client.
 fn warm(a: LegSample, b: LegSample) -> Advice {
     let answer = advise(&a, &b, ms(30_000), 100 << 20);
     assert_eq!(
@@ -47,7 +47,7 @@ fn warm(a: LegSample, b: LegSample) -> Advice {
     answer
 }
 
-/// Why it is not spliced.
+/// Returns the reason for which it is not spliced.
 fn reason(advice: Advice) -> Option<RelayReason> {
     match advice {
         Advice::Splice => None,
@@ -115,7 +115,7 @@ fn on_a_lan_a_splice_is_always_good() {
         warm(sending(us(200), 5_000), sending(us(300), 5_000)),
         Advice::Splice
     );
-    // From the first moment on, when nothing was sent yet.
+    // The pair is spliced from the first moment on, before any byte was sent.
     assert_eq!(
         advise(&leg(us(200)), &leg(us(300)), Duration::ZERO, 0),
         Advice::Splice
@@ -125,11 +125,11 @@ fn on_a_lan_a_splice_is_always_good() {
 #[test]
 fn a_negligible_leg_costs_nothing() {
     let (server, client) = (Duration::from_micros(300), ms(60));
-    // The switch beside its servers, before the first byte, and in a download.
+    // The switch is beside its servers, before the first byte, and in a download.
     let fresh = advise(&leg(client), &leg(server), Duration::ZERO, 0);
     assert_eq!(fresh, Advice::Splice);
     assert_eq!(warm(sending(server, 95), leg(client)), Advice::Splice);
-    // The firewall beside its clients.
+    // The firewall is beside its clients.
     assert_eq!(warm(leg(server), sending(client, 95)), Advice::Splice);
     // Losses on the long leg are repaired over hardly more than that leg; those on the short one are not.
     let lossy = |leg: LegSample| LegSample {
@@ -150,13 +150,13 @@ fn a_negligible_leg_costs_nothing() {
 
 #[test]
 fn a_sender_that_was_seen_to_have_more_in_flight_may_be_spliced() {
-    // It filled our buffers at 400 Mbit/s before the other leg became the limit.
+    // The sender filled our buffers at 400 Mbit/s before the other leg became the limit.
     let sender = LegSample {
         received_peak: 400 * MBIT,
         ..sending(ms(20), 60)
     };
     assert_eq!(warm(sender, leg(ms(60))), Advice::Splice);
-    // But not beyond what our window let it.
+    // Its rate does not count beyond the window that we offered.
     let sender = LegSample {
         receive_window: 64 << 10,
         ..sender
@@ -189,7 +189,7 @@ fn a_bbr_sender_on_the_shorter_leg_is_left_alone() {
     );
     assert_eq!(warm(bbr(leg(ms(20))), bbr(sending(ms(80), 34))), Advice::Splice);
     assert_eq!(warm(bbr(sending(ms(2), 95)), bbr(leg(ms(2)))), Advice::Splice);
-    // On a path that is short as a whole, too: its window would be a fifth of what is needed.
+    // A path that is short as a whole is not spliced, either: its window would be a fifth of the needed one.
     let short = bbr(sending(Duration::from_micros(500), 1_000));
     assert_eq!(reason(warm(short, leg(ms(4)))), Some(RelayReason::AdvisedBbr));
 }
@@ -265,7 +265,7 @@ fn segments_out_of_order_are_losses_of_the_peers() {
         reason(warm(leg(ms(20)), with(20 * 657))),
         Some(RelayReason::AdvisedLoss)
     );
-    // A few segments tell nothing.
+    // A few segments show nothing.
     let few = LegSample {
         segments_received: 100,
         ..with(100)
@@ -303,8 +303,8 @@ fn extreme_samples_do_not_panic() {
     }
 }
 
-/// An upload of which the first megabytes went into our buffers at 95 Mbit/s, while the long leg was in slow start: judged
-/// by its present rate alone, a window of 20 ms seemed enough for 100 ms (measured: 77 instead of 86 Mbit/s).
+/// Returns an upload of which the first megabytes went into our buffers at 95 Mbit/s, while the long leg was in slow
+/// start. By its present rate alone, a window of 20 ms seemed enough for 100 ms (measured: 77 instead of 86 Mbit/s).
 #[test]
 fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
     let sender = LegSample {

@@ -1,10 +1,11 @@
-//! By connections in use: the least loaded of all, or of two that are drawn.
+//! Balances by connections in use: the least loaded server of all, or of two that are drawn.
 
 use std::cmp::Ordering;
 
 use super::Candidate;
 
-/// The server with the fewest connections for its weight, this one counted; any of those that are alike.
+/// Returns the server with the fewest connections for its weight, the new one counted; one of several equal ones at
+/// random.
 pub(super) fn least(
     candidates: &[Candidate],
     eligible: &dyn Fn(&Candidate) -> bool,
@@ -19,7 +20,7 @@ pub(super) fn least(
             Ordering::Equal => alike + 1,
             Ordering::Greater => continue,
         };
-        // Each of those that are alike stays with the same chance.
+        // Each of the equal servers is kept with the same chance.
         if alike == 1 || random().is_multiple_of(alike) {
             best = Some((index, candidate));
         }
@@ -27,7 +28,7 @@ pub(super) fn least(
     best.map(|(index, _)| index)
 }
 
-/// The less loaded of two that are drawn by weight.
+/// Returns the less loaded of two servers that are drawn by weight.
 pub(super) fn of_two(
     candidates: &[Candidate],
     eligible: &dyn Fn(&Candidate) -> bool,

@@ -1,7 +1,9 @@
-//! Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4): a table whose slots the servers take in turn, each in an order of its own.
+//! Balances by Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4): a table whose slots the servers take in turn,
+//! each in an order of its own.
 //!
-//! The table is made of the servers that are listed, not of those that are up: one that goes takes no slot from another. Its keys,
-//! and only they, go to the others by rendezvous hashing (Thaler and Ravishankar, 1998), and come back with it.
+//! The table is built from all listed servers, also those that are down: a server that goes down takes no slot from
+//! another. Only its keys go to the others, by rendezvous hashing (Thaler and Ravishankar, 1998), and come back with
+//! it.
 
 use std::hash::Hasher;
 
@@ -9,11 +11,12 @@ use siphasher::sip::SipHasher13;
 
 use super::{Candidate, FULL_SHARE, Listed};
 
-/// Primes; a table has at least a hundred slots for each server (section 5.3 of the paper), or the last of these.
+/// Sizes of a table, which are primes; it has at least a hundred slots for each server (section 5.3 of the paper), or
+/// the last of these.
 const SIZES: [usize; 2] = [65_537, 655_373];
 const SLOTS_EACH: usize = 100;
 
-/// What is hashed apart. The keys are fixed: several switches distribute alike.
+/// Purposes of hashes, which are kept apart. The keys are fixed: several switches distribute alike.
 #[derive(Clone, Copy)]
 enum Purpose {
     Offset,
@@ -23,14 +26,14 @@ enum Purpose {
     Share,
 }
 
-/// Which server has each slot.
+/// Table of the server of each slot.
 #[derive(Debug, Clone)]
 pub(super) struct Maglev {
     slots: Vec<u16>,
 }
 
 impl Maglev {
-    /// The table of the servers of the lowest tier.
+    /// Builds the table of the servers of the lowest tier.
     pub(super) fn new(listed: &[Listed]) -> Maglev {
         let lowest = listed.iter().map(|s| s.tier).min();
         let servers: Vec<_> = (0..=u16::MAX)
@@ -45,7 +48,7 @@ impl Maglev {
         }
     }
 
-    /// The server of the key, or the one that stands in for it.
+    /// Returns the server of the key, or its replacement.
     pub(super) fn choose(
         &self,
         listed: &[Listed],
@@ -58,7 +61,7 @@ impl Maglev {
         let owner = usize::from(*self.slots.get(slot as usize)?);
         let takes = |owner: usize| {
             let (candidate, listed) = (candidates.get(owner)?, listed.get(owner)?);
-            // In a slow start it gets a growing share of its keys.
+            // A server in a slow start gets a growing share of its keys.
             let share = candidate.weight / listed.weight.max(1);
             let part = hash(Purpose::Share, &[&key.to_le_bytes()]) % u64::from(FULL_SHARE);
             (eligible(candidate) && part < share.into()).then_some(owner)
@@ -67,7 +70,8 @@ impl Maglev {
     }
 }
 
-/// Lets the servers take slots in turn, one of half the weight at every other turn (section 3.4 of the paper).
+/// Lets the servers take slots in turn; one of half the weight takes one at every other turn (section 3.4 of the
+/// paper).
 fn fill(servers: &[(u16, &Listed)], size: usize) -> Vec<u16> {
     let prime = size as u64;
     let heaviest = servers.iter().map(|(_, s)| s.weight).max().unwrap_or(0).max(1);
@@ -81,7 +85,7 @@ fn fill(servers: &[(u16, &Listed)], size: usize) -> Vec<u16> {
             skip: hash(Purpose::Skip, &[server.identity.as_bytes()]) % (prime - 1) + 1,
         })
         .collect();
-    // The outcome must not depend on the order in which servers are listed.
+    // The table must not depend on the order in which servers are listed.
     takers.sort_by_key(|t| (t.next, t.skip));
     let mut slots: Vec<Option<u16>> = vec![None; size];
     let mut free = if takers.is_empty() { 0 } else { size };
@@ -99,7 +103,7 @@ fn fill(servers: &[(u16, &Listed)], size: usize) -> Vec<u16> {
     slots.into_iter().flatten().collect()
 }
 
-/// A server on its way through its permutation of the slots.
+/// Server on its way through its permutation of the slots.
 struct Taker {
     index: u16,
     weight: u32,
@@ -109,9 +113,9 @@ struct Taker {
 }
 
 impl Taker {
-    /// Takes its next slot that is free; there is one.
+    /// Takes its next free slot; there must be one.
     fn take(&mut self, slots: &mut [Option<u16>], prime: u64) {
-        // The size is prime, so the walk comes by every slot.
+        // The size is prime, so the walk reaches every slot.
         for _ in 0..slots.len() {
             let here = self.next as usize;
             self.next = (self.next + self.skip) % prime;
@@ -123,7 +127,8 @@ impl Taker {
     }
 }
 
-/// Weighted rendezvous: each server draws a number of the key and itself, and the highest for its weight wins.
+/// Chooses by weighted rendezvous: each server draws a number of the key and itself, and the highest for its weight
+/// wins.
 fn stand_in(
     listed: &[Listed],
     candidates: &[Candidate],
@@ -135,7 +140,7 @@ fn stand_in(
             Purpose::Rendezvous,
             &[&key.to_le_bytes(), server.identity.as_bytes()],
         );
-        // In the open interval from 0 to 1: its logarithm is negative and finite.
+        // The number is in the open interval from 0 to 1: its logarithm is negative and finite.
         let unit = ((drawn >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
         -f64::from(candidate.weight) / unit.ln()
     };

@@ -1,9 +1,9 @@
-//! Balancing: which server of an upstream a connection or request gets.
+//! Chooses the server of an upstream for a connection or request.
 //!
-//! A choice has three steps. The lowest tier that has a server in order is taken, so that backups wait for their turn. Servers
-//! that are full, drained, down or tried already are left out. Among the rest the algorithm decides, by weight. Servers that are
-//! out because connections failed ([`Standing::Doubtful`]) are only chosen where no other server is left in any tier: that they
-//! are out is a guess, and a doubtful server is better than none.
+//! A choice has three steps. It takes the lowest tier that has a ready server, so that backups wait for their turn. It
+//! leaves out servers that are full, drained, down or tried already. Among the rest the algorithm decides, by weight.
+//! Servers that are out because connections failed ([`Standing::Doubtful`]) are only chosen if no other server is left
+//! in any tier: their state is a guess, and a doubtful server is better than none.
 
 mod load;
 mod maglev;
@@ -16,76 +16,76 @@ use maglev::Maglev;
 use round_robin::RoundRobin;
 pub use sticky::sticky_id;
 
-/// Weights of candidates are counted in these parts, so that a slow start can give a server a fraction of its weight.
+/// Unit of candidates' weights, so that a slow start can give a server a fraction of its weight.
 pub const FULL_SHARE: u32 = 256;
-/// The largest weight that a server may have.
+/// Largest weight that a server may have.
 pub const MAX_WEIGHT: u32 = 1000;
 
-/// How a server is chosen among those of one tier.
+/// Algorithm that chooses a server of one tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
-    /// In turn, interleaved smoothly by weight.
+    /// Takes the servers in turn, interleaved smoothly by weight.
     #[default]
     RoundRobin,
-    /// The one with the fewest connections for its weight.
+    /// Takes the server with the fewest connections for its weight.
     LeastConnections,
-    /// The one with fewer connections for its weight, of two that are drawn by weight.
+    /// Draws two servers by weight, and takes the one with fewer connections for its weight.
     RandomOfTwo,
-    /// By a key, the same server for the same key (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
+    /// Hashes a key: the same server for the same key (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
     Hash,
-    /// The first that can take it, whatever the weights.
+    /// Takes the first server that has room, independently of the weights.
     InOrder,
 }
 
-/// What a choice knows of one server beforehand.
+/// Configured properties of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// What it is called wherever keys are to be distributed alike; one of a kind.
+    /// Unique name of the server, the same on all switches that are to distribute keys alike.
     pub identity: String,
-    /// 1 to [`MAX_WEIGHT`].
+    /// Weight, 1 to [`MAX_WEIGHT`].
     pub weight: u32,
-    /// Its tier.
+    /// Tier of the server.
     pub tier: u32,
 }
 
-/// A server as it stands when a choice is made.
+/// State of a server when a choice is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its weight in parts: [`FULL_SHARE`] times [`Listed::weight`], less in a slow start, never 0.
+    /// Weight in parts: [`FULL_SHARE`] times [`Listed::weight`], less in a slow start, never 0.
     pub weight: u32,
-    /// Its connections in use.
+    /// Number of connections in use.
     pub open: u32,
-    /// Its tier: lower ones are preferred. With [`Algorithm::InOrder`] the order.
+    /// Tier of the server: lower ones are preferred. With [`Algorithm::InOrder`] the order.
     pub tier: u32,
-    /// Whether it can be chosen.
+    /// Eligibility of the server.
     pub standing: Standing,
-    /// Whether it has as many connections as it may.
+    /// True if the server has as many connections as it may.
     pub full: bool,
 }
 
-/// Whether a server can be chosen.
+/// Eligibility of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It is in order.
+    /// The server is in order.
     Ready,
-    /// Connections to it failed lately.
+    /// Connections to the server failed lately.
     Doubtful,
-    /// It is down, drained, or was tried already.
+    /// The server is down, drained, or was tried already.
     Excluded,
 }
 
-/// What was chosen.
+/// Result of a choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// The server of this index.
     Server(usize),
-    /// None has a place now: one that has can be waited for.
+    /// No server has room now: the caller can wait for one.
     Full,
-    /// None can be chosen.
+    /// No server can be chosen.
     Nobody,
 }
 
-/// The servers of an upstream, and whose turn it is.
+/// Servers of an upstream, with the state of the algorithm.
 #[derive(Debug, Clone)]
 pub struct Balancer {
     algorithm: Algorithm,
@@ -95,7 +95,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Of these servers; candidates come in the same order.
+    /// Makes the balancer of these servers; candidates come in the same order.
     pub fn new(algorithm: Algorithm, listed: Vec<Listed>) -> Balancer {
         Balancer {
             algorithm,
@@ -105,8 +105,8 @@ impl Balancer {
         }
     }
 
-    /// Chooses. `candidates` are the listed servers as they stand; `key` is what [`Algorithm::Hash`] hashes, without which it
-    /// takes turns; `random` gives evenly distributed numbers.
+    /// Chooses a server. `candidates` are the listed servers in their present state; `key` is the text that
+    /// [`Algorithm::Hash`] hashes, without which it takes turns; `random` gives evenly distributed numbers.
     pub fn choose(
         &mut self,
         candidates: &[Candidate],
@@ -115,7 +115,8 @@ impl Balancer {
     ) -> Choice {
         for standing in [Standing::Ready, Standing::Doubtful] {
             let of_it = || candidates.iter().filter(move |c| c.standing == standing);
-            // In order, a full server passes connections on to the next; otherwise it is no reason to bother a backup.
+            // In order, a full server passes connections on to the next; otherwise a full server is no reason to use a
+            // backup.
             let tier = match self.algorithm {
                 Algorithm::InOrder => of_it().filter(|c| !c.full).map(|c| c.tier).min(),
                 _ => of_it().map(|c| c.tier).min(),
@@ -152,7 +153,7 @@ impl Balancer {
 }
 
 impl Algorithm {
-    /// As it is written.
+    /// Returns the name as it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Algorithm::RoundRobin => "round_robin",
@@ -170,14 +171,14 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// No algorithm has this name.
+/// Error of a name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no way to balance: use round_robin, least_connections, random_of_two, in_order, hash=client, hash=header:NAME or hash=cookie:NAME"
 )]
 pub struct ParseAlgorithmError(pub String);
 
-/// A name without what is hashed.
+/// Reads a name without the hashed property.
 impl FromStr for Algorithm {
     type Err = ParseAlgorithmError;
 

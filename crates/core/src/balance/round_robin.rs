@@ -1,9 +1,10 @@
-//! Smooth weighted round robin: a server of weight 3 beside one of weight 1 gets a, a, b, a and not a, a, a, b.
+//! Balances by smooth weighted round robin: a server of weight 3 beside one of weight 1 gets a, a, b, a and not a, a,
+//! a, b.
 
 use super::Candidate;
 
-/// How much each server is owed. At each choice every eligible server is owed its weight more, and the chosen one, which is owed
-/// most, all of these weights less.
+/// Credit of each server. At each choice every eligible server's credit grows by its weight, and the chosen one, which
+/// has the highest credit, loses the sum of these weights.
 #[derive(Debug, Clone)]
 pub(super) struct RoundRobin {
     owed: Vec<i64>,
@@ -25,7 +26,7 @@ impl RoundRobin {
         let mut most: Option<(usize, i64)> = None;
         for (index, (candidate, owed)) in candidates.iter().zip(&mut self.owed).enumerate() {
             if !eligible(candidate) {
-                // What it was owed before it went is no claim when it comes back.
+                // A server that comes back must not claim its old credit.
                 *owed = 0;
                 continue;
             }

@@ -1,15 +1,16 @@
-//! What stands for a server in a cookie.
+//! Names servers in cookies.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// A name for a server of an upstream, in 16 hexadecimal digits: the same on every switch and after every restart, as long as both
-/// names stay. It does not show the address, but it is no secret: who guesses the names can compute it.
+/// Returns a name for a server of an upstream, in 16 hexadecimal digits: the same on every switch and after every
+/// restart, as long as both names stay. It does not show the address, but it is no secret: a client that guesses the
+/// names can compute it.
 pub fn sticky_id(upstream: &str, server: &str) -> String {
     let mut hasher = SipHasher13::new_with_keys(1, 0);
     for part in [upstream, server] {
-        // Their lengths keep "ab" and "c" apart from "a" and "bc".
+        // The lengths keep "ab" and "c" apart from "a" and "bc".
         hasher.write(&(part.len() as u64).to_le_bytes());
         hasher.write(part.as_bytes());
     }
@@ -25,7 +26,7 @@ mod tests {
         assert_eq!(sticky_id("web", "one"), sticky_id("web", "one"));
         assert_ne!(sticky_id("web", "one"), sticky_id("web", "two"));
         assert_ne!(sticky_id("web", "one"), sticky_id("we", "bone"));
-        // On every machine and in every version, else sessions break at an upgrade.
+        // The name must be the same on every machine and in every version, or sessions break at an upgrade.
         assert_eq!(sticky_id("web", "127.0.0.1:9001").len(), 16);
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Evenly distributed numbers of a seed (splitmix64).
+/// Returns evenly distributed numbers of a seed (splitmix64).
 fn numbers(mut seed: u64) -> impl FnMut() -> u64 {
     move || {
         seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -32,7 +32,7 @@ fn ready(listed: &[Listed]) -> Vec<Candidate> {
     listed.iter().map(one).collect()
 }
 
-/// How often each was chosen; what is chosen stays open.
+/// Counts how often each server was chosen; the connections stay open.
 fn tally(algorithm: Algorithm, weights: &[u32], choices: u32) -> Vec<u32> {
     let listed = listed(weights);
     let mut candidates = ready(&listed);
@@ -153,7 +153,7 @@ fn a_server_that_goes_takes_only_its_own_keys_along_and_spreads_them() {
             _ => assert_eq!(before, after),
         }
     }
-    // Its quarter of the keys, 5000, by weights 1, 1, 1, 3.
+    // The server has a quarter of the 20,000 keys, 5000, by weights 1, 1, 1, 3.
     for (heir, due) in heirs.iter().zip([833, 833, 0, 833, 2500]) {
         assert!((due * 8 / 10..=due * 12 / 10).contains(heir), "{heirs:?}");
     }
@@ -245,7 +245,8 @@ proptest! {
         }
     }
 
-    /// The paper measures that a table of a hundred slots for each server moves few slots beyond those of the one that goes.
+    /// Checks that few slots move beyond those of the server that goes, as the paper measured with a hundred slots for
+    /// each server.
     #[test]
     fn a_table_without_one_server_differs_little(weights in prop::collection::vec(1..=4u32, 2..12), gone: prop::sample::Index) {
         let list = listed(&weights);

@@ -6,7 +6,7 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A pair over legs of 20 and 80 ms at 100 Mbit/s that is ready: A sends, B only acknowledges.
+/// Returns a pair over legs of 20 and 80 ms at 100 Mbit/s that is ready: A sends, B only acknowledges.
 fn coupled() -> Coupling {
     let (start, far) = (Seq::new(u32::MAX - 10), Seq::new(7_000));
     let to_b = DirectionProgress {
@@ -37,7 +37,7 @@ fn coupled() -> Coupling {
     }
 }
 
-/// The coupling above, with the direction to B changed.
+/// Returns the obstacle of that coupling, with the direction to B changed.
 fn with(change: impl FnOnce(&mut DirectionProgress)) -> Option<Obstacle> {
     let mut c = coupled();
     change(&mut c.directions[0]);
@@ -46,7 +46,7 @@ fn with(change: impl FnOnce(&mut DirectionProgress)) -> Option<Obstacle> {
 
 #[test]
 fn the_room_is_the_far_path_stretched_by_the_near_one() {
-    // 100 segments over 80 ms, and a quarter more for 20 ms: what x must have out to fill both legs.
+    // 100 segments over 80 ms, and a quarter more for 20 ms: x must have this much out to fill both legs.
     assert_eq!(room(100, 1_448, ms(20), ms(80)), 181_000);
     // From the long leg to the short one it is five times.
     assert_eq!(room(100, 1_448, ms(80), ms(20)), 724_000);
@@ -73,7 +73,7 @@ fn a_coupled_pair_may_drain() {
 fn an_end_must_not_send_beyond_the_other_ends_window() {
     assert_eq!(with(|d| d.far_edge = d.far_edge - 1), Some(Obstacle::Window));
     assert_eq!(with(|d| d.offered = d.offered + 1), Some(Obstacle::Window));
-    // Sent on the strength of the edge before it was moved back.
+    // x sent this by the edge before it was moved back.
     assert_eq!(with(|d| d.sent = d.offered + 1), Some(Obstacle::Window));
     assert_eq!(with(|d| d.sent = d.offered), None);
 }
@@ -82,7 +82,7 @@ fn an_end_must_not_send_beyond_the_other_ends_window() {
 fn a_backlog_of_ten_milliseconds_is_short_enough() {
     assert_eq!(with(|d| d.backlog = 125_000), None);
     assert_eq!(with(|d| d.backlog = 125_001), Some(Obstacle::Backlog));
-    // At a low rate it is 64 KiB that counts, if they drain in time.
+    // At a low rate the 64 KiB count, if they drain in time.
     assert_eq!(with(|d| (d.rate, d.backlog) = (6_000_000, 65_536)), None);
     assert_eq!(
         with(|d| (d.rate, d.backlog) = (6_000_000, 65_537)),
@@ -115,7 +115,7 @@ fn a_drain_must_end_well_before_a_senders_timeout() {
         Some(Obstacle::Timeout)
     );
     assert_eq!(with(|d| (d.rate, d.backlog) = (1_000_000, 64_000)), None);
-    // Where nothing flows, an initial window leaves each round trip.
+    // An initial window leaves each round trip if nothing flows.
     assert_eq!(
         with(|d| (d.rate, d.backlog) = (0, 12_000)),
         Some(Obstacle::Timeout)
@@ -179,6 +179,43 @@ fn losses_are_repaired_first() {
 }
 
 #[test]
+fn a_reader_has_stopped_when_its_window_keeps_back_what_waits() {
+    let stopped = Delivery {
+        unsent: 300_000,
+        in_flight: 0,
+        window: 1_000,
+        mss: 1_448,
+        quiet: STILL,
+    };
+    let is_stopped = |change: fn(&mut Delivery)| {
+        let mut delivery = stopped;
+        change(&mut delivery);
+        delivery.is_stopped()
+    };
+    assert!(is_stopped(|_| {}) && is_stopped(|d| d.window = 0));
+    assert!(!is_stopped(|d| d.quiet = STILL - ms(1)));
+    // The end reads, and an acknowledgement is on its way; or nothing waits for it; or the next segment is about to go.
+    assert!(!is_stopped(|d| d.in_flight = 1));
+    assert!(!is_stopped(|d| d.unsent = 0));
+    assert!(!is_stopped(|d| d.window = 1_448));
+    assert!(!is_stopped(|d| d.unsent = 1_000));
+    // The waiting bytes may still be few enough for a drain.
+    assert!(!stopped.is_hopeless(SMALL_BACKLOG) && stopped.is_hopeless(SMALL_BACKLOG + 1));
+}
+
+#[test]
+fn looks_take_a_part_of_a_processor_only() {
+    assert_eq!(next_look(ms(0), 1), ms(1));
+    assert_eq!(next_look(ms(1_999), 4_000), ms(1));
+    assert_eq!(next_look(ms(2_000), 1), ms(10));
+    assert_eq!(next_look(ms(3_600_000), 1), LONGEST_LOOK);
+    for pairs in [100_u32, 4_000] {
+        let each_second = f64::from(pairs) / next_look(ms(1_000_000), pairs as usize).as_secs_f64();
+        assert!(each_second <= 20_001.0, "{each_second}");
+    }
+}
+
+#[test]
 fn giving_up_scales_with_the_path() {
     assert_eq!(give_up_after(Duration::ZERO, ms(1)), ms(1_000));
     assert_eq!(give_up_after(ms(20), ms(80)), ms(2_000));
@@ -210,7 +247,7 @@ fn a_limited_end_has_room_for_a_round_trip_and_what_a_drain_may_find() {
     ] {
         let rate = Rate::new(rate).unwrap();
         assert_eq!(limited_room(rate, near, far), room, "{rate:?}");
-        // What is not on its way then is no obstacle.
+        // Bytes that are not on their way then are no obstacle.
         let under_way = bytes_in(rate.per_second().into(), far);
         let backlog = u64::from(room).saturating_sub(under_way);
         assert!(backlog <= bytes_in(rate.per_second().into(), SHORT_BACKLOG).max(MIN_ROOM.into()) + 1);

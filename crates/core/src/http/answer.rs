@@ -1,47 +1,50 @@
-//! Replies of our own: errors and redirects.
+//! Makes replies of our own: errors and redirects.
 
 use std::{fmt::Write, time::SystemTime};
 
 use super::{Persistence, Version};
 
-/// A reply that no server gave. Its body is plain text for a person.
+/// Reply without a server. Its body is plain text for a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// The status: 300 to 599.
+    /// Status: 200, or 300 to 599.
     pub status: u16,
-    /// What was wrong, and what to do about it: becomes the body. Line breaks and control characters become spaces.
+    /// Error and its remedy, which become the body. Line breaks and control characters become spaces.
     pub why: &'a str,
-    /// Where to go instead: a URI, of a redirect. Bytes that no URI has are percent-encoded.
+    /// Destination of a redirect: a URI. Bytes that no URI has are percent-encoded.
     pub location: Option<&'a str>,
-    /// In how many seconds it is worth trying again, of a 503.
+    /// Methods that are answered here, for Allow: of a 405, and of an OPTIONS.
+    pub allow: Option<&'a str>,
+    /// Seconds after which a retry is useful, of a 503.
     pub retry_after: Option<u32>,
 }
 
-/// Whom an answer is for.
+/// Recipient of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnswerTo {
-    /// HEAD: there is no body, and Content-Length says how long it would be.
+    /// True for HEAD: there is no body, and Content-Length has the length that it would have.
     pub is_head: bool,
-    /// Whether the client's connection is kept. Never after a head that could not be read.
+    /// Persistence of the client's connection. Never keep it after a head that could not be read.
     pub persistence: Persistence,
-    /// The version of the client's request, or HTTP/1.1 if it could not be read.
+    /// Version of the client's request, or HTTP/1.1 if it could not be read.
     pub version: Version,
-    /// The time, for Date (RFC 9110 section 6.6.1); a time before 1970 or after 9999 is left out.
+    /// Time for Date (RFC 9110 section 6.6.1); a time before 1970 or after 9999 is left out.
     pub now: SystemTime,
 }
 
 impl<'a> Answer<'a> {
-    /// An answer with this status and explanation.
+    /// Makes an answer with this status and explanation.
     pub fn new(status: u16, why: &'a str) -> Answer<'a> {
         Answer {
             status,
             why,
             location: None,
+            allow: None,
             retry_after: None,
         }
     }
 
-    /// A permanent redirect that keeps method and body (RFC 9110 section 15.4.9).
+    /// Makes a permanent redirect that keeps method and body (RFC 9110 section 15.4.9).
     pub fn redirect(location: &'a str) -> Answer<'a> {
         Answer {
             location: Some(location),
@@ -49,7 +52,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The whole reply: head, and body unless it is for a HEAD.
+    /// Returns the whole reply: head, and body unless it is for a HEAD.
     pub fn to_bytes(&self, to: &AnswerTo) -> Vec<u8> {
         let reason = reason(self.status);
         let why: String = self
@@ -75,6 +78,9 @@ impl<'a> Answer<'a> {
                 &percent_encoding::utf8_percent_encode(location, NOT_IN_URIS),
             );
         }
+        if let Some(methods) = self.allow {
+            line("Allow", &methods);
+        }
         if let Some(seconds) = self.retry_after {
             line("Retry-After", &seconds);
         }
@@ -91,7 +97,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Blanks, control characters and what else a URI cannot have; beyond ASCII all are encoded.
+/// Characters that a URI cannot have: blanks, control characters and others; all characters beyond ASCII are encoded.
 const NOT_IN_URIS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
     .add(b' ')
     .add(b'"')
@@ -104,14 +110,15 @@ const NOT_IN_URIS: &percent_encoding::AsciiSet = &percent_encoding::CONTROLS
     .add(b'|')
     .add(b'}');
 
-fn http_date(now: SystemTime) -> Option<httpdate::HttpDate> {
-    // The year 10000: httpdate panics from there on.
+/// Returns the time in the form of Date; `None` before 1970 and after 9999.
+pub(super) fn http_date(now: SystemTime) -> Option<httpdate::HttpDate> {
+    // Begin of the year 10000: httpdate panics from there on.
     const END: u64 = 253_402_300_800;
     let since = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     (since.as_secs() < END).then(|| now.into())
 }
 
-/// The reason phrase of a status (RFC 9110 section 15, RFC 6585).
+/// Returns the reason phrase of a status (RFC 9110 section 15, RFC 6585).
 pub fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",

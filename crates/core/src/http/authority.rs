@@ -1,9 +1,9 @@
-//! A host and its port, as Host and targets have them.
+//! Reads a host and its port from Host fields and targets.
 
 use super::HeadError;
 
-/// A host and, perhaps, a port (RFC 9110 section 7.2, RFC 3986 section 3.2; without userinfo, which RFC 9110 section 4.2.4
-/// has us refuse).
+/// Host and, perhaps, a port (RFC 9110 section 7.2, RFC 3986 section 3.2). Userinfo is refused (RFC 9110 section
+/// 4.2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Authority<'b> {
     text: &'b str,
@@ -15,7 +15,7 @@ impl<'b> Authority<'b> {
     /// Reads `HOST` or `HOST:PORT`. An IPv6 address stands in brackets. The host may be empty, as a Host field's may.
     ///
     /// # Errors
-    /// [`HeadError::Host`] for what is none: other bytes than a name has, userinfo, a port beyond 65535.
+    /// [`HeadError::Host`] for any other text: bytes that a name cannot have, userinfo, a port beyond 65535.
     pub fn parse(bytes: &'b [u8]) -> Result<Authority<'b>, HeadError> {
         let text = std::str::from_utf8(bytes).map_err(|_| HeadError::Host)?;
         let colon = match text.rfind(']') {
@@ -31,7 +31,7 @@ impl<'b> Authority<'b> {
             None => is_name(host.as_bytes()),
         };
         let port = match port {
-            // RFC 3986 section 3.2.3: the colon may stand with nothing behind it.
+            // The colon may stand with nothing behind it (RFC 3986 section 3.2.3).
             None | Some("") => None,
             Some(p) if p.bytes().all(|b| b.is_ascii_digit()) => Some(p.parse().map_err(|_| HeadError::Host)?),
             Some(_) => return Err(HeadError::Host),
@@ -40,23 +40,24 @@ impl<'b> Authority<'b> {
             .ok_or(HeadError::Host)
     }
 
-    /// As the peer wrote it, with the port.
+    /// Returns host and port as the peer wrote them.
     pub fn as_str(&self) -> &'b str {
         self.text
     }
 
-    /// The host as the peer wrote it, an IPv6 address with its brackets, without the port.
+    /// Returns the host as the peer wrote it, an IPv6 address with its brackets, without the port.
     pub fn host(&self) -> &'b str {
         self.host
     }
 
-    /// The port, if one was written.
+    /// Returns the port, if one was written.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
 }
 
-/// A registered name (RFC 3986 section 3.2.2), but no comma: in a Host field it would be two hosts for some.
+/// Returns whether a text is a registered name (RFC 3986 section 3.2.2) without a comma: in a Host field some
+/// recipients would read two hosts.
 fn is_name(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let [b, tail @ ..] = rest {

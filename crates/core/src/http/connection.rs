@@ -1,4 +1,4 @@
-//! What Connection says (RFC 9110 section 7.6.1).
+//! Reads the field Connection (RFC 9110 section 7.6.1).
 
 use super::{
     HeadError, Version,
@@ -6,25 +6,25 @@ use super::{
     text,
 };
 
-/// Each field of a head is compared with each option.
+/// Limit of the options: each field of a head is compared with each option.
 const MOST_OPTIONS: usize = 64;
 
-/// Whether a connection can carry another message after this one (RFC 9112 section 9.3).
+/// State of a connection after a message: it can carry another one, or not (RFC 9112 section 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// It can.
+    /// The connection stays open.
     KeepAlive,
-    /// It ends with this message.
+    /// The connection ends with this message.
     Close,
 }
 
-/// The options of all the Connection fields.
+/// Options of all the Connection fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Options {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
-    /// There are others, which may name fields.
+    /// True if there are others, which may name fields.
     pub(super) others: bool,
 }
 
@@ -45,7 +45,8 @@ impl Options {
         Ok(options)
     }
 
-    /// RFC 9112 section 9.3: HTTP/1.1 persists unless told otherwise, HTTP/1.0 only if asked to.
+    /// Returns the persistence: HTTP/1.1 persists unless told otherwise, HTTP/1.0 only if asked to (RFC 9112 section
+    /// 9.3).
     pub(super) fn persistence(self, version: Version) -> Persistence {
         match version {
             _ if self.close => Persistence::Close,

@@ -1,18 +1,18 @@
-//! The cookies of a request.
+//! Reads the cookies of a request.
 
 use super::{
     fields::{Fields, Known},
     text,
 };
 
-/// Names and values of all cookies, in their order.
+/// Returns names and values of all cookies, in their order.
 pub(super) fn cookies<'f, 'b: 'f>(fields: &'f Fields<'b>) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + 'f {
     fields.known(Known::Cookie).flat_map(in_line)
 }
 
-/// The cookies of one field, read as browsers write them (RFC 6265 section 4.2.1) and leniently: blanks around names and
-/// values are taken off, a value may have any bytes and keeps its quotes, a piece without an equals sign is a value without
-/// a name.
+/// Returns the cookies of one field, read as browsers write them (RFC 6265 section 4.2.1) and leniently: blanks around
+/// names and values are removed, a value may have any bytes and keeps its quotes, a piece without an equals sign is a
+/// value without a name.
 pub(crate) fn in_line(value: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     value.split(|b| *b == b';').filter_map(|pair| {
         let pair = text::trim(pair);

@@ -1,28 +1,31 @@
-//! The fields of a head.
+//! Reads the fields of a head.
 
 use super::{HeadError, Limits};
 
-/// One field line.
+/// Field line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'b> {
-    /// As the peer wrote it: a token.
+    /// Name as the peer wrote it: a token.
     pub name: &'b str,
-    /// Without the blanks around it. No control characters but tabs; bytes beyond ASCII are possible (RFC 9110 section 5.5).
+    /// Value without the blanks around it. No control characters but tabs; bytes beyond ASCII are possible (RFC 9110
+    /// section 5.5).
     pub value: &'b [u8],
     pub(super) known: Known,
 }
 
-/// Fields that this crate does something with, so that a name is compared once.
+/// Fields that this crate uses, so that a name is compared once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
     Connection,
     ContentLength,
     Cookie,
+    Date,
     Expect,
     Forwarded,
     Host,
     Http2Settings,
     KeepAlive,
+    MaxForwards,
     ProxyConnection,
     Te,
     TransferEncoding,
@@ -33,11 +36,17 @@ pub(super) enum Known {
     Other,
 }
 
+impl Field<'_> {
+    pub(super) fn has_underscore(&self) -> bool {
+        self.name.contains('_')
+    }
+}
+
 impl Known {
     fn of(name: &str) -> Known {
         let candidates: &[(&str, Known)] = match name.len() {
             2 => &[("te", Known::Te)],
-            4 => &[("host", Known::Host)],
+            4 => &[("host", Known::Host), ("date", Known::Date)],
             6 => &[("cookie", Known::Cookie), ("expect", Known::Expect)],
             7 => &[("upgrade", Known::Upgrade)],
             9 => &[("forwarded", Known::Forwarded)],
@@ -45,6 +54,7 @@ impl Known {
                 ("connection", Known::Connection),
                 ("keep-alive", Known::KeepAlive),
             ],
+            12 => &[("max-forwards", Known::MaxForwards)],
             14 => &[
                 ("content-length", Known::ContentLength),
                 ("http2-settings", Known::Http2Settings),
@@ -67,15 +77,16 @@ impl Known {
     }
 }
 
-/// The fields of a head, in their order.
+/// Fields of a head, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields<'b>(Vec<Field<'b>>);
 
-/// What a head seldom has more of.
+/// Number of fields that few heads exceed.
 const USUAL: usize = 32;
 
 impl<'b> Fields<'b> {
-    /// Reads what follows the start line, up to and with the empty line; lines end with CR LF, as [`super::Scan`] has seen to.
+    /// Reads the fields behind the start line, up to and with the empty line; [`super::Scan`] has checked that lines
+    /// end with CR LF.
     pub(super) fn parse(bytes: &'b [u8], limits: &Limits) -> Result<Fields<'b>, HeadError> {
         let mut few = [httparse::EMPTY_HEADER; USUAL];
         match httparse::parse_headers(bytes, &mut few) {
@@ -107,12 +118,12 @@ impl<'b> Fields<'b> {
         Ok(Fields(fields.iter().map(field).collect()))
     }
 
-    /// All of them, in their order.
+    /// Returns all fields, in their order.
     pub fn iter(&self) -> std::slice::Iter<'_, Field<'b>> {
         self.0.iter()
     }
 
-    /// The values of the fields of this name, in any case of its letters.
+    /// Returns the values of the fields of this name, in any case of its letters.
     pub fn values<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'b [u8]> + 'f {
         self.0
             .iter()
@@ -120,12 +131,16 @@ impl<'b> Fields<'b> {
             .map(|f| f.value)
     }
 
-    /// The value of the first field of this name.
+    /// Returns the value of the first field of this name.
     pub fn first(&self, name: &str) -> Option<&'b [u8]> {
         self.0
             .iter()
             .find(|f| f.name.eq_ignore_ascii_case(name))
             .map(|f| f.value)
+    }
+
+    pub(super) fn retain(&mut self, keep: impl FnMut(&Field<'b>) -> bool) {
+        self.0.retain(keep);
     }
 
     pub(super) fn known(&self, known: Known) -> impl Iterator<Item = &'b [u8]> + '_ {

@@ -1,4 +1,4 @@
-//! Where a body ends (RFC 9112 section 6.3).
+//! Determines the end of a body (RFC 9112 section 6.3).
 
 use super::{
     HeadError, Version,
@@ -6,31 +6,31 @@ use super::{
     text,
 };
 
-/// How the end of a body is known.
+/// Rule that determines the end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body {
-    /// There is none, whatever the fields say.
+    /// There is no body, even if the fields announce one.
     None,
-    /// So many bytes follow; 0 is possible.
+    /// This many bytes follow; 0 is possible.
     Length(u64),
     /// Chunks follow: see [`super::Chunks`].
     Chunked,
-    /// All up to the end of the connection; of replies only.
+    /// All bytes up to the end of the connection; of replies only.
     UntilClose,
 }
 
 impl Body {
-    /// Whether no byte follows the head.
+    /// Returns whether no byte follows the head.
     pub fn is_empty(self) -> bool {
         matches!(self, Body::None | Body::Length(0))
     }
 }
 
-/// What Content-Length and Transfer-Encoding say, before it is asked whether there can be a body at all.
+/// Values of Content-Length and Transfer-Encoding, also for a message that cannot have a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Framing {
     pub(super) body: Option<Body>,
-    /// Content-Length is right, but not written as the one number that it is: it is not to be sent on so.
+    /// True if Content-Length is right, but not written as the one number that it is: it must not be sent on as it is.
     pub(super) untidy: bool,
 }
 
@@ -48,8 +48,8 @@ impl Framing {
     }
 }
 
-/// RFC 9112 section 6.1. What others take for `chunked` and we would not, or the other way round, is how requests are smuggled: so
-/// it is the word alone, on one line.
+/// Returns whether the body is chunked: the word alone, on one line (RFC 9112 section 6.1). A coding that one recipient
+/// takes for `chunked` and another one does not allows request smuggling.
 fn is_chunked(fields: &Fields<'_>) -> Result<bool, HeadError> {
     let mut codings = fields.known(Known::TransferEncoding);
     let Some(coding) = codings.next() else {
@@ -74,7 +74,8 @@ fn is_chunked(fields: &Fields<'_>) -> Result<bool, HeadError> {
     })
 }
 
-/// The one number, and whether it is written in another way than as itself. RFC 9110 section 8.6 lets equal numbers be one.
+/// Returns the one number, and whether it is written in another way than as itself. Equal numbers count as one (RFC
+/// 9110 section 8.6).
 fn content_length(fields: &Fields<'_>) -> Result<(Option<u64>, bool), HeadError> {
     let mut length = None;
     let mut untidy = false;
@@ -88,8 +89,8 @@ fn content_length(fields: &Fields<'_>) -> Result<(Option<u64>, bool), HeadError>
     Ok((length, untidy))
 }
 
-/// Digits only, up to 2^63 − 1: many a server counts with a sign.
-fn decimal(text: &[u8]) -> Option<u64> {
+/// Reads digits only, up to 2^63 − 1: many a server counts with a sign.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }

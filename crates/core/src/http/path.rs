@@ -1,12 +1,12 @@
-//! Paths as rules compare them (RFC 3986 section 6.2.2).
+//! Normalizes paths for comparison by rules (RFC 3986 section 6.2.2).
 
 use std::borrow::Cow;
 
 use super::HeadError;
 
-/// The path in one of its many spellings: percent-encoded unreserved characters are decoded, the digits of other triplets
-/// are upper case, dot segments are removed as RFC 3986 section 5.2.4 has it. What makes a difference to some servers stays:
-/// `//`, `%2F`, the case of letters. An empty path is `/`.
+/// Returns the path in one of its many spellings: percent-encoded unreserved characters are decoded, the digits of
+/// other triplets are upper case, dot segments are removed (RFC 3986 section 5.2.4). Parts that make a difference to
+/// some servers stay: `//`, `%2F`, the case of letters. An empty path is `/`.
 ///
 /// # Errors
 /// [`HeadError::PercentTriplet`] if a percent sign is not followed by two hexadecimal digits.
@@ -24,13 +24,13 @@ pub(crate) fn normalise(path: &str) -> Result<Cow<'_, str>, HeadError> {
     })
 }
 
-fn decode_unreserved(path: &str) -> Result<String, HeadError> {
+pub(super) fn decode_unreserved(path: &str) -> Result<String, HeadError> {
     let mut decoded = String::with_capacity(path.len());
     let mut parts = path.split('%');
     decoded.push_str(parts.next().unwrap_or_default());
     for part in parts {
         let (triplet, rest) = part.split_at_checked(2).ok_or(HeadError::PercentTriplet)?;
-        // from_str_radix would take a sign.
+        // Check the digits: from_str_radix would take a sign.
         if !triplet.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(HeadError::PercentTriplet);
         }
@@ -46,11 +46,11 @@ fn decode_unreserved(path: &str) -> Result<String, HeadError> {
     Ok(decoded)
 }
 
-fn has_dot_segment(path: &str) -> bool {
+pub(super) fn has_dot_segment(path: &str) -> bool {
     path.contains("/.") && path.split('/').any(|segment| segment == "." || segment == "..")
 }
 
-fn without_dot_segments(path: &str) -> String {
+pub(super) fn without_dot_segments(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
@@ -73,8 +73,8 @@ fn without_dot_segments(path: &str) -> String {
         })
 }
 
-/// What follows the last dot of the last segment, if something stands before it: `gif` of `/a/b.gif`, nothing of
-/// `/.profile`.
+/// Returns the text behind the last dot of the last segment, if something stands before it: `gif` of `/a/b.gif`,
+/// nothing of `/.profile`.
 pub(super) fn extension(path: &str) -> Option<&str> {
     let segment = path.rsplit('/').next()?;
     let (stem, extension) = segment.rsplit_once('.')?;
@@ -113,7 +113,7 @@ mod tests {
         for path in ["/%", "/%4", "/%zz", "/a%", "/%+1", "/%é"] {
             assert_eq!(normalise(path), Err(HeadError::PercentTriplet), "{path}");
         }
-        // RFC 3986 section 5.2.4 has these two.
+        // The RFC has these two examples (RFC 3986 section 5.2.4).
         assert_eq!(normalise("/a/b/c/./../../g").unwrap(), "/a/g");
         assert!(matches!(normalise("/usual/path.gif"), Ok(Cow::Borrowed(_))));
     }

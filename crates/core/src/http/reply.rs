@@ -1,11 +1,11 @@
-//! The head of a reply.
+//! Reads the head of a reply.
 
 use super::{
     Body, Fields, HeadError, Limits, Persistence, RequestKind, Scan, Scanned, Version, connection::Options,
     framing::Framing,
 };
 
-/// A reply without its body. It borrows the bytes it was read from.
+/// Reply without its body. It borrows the bytes it was read from.
 #[derive(Debug, Clone)]
 pub struct ReplyHead<'b> {
     pub(super) raw: &'b [u8],
@@ -16,14 +16,16 @@ pub struct ReplyHead<'b> {
     pub(super) framing: Framing,
     pub(super) options: Options,
     body: Body,
+    /// True if its version must not be sent on as it is.
+    pub(super) is_untidy: bool,
 }
 
 impl<'b> ReplyHead<'b> {
-    /// Reads a head: all the bytes that [`Scan::find`] said are one. `request` is what it answers.
+    /// Reads a head: all the bytes that [`Scan::find`] found to be one. `request` is the one that it answers.
     ///
     /// # Errors
-    /// What is wrong with it: a 502 for the client, and the server's connection is to be closed. `bytes` that are not exactly
-    /// one head are a [`HeadError::StartLine`].
+    /// The error of the head: the client gets a 502, and the server's connection must be closed. `bytes` that are not
+    /// exactly one head are a [`HeadError::StartLine`].
     pub fn parse(bytes: &'b [u8], request: RequestKind, limits: &Limits) -> Result<ReplyHead<'b>, HeadError> {
         let mut scan = Scan::reply();
         scan.find(bytes, limits)?;
@@ -31,11 +33,11 @@ impl<'b> ReplyHead<'b> {
         ReplyHead::read(bytes, scanned, request, limits)
     }
 
-    /// The same of a head that was looked for already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was given, and
-    /// what it found.
+    /// Reads a head whose end was found already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was
+    /// given, and its result.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`ReplyHead::parse`].
     pub fn read(
         bytes: &'b [u8],
         scanned: Scanned,
@@ -49,11 +51,11 @@ impl<'b> ReplyHead<'b> {
         if status == 101 && !request.upgrades {
             return Err(HeadError::UnaskedSwitch);
         }
-        // RFC 9112 section 6.3, in its order.
+        // Apply the rules in the order of RFC 9112 section 6.3.
         let body = match (status, framing.body) {
             (100..=199 | 204 | 304, _) => Body::None,
             _ if request.is_head => Body::None,
-            // RFC 9112 section 6.1: none is sent to who speaks HTTP/1.0, which could not read it.
+            // A client of HTTP/1.0 must not get chunks, which it could not read (RFC 9112 section 6.1).
             (_, Some(Body::Chunked)) if request.version == Version::Http10 => {
                 return Err(HeadError::CodingInOldVersion);
             }
@@ -69,53 +71,54 @@ impl<'b> ReplyHead<'b> {
             framing,
             options: Options::of(&fields)?,
             fields,
+            is_untidy: !first.starts_with(version.as_str().as_bytes()),
         })
     }
 
-    /// The bytes of the head.
+    /// Returns the bytes of the head.
     pub fn raw(&self) -> &'b [u8] {
         self.raw
     }
 
-    /// The version.
+    /// Returns the version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The status: 100 to 999.
+    /// Returns the status: 100 to 999.
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// The reason phrase; often empty.
+    /// Returns the reason phrase; often empty.
     pub fn reason(&self) -> &'b [u8] {
         self.reason
     }
 
-    /// The fields.
+    /// Returns the fields.
     pub fn fields(&self) -> &Fields<'b> {
         &self.fields
     }
 
-    /// How the end of its body is known.
+    /// Returns how the end of its body is determined.
     pub fn body(&self) -> Body {
         self.body
     }
 
-    /// Whether another reply to the same request follows: 1xx but 101 (RFC 9110 section 15.2). A client of HTTP/1.0 does not
-    /// get them.
+    /// Returns whether another reply to the same request follows: 1xx except 101 (RFC 9110 section 15.2). A client of
+    /// HTTP/1.0 does not get them.
     pub fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
     }
 
-    /// Whether the connection is no longer HTTP after this head, both ways (RFC 9110 section 15.2.2).
+    /// Returns whether the connection is no longer HTTP after this head, both ways (RFC 9110 section 15.2.2).
     pub fn switches(&self) -> bool {
         self.status == 101
     }
 
-    /// Whether the server's connection can carry another request after this reply.
+    /// Returns whether the server's connection can carry another request after this reply.
     pub fn persistence(&self) -> Persistence {
-        // A length where there cannot be a body: some servers send one all the same.
+        // Some servers send a length even if there cannot be a body.
         let is_doubtful =
             matches!(self.status, 100..=199 | 204) && self.framing.body.is_some_and(|body| !body.is_empty());
         match self.body {
@@ -126,7 +129,7 @@ impl<'b> ReplyHead<'b> {
     }
 }
 
-/// Version, status and reason (RFC 9112 section 4). The space before an empty reason is often left out.
+/// Reads version, status and reason (RFC 9112 section 4). The space before an empty reason is often left out.
 fn status_line(line: &[u8]) -> Result<(Version, u16, &[u8]), HeadError> {
     let (version, rest) = line.split_at_checked(8).ok_or(HeadError::StartLine)?;
     let version = Version::parse(version)?;

@@ -1,13 +1,18 @@
-//! The head of a request.
+//! Reads the head of a request.
 
 use std::borrow::Cow;
 
 use super::{
-    Authority, Body, Fields, HeadError, Limits, Persistence, Scan, Scanned, Target, Version,
-    connection::Options, cookie, fields::Known, framing::Framing, path, text,
+    Authority, Body, Field, Fields, HeadError, Limits, PathDoubt, Persistence, Scan, Scanned, Target,
+    Version,
+    connection::Options,
+    cookie,
+    fields::Known,
+    framing::{Framing, decimal},
+    path, readings, text,
 };
 
-/// A request without its body. It borrows the bytes it was read from.
+/// Request without its body. It borrows the bytes it was read from.
 #[derive(Debug, Clone)]
 pub struct RequestHead<'b> {
     pub(super) raw: &'b [u8],
@@ -22,21 +27,23 @@ pub struct RequestHead<'b> {
     pub(super) options: Options,
     upgrade: Option<&'b str>,
     expects_continue: bool,
+    /// True if the head has something that must not be sent on as it is, and that its fields do not show.
+    pub(super) is_untidy: bool,
 }
 
-/// What has to be known of a request to read its reply.
+/// Properties of a request that are needed to read its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestKind {
-    /// HEAD: the reply has no body, whatever its fields say.
+    /// True for HEAD: the reply has no body, even if its fields announce one.
     pub is_head: bool,
-    /// Another protocol was asked for, so the server may answer 101.
+    /// True if the client asked for another protocol, so the server may answer 101.
     pub upgrades: bool,
-    /// The client's version: one of HTTP/1.0 gets neither 1xx replies nor chunks.
+    /// Version of the client: one of HTTP/1.0 gets neither 1xx replies nor chunks.
     pub version: Version,
 }
 
 impl RequestKind {
-    /// Of a GET with HTTP/1.1.
+    /// Kind of a GET with HTTP/1.1.
     pub const USUAL: RequestKind = RequestKind {
         is_head: false,
         upgrades: false,
@@ -45,22 +52,22 @@ impl RequestKind {
 }
 
 impl<'b> RequestHead<'b> {
-    /// Reads a head: all the bytes that [`Scan::find`] said are one.
+    /// Reads a head: all the bytes that [`Scan::find`] found to be one.
     ///
     /// # Errors
-    /// What is wrong with it, and by [`HeadError::status`] what the client is to be answered. `bytes` that are not exactly one
-    /// head are a [`HeadError::StartLine`].
+    /// The error of the head, and by [`HeadError::status`] the status of the answer to the client. `bytes` that are not
+    /// exactly one head are a [`HeadError::StartLine`].
     pub fn parse(bytes: &'b [u8], limits: &Limits) -> Result<RequestHead<'b>, HeadError> {
         let mut scan = Scan::request();
         scan.find(bytes, limits)?;
         RequestHead::read(bytes, scan.scanned().ok_or(HeadError::StartLine)?, limits)
     }
 
-    /// The same of a head that was looked for already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was given, and
-    /// what it found.
+    /// Reads a head whose end was found already: the first [`Scanned::length`] bytes of those that [`Scan::find`] was
+    /// given, and its result.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`RequestHead::parse`].
     pub fn read(bytes: &'b [u8], scanned: Scanned, limits: &Limits) -> Result<RequestHead<'b>, HeadError> {
         let (first, fields) = scanned.lines(true, bytes).ok_or(HeadError::StartLine)?;
         let raw = bytes.get(scanned.start()..).unwrap_or_default();
@@ -75,6 +82,7 @@ impl<'b> RequestHead<'b> {
         let framing = Framing::of(&fields, version)?;
         let options = Options::of(&fields)?;
         let is_old = version == Version::Http10;
+        let expected = expectation(&fields)?;
         let may_upgrade = options.upgrade && !is_old && framing.body.is_none_or(Body::is_empty);
         Ok(RequestHead {
             raw,
@@ -87,97 +95,128 @@ impl<'b> RequestHead<'b> {
             framing,
             options,
             upgrade: if may_upgrade { upgrade(&fields) } else { None },
-            expects_continue: expects_continue(&fields)? && !is_old,
+            expects_continue: expected.is_some() && !is_old,
+            is_untidy: expected == Some(Written::Oddly) || !first.ends_with(version.as_str().as_bytes()),
             fields,
         })
     }
 
-    /// The bytes of the head, without empty lines before it.
+    /// Returns the bytes of the head, without empty lines before it.
     pub fn raw(&self) -> &'b [u8] {
         self.raw
     }
 
-    /// The method: a token, case-sensitive.
+    /// Returns the method: a token, case-sensitive.
     pub fn method(&self) -> &'b str {
         self.method
     }
 
-    /// The target, in its form.
+    /// Returns the target, in its form.
     pub fn target(&self) -> Target<'b> {
         self.target
     }
 
-    /// The target as the client wrote it: visible ASCII without `#`.
+    /// Returns the target as the client wrote it: visible ASCII without `#`.
     pub fn raw_target(&self) -> &'b str {
         self.raw_target
     }
 
-    /// The version.
+    /// Returns the version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The fields.
+    /// Returns the fields.
     pub fn fields(&self) -> &Fields<'b> {
         &self.fields
     }
 
-    /// The host and port it is for: the target's if that has one, or the Host field's. `None` in HTTP/1.0 only.
+    /// Returns the requested host and port: the target's if that has one, or the Host field's. `None` in HTTP/1.0 only.
     pub fn authority(&self) -> Option<Authority<'b>> {
         self.authority
     }
 
-    /// The path for rules to compare: unreserved characters decoded (RFC 3986 section 6.2.2), digits of triplets in upper
-    /// case, without dot segments; `//` and `%2F` are left. `None` for `OPTIONS *`.
+    /// Returns the path for rules to compare: unreserved characters decoded (RFC 3986 section 6.2.2), digits of
+    /// triplets in upper case, without dot segments; `//` and `%2F` are left. `None` for `OPTIONS *`.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
 
-    /// What follows the question mark, as the client wrote it, if there is one.
+    /// Lists the readings of the path by more liberal servers: each differs from [`RequestHead::path`]. Mostly none.
+    ///
+    /// # Errors
+    /// The readings cannot be listed: there are too many, or they are unknown.
+    pub fn other_paths(&self) -> Result<Vec<String>, PathDoubt> {
+        self.target.raw_path().map_or(Ok(Vec::new()), readings::readings)
+    }
+
+    /// Returns the query behind the question mark, as the client wrote it, if there is one.
     pub fn query(&self) -> Option<&'b str> {
         self.target.query()
     }
 
-    /// What follows the last dot of the path's last segment, in the case it was written in.
+    /// Returns the text behind the last dot of the path's last segment, in the case in which it was written.
     pub fn extension(&self) -> Option<&str> {
         path::extension(self.path()?)
     }
 
-    /// Names and values of the cookies, in their order, blanks around them taken off; a piece without an equals sign is a value without
-    /// a name.
+    /// Returns names and values of the cookies, in their order, without the blanks around them; a piece without an
+    /// equals sign is a value without a name.
     pub fn cookies(&self) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + '_ {
         cookie::cookies(&self.fields)
     }
 
-    /// The value of the first cookie of this name (case-sensitive).
+    /// Returns the value of the first cookie of this name (case-sensitive).
     pub fn cookie(&self, name: &str) -> Option<&'b [u8]> {
         self.cookies()
             .find(|(n, _)| *n == name.as_bytes())
             .map(|(_, value)| value)
     }
 
-    /// How the end of its body is known; never [`Body::UntilClose`].
+    /// Returns how the end of its body is determined; never [`Body::UntilClose`].
     pub fn body(&self) -> Body {
         self.framing.body.unwrap_or(Body::None)
     }
 
-    /// Whether the client sends another request after this one.
+    /// Returns whether the client sends another request after this one.
     pub fn persistence(&self) -> Persistence {
         self.options.persistence(self.version)
     }
 
-    /// Whether the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
+    /// Returns whether the client waits for `100 Continue` before it sends the body (RFC 9110 section 10.1.1).
     pub fn expects_continue(&self) -> bool {
         self.expects_continue
     }
 
-    /// The protocols it asks for, as the client wrote them. Never `h2c`: it would carry requests past the switch. None in
-    /// HTTP/1.0, nor beside a body.
+    /// Returns how many intermediaries may still forward the request: of TRACE and OPTIONS only, if there is one such
+    /// field with a decimal number (RFC 9110 section 7.6.2). 0: it must be answered here.
+    pub fn max_forwards(&self) -> Option<u64> {
+        let mut given = self.fields.known(Known::MaxForwards);
+        let (Some(text), None, "TRACE" | "OPTIONS") = (given.next(), given.next(), self.method) else {
+            return None;
+        };
+        decimal(text)
+    }
+
+    /// Returns whether a field has an underscore in its name. A server that hands fields to programs reads it as the
+    /// one with a hyphen (RFC 3875 section 4.1.18).
+    pub fn has_underscores(&self) -> bool {
+        self.fields.iter().any(Field::has_underscore)
+    }
+
+    /// Removes the fields with an underscore in their names, as if the client had not sent them.
+    pub fn drop_underscores(&mut self) {
+        self.is_untidy |= self.has_underscores();
+        self.fields.retain(|field| !field.has_underscore());
+    }
+
+    /// Returns the protocols that the client asks for, as the client wrote them. Never `h2c`: it would carry requests
+    /// past the switch. `None` in HTTP/1.0, and beside a body.
     pub fn upgrade(&self) -> Option<&'b str> {
         self.upgrade
     }
 
-    /// What has to be known to read the reply.
+    /// Returns the properties that are needed to read the reply.
     pub fn kind(&self) -> RequestKind {
         RequestKind {
             is_head: self.method == "HEAD",
@@ -187,7 +226,7 @@ impl<'b> RequestHead<'b> {
     }
 }
 
-/// Method, target and version, with one space between them (RFC 9112 section 3).
+/// Reads method, target and version, with one space between them (RFC 9112 section 3).
 fn request_line(line: &[u8]) -> Result<(&str, &str, Version), HeadError> {
     let mut parts = line.split(|b| *b == b' ');
     let (Some(method), Some(target), Some(version), None) =
@@ -203,7 +242,8 @@ fn request_line(line: &[u8]) -> Result<(&str, &str, Version), HeadError> {
     Ok((method, target, Version::parse(version)?))
 }
 
-/// RFC 9112 section 3.2: one Host field in HTTP/1.1, never two; the authority of the target wins.
+/// Returns the authority: one Host field in HTTP/1.1, never two; the authority of the target wins (RFC 9112 section
+/// 3.2).
 fn authority<'b>(
     target: &Target<'b>,
     fields: &Fields<'b>,
@@ -223,14 +263,30 @@ fn authority<'b>(
     })
 }
 
-/// RFC 9110 section 10.1.1. Others are refused (417): servers do not agree what to make of them.
-fn expects_continue(fields: &Fields<'_>) -> Result<bool, HeadError> {
-    let mut expectations = fields.known(Known::Expect);
-    match (expectations.next(), expectations.next()) {
-        (None, _) => Ok(false),
-        (Some(e), None) if e.eq_ignore_ascii_case(b"100-continue") => Ok(true),
-        _ => Err(HeadError::Expectation),
+/// Form of an expression that can be written in several ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    /// The form in which it is sent on.
+    Plainly,
+    Oddly,
+}
+
+/// Reads Expect. The one expectation may be there several times; others are refused (417), as servers do not agree
+/// about them (RFC 9110 section 10.1.1).
+fn expectation(fields: &Fields<'_>) -> Result<Option<Written>, HeadError> {
+    let mut found = None;
+    for line in fields.known(Known::Expect) {
+        for expectation in text::list(line) {
+            if !expectation.eq_ignore_ascii_case(b"100-continue") {
+                return Err(HeadError::Expectation);
+            }
+            found = Some(match found {
+                None => Written::Plainly,
+                Some(_) => Written::Oddly,
+            });
+        }
     }
+    Ok(found)
 }
 
 fn upgrade<'b>(fields: &Fields<'b>) -> Option<&'b str> {

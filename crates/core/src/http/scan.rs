@@ -1,28 +1,28 @@
-//! Where a head ends.
+//! Finds the end of a head.
 
 use memchr::memchr;
 
 use super::{HeadError, Limits, text::is_token_byte};
 
-/// What clients send that speak HTTP/2 without asking (RFC 9113 section 3.4).
+/// Preface of clients that speak HTTP/2 without asking (RFC 9113 section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How many empty lines may stand before a request. RFC 9112 section 2.2 speaks of one at least: old clients send a CR LF
-/// after the body of a POST.
+/// Limit of the empty lines before a request. RFC 9112 section 2.2 recommends one at least: old clients send a CR LF after
+/// the body of a POST.
 const MOST_EMPTY_LINES: usize = 4;
 
-/// What [`Scan::find`] found.
+/// Result of [`Scan::find`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// The head is not whole yet.
+    /// The head is not complete yet.
     NeedMore,
-    /// So many bytes are the head: with its empty line, and with empty lines before a request.
+    /// The head has this many bytes: with its empty line, and with empty lines before a request.
     Head(usize),
     /// The client speaks HTTP/2 without asking (RFC 9113 section 3.3); its preface is the first 24 bytes.
     Http2,
 }
 
-/// A head whose end a [`Scan`] has found, so that nobody has to look for it again: [`RequestHead::read`](super::RequestHead::read),
-/// [`ReplyHead::read`](super::ReplyHead::read).
+/// Head whose end a [`Scan`] has found, so that [`RequestHead::read`](super::RequestHead::read) and
+/// [`ReplyHead::read`](super::ReplyHead::read) need not search for it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scanned {
     is_request: bool,
@@ -32,12 +32,13 @@ pub struct Scanned {
 }
 
 impl Scanned {
-    /// How many bytes are the head, with its empty line, and with empty lines before a request.
+    /// Returns the bytes of the head, with its empty line, and with empty lines before a request.
     pub fn length(self) -> usize {
         self.length
     }
 
-    /// The first line without its end, and the field lines with the empty one, of the bytes it was found in; `None`: they are others.
+    /// Returns the first line without its end, and the field lines with the empty one, of the bytes in which they were
+    /// found; `None` for other bytes.
     pub(super) fn lines(self, is_request: bool, bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         let is_it =
             self.is_request == is_request && bytes.len() == self.length && bytes.ends_with(b"\r\n\r\n");
@@ -45,32 +46,32 @@ impl Scanned {
         Some((first.get(self.start..)?.strip_suffix(b"\r\n")?, fields))
     }
 
-    /// Where the first line begins.
+    /// Returns the offset of the first line.
     pub(super) fn start(self) -> usize {
         self.start
     }
 }
 
-/// Looks for the end of one head while it comes in, and looks at each byte once.
+/// Searches for the end of one head while it comes in, and reads each byte once.
 #[derive(Debug, Clone)]
 pub struct Scan {
     is_request: bool,
-    /// Where the first line begins, …
+    /// Offset of the first line.
     start: usize,
-    /// … and the second one.
+    /// Offset of the second line.
     fields: usize,
-    /// Where the head ends, once that was found.
+    /// Length of the head, once its end was found.
     end: Option<usize>,
-    /// Where the line begins that is not whole yet, …
+    /// Offset of the line that is not complete yet.
     line: usize,
-    /// … and what of it is known to have no line feed.
+    /// End of the part of that line that is known to have no line feed.
     seen: usize,
     lines: usize,
     empty_lines: usize,
 }
 
 impl Scan {
-    /// For the head of a request: empty lines before it are passed over.
+    /// Begins with the head of a request: empty lines before it are skipped.
     pub fn request() -> Scan {
         Scan {
             is_request: true,
@@ -84,7 +85,7 @@ impl Scan {
         }
     }
 
-    /// For the head of a reply.
+    /// Begins with the head of a reply.
     pub fn reply() -> Scan {
         Scan {
             is_request: false,
@@ -92,13 +93,13 @@ impl Scan {
         }
     }
 
-    /// Whether a message has begun: something else than empty lines has come. `false` is a connection between two
+    /// Returns whether a message has begun: more than empty lines has come. `false` is a connection between two
     /// requests.
     pub fn has_begun(&self) -> bool {
         self.lines > 0 || self.seen > self.line
     }
 
-    /// Looks on. `bytes` is all that came since the last message, what was given before included.
+    /// Continues the search. `bytes` are all that came since the last message, including those given before.
     ///
     /// # Errors
     /// A bare line feed, a first byte that no head has, or more than the limits allow.
@@ -114,7 +115,7 @@ impl Scan {
                 return Ok(Found::NeedMore);
             };
             self.seen = feed + 1;
-            // The limits first: so it does not matter in what pieces the bytes come.
+            // Check the limits first, so that the result does not depend on the pieces in which the bytes come.
             self.check_size(self.seen, limits)?;
             let line = match bytes.get(self.line..feed) {
                 Some([line @ .., b'\r']) => line,
@@ -146,7 +147,7 @@ impl Scan {
         }
     }
 
-    /// The head that [`Scan::find`] found; `None` before.
+    /// Returns the head that [`Scan::find`] found; `None` before.
     pub fn scanned(&self) -> Option<Scanned> {
         let &Scan {
             is_request,
@@ -172,7 +173,7 @@ impl Scan {
         Ok(())
     }
 
-    /// What is not HTTP at all is seen at its first byte, and not when the time for the head is over.
+    /// Rejects other protocols at their first byte, without waiting for the time limit of the head.
     fn check_first(&self, bytes: &[u8]) -> Result<(), HeadError> {
         match bytes.get(self.start) {
             Some(b'\r') | None => Ok(()),
@@ -181,7 +182,7 @@ impl Scan {
         }
     }
 
-    /// Who speaks another protocol in lines is not waited for either: SMTP, SSH.
+    /// Rejects other protocols that have lines, such as SMTP and SSH, without waiting, too.
     fn check_first_line(&self, line: &[u8]) -> Result<(), HeadError> {
         let version = match self.is_request {
             true => line.rsplit(|b| *b == b' ').next().unwrap_or_default(),
@@ -205,7 +206,8 @@ impl Scan {
         }
     }
 
-    /// `PRI * HTTP/2.0` and an empty line could be a head; what follows decides.
+    /// Recognizes the preface of HTTP/2. `PRI * HTTP/2.0` and an empty line could be a head; the bytes behind them
+    /// decide.
     fn preface(&mut self, bytes: &[u8]) -> Option<Found> {
         let bytes = bytes.get(self.start..)?;
         let n = bytes.len().min(HTTP2_PREFACE.len());
@@ -215,7 +217,7 @@ impl Scan {
         if n == HTTP2_PREFACE.len() {
             return Some(Found::Http2);
         }
-        // The empty line is looked at again.
+        // Read the empty line again.
         self.line -= 2;
         self.seen = self.line;
         Some(Found::NeedMore)

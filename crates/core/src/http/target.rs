@@ -1,26 +1,26 @@
-//! The four forms of a target (RFC 9112 section 3.2).
+//! Reads the four forms of a target (RFC 9112 section 3.2).
 
 use super::{Authority, HeadError};
 
-/// What a request is for.
+/// Target of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target<'b> {
-    /// `/path?query`: what servers get.
+    /// `/path?query`: the form that servers get.
     Origin {
-        /// From the first slash up to the question mark, as the client wrote it.
+        /// Path from the first slash up to the question mark, as the client wrote it.
         path: &'b str,
-        /// What follows the question mark, if there is one.
+        /// Query behind the question mark, if there is one.
         query: Option<&'b str>,
     },
-    /// `http://host/path?query`: what proxies get, and every server has to understand.
+    /// `http://host/path?query`: the form that proxies get, and every server has to understand.
     Absolute {
-        /// Whether the scheme is https.
+        /// True if the scheme is https.
         https: bool,
-        /// It wins over the Host field.
+        /// Authority, which wins over the Host field.
         authority: Authority<'b>,
-        /// As the client wrote it; may be empty.
+        /// Path as the client wrote it; may be empty.
         path: &'b str,
-        /// What follows the question mark, if there is one.
+        /// Query behind the question mark, if there is one.
         query: Option<&'b str>,
     },
     /// `host:port`, of CONNECT only.
@@ -32,7 +32,7 @@ pub enum Target<'b> {
 impl<'b> Target<'b> {
     /// Reads the target of a request with this method.
     pub(super) fn parse(bytes: &'b [u8], method: &str) -> Result<Target<'b>, HeadError> {
-        // No fragment is ever sent (RFC 9112 section 3.2), and no URI has other bytes than visible ASCII.
+        // A target has no fragment (RFC 9112 section 3.2), and a URI has only visible ASCII.
         if !bytes.iter().all(|b| b.is_ascii_graphic() && *b != b'#') {
             return Err(HeadError::Target);
         }
@@ -75,7 +75,7 @@ impl<'b> Target<'b> {
         })
     }
 
-    /// The path as the client wrote it, if there is one in this form; may be empty in an absolute one.
+    /// Returns the path as the client wrote it, if there is one in this form; may be empty in an absolute one.
     pub fn raw_path(&self) -> Option<&'b str> {
         match self {
             Target::Origin { path, .. } | Target::Absolute { path, .. } => Some(path),
@@ -83,7 +83,7 @@ impl<'b> Target<'b> {
         }
     }
 
-    /// What follows the question mark, if there is one.
+    /// Returns the query behind the question mark, if there is one.
     pub fn query(&self) -> Option<&'b str> {
         match self {
             Target::Origin { query, .. } | Target::Absolute { query, .. } => *query,

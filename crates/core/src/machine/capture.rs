@@ -1,5 +1,5 @@
-//! The second way back: what is forwarded is held for a moment, until the sockets have been given copies of all that is
-//! not acknowledged. `freeze_slot` and `take_over_slot` of `wake.h`.
+//! Returns a flow by the second way: new payload is held for a moment, until the sockets have copies of all that is not
+//! acknowledged. `freeze_slot` and `take_over_slot` of `wake.h`.
 
 use super::{
     state::{Flow, Leg, Mode, Side, raise},
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::seq::Seq;
 
-/// From Final to Freeze, step by step: nothing new is forwarded from `base` on.
+/// Goes from Final to Freeze, step by step: no new payload is forwarded from `base` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Freeze {
     step: FreezeStep,
@@ -22,7 +22,7 @@ enum FreezeStep {
 }
 
 impl Freeze {
-    /// Takes one step. In the end: the mode after it; [`Mode::Freeze`] if it is done.
+    /// Takes one step. Returns the mode afterwards at the end: [`Mode::Freeze`] if it is done.
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             FreezeStep::Take => {
@@ -55,7 +55,7 @@ impl Freeze {
     }
 }
 
-/// From Freeze to Track, step by step: the sockets have what was forwarded and not acknowledged.
+/// Goes from Freeze to Track, step by step: the sockets have the payload that was forwarded and not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakeOver {
     acked: [Seq; 2],
@@ -70,8 +70,8 @@ enum TakeOverStep {
 }
 
 impl TakeOver {
-    /// `acked`: from where on the socket toward each side has in its send queue what its peer lacks, by side, in the wire's
-    /// numbers.
+    /// Begins with `acked`, by side: the start of the payload that the socket toward each side has in its send queue
+    /// for its peer, in the wire's numbers.
     #[must_use]
     pub fn new(acked: [Seq; 2]) -> TakeOver {
         TakeOver {
@@ -80,7 +80,7 @@ impl TakeOver {
         }
     }
 
-    /// Takes one step. In the end: the mode after it; [`Mode::Track`] if it is done.
+    /// Takes one step. Returns the mode afterwards at the end: [`Mode::Track`] if it is done.
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             TakeOverStep::Take => {
@@ -115,11 +115,11 @@ impl TakeOver {
     }
 }
 
-/// In the direction from x to o: what was forwarded is x's socket's to acknowledge, and what o may lack of it, from `acked`
-/// on, is in the send queue of o's.
+/// Has the sockets take over the direction from x to o: x's socket acknowledges the forwarded payload, and the part
+/// that o may lack, from `acked` on, is in the send queue of o's socket.
 fn take_over(x: &mut Leg, o: &mut Leg, acked: Seq) {
     let reach = Reach::of(x, Mode::Freeze);
-    // Sockets that were built for the flow may be given what was forwarded before.
+    // Sockets that were built for the flow may be given payload that was forwarded before.
     if stands(x, reach) {
         return;
     }

@@ -1,5 +1,5 @@
-//! DRAIN (papers' section III-C): new payload is forwarded, old payload is delivered, acknowledgements go where they
-//! are waited for. `drain.h`.
+//! Models DRAIN (papers' section III-C, `drain.h`): new payload is forwarded, old payload is delivered,
+//! acknowledgements go to the sender that waits for them.
 
 use super::{
     forward::translate,
@@ -7,22 +7,23 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
     state::{Flow, Leg, Side, raise, slot_flag},
+    track::is_through,
     wake::went_past,
     window::{kept_edge, window_field},
 };
 
-/// What is known of a segment in DRAIN before it is claimed.
+/// Properties of a segment in DRAIN before it is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DrainCase {
-    /// It begins below the cut.
+    /// The segment begins below the cut.
     pub(super) old: bool,
     /// The local socket still waits for acknowledgements.
     pub(super) waits: bool,
-    /// The far end can use it.
+    /// The far end can use the segment.
     pub(super) wanted: bool,
-    /// It is old, and the pair is to come back: all old payload must be in its sockets. If the far end had it sooner,
-    /// its acknowledgement would keep x from sending again what the local socket missed. Where that has happened, it is
-    /// too late.
+    /// The segment is old, and the pair is to come back: its sockets must get all old payload. If the far end had it
+    /// sooner, its acknowledgement would keep x from retransmitting the bytes that the local socket missed. False if
+    /// that has happened already.
     pub(super) kept: bool,
 }
 
@@ -38,15 +39,17 @@ impl Flow {
                 && self.slot.flags & slot_flag::KEEP != 0
                 && !x.loc_ack.before(x.tx_ack),
             waits: x.loc_acked.before(o.cut + o.rec.seq_off),
-            // A probe of an end that waits for its window must be answered.
+            // Forward every probe of an end that waits for a window: it must be answered. An end that is gone would
+            // answer with a reset.
             wanted: has_data
-                || !ack.before(o.tx_ack)
-                || s.seq.before(x.rec.end())
-                || (s.edge(x.rec.wscale_in) + x.rec.ack_off).after(o.tx_edge),
+                || !is_through(o, x)
+                    && (!ack.before(o.tx_ack)
+                        || s.seq.before(x.rec.end())
+                        || (s.edge(x.rec.wscale_in) + x.rec.ack_off).after(o.tx_edge)),
         }
     }
 
-    /// The last step of a segment in DRAIN.
+    /// Takes the last step of a segment in DRAIN.
     pub(super) fn drain(&mut self, side: Side, s: &Segment, in_place: bool, case: DrainCase) -> Outcome {
         if case.kept {
             return self.drain_to_socket(side, s, in_place, case.old);
@@ -73,7 +76,7 @@ impl Flow {
         }
     }
 
-    /// The far end's copy: whatever has payload, and acknowledgements that tell it something new.
+    /// Makes the far end's copy: of segments with payload, and of acknowledgements with news for it.
     fn drain_far_copy(&mut self, side: Side, s: &Segment, in_place: bool) -> Segment {
         let slot = self.slot;
         let (x, o) = self.legs(side);
@@ -84,13 +87,13 @@ impl Flow {
         if !s.has(flag::ACK) {
             return new;
         }
-        // The local socket may have acknowledged more already: an acknowledgement never goes back.
+        // The local socket may have acknowledged more already: an acknowledgement never decreases.
         if raised {
             ack = o.tx_ack;
         } else {
             raise(&mut o.tx_ack, ack);
         }
-        // What is missing below the cut is on its way through the sockets: o must not take it for lost.
+        // Missing bytes below the cut are on their way through the sockets: o must not consider them lost.
         if raised || ack.before(o.cut) {
             sack = SackEdit::Blank;
         }
@@ -106,22 +109,22 @@ impl Flow {
         Outcome::local(Verdict::LocalOnly, drain_local_copy(x, o, s, in_place, old))
     }
 
-    /// Whether payload that met a trap must wait: the sockets cannot go on yet, and something of its stream went past
-    /// them.
+    /// Returns whether payload that met a trap must wait: the sockets cannot continue yet, and part of the stream
+    /// bypassed them.
     pub(super) fn keeps_trapped(&self, side: Side, s: &Segment) -> bool {
         let x = self.leg(side);
         went_past(x) && s.end().after(x.cut)
     }
 
-    /// Payload that met a trap. Where nothing of its stream went past the local socket, that may have it at once: the cut
-    /// has moved on.
+    /// Delivers payload that met a trap. None of its stream bypassed the local socket, so that socket gets the payload
+    /// at once: the cut has moved on.
     pub(super) fn drain_trapped(&mut self, side: Side, s: &Segment, in_place: bool) -> Outcome {
         raise(&mut self.legs(side).0.rec.rx_end, s.seq + s.len);
         self.drain_to_socket(side, s, in_place, true)
     }
 }
 
-/// The local socket's copy: payload below the cut, and acknowledgements of what it sent itself.
+/// Makes the local socket's copy: payload below the cut, and acknowledgements of its own bytes.
 fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool) -> Segment {
     let ack = s.ack.min(x.loc_end);
     let sack = if ack == x.loc_end {
@@ -134,7 +137,7 @@ fn drain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool, old: bool
     }
     let mut h = Segment { ack, ..*s };
     if !old {
-        // A reset is moved only from where it would count: a forged one could come to be in place.
+        // Move a reset only from where it would count: a forged one could come to be in place.
         let counts = s.seq == x.rec.end() || s.seq == o.rec.rx_ack + o.rec.ack_off;
         if counts || !s.has(flag::RST) {
             h.seq = s.seq.min(x.cut);

@@ -1,4 +1,4 @@
-//! What the local sockets say: `emit.h`, and `egress` of `forward.bpf.c`.
+//! Models the segments of the local sockets: `emit.h`, and `egress` of `forward.bpf.c`.
 
 use super::{
     forward::is_first,
@@ -6,21 +6,22 @@ use super::{
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
     state::{Flow, Mode, Placement, Side, owed, raise, slot_flag, traits},
+    track::is_through,
     undrain::{first_own, reachable, settled},
     window::{coupled_edge, kept_edge, modest_edge, window_field},
 };
 use crate::seq::Seq;
 
-/// What a socket's acknowledgement becomes on its way to x.
+/// Acknowledgement and window that a socket's segment carries toward x.
 struct Answer {
     ack: Seq,
     edge: Seq,
-    /// It must not acknowledge what the far end does not have yet.
+    /// True if the acknowledgement was lowered, because the far end does not have those bytes yet.
     lowered: bool,
 }
 
 impl Flow {
-    /// A segment of the local socket of a side's leg.
+    /// Processes a segment of the local socket of a side's leg.
     pub fn egress(&mut self, side: Side, s: &Segment) -> Outcome {
         let mode = match self.placement(side) {
             None => return Outcome::wire(Verdict::Next, *s),
@@ -44,8 +45,8 @@ impl Flow {
         }
     }
 
-    /// What a parked socket says is not sent, but it stands by the window that it offers. One that resets is gone, with
-    /// its process: a trap must not wake it.
+    /// Notes a parked socket's segment, which is dropped: the window that it offers stays promised. A socket that
+    /// resets is gone, with its process: a trap must not wake it.
     fn note_parked(&mut self, side: Side, s: &Segment) {
         if s.has(flag::RST) {
             self.slot.flags &= !slot_flag::WAKEABLE;
@@ -55,13 +56,13 @@ impl Flow {
         }
     }
 
-    /// A socket that is in the path.
+    /// Processes a segment of a socket that is in the path.
     fn speak(&mut self, side: Side, raw: &Segment, mode: Mode) -> Outcome {
         let s = to_wire(raw, Mapping::of_leg(self.leg(side)));
         if mode != Mode::Track && s.has(flag::RST) {
             return self.abort(side, raw, s, mode);
         }
-        // What cannot be understood any more is not said.
+        // A segment that cannot be mapped any more is dropped.
         if mode == Mode::Aborted {
             return if Mapping::of_leg(self.leg(side)).is_identity() {
                 Outcome::wire(Verdict::Next, *raw)
@@ -70,24 +71,29 @@ impl Flow {
             };
         }
         let o = self.leg(side.other());
-        // It was told that this is acknowledged, but has not heard: the next acknowledgement says it again.
+        // Drop a retransmission from before the socket's own stream: its peer has acknowledged those bytes, but the
+        // socket has not received that. The next acknowledgement repeats it.
         if mode == Mode::Undrain && o.owed & owed::SOME != 0 && s.occupies() && s.seq.before(first_own(o)) {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)
     }
 
-    /// A socket that held bytes was reset: the peer must believe it, whatever was forwarded past the socket meanwhile
-    /// (`abort_flow`).
+    /// Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was forwarded
+    /// past the socket (`abort_flow`).
     fn abort(&mut self, side: Side, raw: &Segment, s: Segment, mode: Mode) -> Outcome {
-        // The kernel's answer for a socket that is gone to a segment that came in as it was.
+        // This is the kernel's answer, for a socket that is gone, to a segment that came in unchanged.
         if mode == Mode::Aborted && !s.has(flag::ACK) {
             return Outcome::wire(Verdict::Aborted, *raw);
         }
         let (x, o) = self.legs(side);
-        // Awake, and nothing is under way past the sockets: the other leg is none of this one's business.
+        // The pair is awake and nothing is on its way past the sockets: the other leg goes on.
         if mode == Mode::Undrain && settled(x, o) && settled(o, x) {
             return Outcome::wire(Verdict::Emitted, s);
+        }
+        // x is through: it waits for no bytes of the socket.
+        if mode != Mode::Aborted && is_through(x, o) {
+            return Outcome::of(Verdict::DropParked);
         }
         let mut new = s;
         if s.has(flag::ACK) {
@@ -115,7 +121,7 @@ impl Flow {
         if mode == Mode::Drain {
             a.edge = kept_edge(&self.slot, x, o.rec.rx_edge + o.rec.ack_off);
             a.ack = a.ack.max(x.tx_ack);
-            // What the far end has acknowledged of what passed by: x's own segments may not have told it.
+            // The far end may have acknowledged forwarded bytes in segments that x never received.
             if !far.before(x.cut) {
                 a.ack = a.ack.max(far);
             }
@@ -129,7 +135,7 @@ impl Flow {
         a
     }
 
-    /// What the local socket of x's leg sends, in the wire's numbers already.
+    /// Processes a segment of the local socket of x's leg, in the wire's numbers already.
     fn emit(&mut self, side: Side, mut s: Segment, mode: Mode) -> Outcome {
         let (x, o) = self.legs(side);
         let scale = o.rec.wscale_out;
@@ -138,12 +144,15 @@ impl Flow {
         if !s.has(flag::ACK) {
             return Outcome::wire(Verdict::Clamped, s);
         }
-        // It has what came before the flow was registered.
+        // The socket has the bytes from before the flow was registered.
         if mode != Mode::Undrain {
             raise(&mut x.cut, s.ack);
         }
         raise(&mut x.loc_ack, s.ack);
         raise(&mut x.loc_edge, s.edge(scale));
+        if !s.ack.before(x.loc_ack) {
+            x.loc_shrunk = (x.loc_edge - s.edge(scale)) as u32;
+        }
         let a = self.answer_of(side, &s, mode);
         let (x, o) = self.legs(side);
         let window = if a.ack != s.ack || a.edge != s.edge(scale) {
@@ -151,7 +160,7 @@ impl Flow {
         } else {
             s.window
         };
-        // To a peer without SACK a third repetition would mean a loss.
+        // A peer without SACK would take the third repetition for a loss.
         let repeats = !s.occupies() && !a.ack.after(x.tx_ack) && !a.edge.after(x.tx_edge);
         if a.lowered && x.rec.traits & traits::SACK == 0 && repeats {
             return Outcome::of(Verdict::Absorbed);
@@ -163,17 +172,18 @@ impl Flow {
         } else {
             raise(&mut x.tx_edge, edge);
         }
-        // A probe stands below what was sent, on purpose: it is answered because it is old.
+        // A probe has a number below the sent data on purpose: the peer answers because the number is old.
         let bare = !s.occupies() && !s.has(flag::RST) && s.seq == x.loc_end;
-        // What stands behind what was forwarded meanwhile is not even looked at.
+        // The peer ignores a number below the payload that was forwarded meanwhile.
         if bare && mode == Mode::Drain {
             s.seq = s.seq.max(o.rec.end() + o.rec.seq_off);
         }
-        // Nor what stands before a FIN that x has, while the local socket has not said it.
+        // The peer has the FIN that the local socket has not sent yet: the number stands behind it.
         if bare && mode == Mode::Undrain && o.owed & owed::FIN != 0 && s.seq == first_own(o) {
             s.seq = s.seq + 1;
         }
-        if bare && mode != Mode::Track {
+        // The peer ignores a number beyond a window that it has taken back.
+        if bare {
             s.seq = reachable(x, s.seq);
         }
         let same = a.ack == s.ack && window == s.window && Mapping::of_leg(x).is_identity();
@@ -186,7 +196,8 @@ impl Flow {
     }
 }
 
-/// A local SYN onto a live tuple: the program that connects is told at once, and the live flow does not notice.
+/// Answers a local SYN to a live tuple with a reset: the connecting program learns of it at once, and the live flow
+/// does not notice.
 fn refuse_syn(s: &Segment) -> Outcome {
     let answer = Segment {
         ack: s.end(),

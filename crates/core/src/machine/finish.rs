@@ -1,10 +1,10 @@
-//! From Drain to Final, while segments pass.
+//! Takes a flow from Drain to Final, while segments pass.
 
 use super::state::{Flow, Mode, Side, slot_flag};
 use crate::seq::Seq;
 
-/// Parks the sockets of a pair that user space found drained, step by step: unless a segment has come to a local socket
-/// since, which would be lost with it.
+/// Parks the sockets of a pair that user space found drained, step by step. Fails if a segment has come to a local
+/// socket since: parking would lose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finish {
     cuts: [Seq; 2],
@@ -20,8 +20,8 @@ enum Step {
 }
 
 impl Finish {
-    /// `cuts`: those with which both directions were found drained, by side; `wakeable`: and parkable
-    /// ([`crate::drain`]), with nothing out of order in a socket.
+    /// Begins with the cuts at which both directions were found drained, by side. `wakeable`: they were found parkable,
+    /// too ([`crate::drain`]), with nothing out of order in a socket.
     #[must_use]
     pub fn new(cuts: [Seq; 2], wakeable: bool) -> Finish {
         Finish {
@@ -31,7 +31,7 @@ impl Finish {
         }
     }
 
-    /// Takes one step. In the end: the mode after it; [`Mode::Final`] if the sockets are parked.
+    /// Takes one step. Returns the mode afterwards at the end: [`Mode::Final`] if the sockets are parked.
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             Step::Take => {
@@ -49,6 +49,8 @@ impl Finish {
                         let leg = &mut flow.slot.leg[side.index()];
                         leg.read_to = self.cuts[side.index()];
                         leg.owed = 0;
+                        // Later offers of the ends are not compared with this edge.
+                        leg.rx_shrunk = 0;
                     }
                 }
                 if same && self.wakeable {

@@ -1,14 +1,14 @@
-//! FINAL: constant translation (papers' section III-B). `translate.h`, and `forward` of `forward.bpf.c`.
+//! Models FINAL, the constant translation (papers' section III-B): `translate.h`, and `forward` of `forward.bpf.c`.
 
 use super::{
     local::SackEdit,
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Record, Side, raise, seen, slot_flag, traits},
+    state::{Flow, Record, Side, raise, slot_flag, traits},
     window::{kept_edge, window_field},
 };
 
-/// What the far end is to see of a segment of x, but for its SACK blocks, and what becomes of those.
+/// Returns a segment of x as the far end sees it, except for its SACK blocks, and the edit of those.
 pub(super) fn translate(rec: &mut Record, s: &Segment, in_place: bool) -> (Segment, SackEdit) {
     let mut new = *s;
     new.seq = s.seq + rec.seq_off;
@@ -16,7 +16,7 @@ pub(super) fn translate(rec: &mut Record, s: &Segment, in_place: bool) -> (Segme
     new.window = ((s.window << (rec.wscale_in & 15)) >> (rec.wscale_out & 15)).min(65_535);
     if let Some(ts) = &mut new.ts {
         ts.val = ts.val + rec.tsval_off;
-        // What is not noted must not go ahead of what is.
+        // A TSval that is not noted must not go ahead of the noted ones.
         if !in_place || ts.val.before(rec.ts_high) {
             ts.val = rec.ts_high;
         } else {
@@ -31,7 +31,7 @@ pub(super) fn translate(rec: &mut Record, s: &Segment, in_place: bool) -> (Segme
 }
 
 impl Flow {
-    /// The last step: nothing can take the segment back any more.
+    /// Takes the last step, in which the segment can no longer be stopped.
     pub(super) fn forward(&mut self, side: Side, slotted: bool, s: &Segment, in_place: bool) -> Outcome {
         let flags = self.slot.flags;
         let Some(rec) = self.record_at(side, slotted) else {
@@ -44,13 +44,13 @@ impl Flow {
             self.keep_window(side, &mut new, s);
         }
         let mut outcome = Outcome::far(Verdict::Forwarded, new);
-        // What a stranger sends must not come into a socket's send queue.
+        // Copy validated segments only: the copies end up in a socket's send queue.
         let copied = slotted && flags & slot_flag::COPY != 0 && s.len > 0 && in_place;
         outcome.copy = copied.then_some(*s);
         outcome
     }
 
-    /// Promises the far end no window that its parked socket could not keep.
+    /// Promises the far end no window that its parked socket could not take.
     fn keep_window(&mut self, side: Side, new: &mut Segment, s: &Segment) {
         let slot = self.slot;
         let (x, o) = self.legs(side);
@@ -59,39 +59,16 @@ impl Flow {
         raise(&mut o.tx_edge, edge);
         new.window = window_field(edge, ack, x.rec.wscale_out);
     }
-
-    /// A SYN on a spliced tuple: whether it is a new connection (`replaced_by_syn`).
-    pub(super) fn replaced_by_syn(&mut self, side: Side, slotted: bool, s: &Segment) -> bool {
-        let (Some(rec), Some(back)) = (self.record(side).copied(), self.record(side.other()).copied()) else {
-            return false;
-        };
-        let ended = rec.seen & back.seen & seen::FIN != 0
-            && !back.rx_ack.before(rec.end() + rec.seq_off)
-            && !rec.rx_ack.before(back.end() + back.seq_off);
-        if (rec.seen | back.seen) & seen::RST == 0 && !ended {
-            return false;
-        }
-        // An old duplicate is not a new connection.
-        let newer = s.ts.is_some_and(|ts| (ts.val + rec.tsval_off).after(rec.ts_high));
-        if !s.seq.after(rec.rx_end) && !newer {
-            return false;
-        }
-        if slotted {
-            self.slot.mode = super::Mode::Replaced;
-        }
-        self.records = [None; 2];
-        true
-    }
 }
 
-/// Whether payload of x ends at a trap. A FIN alone passes, for there is nothing to read in it; but not one that is
-/// itself beyond the trap, for there is payload before it.
+/// Returns whether payload of x ends at a trap. A FIN alone passes, for there is nothing to read in it. A FIN beyond
+/// the trap does not pass, for there is payload before it.
 pub(super) fn meets_trap(rec: &Record, s: &Segment) -> bool {
     let ends = (s.len > 0 || s.has(flag::FIN)) && !s.has(flag::RST);
     rec.armed && ends && !(s.seq + s.len).before(rec.trap)
 }
 
-/// Whether a segment may be a first one: SYN without ACK.
+/// Returns whether a segment may be a first one: SYN without ACK.
 pub(super) fn is_first(s: &Segment) -> bool {
     s.flags & (flag::SYN | flag::ACK) == flag::SYN
 }

@@ -1,4 +1,5 @@
-//! Between the wire and a local socket whose sequence numbers are others: `local.h`, and the edits of `translate.h`.
+//! Models the mapping between the wire and a local socket with other sequence numbers: `local.h`, and the edits of
+//! `translate.h`.
 
 use super::{
     outcome::{Outcome, Verdict},
@@ -7,7 +8,8 @@ use super::{
 };
 use crate::seq::{Offset, Seq};
 
-/// What a socket's numbers are greater by: in the peer's stream, and in the stream toward the peer.
+/// Amounts by which a socket's numbers exceed those of the wire: in the peer's stream, and in the stream toward the
+/// peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) seq: Offset,
@@ -22,7 +24,7 @@ impl Mapping {
         }
     }
 
-    /// Of a leg that belongs to no flow.
+    /// Returns the mapping of a leg that belongs to no flow.
     pub(super) fn of_record(rec: &Record) -> Mapping {
         Mapping {
             seq: rec.seq_off,
@@ -35,17 +37,17 @@ impl Mapping {
     }
 }
 
-/// What is done to SACK blocks (`enum sack_edit`).
+/// Edit of SACK blocks (`enum sack_edit`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SackEdit {
     Shift,
-    /// Keep the edges within these: the kernel discards a block that ends beyond snd_nxt.
+    /// Keeps the edges within these: the kernel discards a block that ends beyond snd_nxt.
     Clip(Seq, Seq),
     Blank,
 }
 
 impl SackEdit {
-    /// Edges are shifted by `offset` first; the bounds of a clip are those of the result.
+    /// Applies the edit. Edges are shifted by `offset` first; the bounds of a clip are those of the result.
     pub(super) fn apply(self, sack: SackBlocks, offset: Offset) -> SackBlocks {
         match self {
             SackEdit::Shift => sack.map(|e| e + offset),
@@ -55,7 +57,7 @@ impl SackEdit {
     }
 }
 
-/// A segment for the socket (`write_for_socket`): it is what the socket is to see but for the mapping.
+/// Returns the segment for the socket, with its numbers mapped (`write_for_socket`).
 pub(super) fn for_socket(mut s: Segment, sack: SackEdit, map: Mapping) -> Segment {
     let sack = match sack {
         SackEdit::Clip(lo, hi) => SackEdit::Clip(lo + map.ack, hi + map.ack),
@@ -67,22 +69,23 @@ pub(super) fn for_socket(mut s: Segment, sack: SackEdit, map: Mapping) -> Segmen
     s
 }
 
-/// An acknowledgement must reach the socket even if x has sent beyond what the socket takes: the far end promised more.
-/// Where nothing is lost by it, its number is lowered to the edge of the socket's window.
+/// Lowers the number of a segment without payload to the edge of the socket's window. The acknowledgement must reach
+/// the socket even if x has sent beyond the window, because the far end promised more or because the socket takes its
+/// window back.
 pub(super) fn within_window(x: &Leg, s: &Segment) -> Segment {
     let mut s = *s;
     if !s.occupies() && !s.has(flag::RST) {
-        s.seq = s.seq.min(x.loc_edge);
+        s.seq = s.seq.min(x.loc_edge - x.loc_shrunk);
     }
     s
 }
 
-/// To the local socket, as it came.
+/// Delivers a segment to the local socket, with nothing but its numbers mapped.
 pub(super) fn deliver(s: &Segment, map: Mapping) -> Outcome {
     Outcome::local(Verdict::Delivered, for_socket(*s, SackEdit::Shift, map))
 }
 
-/// What a socket emits, in the numbers of the wire.
+/// Converts a socket's segment to the numbers of the wire.
 pub(super) fn to_wire(s: &Segment, map: Mapping) -> Segment {
     let mut s = *s;
     s.seq = s.seq - map.ack;
@@ -93,7 +96,7 @@ pub(super) fn to_wire(s: &Segment, map: Mapping) -> Segment {
     s
 }
 
-/// TSval never goes back toward a peer, whoever sends (RFC 7323 section 5).
+/// Raises TSval so that it never goes back toward a peer, over all senders (RFC 7323 section 5).
 pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
     if let Some(ts) = &mut s.ts {
         ts.val = ts.val.max(*ts_high);
@@ -102,7 +105,7 @@ pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
 }
 
 impl Flow {
-    /// What the socket of a leg emits that belongs to no flow (`emit_alone`).
+    /// Sends a segment of the socket of a leg that belongs to no flow (`emit_alone`).
     pub(super) fn emit_alone(&mut self, side: Side, s: &Segment) -> Outcome {
         let Some(rec) = &mut self.records[side.index()] else {
             return Outcome::wire(Verdict::Next, *s);

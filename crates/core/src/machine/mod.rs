@@ -1,10 +1,5 @@
-//! The executable specification of a flow that has sockets: what the programs under `bpf/` do to a segment, without
-//! packets, checksums and routes.
-//!
-//! Names are those of `bpf/abi.h`. Each file is the counterpart of a header there: `drain` of `drain.h`, `undrain` of
-//! `undrain.h`, and so on. What the C code does in an order that matters when another CPU has a segment of the same
-//! flow is a step of its own here ([`Passage`], [`Wake`], [`Freeze`], [`TakeOver`], [`Finish`], [`Transfer`]): whoever drives the machine may do something
-//! else in between. [`Flow::ingress`] and [`Flow::egress`] take all steps at once.
+//! Specifies a flow that has sockets, executably: what the programs under `bpf/` do to a segment, without packets,
+//! checksums and routes.
 
 mod capture;
 mod drain;
@@ -17,6 +12,7 @@ mod passage;
 mod segment;
 mod sockets;
 mod state;
+mod syn;
 mod track;
 mod transfer;
 mod undrain;

@@ -1,13 +1,13 @@
-//! What becomes of a segment.
+//! Defines the outcomes of a segment.
 
 use super::segment::Segment;
 
-/// Counterpart of `enum ls_verdict`, as far as it does not speak of packets that cannot be sent.
+/// Counterpart of `enum ls_verdict`, without the verdicts on packets that cannot be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// None of ours: up the stack, or out of it, untouched.
+    /// The segment is not ours: up the stack, or out of it, unchanged.
     Next,
-    /// To the local socket, as it came or in the socket's own numbers.
+    /// To the local socket, unchanged or in the socket's own numbers.
     Delivered,
     /// Translated and sent on.
     Forwarded,
@@ -15,57 +15,58 @@ pub enum Verdict {
     Shared,
     /// Drain: to the local socket only.
     LocalOnly,
-    /// Nothing new for anybody.
+    /// Nothing new for either receiver.
     Absorbed,
-    /// A local socket's segment, as it was.
+    /// A local socket's segment, unchanged.
     Emitted,
     /// A local socket's segment with another window, acknowledgement or TSval.
     Clamped,
     /// A new connection took over the tuple of a closing flow.
     SynReplaced,
-    /// A local SYN onto a live tuple is answered with a reset.
+    /// A local SYN to a live tuple is answered with a reset.
     SynRefused,
     /// A local socket was reset while the flow needed it.
     Aborted,
-    /// User space keeps it until there is a socket for it.
+    /// User space keeps the segment until there is a socket for it.
     Held,
-    /// The flow changed under it: it must come in once more.
+    /// The flow's mode or place changed: the segment must come in once more.
     Again,
-    /// Sequence numbers that the far end neither offers nor had lately.
+    /// Sequence numbers that the far end neither offers nor offered lately.
     DropWindow,
-    /// It acknowledges nothing, or what its sender cannot mean.
+    /// No acknowledgement, or one that its sender cannot mean.
     DropAck,
-    /// Payload behind a gap, that echoes no timestamp its sender was sent.
+    /// Payload behind a gap, with a TSecr that was not sent to its sender.
     DropEcho,
-    /// A SYN on a live flow, of which too many come.
+    /// A SYN on a live flow, beyond the limit of such SYNs.
     DropSyn,
-    /// The emission of a parked or closed socket.
+    /// Segment of a parked or closed socket.
     DropParked,
 }
 
-/// Where a segment, or a copy of it, goes.
+/// Destinations of a segment and its copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// What is counted.
+    /// Verdict that is counted.
     pub verdict: Verdict,
-    /// Ingress: to the far end.
+    /// Ingress: segment to the far end.
     pub far: Option<Segment>,
-    /// Ingress: to the local socket of the peer's leg. Egress, of a refused SYN: the answer to the local socket.
+    /// Ingress: segment to the local socket of the peer's leg. Egress, of a refused SYN: the answer to the local
+    /// socket.
     pub local: Option<Segment>,
-    /// Egress: to the peer.
+    /// Egress: segment to the peer.
     pub wire: Option<Segment>,
-    /// Ingress: to user space, which has to inject it later.
+    /// Ingress: segment to user space, which has to inject it later.
     pub held: Option<Segment>,
-    /// Ingress: to user space, which may look at it.
+    /// Ingress: copy to user space, which may read it.
     pub copy: Option<Segment>,
-    /// Ingress: comes in once more, for [`Passage::acknowledgement`](super::Passage::acknowledgement).
+    /// Ingress: segment that comes in once more, for [`Passage::acknowledgement`](super::Passage::acknowledgement).
     pub acknowledge: Option<Segment>,
-    /// It woke the pair.
+    /// True if the segment woke the pair.
     pub woken: bool,
 }
 
 impl Outcome {
-    /// Nothing goes anywhere.
+    /// Makes the outcome of a segment that goes nowhere.
     pub(super) fn of(verdict: Verdict) -> Outcome {
         Outcome {
             verdict,

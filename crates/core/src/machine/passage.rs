@@ -1,8 +1,8 @@
-//! The walk of a packet that came in: `ingress` of `forward.bpf.c`, step by step.
+//! Models the walk of a packet that came in: `ingress` of `forward.bpf.c`, step by step.
 
 use super::{
     drain::DrainCase,
-    forward::{is_first, meets_trap},
+    forward::meets_trap,
     local::{Mapping, deliver},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
@@ -12,7 +12,7 @@ use super::{
     window::fits_window,
 };
 
-/// A packet on its way through `ingress`, on one CPU. Between two steps another CPU may do whatever it likes.
+/// Packet on its way through `ingress`, on one CPU. Between two steps another CPU may take any step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
     pub(super) side: Side,
@@ -48,7 +48,7 @@ pub(super) enum Step {
     ForwardEnd,
 }
 
-/// What a step comes to.
+/// Result of a step.
 #[expect(clippy::large_enum_variant, reason = "it lives for a moment")]
 pub(super) enum Next {
     Step(Step),
@@ -56,7 +56,7 @@ pub(super) enum Next {
 }
 
 impl Passage {
-    /// A packet from the peer of a side.
+    /// Begins the passage of a packet from the peer of a side.
     #[must_use]
     pub fn new(side: Side, segment: &Segment) -> Passage {
         Passage {
@@ -76,7 +76,8 @@ impl Passage {
         }
     }
 
-    /// The same at a moment at which no SYN on a live flow may provoke a challenge: too many came (`challenge.h`).
+    /// Returns the passage at a moment at which no SYN on a live flow may provoke a challenge: too many came
+    /// (`challenge.h`).
     #[must_use]
     pub fn unchallenged(self) -> Passage {
         Passage {
@@ -85,7 +86,7 @@ impl Passage {
         }
     }
 
-    /// A packet of which the far end is to have the acknowledgement, and nobody the rest (TAG_ACK).
+    /// Begins the passage of a packet of which only the acknowledgement goes on, to the far end (TAG_ACK).
     #[must_use]
     pub fn acknowledgement(side: Side, segment: &Segment) -> Passage {
         Passage {
@@ -94,13 +95,13 @@ impl Passage {
         }
     }
 
-    /// The packet, as it came in.
+    /// Returns the packet, as it came in.
     #[must_use]
     pub fn segment(&self) -> (Side, Segment) {
         (self.side, self.segment)
     }
 
-    /// Takes one step; in the end, what becomes of the packet.
+    /// Takes one step. Returns the outcome of the packet at the end.
     pub fn step(&mut self, flow: &mut Flow) -> Option<Outcome> {
         let next = match self.step {
             Step::Begin => self.begin(flow),
@@ -117,13 +118,13 @@ impl Passage {
                 raise(&mut flow.legs(self.side).0.cut, self.segment.end());
                 Next::Step(Step::TrappedEnd)
             }
-            // Noted first, then the mode.
+            // The cut was raised first, then the mode is read.
             Step::TrappedEnd if flow.slot.mode != Mode::Drain => again(),
             Step::TrappedEnd => {
                 flow.note_fin_or_rst(self.side, true, &self.segment, self.in_place);
                 Next::Done(flow.drain_trapped(self.side, &self.segment, self.in_place))
             }
-            // A wake may have stored the cut since, and may be over: raised anew, it counts.
+            // A wake may have stored the cut since, and may be over: raised anew, the cut counts.
             Step::ReadMode(mode)
                 if matches!(flow.slot.mode, Mode::Undrain | Mode::Track) && mode != flow.slot.mode =>
             {
@@ -195,11 +196,12 @@ impl Passage {
             return Next::Done(deliver(&s, Mapping::of_record(&rec)));
         }
         if s.has(flag::SYN) {
-            if self.slotted && mode != Mode::Final {
-                return Next::Done(deliver(&s, Mapping::of_leg(flow.leg(self.side))));
-            }
-            if is_first(&s) && flow.replaced_by_syn(self.side, self.slotted, &s) {
-                return Next::Done(Outcome::local(Verdict::SynReplaced, s));
+            let outcome = match self.slotted && mode != Mode::Final {
+                true => Some(flow.syn_with_sockets(self.side, &s, mode)),
+                false => flow.syn_of_spliced(self.side, self.slotted, &s),
+            };
+            if let Some(outcome) = outcome {
+                return Next::Done(outcome);
             }
         }
         self.trapped = meets_trap(&rec, &s);
@@ -211,7 +213,8 @@ impl Passage {
         self.in_mode(flow, mode)
     }
 
-    /// Whether what meets a trap can be x's own: a blind segment wakes nobody, and is not kept either.
+    /// Returns whether a segment that meets a trap can be x's own: a blind segment wakes no pair, and is not kept
+    /// either.
     fn is_plausible(&mut self, flow: &mut Flow, mode: Mode) -> bool {
         let s = self.segment;
         if !self.slotted || matches!(mode, Mode::Final | Mode::Freeze) {
@@ -246,8 +249,8 @@ impl Passage {
         Next::Step(Step::Forward)
     }
 
-    /// Whether the segment may still be forwarded, after its end was noted in `rx_end` (`claimed` of `walk.h`). Who
-    /// takes a flow elsewhere stores that first and reads `rx_end` then.
+    /// Goes on to `then` if the segment may still be forwarded, after its end was noted in `rx_end` (`claimed` of
+    /// `walk.h`). A CPU or a process that moves a flow stores the new mode or placement first and reads `rx_end` then.
     fn claim(&mut self, flow: &Flow, then: Step) -> Next {
         let claimed = if self.slotted {
             match flow.slot.mode {
@@ -256,7 +259,7 @@ impl Passage {
                 _ => false,
             }
         } else {
-            // Moved to a slot and back meanwhile, the record has the slot's numbers over ours.
+            // A flow that moved to a slot and back meanwhile has the slot's numbers over ours.
             let s = &self.segment;
             flow.records[self.side.index()].is_some_and(|rec| {
                 let noted = s.len == 0 || s.has(flag::RST) || !(s.seq + s.len).after(rec.rx_end);
@@ -267,7 +270,7 @@ impl Passage {
     }
 }
 
-/// Up the stack, as it came.
+/// Sends the segment up the stack, unchanged.
 pub(super) fn untouched(s: &Segment) -> Next {
     Next::Done(Outcome::local(Verdict::Next, *s))
 }
@@ -277,12 +280,12 @@ pub(super) fn again() -> Next {
 }
 
 impl Flow {
-    /// FREEZE: not among what was forwarded before.
+    /// Returns whether, in FREEZE, a segment has payload that was not forwarded before.
     fn is_new(&self, side: Side, s: &Segment) -> bool {
         s.occupies() && s.end().after(self.leg(side).base)
     }
 
-    /// A segment of the peer of a side, in one go.
+    /// Processes a segment of the peer of a side, all steps at once.
     pub fn ingress(&mut self, side: Side, s: &Segment) -> Outcome {
         Passage::new(side, s).run(self)
     }

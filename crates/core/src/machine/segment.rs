@@ -1,4 +1,4 @@
-//! A segment as the programs see it: the fields of its header that they read or write.
+//! Defines a segment by the fields of its header that the programs read or write.
 
 use crate::seq::Seq;
 
@@ -18,16 +18,16 @@ pub mod flag {
     pub const URG: u8 = 0x20;
 }
 
-/// The timestamp option (RFC 7323 section 3). Timestamps are points on a circle, too.
+/// Timestamp option (RFC 7323 section 3). Timestamps are points on a circle, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timestamps {
     /// TSval.
     pub val: Seq,
-    /// TSecr; 0 says "nothing to echo".
+    /// TSecr; 0 means "nothing to echo".
     pub ecr: Seq,
 }
 
-/// The SACK option (RFC 2018): at most four blocks.
+/// SACK option: at most four blocks (RFC 2018).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SackBlocks {
     blocks: [(Seq, Seq); 4],
@@ -43,18 +43,18 @@ impl SackBlocks {
         }
     }
 
-    /// Left and right edges.
+    /// Returns the left and right edges.
     pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + '_ {
         self.blocks.iter().copied().take(self.len)
     }
 
-    /// Whether there is no block.
+    /// Returns whether there is no block.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Every edge as `f` makes it.
+    /// Applies `f` to every edge.
     #[must_use]
     pub fn map(mut self, f: impl Fn(Seq) -> Seq) -> SackBlocks {
         for (left, right) in self.blocks.iter_mut().take(self.len) {
@@ -64,53 +64,53 @@ impl SackBlocks {
     }
 }
 
-/// A segment, in host byte order. It has no payload but the position of it in its stream: two segments carry the same
-/// bytes if they carry the same positions.
+/// Segment, in host byte order. It has the position of the payload in its stream instead of the payload: two segments
+/// carry the same bytes if they carry the same positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Segment {
-    /// Of the first byte of the payload.
+    /// Sequence number of the first byte of the payload.
     pub seq: Seq,
     /// Acknowledgement; significant with [`flag::ACK`].
     pub ack: Seq,
     /// Bytes of payload.
     pub len: u32,
-    /// The window field, unscaled: at most 65,535.
+    /// Window field, unscaled: at most 65,535.
     pub window: u32,
-    /// Of [`flag`].
+    /// Bits of [`flag`].
     pub flags: u8,
-    /// The timestamp option.
+    /// Timestamp option.
     pub ts: Option<Timestamps>,
-    /// The SACK option.
+    /// SACK option.
     pub sack: SackBlocks,
-    /// Where the payload stands in the stream of the end that sent it first: the machine carries it along.
+    /// Position of the payload in the stream of the end that sent it first: the machine carries it along.
     pub at: u64,
 }
 
 impl Segment {
-    /// Whether one of the flags is set.
+    /// Returns whether one of the flags is set.
     #[must_use]
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags != 0
     }
 
-    /// The end of what it takes of the sequence space: after payload, SYN and FIN.
+    /// Returns the end of the segment in the sequence space: after payload, SYN and FIN.
     pub fn end(&self) -> Seq {
         self.seq + self.len + u32::from(self.has(flag::FIN)) + u32::from(self.has(flag::SYN))
     }
 
-    /// Whether it takes anything of the sequence space.
+    /// Returns whether the segment takes any sequence number.
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.end() != self.seq
     }
 
-    /// The right edge of the window that it offers, at a scale.
+    /// Returns the right edge of the window that it offers, at a scale.
     pub fn edge(&self, scale: u8) -> Seq {
         self.ack + (self.window << (scale & 15))
     }
 
-    /// Its parts below and from `at` on: what user space makes of a held segment of which a part was forwarded. A FIN
-    /// belongs to the second part. `None` where there is nothing to split.
+    /// Splits the segment into the parts below and from `at` on, as user space does with a held segment of which a part
+    /// was forwarded. A FIN belongs to the second part. `None` if one part would be empty.
     #[must_use]
     pub fn split(&self, at: Seq) -> Option<(Segment, Segment)> {
         let first = at.bytes_since(self.seq);

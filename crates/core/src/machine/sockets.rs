@@ -1,5 +1,5 @@
-//! The steps of a packet of a flow whose sockets are in the path, and of one that is forwarded past them:
-//! `with_sockets`, `drain` and `forward` of the C code, as far as they note what others look at.
+//! Models the steps of a packet of a flow whose sockets are in the path, and of one that is forwarded past them:
+//! `with_sockets`, `drain` and `forward` of the C code, as far as other CPUs can observe them.
 
 use super::{
     local::{Mapping, deliver, within_window},
@@ -7,24 +7,29 @@ use super::{
     passage::{Next, Passage, Step, again, untouched},
     segment::{Segment, flag},
     state::{Flow, Mode, owed, raise},
-    track::{acks_too_little, acks_unsent, note_ack, note_end_of, note_peer, note_timestamp},
+    track::{acks_too_little, acks_unsent, is_through, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::settled,
     window::fits_window,
 };
 
 impl Passage {
-    /// A segment of a flow whose sockets are in the path.
+    /// Processes a segment of a flow whose sockets are in the path.
     pub(super) fn with_sockets(&mut self, flow: &mut Flow, mode: Mode) -> Next {
         let s = self.segment;
         let (x, o) = flow.legs(self.side);
         if !matches!(mode, Mode::Track | Mode::Drain | Mode::Undrain) {
             return again();
         }
+        // This reset answers a late duplicate, and must not end the connection while o still waits for data.
+        if s.has(flag::RST) && mode != Mode::Track && is_through(x, o) {
+            return Next::Done(Outcome::of(Verdict::Absorbed));
+        }
         let unsent = acks_unsent(x, o, &s);
-        // What passed by of o's stream is acknowledged, and o knows.
+        // True if o knows that all of its stream that went past the sockets is acknowledged.
         self.heard = settled(o, x) || !o.tx_ack.before(o.base);
         if !fits_window(x, s.end()) {
-            // It may fit when the socket looks at it: the payload would not be below the cut. Its answer is wanted.
+            // The payload may fit when the socket processes it, and would lie above the cut. The socket must answer, so
+            // it gets the rest.
             let bare = Segment {
                 len: 0,
                 flags: s.flags & !(flag::FIN | flag::PSH),
@@ -35,7 +40,7 @@ impl Passage {
         if unsent {
             return Next::Done(deliver(&s, Mapping::of_leg(x)));
         }
-        // Raised or lowered, its acknowledgement would become good.
+        // Raised or lowered, the acknowledgement would become acceptable.
         if acks_too_little(&x.rec, &o.rec, &s) {
             return Next::Done(if mode == Mode::Track {
                 deliver(&s, Mapping::of_leg(x))
@@ -43,7 +48,7 @@ impl Passage {
                 Outcome::of(Verdict::Absorbed)
             });
         }
-        // A reset has no say but that: its numbers are checked by nobody.
+        // A reset changes nothing else: its other numbers are not validated.
         self.in_place = !s.has(flag::RST) && !s.end().before(x.tx_ack);
         note_peer(x, &s, self.in_place);
         if mode == Mode::Track && self.in_place && s.has(flag::ACK) {
@@ -52,11 +57,11 @@ impl Passage {
         if mode == Mode::Drain && self.trapped {
             return Next::Step(Step::Trapped);
         }
-        // What the socket may take. It takes no payload of a reset.
+        // The socket may take this payload. It takes none of a reset.
         let takes = s.occupies() && !s.has(flag::RST);
-        // Decided once: another CPU may raise the cut meanwhile.
+        // Decide once: another CPU may raise the cut meanwhile.
         self.old = (takes && mode != Mode::Drain) || ((takes || s.has(flag::RST)) && s.seq.before(x.cut));
-        // Nor must the socket be shown a lower number later: it would ignore the window.
+        // The socket must not be shown a lower number later, either: it would ignore the window.
         let stands = !s.occupies() && !s.has(flag::RST) && self.in_place && mode != Mode::Drain;
         if (takes && self.old) || stands {
             return Next::Step(Step::RaiseCut(mode));
@@ -67,7 +72,7 @@ impl Passage {
     pub(super) fn by_mode(&mut self, flow: &mut Flow, mode: Mode) -> Next {
         let s = &self.segment;
         let (x, _) = flow.legs(self.side);
-        // The cut was raised before the look at the mode; it counts as seen only where the socket is given it.
+        // The cut was raised before the mode was read; the payload counts as seen only if the socket is given it.
         let given = match mode {
             Mode::Track | Mode::Undrain => true,
             Mode::Drain => !self.trapped && self.old,

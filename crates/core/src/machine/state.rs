@@ -1,8 +1,8 @@
-//! What is known of a flow: `struct ls_record`, `ls_leg` and `ls_slot` of `bpf/abi.h`.
+//! Defines the state of a flow: `struct ls_record`, `ls_leg` and `ls_slot` of `bpf/abi.h`.
 
 use crate::seq::{Offset, Seq};
 
-/// A side of a flow.
+/// Side of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The initiator's leg.
@@ -12,10 +12,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Side; 2] = [Side::Client, Side::Server];
 
-    /// The far side.
+    /// Returns the far side.
     #[must_use]
     pub const fn other(self) -> Side {
         match self {
@@ -24,14 +24,14 @@ impl Side {
         }
     }
 
-    /// Its place in arrays of two.
+    /// Returns the index of the side in arrays of two.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// `enum ls_trait`: constant while the flow is spliced.
+/// Bits of `enum ls_trait`, constant while the flow is spliced.
 pub mod traits {
     /// Both legs use timestamps (RFC 7323).
     pub const TIMESTAMPS: u8 = 1 << 1;
@@ -41,7 +41,7 @@ pub mod traits {
     pub const SACK: u8 = 1 << 4;
 }
 
-/// `enum ls_seen`: what passed.
+/// Bits of `enum ls_seen`: the ends of the stream that passed.
 pub mod seen {
     /// The end of x's stream.
     pub const FIN: u8 = 1 << 0;
@@ -49,92 +49,93 @@ pub mod seen {
     pub const RST: u8 = 1 << 1;
 }
 
-/// `enum ls_owed`: what of x passed by its socket.
+/// Bits of `enum ls_owed`: stream bytes of x that bypassed its socket.
 pub mod owed {
-    /// UNDRAIN: something below `base`.
+    /// UNDRAIN: bytes below `base`.
     pub const SOME: u32 = 1 << 0;
-    /// FINAL: the socket was built for the flow, everything before it passed by it.
+    /// FINAL: the socket was built for the flow, all earlier bytes bypassed it.
     pub const NEW: u32 = 1 << 1;
-    /// And the FIN at `base`: user space has to have the local socket see it.
+    /// The FIN at `base` bypassed the local socket: user space has to show it to the socket.
     pub const FIN: u32 = 1 << 2;
-    /// DRAIN: payload was forwarded. A late packet may set it in another mode, where it means nothing.
+    /// DRAIN: payload was forwarded. A late packet may set it in another mode, where it has no meaning.
     pub const DRAIN: u32 = 1 << 3;
 }
 
-/// `enum ls_slot_flag`.
+/// Bits of `enum ls_slot_flag`.
 pub mod slot_flag {
-    /// TRACK: offer no window that the far end does not have.
+    /// TRACK: offer no larger window than the far end does.
     pub const COUPLE: u32 = 1 << 0;
-    /// FINAL: the parked sockets can go on where the segments stopped.
+    /// FINAL: the parked sockets can continue where the segments stopped.
     pub const WAKEABLE: u32 = 1 << 1;
-    /// Forwarding: promise no window that the parked sockets could not keep.
+    /// Forwarding: promise no window that the parked sockets could not take.
     pub const KEEP: u32 = 1 << 2;
     /// FINAL: user space gets a copy of the payload that is forwarded.
     pub const COPY: u32 = 1 << 3;
-    /// With KEEP: x has nothing to send beyond its trap, and is promised little there.
+    /// With KEEP: x has nothing to send beyond its trap, so only a small window is promised there.
     pub const PAUSE: u32 = 1 << 5;
 }
 
-/// `enum ls_placement`: where the truth about a direction is.
+/// Place of a direction's current record (`enum ls_placement`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
-    /// In the record.
+    /// The record in the table.
     #[default]
     Detached,
-    /// In the slot.
+    /// The record in the slot.
     Slotted,
-    /// No flow: a leg in control mode whose socket counts otherwise than the wire.
+    /// The record in the table, of a leg in control mode without a flow, whose socket's numbers differ from those of
+    /// the wire.
     Alone,
 }
 
-/// `enum ls_mode`.
+/// Mode of a slot (`enum ls_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Nobody's.
+    /// The slot is not used.
     #[default]
     Free,
-    /// Local delivery; sequence numbers are noted.
+    /// Segments go to the local sockets; sequence numbers are noted.
     Track,
     /// New payload is forwarded while the sockets deliver the old.
     Drain,
-    /// Constant translation; what the parked sockets emit is dropped.
+    /// The translation is constant; segments of the parked sockets are dropped.
     Final,
     /// A new connection took the tuple of a closing flow.
     Replaced,
     /// A socket was reset while it held bytes: both ends must see a reset.
     Aborted,
-    /// New payload goes to the sockets while the ends deliver what was forwarded.
+    /// New payload goes to the sockets while the ends deliver the forwarded payload.
     Undrain,
-    /// Some CPU is about to make it UNDRAIN.
+    /// A CPU changes the mode.
     Waking,
-    /// The records have the truth again.
+    /// The records are current again.
     Moved,
-    /// As FINAL, but new payload of both directions is held.
+    /// Like FINAL, but new payload of both directions is held.
     Freeze,
 }
 
 /// `struct ls_record`, without addresses and statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
-    /// Sequence number of x + this = of the same byte toward o.
+    /// Added to a sequence number of x, gives that of the same byte toward o.
     pub seq_off: Offset,
-    /// Likewise for acknowledgements and SACK edges.
+    /// Added to acknowledgements and SACK edges of x.
     pub ack_off: Offset,
-    /// Likewise for TSval.
+    /// Added to TSval of x.
     pub tsval_off: Offset,
-    /// Likewise for TSecr.
+    /// Added to TSecr of x.
     pub tsecr_off: Offset,
     /// Scale of the window field that x sends, 0 to 14.
     pub wscale_in: u8,
-    /// Scale that o applies to it, 0 to 14.
+    /// Scale that o applies to that field, 0 to 14.
     pub wscale_out: u8,
-    /// Of [`traits`].
+    /// Bits of [`traits`].
     pub traits: u8,
-    /// Where the truth is; meaningless within a slot.
+    /// Place of the current record; meaningless within a slot.
     pub placement: Placement,
-    /// Of [`seen`].
+    /// Bits of [`seen`].
     pub seen: u8,
-    /// Whether `trap` counts.
+    /// True if `trap` counts.
     pub armed: bool,
     /// Highest end of payload of x. A FIN is not counted: two fields would have to agree about it on two CPUs.
     pub rx_end: Seq,
@@ -142,55 +143,60 @@ pub struct Record {
     pub rx_ack: Seq,
     /// Highest right edge of the window that x offers.
     pub rx_edge: Seq,
-    /// Highest TSval sent to o, by whomever.
+    /// Highest TSval sent to o, by x or by a local socket.
     pub ts_high: Seq,
     /// Payload of x that ends here or beyond is not forwarded.
     pub trap: Seq,
-    /// Payload translated.
+    /// Bytes of payload translated.
     pub bytes: u64,
 }
 
 impl Record {
-    /// The end of x's stream as far as it passed: after its FIN, if that did.
+    /// Returns the end of x's stream as far as it passed: after its FIN, if that passed.
     pub fn end(&self) -> Seq {
         self.rx_end + u32::from(self.seen & seen::FIN != 0)
     }
 }
 
-/// `struct ls_leg`: the leg of the peer x. "local" is the forwarder's socket of that leg. Numbers are the wire's.
+/// `struct ls_leg`: state of the leg of the peer x. "local" is the forwarder's socket of that leg. Numbers are the
+/// wire's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Leg {
-    /// The direction from x.
+    /// Direction from x.
     pub rec: Record,
-    /// End of what was shown to the local socket.
+    /// End of the payload shown to the local socket.
     pub cut: Seq,
     /// Highest TSval of x.
     pub rx_ts: Seq,
-    /// Highest acknowledgement of x that the local socket was shown.
+    /// Highest acknowledgement of x that was shown to the local socket.
     pub loc_acked: Seq,
-    /// End of what the local socket sent to x.
+    /// End of the payload that the local socket sent to x.
     pub loc_end: Seq,
     /// Highest acknowledgement of the local socket itself.
     pub loc_ack: Seq,
     /// Highest window edge that the local socket itself offered to x.
     pub loc_edge: Seq,
-    /// Highest acknowledgement sent to x, by whomever.
+    /// Highest acknowledgement sent to x, by the local socket or forwarded from o.
     pub tx_ack: Seq,
-    /// Window edge last offered to x, by whomever.
+    /// Window edge last offered to x, by the local socket or forwarded from o.
     pub tx_edge: Seq,
-    /// COUPLE: bytes that x may have beyond what the far end acknowledged; 0: no limit.
+    /// COUPLE: bytes that x may send beyond those that the far end acknowledged; 0: no limit.
     pub room: u32,
-    /// The local socket's own numbers are greater by this: the stream of x.
+    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream of x.
     pub adj_seq: Offset,
-    /// And by this: the stream toward x.
+    /// Amount by which the local socket's own numbers exceed those of the wire, in the stream toward x.
     pub adj_ack: Offset,
-    /// UNDRAIN: what x sent below it was forwarded, and is not the local socket's business.
+    /// UNDRAIN: payload of x below it was forwarded; the local socket does not deliver it.
     pub base: Seq,
-    /// Of [`owed`].
+    /// Bits of [`owed`].
     pub owed: u32,
-    /// DRAIN: if it equals `cut`, user space has passed on all that the local socket had. FINAL: where the local socket
-    /// stands.
+    /// DRAIN: equal to `cut` once user space has passed on all that the local socket received. FINAL: where the local
+    /// socket stands.
     pub read_to: Seq,
+    /// Bytes by which x, short of memory, has taken its window back from `rec.rx_edge`.
+    pub rx_shrunk: u32,
+    /// Bytes by which the local socket has taken its window back from `loc_edge`.
+    pub loc_shrunk: u32,
 }
 
 /// `struct ls_slot`.
@@ -198,18 +204,18 @@ pub struct Leg {
 pub struct Slot {
     /// See [`Mode`].
     pub mode: Mode,
-    /// Of [`slot_flag`].
+    /// Bits of [`slot_flag`].
     pub flags: u32,
-    /// By [`Side`].
+    /// Legs, by [`Side`].
     pub leg: [Leg; 2],
 }
 
-/// A flow: both records, which are there or not, and the slot of it.
+/// Flow with its records, each present or not, and its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flow {
-    /// The elements of the map `flows`, by side. Their soft half counts where they are not slotted.
+    /// Elements of the map `flows`, by side. Their second half counts if they are not slotted.
     pub records: [Option<Record>; 2],
-    /// The element of the array `slots`.
+    /// Element of the array `slots`.
     pub slot: Slot,
 }
 
@@ -219,7 +225,7 @@ pub(super) fn raise(field: &mut Seq, to: Seq) {
 }
 
 impl Flow {
-    /// The legs of a side and of the far side.
+    /// Returns the legs of a side and of the far side.
     pub(super) fn legs(&mut self, side: Side) -> (&mut Leg, &mut Leg) {
         let [client, server] = &mut self.slot.leg;
         match side {
@@ -228,19 +234,19 @@ impl Flow {
         }
     }
 
-    /// The leg of a side.
+    /// Returns the leg of a side.
     #[must_use]
     pub fn leg(&self, side: Side) -> &Leg {
         &self.slot.leg[side.index()]
     }
 
-    /// Where the truth about a direction is; `None` if the tuple is unknown.
+    /// Returns the place of a direction's current record; `None` if the tuple is unknown.
     #[must_use]
     pub fn placement(&self, side: Side) -> Option<Placement> {
         self.records[side.index()].map(|r| r.placement)
     }
 
-    /// The record of a direction, wherever it is (`find` of `bpf/walk.h`).
+    /// Returns the current record of a direction, wherever it is (`find` of `bpf/walk.h`).
     #[must_use]
     pub fn record(&self, side: Side) -> Option<&Record> {
         let record = self.records[side.index()].as_ref()?;
@@ -251,7 +257,7 @@ impl Flow {
         })
     }
 
-    /// The record at a place that was found before: it may have moved on since.
+    /// Returns the record at a place that was found before: the current one may have moved since.
     pub(super) fn record_at(&mut self, side: Side, slotted: bool) -> Option<&mut Record> {
         if slotted {
             Some(&mut self.slot.leg[side.index()].rec)

@@ -1,8 +1,8 @@
-//! Between slot and records, while segments pass: `release` and `attach` of `move.bpf.c`, step by step.
+//! Moves a flow between slot and records, while segments pass: `release` and `attach` of `move.bpf.c`, step by step.
 
 use super::state::{Flow, Mode, Placement, Record, Side, raise};
 
-/// Where a flow goes.
+/// Direction in which a flow moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the slot to the records: dormant to detached.
@@ -11,14 +11,14 @@ pub enum Direction {
     Attach,
 }
 
-/// A flow on its way between its slot and its records.
+/// Flow on its way between its slot and its records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transfer {
     direction: Direction,
     step: u8,
 }
 
-/// The soft half, so that nothing goes back: a segment may have noted more on either side.
+/// Merges the second half of a record, so that nothing goes back: a segment may have noted more on either side.
 fn merge(to: &mut Record, from: &Record) {
     to.seen |= from.seen;
     raise(&mut to.rx_end, from.rx_end);
@@ -28,13 +28,13 @@ fn merge(to: &mut Record, from: &Record) {
 }
 
 impl Transfer {
-    /// About to begin.
+    /// Begins a transfer.
     #[must_use]
     pub fn new(direction: Direction) -> Transfer {
         Transfer { direction, step: 0 }
     }
 
-    /// Takes one step; whether it was the last.
+    /// Takes one step; returns whether it was the last.
     pub fn step(&mut self, flow: &mut Flow) -> bool {
         let step = self.step;
         self.step = step.saturating_add(1);
@@ -44,7 +44,7 @@ impl Transfer {
         }
     }
 
-    /// What it is about.
+    /// Returns the direction.
     #[must_use]
     pub fn direction(&self) -> Direction {
         self.direction
@@ -57,7 +57,7 @@ impl Transfer {
 }
 
 fn release(flow: &mut Flow, step: u8) -> bool {
-    // A packet may wake the pair until this: who is first has it.
+    // A packet may wake the pair until this step: the first of the two has the flow.
     if step == 0 {
         return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
     }
@@ -90,7 +90,7 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
         if step.is_multiple_of(2) {
             let leg = &mut flow.slot.leg[side.index()];
             merge(&mut leg.rec, rec);
-            // The record does not have it; this is the least that it can be.
+            // The record lacks this field; use the least value that it can have.
             leg.rx_ts = leg.rec.ts_high - leg.rec.tsval_off;
         } else {
             rec.placement = Placement::Slotted;
@@ -99,7 +99,7 @@ fn attach(flow: &mut Flow, step: u8) -> bool {
     step >= 4
 }
 
-/// Before anybody finds the slot; again with what was noted meanwhile.
+/// Fills the slot before programs can find it; later steps merge what was noted meanwhile.
 fn copy(flow: &mut Flow) {
     for side in Side::BOTH {
         if let Some(rec) = flow.records[side.index()] {
@@ -108,7 +108,7 @@ fn copy(flow: &mut Flow) {
     }
     for side in Side::BOTH {
         let (x, o) = flow.legs(side);
-        // What the ends were promised last, as far as the far ends' segments tell.
+        // Note the last promises to the ends, as far as the far ends' segments show them.
         x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
         x.tx_edge = o.rec.rx_edge + o.rec.ack_off;
     }

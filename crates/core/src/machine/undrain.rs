@@ -1,5 +1,5 @@
-//! UNDRAIN (papers' section III-D): the pair is awake. What was forwarded before, below `base`, stays the business of
-//! the two ends until it is acknowledged; what comes from there on is the sockets'. `undrain.h`.
+//! Models UNDRAIN (papers' section III-D, `undrain.h`): the pair is awake. The two ends deliver the payload forwarded
+//! before, below `base`, until it is acknowledged; the sockets deliver the payload from there on.
 
 use super::{
     forward::translate,
@@ -11,36 +11,36 @@ use super::{
 };
 use crate::seq::Seq;
 
-/// Where the local socket's stream toward x begins, if something was forwarded before it.
+/// Returns the start of the local socket's stream toward x, if payload was forwarded before it.
 pub(super) fn first_own(o: &Leg) -> Seq {
     o.base + o.rec.seq_off
 }
 
-/// The number of a segment without payload for x, so that x looks at its acknowledgement: not before what x has, nor
-/// beyond what it offers.
+/// Returns the number of a segment without payload for x at which x processes its acknowledgement: not before the data
+/// that x has, nor beyond the window that x offers.
 pub(super) fn reachable(x: &Leg, seq: Seq) -> Seq {
-    seq.min(x.rec.rx_edge).max(x.rec.rx_ack)
+    seq.min(x.rec.rx_edge - x.rx_shrunk).max(x.rec.rx_ack)
 }
 
-/// Whether o has acknowledged all that was forwarded to it from x.
+/// Returns whether o has acknowledged all that was forwarded to it from x.
 pub(super) fn settled(x: &Leg, o: &Leg) -> bool {
     x.owed & owed::SOME == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
 }
 
 impl Flow {
-    /// `heard`: o had all of x's acknowledgements that concern it before this segment.
+    /// Processes a segment of x. `heard`: before this segment, o had all of x's acknowledgements that concern it.
     pub(super) fn undrain(&mut self, side: Side, s: &Segment, in_place: bool, heard: bool) -> Outcome {
         let (x, o) = self.legs(side);
         let old = x.owed & owed::SOME != 0 && s.occupies() && s.seq.before(x.base);
-        // Once o has acknowledged all of that, x has only not heard it: its own socket says it.
+        // Once o has acknowledged all of it, x only missed the acknowledgement: the local socket repeats it.
         if old && !s.end().after(x.base) && !settled(x, o) {
             return Outcome::far(Verdict::Forwarded, undrain_far(x, o, s, in_place));
         }
-        // Part of it was forwarded and part of it must not be: user space splits it.
+        // A part was forwarded and the rest must not be: user space splits the segment.
         if old && s.end().after(x.base) {
             return Outcome::held(*s);
         }
-        // x is gone, and what it sent last may be lost with it: o must not wait for it.
+        // x is gone, and its last payload may be lost with it: o must not wait for that.
         let copied = !heard || (s.has(flag::RST) && !settled(x, o));
         self.note_fin_or_rst(side, true, s, in_place);
         let (x, o) = self.legs(side);
@@ -49,16 +49,17 @@ impl Flow {
         outcome
     }
 
-    /// The copy of a packet of x of which o must have the acknowledgement and nothing else (TAG_ACK).
+    /// Forwards only the acknowledgement of a packet of x, to o (TAG_ACK).
     pub(super) fn undrain_acknowledge(&mut self, side: Side, s: &Segment) -> Outcome {
         if self.slot.mode != Mode::Undrain {
             return Outcome::of(Verdict::Absorbed);
         }
         let (x, o) = self.legs(side);
         let mut s = *s;
-        // A reset stays where it is: moved, a forged one could come to be in place.
+        // A reset keeps its number: moved, a forged one could come to be in place.
         if !s.has(flag::RST) {
-            // The end of all that was sent to o: below what it has, it would not look at the acknowledgement.
+            // Use the end of all that was sent to o: below the data that it has, o would not process the
+            // acknowledgement.
             s.seq = reachable(o, o.loc_end) - x.rec.seq_off;
         }
         s.flags &= flag::ACK | flag::RST;
@@ -67,8 +68,8 @@ impl Flow {
     }
 }
 
-/// What o hears of x's acknowledgements: as far as they are of what o sent past the sockets. Once that is complete, the
-/// local socket's own acknowledgement takes over.
+/// Returns the segment with x's acknowledgement for o, as far as it is about bytes that o sent past the sockets. Once
+/// all of those are acknowledged, the local socket's own acknowledgement takes over.
 fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment {
     let mut ack = s.ack + x.rec.ack_off;
     let (mut new, mut sack) = translate(&mut x.rec, s, in_place);
@@ -95,8 +96,8 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     new
 }
 
-/// The local socket's copy. An acknowledgement from before its stream began says to it that all before is
-/// acknowledged; the window's edge is what x said.
+/// Returns the local socket's copy. An acknowledgement from before the socket's stream began is shown to it as one of
+/// all bytes before; the window's edge stays that of x.
 fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segment {
     let edge = s.edge(x.rec.wscale_in);
     let mut ack = s.ack;

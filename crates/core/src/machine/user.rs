@@ -1,4 +1,4 @@
-//! What user space does to a flow: the transitions that are not a packet's.
+//! Models the transitions that user space makes.
 
 use super::{
     state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, seen, slot_flag, traits},
@@ -6,50 +6,50 @@ use super::{
 };
 use crate::seq::{Offset, Seq};
 
-/// What a local socket knows of its connection, in its own numbers (`struct ls_peek`).
+/// State of a local socket's connection, in its own numbers (`struct ls_peek`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketState {
-    /// The next number that it expects.
+    /// Next number that it expects.
     pub rcv_nxt: Seq,
-    /// The highest acknowledgement that it sent.
+    /// Highest acknowledgement that it sent.
     pub rcv_wup: Seq,
-    /// The right edge of the window that it offers.
+    /// Right edge of the window that it offers.
     pub rcv_edge: Seq,
-    /// The next number that it will send.
+    /// Next number that it will send.
     pub snd_nxt: Seq,
-    /// The lowest that is not acknowledged.
+    /// Lowest number that is not acknowledged.
     pub snd_una: Seq,
-    /// The right edge of the window that the peer offers.
+    /// Right edge of the window that the peer offers.
     pub snd_edge: Seq,
-    /// The peer's timestamp.
+    /// Timestamp of the peer.
     pub ts_recent: Seq,
-    /// The peer's FIN has come: it is among what `rcv_nxt` counts.
+    /// True if the peer's FIN has come: `rcv_nxt` counts it.
     pub ended: bool,
 }
 
-/// A direction of a pair that is to be registered.
+/// Direction of a pair that is to be registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Start {
-    /// The constant half of its record.
+    /// First, constant half of its record.
     pub record: Record,
-    /// The local socket of its leg.
+    /// Local socket of its leg.
     pub socket: SocketState,
-    /// How much greater the socket's numbers are than the wire's (see [`Leg::adj_seq`]).
+    /// Amount by which the socket's numbers exceed the wire's (see [`Leg::adj_seq`]).
     pub adj_seq: Offset,
-    /// Likewise toward the peer.
+    /// Amount by which the socket's numbers exceed the wire's in the stream toward the peer.
     pub adj_ack: Offset,
-    /// The highest TSval that the socket may have sent.
+    /// Highest TSval that the socket may have sent.
     pub ts_high: Seq,
 }
 
-/// A socket that is built anew for a leg: its numbers are the wire's.
+/// Socket that is built anew for a leg: its numbers are the wire's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rebuilt {
-    /// The next number that it expects: all below was forwarded.
+    /// Next number that it expects: all bytes below were forwarded.
     pub rcv_nxt: Seq,
-    /// The right edge of the window that it offers.
+    /// Right edge of the window that it offers.
     pub rcv_edge: Seq,
-    /// The next number that it will send, and the lowest not acknowledged.
+    /// Next number that it will send, and lowest not acknowledged.
     pub snd_nxt: Seq,
 }
 
@@ -86,7 +86,7 @@ impl Leg {
 }
 
 impl Flow {
-    /// Installs both records and the slot: TRACK.
+    /// Installs both records and the slot, in TRACK.
     #[must_use]
     pub fn register(start: &[Start; 2]) -> Flow {
         let mut flow = Flow::default();
@@ -104,7 +104,7 @@ impl Flow {
         flow
     }
 
-    /// Compare and swap of the mode.
+    /// Compares and swaps the mode.
     pub fn switch(&mut self, from: Mode, to: Mode) -> bool {
         let same = self.slot.mode == from;
         if same {
@@ -113,8 +113,8 @@ impl Flow {
         same
     }
 
-    /// Arms a trap: payload of `side` that ends at `at` or beyond is not forwarded any more. The caller has to look at
-    /// `rx_end` afterwards: what came before is not trapped.
+    /// Arms a trap: payload of `side` that ends at `at` or beyond is not forwarded any more. The caller has to check
+    /// `rx_end` afterwards: earlier payload is not trapped.
     pub fn arm(&mut self, side: Side, at: Seq) {
         self.set_trap(side, Some(at));
     }
@@ -132,9 +132,9 @@ impl Flow {
         }
     }
 
-    /// Before a drain: what the local socket of a side has taken, up to `received` in the wire's numbers, as it says
-    /// itself; with the FIN of its peer if that has `ended`. Bytes that were on their way to it when the pair was registered were not noted, nor what it took by a
-    /// window that nobody heard of.
+    /// Notes, before a drain, the bytes that the local socket of a side has received: up to `received` in the wire's
+    /// numbers, with the FIN of its peer if that has `ended`. Bytes on their way to the socket at the registration of
+    /// the pair were not noted, nor those accepted by a window that was not seen.
     pub fn note_received(&mut self, side: Side, received: Seq, ended: bool) {
         let (x, _) = self.legs(side);
         raise(&mut x.cut, received);
@@ -144,7 +144,7 @@ impl Flow {
         }
     }
 
-    /// From Track to Drain, with the offsets between the timestamps of the two legs.
+    /// Goes from Track to Drain, with the offsets between the timestamps of the two legs.
     pub fn start_drain(&mut self, ts_off: [Offset; 2], flags: u32) -> bool {
         if self.slot.mode != Mode::Track {
             return false;
@@ -161,11 +161,21 @@ impl Flow {
         self.switch(Mode::Track, Mode::Drain)
     }
 
-    /// Whether both ends have acknowledged all that was forwarded, and the sockets have sent all that the ends may have
-    /// acknowledged: the sockets can be alone in the path.
+    /// Lowers the noted acknowledgement of a side's peer to the one that its socket accepted (in the wire's numbers):
+    /// an acknowledgement that the socket refused does not count.
+    pub fn disbelieve(&mut self, side: Side, una: Seq) {
+        let (x, _) = self.legs(side);
+        if x.loc_end.after(una) {
+            x.loc_acked = x.loc_acked.min(una);
+            x.rec.rx_ack = x.rec.rx_ack.min(una);
+        }
+    }
+
+    /// Returns whether both ends have acknowledged all that was forwarded, and the sockets have sent all that the ends
+    /// may have acknowledged: then the sockets alone can be in the path.
     ///
-    /// The second matters to a pair that was woken while it drained: bytes below the cut went both ways, and a socket
-    /// refuses acknowledgements above what it sent (RFC 9293 section 3.10.7.4).
+    /// The second condition matters to a pair that was woken while it drained: bytes below the cut went both ways, and
+    /// a socket refuses acknowledgements above the data that it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let through = |x: &Leg, o: &Leg| settled(x, o) && !o.rec.rx_ack.after(o.loc_end);
@@ -173,13 +183,13 @@ impl Flow {
         through(a, b) && through(b, a)
     }
 
-    /// From Undrain to Track, once it is settled.
+    /// Goes from Undrain to Track, once the flow is settled.
     pub fn undrained(&mut self) -> bool {
         self.is_settled() && self.switch(Mode::Undrain, Mode::Track)
     }
 
-    /// Gives a flow in FINAL, which nobody may wake yet, rebuilt sockets: it can be woken then. `false` if it is in
-    /// another mode.
+    /// Gives a flow in FINAL without usable sockets rebuilt ones, so that it can be woken. Returns `false` if it is in
+    /// another mode or has usable ones.
     pub fn rebuilt(&mut self, sockets: &[Rebuilt; 2]) -> bool {
         if self.slot.mode != Mode::Final || self.slot.flags & slot_flag::WAKEABLE != 0 {
             return false;
@@ -212,7 +222,7 @@ impl Flow {
         for side in Side::BOTH {
             let leg = *self.leg(side);
             let far = *self.leg(side.other());
-            // With timestamps the peer may have seen a later one than the socket's clock.
+            // The peer may have received a later timestamp than the socket's clock shows.
             let mapped = leg.adj_seq.raw() | leg.adj_ack.raw() != 0;
             let needed = mapped || leg.rec.traits & traits::TIMESTAMPS != 0;
             self.records[side.index()] = needed.then_some(Record {
@@ -226,7 +236,7 @@ impl Flow {
         self.slot.mode = Mode::Free;
     }
 
-    /// Forgets the flow: what its ends send now is answered by the stack.
+    /// Forgets the flow: the stack answers later segments of its ends.
     pub fn unregister(&mut self) {
         self.records = [None; 2];
         self.slot.mode = Mode::Free;

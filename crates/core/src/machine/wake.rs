@@ -1,4 +1,4 @@
-//! The way back to control mode (papers' section III-D): `wake.h`.
+//! Returns a pair to control mode (papers' section III-D): `wake.h`.
 
 use super::{
     state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag},
@@ -6,23 +6,23 @@ use super::{
 };
 use crate::seq::Seq;
 
-/// Whether x's stream went past the sockets since they stopped.
+/// Returns whether x's stream went past the sockets since they stopped.
 pub(super) fn went_past(x: &Leg) -> bool {
     x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
 }
 
-/// How far x's stream went, read once: other CPUs may raise these fields meanwhile, and look again.
+/// State of x's stream, read once: other CPUs may raise these fields meanwhile, and process their packets again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reach {
     end: Seq,
     cut: Seq,
-    /// A FIN went past the local socket.
+    /// True if a FIN went past the local socket.
     fin: bool,
 }
 
 impl Reach {
-    /// Where the sockets are parked, user space has said where they stand: a late segment may have raised the cut, and
-    /// have looked again.
+    /// Reads the state. If the sockets are parked, user space has stored where they stand: a late segment may have
+    /// raised the cut, and been processed again.
     pub(super) fn of(x: &Leg, from: Mode) -> Reach {
         let end = if from == Mode::Freeze {
             x.base
@@ -41,21 +41,21 @@ impl Reach {
         self.end.after(self.cut) || self.fin
     }
 
-    /// Where the sockets go on. The cut is behind a FIN that the socket was shown.
+    /// Returns the number at which the sockets continue. The cut is behind a FIN that the socket was shown.
     fn base(self) -> Seq {
         self.end.max(self.cut)
     }
 }
 
-/// DRAIN: whether the local sockets could go on in the direction from x to o. They can if nothing of it was forwarded,
-/// or if all that they had is through.
+/// Returns whether, in DRAIN, the local sockets could continue in the direction from x to o. They can if nothing of it
+/// was forwarded, or if all of the sockets' payload is delivered.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
     let untouched = !reach.went_past() && x.owed & owed::DRAIN == 0;
     untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
 }
 
-/// Where x's own socket goes on: at `base`, which it takes for where it stands. All before it passed by; so did perhaps a
-/// FIN there, which is the sockets' all the same: user space has the local one see it.
+/// Has x's own socket continue at the base, which the socket takes for its present number. All bytes before it went
+/// past the socket; a FIN there may have passed, too, but the sockets deliver it: user space shows it to the local one.
 pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
     let base = reach.base();
     let shift = (base - reach.cut) as u32;
@@ -76,7 +76,7 @@ pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
     o.loc_acked = o.loc_end;
 }
 
-/// The direction from x to o goes on behind all that was forwarded, which stays the two ends' business.
+/// Has the direction from x to o continue behind all forwarded payload, which the two ends deliver.
 fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
     if stands(x, reach) {
         return;
@@ -85,7 +85,7 @@ fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
     shift_to(x, o, reach);
 }
 
-/// Nothing went past the sockets: they are where the stream is.
+/// Returns whether nothing went past the sockets: they are where the stream is.
 pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
     let stands = !reach.went_past() && x.owed & owed::NEW == 0;
     if stands {
@@ -94,12 +94,12 @@ pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
     stands
 }
 
-/// Wakes the pair of a slot, if its sockets can go on now: `wake_slot`, step by step. Run by a packet that met a trap,
-/// or by user space.
+/// Wakes the pair of a slot, if its sockets can continue now: `wake_slot`, step by step. Run by a packet that met a
+/// trap, or by user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wake {
     from: Mode,
-    /// Only where the sockets can take what their peers were promised.
+    /// True to wake only if the sockets can take all that their peers were promised.
     promised: bool,
     step: Step,
 }
@@ -113,8 +113,8 @@ enum Step {
 }
 
 impl Wake {
-    /// By user space, from the mode that was read just now. It has seen to it that the sockets can take what their peers were
-    /// promised.
+    /// Begins a wake by user space, from the mode that was just read. User space has made the sockets' windows large
+    /// enough for all that their peers were promised.
     #[must_use]
     pub fn from(mode: Mode) -> Wake {
         Wake {
@@ -124,7 +124,7 @@ impl Wake {
         }
     }
 
-    /// By a packet that met a trap: only where the sockets can take what their peers were promised.
+    /// Begins a wake by a packet that met a trap: only if the sockets can take all that their peers were promised.
     #[must_use]
     pub(super) fn by_packet(mode: Mode) -> Wake {
         Wake {
@@ -133,7 +133,8 @@ impl Wake {
         }
     }
 
-    /// Takes one step. In the end: the mode after it, whoever made it; [`Mode::Undrain`] if the pair is awake.
+    /// Takes one step. Returns the mode afterwards at the end, also if another CPU stored it: [`Mode::Undrain`] if the
+    /// pair is awake.
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         let slot = &mut flow.slot;
         match self.step {

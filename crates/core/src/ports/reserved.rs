@@ -1,38 +1,39 @@
-//! The list of ports that the kernel does not hand out: the text of `net.ipv4.ip_local_reserved_ports`.
+//! Reads and writes the list of ports that the kernel does not hand out: the text of
+//! `net.ipv4.ip_local_reserved_ports`.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// A set of ports, in the form of `ip_local_reserved_ports`: `8080,9148-9150`.
+/// Set of ports, in the form of `ip_local_reserved_ports`: `8080,9148-9150`.
 ///
 /// Writing the sysctl replaces the whole list, so a change is: read, [`insert`](Self::insert) or
-/// [`remove`](Self::remove), write. The text is the kernel's own: ascending, with neighbours joined.
+/// [`remove`](Self::remove), write. The text is the kernel's own: ascending, with neighbors joined.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReservedPorts {
-    /// Ascending, disjoint, not empty, and with at least one port between two of them.
+    /// Ranges that are ascending, disjoint, not empty, and with at least one port between two of them.
     ranges: Vec<RangeInclusive<u16>>,
 }
 
-/// A list of ports that could not be read.
+/// Error of a list of ports that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a port (0 to 65535) nor a range of ports (such as 9148-9150)")]
 pub struct ParsePortsError(String);
 
 impl ReservedPorts {
-    /// The ranges of ports, ascending, with a gap between each two.
+    /// Returns the ranges of ports, ascending, with a gap between each two.
     pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u16>> {
         self.ranges.iter().cloned()
     }
 
-    /// Whether this port is in the set.
+    /// Returns whether this port is in the set.
     #[must_use]
     pub fn contains(&self, port: u16) -> bool {
         self.ranges.iter().any(|r| r.contains(&port))
     }
 
-    /// Whether all of these ports are in the set.
+    /// Returns whether all of these ports are in the set.
     #[must_use]
     pub fn contains_all(&self, ports: &RangeInclusive<u16>) -> bool {
-        // Neighbours are joined, so that one range has them all, or none.
+        // Neighbors are joined, so that one range has them all, or none.
         ports.is_empty()
             || self
                 .ranges
@@ -56,7 +57,7 @@ impl ReservedPorts {
         });
     }
 
-    /// Takes ports out. An empty range takes none.
+    /// Removes ports. An empty range removes none.
     pub fn remove(&mut self, ports: &RangeInclusive<u16>) {
         if ports.is_empty() {
             return;
@@ -88,7 +89,7 @@ impl FromStr for ReservedPorts {
 }
 
 fn parse_entry(entry: &str) -> Option<RangeInclusive<u16>> {
-    // `parse` would take a sign.
+    // Check the digits: `parse` would take a sign.
     let port = |s: &str| {
         s.bytes()
             .all(|b| b.is_ascii_digit())
@@ -153,7 +154,7 @@ mod tests {
         assert!(p.contains_all(&(31..=39)) && !p.contains_all(&(14..=17)));
     }
 
-    /// Ranges at either end of the number line, close enough to meet often.
+    /// Yields ranges at either end of the number line, close enough to meet often.
     fn range() -> impl Strategy<Value = RangeInclusive<u16>> {
         let block = prop_oneof![Just(0u16), Just(u16::MAX - 39)];
         (block, 0..40u16, 0..40u16).prop_map(|(base, a, b)| base + a.min(b)..=base + a.max(b))

@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2 (HAProxy's proxy-protocol.txt): a header before the first byte of a connection
-//! that says for whom a proxy made it.
+//! Reads and writes the PROXY protocol, versions 1 and 2 (HAProxy's proxy-protocol.txt): a header before the first byte
+//! of a connection that names the ends for which a proxy made it.
 //!
-//! [`parse`] takes what has come so far, however it was split; [`Header::write`] is what goes out.
+//! [`parse`] reads the bytes that have come so far, in any pieces; [`Header::write`] makes the bytes of a header.
 
 mod tlv;
 mod v1;
@@ -9,86 +9,86 @@ mod v2;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The longest header that is read, in bytes. Version 2 could announce 65,551; nobody needs so many, and they are kept
-/// until all of them have come.
+/// Limit of the length that a header of version 2 may announce, in bytes: addresses and vectors, behind its 16 fixed
+/// ones. The field could announce 65,535; no proxy needs so many, and they are kept until all of them have come.
 pub const MAX_LENGTH: usize = 16 << 10;
 
-/// Which form of the header.
+/// Form of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// A line of text.
+    /// Line of text.
     V1,
-    /// Binary.
+    /// Binary form.
     V2,
 }
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// Its form.
+    /// Form of the header.
     pub version: Version,
-    /// Between whom the connection is that was proxied. `None`: between the ends of this one (`LOCAL`: a proxy's health
-    /// check), or the proxy does not know (`UNKNOWN`), or they have no addresses of IP (`AF_UNIX`).
+    /// Ends of the proxied connection. `None`: the ends of this one (`LOCAL`: a proxy's health check), or the proxy
+    /// does not know (`UNKNOWN`), or they have no addresses of IP (`AF_UNIX`).
     pub addresses: Option<Addresses>,
-    /// The name that the client asked for, such as its SNI (version 2, `PP2_TYPE_AUTHORITY`).
+    /// Name that the client requested, such as its SNI (version 2, `PP2_TYPE_AUTHORITY`).
     pub authority: Option<String>,
-    /// The protocol that was chosen by ALPN (version 2, `PP2_TYPE_ALPN`).
+    /// Protocol that was chosen by ALPN (version 2, `PP2_TYPE_ALPN`).
     pub alpn: Option<Vec<u8>>,
 }
 
-/// The ends of a connection. IPv4 is never written as IPv6 here.
+/// Ends of a connection. IPv4 is never written as IPv6 here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// The client.
+    /// Address of the client.
     pub source: SocketAddr,
-    /// What it connected to.
+    /// Address to which the client connected.
     pub destination: SocketAddr,
 }
 
-/// What is known of a header after some of its bytes.
+/// Result of the bytes that have come so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// All of them belong to it, and it goes on.
+    /// All of them belong to the header, and it goes on.
     NeedMore,
-    /// It is complete.
+    /// The header is complete.
     Done {
-        /// What it says.
+        /// Content of the header.
         header: Header,
-        /// Its length, in bytes. What follows is the client's.
+        /// Length of the header, in bytes. The bytes behind it are the client's.
         length: usize,
     },
 }
 
-/// Why it is no header, or none that can be believed.
+/// Error of a text that is no header, or none that can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It begins otherwise.
+    /// The bytes begin otherwise.
     #[error("it does not begin with a PROXY header")]
     Signature,
-    /// Version 1: more than 107 bytes without an end.
+    /// Version 1: the line has more than 107 bytes without an end.
     #[error("the line of its PROXY header is longer than 107 bytes")]
     LineLength,
-    /// Version 1: not as the line must be.
+    /// Version 1: the line is malformed.
     #[error("the line of its PROXY header is malformed: {0}")]
     Line(&'static str),
-    /// Version 2: a version, command, family or transport that is not defined.
+    /// Version 2: a version, command, family or transport is not defined.
     #[error("its PROXY header has an undefined {what}: {value:#x}")]
     Undefined {
-        /// Of what.
+        /// Name of the field.
         what: &'static str,
-        /// Which one it has.
+        /// Value of the field.
         value: u8,
     },
-    /// Version 2: longer than [`MAX_LENGTH`].
+    /// Version 2: the header announces more than [`MAX_LENGTH`].
     #[error("its PROXY header announces {0} bytes, more than {MAX_LENGTH}")]
     TooLong(usize),
-    /// Version 2: shorter than its addresses.
+    /// Version 2: the header is shorter than its addresses.
     #[error("its PROXY header is shorter than its addresses")]
     Short,
-    /// Version 2: a vector that goes beyond the end, or has the wrong length or content.
+    /// Version 2: a vector goes beyond the end, or has the wrong length or content.
     #[error("its PROXY header has a malformed vector of type {0:#04x}")]
     Vector(u8),
-    /// Version 2: it has a checksum (CRC32c), which is another one.
+    /// Version 2: the checksum (CRC32c) is wrong.
     #[error("the checksum of its PROXY header is wrong")]
     Checksum,
 }
@@ -96,7 +96,7 @@ pub enum Malformed {
 /// Reads a header at the beginning of `bytes`.
 ///
 /// # Errors
-/// Whatever comes, it will never be one.
+/// The bytes can never become a header.
 pub fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
     match bytes.first() {
         None => Ok(Step::NeedMore),
@@ -106,7 +106,7 @@ pub fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
 }
 
 impl Header {
-    /// One with these addresses; without, of a connection that the proxy makes for itself.
+    /// Makes a header with these addresses; without them, one of a connection that the proxy makes for itself.
     pub fn new(version: Version, addresses: Option<Addresses>) -> Header {
         Header {
             version,
@@ -116,8 +116,8 @@ impl Header {
         }
     }
 
-    /// The bytes of it. Version 1 has no place for `authority` and `alpn`; a value that is longer than a vector can be
-    /// (64 KiB together) is left out.
+    /// Returns the bytes of the header. Version 1 has no place for `authority` and `alpn`; a value that is longer than
+    /// a vector can be (64 KiB together) is left out.
     pub fn write(&self) -> Vec<u8> {
         match self.version {
             Version::V1 => v1::write(self.addresses.as_ref()).into_bytes(),
@@ -127,7 +127,7 @@ impl Header {
 }
 
 impl Addresses {
-    /// Of the ends of a connection; v4-mapped ones become IPv4.
+    /// Makes the addresses of the ends of a connection; v4-mapped ones become IPv4.
     pub fn new(source: SocketAddr, destination: SocketAddr) -> Addresses {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         Addresses {
@@ -136,13 +136,13 @@ impl Addresses {
         }
     }
 
-    /// Whether both are IPv4; one alone is written as v4-mapped.
+    /// Returns whether both are IPv4; one alone is written as v4-mapped.
     fn is_ipv4(&self) -> bool {
         self.source.is_ipv4() && self.destination.is_ipv4()
     }
 }
 
-/// The address in a header of IPv6.
+/// Returns the address in a header of IPv6.
 fn wide(address: SocketAddr) -> Ipv6Addr {
     match address.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -150,7 +150,7 @@ fn wide(address: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// Whether `bytes` may become `whole`, or already begin with it: `None` if neither.
+/// Returns whether `bytes` already begin with `whole`, or may still become it; `None` if neither.
 fn begins(bytes: &[u8], whole: &[u8]) -> Option<bool> {
     match bytes.len() < whole.len() {
         true => whole.starts_with(bytes).then_some(false),

@@ -9,7 +9,7 @@ fn addresses(source: &str, destination: &str) -> Option<Addresses> {
     })
 }
 
-/// What the whole of it says; every beginning of it must ask for more.
+/// Returns the content of all the bytes; every beginning of them must ask for more.
 fn whole(bytes: &[u8]) -> Result<Header, Malformed> {
     for n in 0..bytes.len() {
         match parse(&bytes[..n]) {
@@ -18,7 +18,7 @@ fn whole(bytes: &[u8]) -> Result<Header, Malformed> {
             Err(error) => return Err(error),
         }
     }
-    // What follows is the client's, even if it looks like another header.
+    // The bytes behind it are the client's, even if they look like another header.
     let mut more = bytes.to_vec();
     more.extend(b"PROXY UNKNOWN\r\n");
     for given in [bytes, &more] {
@@ -33,7 +33,7 @@ fn whole(bytes: &[u8]) -> Result<Header, Malformed> {
     }
 }
 
-/// A header of version 2 from its parts.
+/// Makes a header of version 2 from its parts.
 fn v2(command: u8, kind: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = b"\r\n\r\n\0\r\nQUIT\n".to_vec();
     bytes.extend([command, kind]);
@@ -171,7 +171,7 @@ fn what_is_no_header_of_version_2() {
         (v2(0x21, 0x21, &[0; 35]), Malformed::Short),
         (v2(0x21, 0x31, &[0; 215]), Malformed::Short),
         (
-            v2(0x21, 0x11, &[0; MAX_LENGTH - 15]),
+            v2(0x21, 0x11, &[0; MAX_LENGTH + 1]),
             Malformed::TooLong(MAX_LENGTH + 1),
         ),
     ] {
@@ -180,9 +180,18 @@ fn what_is_no_header_of_version_2() {
 }
 
 #[test]
+fn the_longest_header_announces_as_much_as_is_documented() {
+    let padding = MAX_LENGTH - IPV4.len() - 3;
+    let [high, low] = u16::try_from(padding).unwrap().to_be_bytes();
+    let longest = [&IPV4[..], &[4, high, low], &vec![0; padding]].concat();
+    assert_eq!(longest.len(), MAX_LENGTH);
+    assert!(whole(&v2(0x21, 0x11, &longest)).unwrap().addresses.is_some());
+}
+
+#[test]
 fn vectors_that_are_read_and_skipped() {
     let with = |vectors: &[u8]| whole(&v2(0x21, 0x11, &[&IPV4, vectors].concat()));
-    // Two that nobody knows, one that is only padding, and those that count.
+    // Two vectors are unknown, one is only padding, and the others count.
     let header = with(b"\xee\0\x02ab\x04\0\0\x01\0\x02h2\x20\0\x01\x01\x02\0\x09a.example").unwrap();
     assert_eq!(header.alpn.as_deref(), Some(&b"h2"[..]));
     assert_eq!(header.authority.as_deref(), Some("a.example"));

@@ -1,4 +1,5 @@
-//! Vectors of type, length and value behind the addresses of version 2: section 2.2 of the specification.
+//! Reads and writes vectors of type, length and value behind the addresses of version 2 (section 2.2 of the
+//! specification).
 
 use crc::{CRC_32_ISCSI, Crc};
 
@@ -10,7 +11,7 @@ const CRC32C: u8 = 0x03;
 
 const CASTAGNOLI: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// Those that somebody reads.
+/// Vectors that are used.
 #[derive(Debug, Default)]
 pub(super) struct Vectors {
     pub(super) authority: Option<String>,
@@ -43,7 +44,8 @@ pub(super) fn read(whole: &[u8], vectors: &[u8]) -> Result<Vectors, Malformed> {
     Ok(found)
 }
 
-/// The checksum is that of the header with zeros in its own place, which ends `behind` bytes before the header does.
+/// Checks the checksum: that of the header with zeros in its own place, which ends `behind` bytes before the header
+/// does.
 fn check(whole: &[u8], behind: usize, expected: u32) -> Result<(), Malformed> {
     let end = whole.len() - behind;
     let (before, after) = (&whole[..end - 4], &whole[end..]);
@@ -57,7 +59,7 @@ fn check(whole: &[u8], behind: usize, expected: u32) -> Result<(), Malformed> {
     }
 }
 
-/// Appends the vectors of a header, as far as its length can be told.
+/// Appends the vectors of a header, as long as the length field can hold their length.
 pub(super) fn write(header: &Header, bytes: &mut Vec<u8>) {
     let authority = header.authority.as_deref().map(str::as_bytes);
     for (kind, value) in [(ALPN, header.alpn.as_deref()), (AUTHORITY, authority)] {

@@ -1,4 +1,4 @@
-//! Version 1: a line of text, section 2.1 of the specification.
+//! Reads and writes version 1, a line of text (section 2.1 of the specification).
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -9,7 +9,7 @@ use super::{Addresses, Header, Malformed, Step, Version, begins, wide};
 
 const SIGNATURE: &[u8] = b"PROXY ";
 
-/// The longest line, with its CRLF.
+/// Length of the longest line, with its CRLF.
 const LONGEST: usize = 107;
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
@@ -33,9 +33,9 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
     })
 }
 
-/// What stands between the signature and the end of the line.
+/// Reads the text between the signature and the end of the line.
 fn fields(line: &[u8]) -> Result<Option<Addresses>, Malformed> {
-    // Whatever follows is of no meaning, and need not even be text.
+    // The rest of such a line has no meaning, and need not even be text.
     if line == b"UNKNOWN" || line.starts_with(b"UNKNOWN ") {
         return Ok(None);
     }
@@ -69,7 +69,7 @@ fn address(text: &str, ipv4: bool) -> Result<IpAddr, Malformed> {
         .ok_or(Malformed::Line("an address is not one of its protocol"))
 }
 
-/// Digits without leading zeros: `u16::from_str` alone would take `+80` and `080`.
+/// Reads digits without leading zeros: `u16::from_str` alone would take `+80` and `080`.
 fn port(text: &str) -> Result<u16, Malformed> {
     let digits = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     digits

@@ -1,4 +1,4 @@
-//! Version 2: binary, section 2.2 of the specification.
+//! Reads and writes version 2, the binary form (section 2.2 of the specification).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::{
 
 pub(super) const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Signature, version and command, family and transport, length of the rest.
+/// Length of signature, version and command, family and transport, and the length of the rest.
 const FIXED: usize = 16;
 
 const VERSION: u8 = 2;
@@ -24,7 +24,7 @@ const UNIX: u8 = 3;
 const STREAM: u8 = 1;
 const DGRAM: u8 = 2;
 
-/// Bytes of two paths of Unix sockets.
+/// Length of two paths of Unix sockets.
 const UNIX_ADDRESSES: usize = 2 * 108;
 
 pub(super) fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
@@ -38,22 +38,23 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Step, Malformed> {
     let Some(&[command, kind, high, low]) = bytes.get(12..FIXED).and_then(|b| b.first_chunk::<4>()) else {
         return Ok(Step::NeedMore);
     };
-    let length = FIXED + usize::from(u16::from_be_bytes([high, low]));
-    if length > MAX_LENGTH {
-        return Err(Malformed::TooLong(length));
+    let rest = usize::from(u16::from_be_bytes([high, low]));
+    if rest > MAX_LENGTH {
+        return Err(Malformed::TooLong(rest));
     }
+    let length = FIXED + rest;
     let Some(whole) = bytes.get(..length) else {
         return Ok(Step::NeedMore);
     };
     let header = match command & 0xf {
-        // A proxy's own connection; what else it may say is to be ignored.
+        // The proxy made the connection for itself; the rest of the header is to be ignored.
         LOCAL => Header::new(Version::V2, None),
         _ => proxied(whole, kind)?,
     };
     Ok(Step::Done { header, length })
 }
 
-/// What a whole header of a proxied connection says.
+/// Reads a whole header of a proxied connection.
 fn proxied(whole: &[u8], kind: u8) -> Result<Header, Malformed> {
     let (family, transport) = (kind >> 4, kind & 0xf);
     check(family <= UNIX, "family", family)?;
@@ -65,7 +66,7 @@ fn proxied(whole: &[u8], kind: u8) -> Result<Header, Malformed> {
         UNIX => rest
             .split_at_checked(UNIX_ADDRESSES)
             .map(|(_, vectors)| (None, vectors)),
-        // Nobody knows how long its addresses are.
+        // The length of its addresses is unknown.
         _ => return Ok(Header::new(Version::V2, None)),
     }
     .ok_or(Malformed::Short)?;

@@ -1,39 +1,40 @@
-//! What becomes of what a route takes.
+//! Defines the actions of routes.
 
 use std::{fmt, str::FromStr};
 
 use crate::http::Target;
 
-/// What becomes of what a route takes.
+/// Action for the requests that a route takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// It goes to the upstream of this name.
+    /// Forward to the upstream of this name.
     Upstream(String),
-    /// It goes where it was going when it was intercepted.
+    /// Forward to the destination that the connection had when it was intercepted.
     Original,
-    /// It is answered with this status: 400 to 599.
+    /// Answer with this status: 400 to 599.
     Status(u16),
-    /// It is sent elsewhere (308, RFC 9110 section 15.4.9).
+    /// Redirect elsewhere (308, RFC 9110 section 15.4.9).
     Redirect(Redirect),
 }
 
-/// Where requests are sent: a scheme, a host, and what comes before their own path. Their target is appended.
+/// Destination of a redirect: a scheme, a host, and the part before the request's own path. The request's target is
+/// appended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Redirect(Box<str>);
 
-/// Text that is no such place.
+/// Error of a text that is no such destination.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRedirectError {
-    /// Neither http nor https.
+    /// The scheme is neither http nor https.
     #[error("`{0}` does not begin with http:// or https://: write such as https://www.example")]
     Scheme(String),
-    /// No host.
+    /// There is no host.
     #[error("`{0}` names no host: write such as https://www.example")]
     Host(String),
-    /// A query or fragment, behind which no path could stand.
+    /// There is a query or fragment, behind which no path can stand.
     #[error("`{0}`: the request's path and query are appended, so it must not have `?` or `#`")]
     Query(String),
-    /// A character that no URL has.
+    /// There is a character that no URL has.
     #[error("`{0}` has a character that must be percent-encoded in a URL")]
     Character(String),
 }
@@ -64,7 +65,8 @@ impl FromStr for Redirect {
 }
 
 impl Redirect {
-    /// Where a request with this target goes: its path and query, as the client wrote them, are appended.
+    /// Returns the destination of a request with this target: its path and query, as the client wrote them, are
+    /// appended.
     pub fn location(&self, target: &Target<'_>) -> String {
         let path = target.raw_path().unwrap_or_default();
         match target.query() {
@@ -82,7 +84,7 @@ impl fmt::Display for Redirect {
 
 super::as_text!(Redirect);
 
-/// What becomes of it, in words.
+/// Describes the action in words.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! A condition: what must be true of a request, or of a connection.
+//! Defines the conditions of routes, on a request or on a connection.
 
 use std::fmt;
 
@@ -9,40 +9,40 @@ use super::{
 };
 use crate::rules::Network;
 
-/// What must be true. Of a list, any value may be. What asks for something that is not known, such as the path of a connection
-/// that is not read, is not true.
+/// Condition of a route. Of a list, any value may match. A condition on something unknown, such as the path of a
+/// connection that is not read, does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
     /// The client is in one of these networks.
     Client(Vec<Network>),
-    /// The method is one of these (RFC 9110 section 9.1: case counts).
+    /// The method is one of these; case counts (RFC 9110 section 9.1).
     Method(Vec<Token>),
-    /// It has a query string; or it has none.
+    /// The request has a query string; or it has none.
     Query(bool),
-    /// A program would answer it, by [`is_cgi`]; or a file.
+    /// A program would answer, by [`is_cgi`]; or a file.
     Cgi(bool),
-    /// The name of the server that the ClientHello says (RFC 6066 section 3).
+    /// The server's name in the ClientHello is one of these (RFC 6066 section 3).
     Sni(Hosts),
     /// The ClientHello offers one of these protocols (RFC 7301).
     Alpn(Vec<String>),
-    /// The host that is asked for.
+    /// The requested host is one of these.
     Host(Hosts),
     /// The path is one of these.
     Path(Vec<PathText>),
     /// The path, as text, begins with one of these.
     PathPrefix(Vec<PathText>),
-    /// The last segment of the path ends so.
+    /// The last segment of the path has one of these extensions.
     Extension(Vec<Extension>),
-    /// A header field.
+    /// A header field is as wanted.
     Header(Token, Want),
-    /// A cookie; without a name: any.
+    /// A cookie is as wanted; without a name: any cookie.
     Cookie(Option<Token>, Want),
     /// One of these is found in the path.
     PathRegex(Vec<Pattern>),
 }
 
 impl Condition {
-    /// Whether it is true.
+    /// Returns whether the condition is true.
     pub fn holds(&self, facts: &Facts<'_>) -> bool {
         match self {
             Condition::Client(networks) => networks.iter().any(|n| n.contains(facts.client)),
@@ -82,7 +82,20 @@ impl Condition {
         }
     }
 
-    /// How dear it is to look, 0 being cheapest: what compares a few bytes comes before what walks through lists.
+    /// Returns whether the condition looks at the path of a request.
+    pub(super) fn asks_for_path(&self) -> bool {
+        matches!(
+            self,
+            Condition::Path(_)
+                | Condition::PathPrefix(_)
+                | Condition::PathRegex(_)
+                | Condition::Extension(_)
+                | Condition::Cgi(_)
+        )
+    }
+
+    /// Returns the cost of the condition, 0 being cheapest: a comparison of a few bytes comes before a walk through
+    /// lists.
     pub(super) fn cost(&self) -> u8 {
         match self {
             Condition::Query(_) | Condition::Method(_) => 0,
@@ -95,7 +108,7 @@ impl Condition {
         }
     }
 
-    /// The key under which it stands in a file.
+    /// Returns the key of the condition in a file.
     pub fn key(&self) -> &'static str {
         match self {
             Condition::Client(_) => "client",
@@ -115,7 +128,7 @@ impl Condition {
     }
 }
 
-/// What must be true, in words.
+/// Describes the condition in words.
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

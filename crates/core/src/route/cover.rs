@@ -1,15 +1,15 @@
-//! Routes that can never win, because an earlier one takes all that they would.
+//! Finds routes that can never win, because an earlier one takes all of their requests.
 
 use super::{Condition, Route, Table, Want, host::Hosts, path::PathText};
 
 impl Table {
-    /// Whether nothing gets past it: a route has no conditions.
+    /// Returns whether some route takes every request: it has no conditions.
     pub fn takes_all(&self) -> bool {
         self.routes.iter().any(|route| route.conditions.is_empty())
     }
 
-    /// Each route that an earlier one hides, with that one: (later, earlier), from 0. Not everything is seen: two routes that
-    /// together take all, or expressions that take the same.
+    /// Returns each route that an earlier one hides, with that one: (later, earlier), from 0. Some cases are not
+    /// detected: two routes that together take all, or expressions that take the same.
     pub fn hidden(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.routes.iter().enumerate().filter_map(|(later, route)| {
             let before = self.routes.iter().take(later);
@@ -22,7 +22,7 @@ impl Table {
 }
 
 impl Route {
-    /// Certainly takes everything that the other one takes.
+    /// Returns whether the route certainly takes everything that the other one takes.
     fn takes_all_of(&self, other: &Route) -> bool {
         let implied = |mine: &Condition| other.conditions.iter().any(|theirs| mine.takes_all_of(theirs));
         self.conditions.iter().all(implied)
@@ -30,7 +30,7 @@ impl Route {
 }
 
 impl Route {
-    /// Two of its conditions that are never both true. Not every such pair is seen.
+    /// Returns two conditions of the route that are never both true. Some such pairs are not detected.
     pub fn contradiction(&self) -> Option<(&Condition, &Condition)> {
         let others = |a| self.conditions.iter().map(move |b| (a, b));
         self.conditions
@@ -40,13 +40,13 @@ impl Route {
     }
 }
 
-/// Every one of `theirs` is within one of `mine`.
+/// Returns whether each of `theirs` is within one of `mine`.
 fn all_within<M, T>(mine: &[M], theirs: &[T], within: impl Fn(&M, &T) -> bool) -> bool {
     theirs.iter().all(|t| mine.iter().any(|m| within(m, t)))
 }
 
 impl Condition {
-    /// Certainly true wherever the other one is.
+    /// Returns whether the condition is certainly true wherever the other one is.
     fn takes_all_of(&self, other: &Condition) -> bool {
         use Condition::*;
         let starts = |m: &PathText, t: &PathText| t.as_str().starts_with(m.as_str());
@@ -75,7 +75,7 @@ impl Condition {
 }
 
 impl Condition {
-    /// Never true where the other one is.
+    /// Returns whether the condition is certainly false wherever the other one is true.
     fn excludes(&self, other: &Condition) -> bool {
         use Condition::*;
         let none =
@@ -99,7 +99,8 @@ fn hosts_within(mine: &Hosts, theirs: &Hosts) -> bool {
     theirs.iter().all(|t| mine.iter().any(|m| m.takes_all_of(t)))
 }
 
-/// A cookie that must be there is one; that one of them must be absent says nothing of the others.
+/// Returns whether a condition on any cookie covers one on a named cookie. A named cookie that must be there is some
+/// cookie; a named cookie that must be absent tells nothing about the others.
 fn any_cookie_takes(mine: &Want, theirs: &Want) -> bool {
     *mine != Want::Absent && *theirs != Want::Absent && mine.takes_all_of(theirs)
 }

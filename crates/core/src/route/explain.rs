@@ -1,60 +1,62 @@
-//! Why a route wins: what came of each condition of each route.
+//! Explains why a route wins, with the result of each condition of each route.
 
 use serde::Serialize;
 
 use super::{Action, Condition, Facts, Table, Token, cookie, path::has_query};
 
-/// What came of each route.
+/// Results of all routes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Which route wins, from 0; `None`: none does.
+    /// Route that wins, from 0; `None`: none does.
     pub winner: Option<usize>,
-    /// The routes, in order.
+    /// Routes, in order.
     pub routes: Vec<Verdict>,
 }
 
-/// What came of a route.
+/// Result of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Its name.
+    /// Name of the route.
     pub name: String,
-    /// Whether it wins.
+    /// Outcome: it wins, comes too late, or fails.
     pub outcome: Outcome,
-    /// What becomes of what it takes, in words.
+    /// Action for requests that it takes, in words.
     pub action: String,
-    /// Its conditions, in the order in which they are asked.
+    /// Conditions, in the order in which they are checked.
     pub checks: Vec<Check>,
 }
 
-/// Whether a route wins.
+/// Outcome of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It is the first that takes it.
+    /// It is the first that takes the request.
     Wins,
-    /// It would take it, if an earlier one did not.
+    /// It would take the request, but an earlier one does.
     TooLate,
     /// A condition is not true.
     Fails,
 }
 
-/// What came of a condition.
+/// Result of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// The key under which it stands in a file.
+    /// Key of the condition in a file.
     pub key: &'static str,
-    /// What must be true, in words.
+    /// Condition, in words.
     pub condition: String,
-    /// Whether it is.
+    /// True if the condition holds.
     pub holds: bool,
-    /// What there is instead, or what made it true.
+    /// Values that the condition was compared with.
     pub seen: String,
 }
 
 impl Table {
-    /// What comes of each route. Its winner is that of [`Table::decide`].
+    /// Explains the outcome of each route, in the reading of the path that decides. The winner is that of
+    /// [`Table::decide`].
     pub fn explain(&self, facts: &Facts<'_>) -> Explanation {
-        let winner = self.decide(facts).map(|(n, _)| n);
+        let facts = &self.reading(facts);
+        let winner = self.first(facts).map(|(n, _)| n);
         let routes = self.routes.iter().enumerate().map(|(n, route)| Verdict {
             name: route.name.clone(),
             outcome: match route.takes(facts) {
@@ -82,7 +84,7 @@ impl Condition {
         }
     }
 
-    /// What it looks at, in words.
+    /// Describes the values that the condition looks at.
     fn seen(&self, facts: &Facts<'_>) -> String {
         let text = |what: &str, value: Option<&str>| match value {
             Some(value) => format!("{what} is {value:?}"),
@@ -128,7 +130,7 @@ fn query(facts: &Facts<'_>) -> String {
     }
 }
 
-/// All values of a field.
+/// Lists all values of a field.
 fn values(what: &str, name: Option<&Token>, each: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool)) -> String {
     let mut found = Vec::new();
     each(&mut |value| {

@@ -1,15 +1,15 @@
-//! Header fields and cookies: which, and what of them.
+//! Matches header fields and cookies by name and value.
 
 use std::{fmt, str::FromStr};
 
 use super::Pattern;
 use crate::http::{Fields, text::is_token};
 
-/// The name of a header field, of a cookie or of a method: a token (RFC 9110 section 5.6.2).
+/// Name of a header field, of a cookie or of a method: a token (RFC 9110 section 5.6.2).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token(Box<str>);
 
-/// Text that is no token.
+/// Error of a text that is no token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no name: write letters, digits and !#$%&'*+-.^_`|~ only")]
 pub struct ParseTokenError(String);
@@ -26,7 +26,7 @@ impl FromStr for Token {
 }
 
 impl Token {
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -40,25 +40,25 @@ impl fmt::Display for Token {
 
 super::as_text!(Token);
 
-/// What must be true of a header field, or of a cookie.
+/// Condition on a header field, or on a cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Want {
-    /// It is there, whatever its value.
+    /// It is there, with any value.
     Present,
     /// It is not there.
     Absent,
-    /// One of its values is one of these.
+    /// One of its values matches one of these.
     Value(Vec<Text>),
 }
 
-/// What a value may be. Case counts.
+/// Condition on a value. Case counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Text {
-    /// This.
+    /// The value is this text.
     Exact(String),
-    /// Something that begins so.
+    /// The value begins with this text.
     Prefix(String),
-    /// Something in which this is found.
+    /// The expression is found in the value.
     Regex(Pattern),
 }
 
@@ -91,7 +91,8 @@ impl fmt::Display for Text {
 }
 
 impl Want {
-    /// Whether it is true of something whose values are shown to the closure by `search` until it answers true.
+    /// Returns whether the condition holds for a field or cookie. `search` shows its values to the closure until it
+    /// answers true.
     pub(super) fn holds(&self, search: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> bool) -> bool {
         match self {
             Want::Present => search(&mut |_| true),
@@ -100,7 +101,7 @@ impl Want {
         }
     }
 
-    /// Whether it is true wherever the other one is.
+    /// Returns whether the condition holds wherever the other one does.
     pub(super) fn takes_all_of(&self, other: &Want) -> bool {
         match (self, other) {
             (Want::Absent, other) => *other == Want::Absent,
@@ -112,10 +113,10 @@ impl Want {
     }
 }
 
-/// Where the values of a request's header fields are found.
+/// Source of a request's header fields.
 pub trait Headers {
-    /// Shows the values of a field to `see`, in the order of its lines and without blanks around them, until it answers true.
-    /// Names are compared without case (RFC 9110 section 5.1). The answer: whether it answered true.
+    /// Shows the values of a field to `see`, in the order of its lines and without blanks around them, until it answers
+    /// true. Names are compared without case (RFC 9110 section 5.1). Returns whether `see` answered true.
     fn any(&self, name: &str, see: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 }
 
@@ -133,7 +134,7 @@ impl Headers for Fields<'_> {
     }
 }
 
-/// What has no header fields.
+/// Source without any header field.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoHeaders;
 

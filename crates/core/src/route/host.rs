@@ -1,40 +1,40 @@
-//! Names of hosts, exact and with a wildcard: of a Host header, of SNI.
+//! Matches names of hosts, exact and with a wildcard, of a Host header or of SNI.
 
 use std::{cmp::Ordering, fmt, net::Ipv6Addr, str::FromStr};
 
-/// A host as a route names it: `img.example`, `*.cdn.example` (any names below it, of any depth, not itself), or an address.
-/// Case and a trailing dot do not count; a port is not part of it.
+/// Host as a route names it: `img.example`, `*.cdn.example` (any names below it, of any depth, not itself), or an
+/// address. Case and a trailing dot do not count; a port is not part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPattern {
-    /// In lower case, without `*.` and without the trailing dot.
+    /// Name in lower case, without `*.` and without the trailing dot.
     name: Box<str>,
     below: bool,
 }
 
-/// Text that is no such pattern.
+/// Error of a text that is no such pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseHostError {
-    /// Nothing that a host can be called.
+    /// The text cannot be a host's name.
     #[error("`{0}` is no host: write a name such as img.example or *.example, or an address")]
     Form(String),
-    /// A wildcard in another place than the first label.
+    /// The wildcard is in another place than the first label.
     #[error("`{0}`: a wildcard stands for whole names at the beginning, such as *.example")]
     Wildcard(String),
-    /// `*`.
+    /// The text is `*`.
     #[error("`*` is every host: leave the condition out")]
     Every,
-    /// A port.
+    /// The text has a port.
     #[error("`{host}:{port}`: ports are not compared, write {host}")]
     Port {
-        /// What stands before it.
+        /// Text before the port.
         host: String,
-        /// The port.
+        /// Port.
         port: String,
     },
-    /// An IPv6 address without brackets.
+    /// The text is an IPv6 address without brackets.
     #[error("`{0}`: put the IPv6 address in brackets, [{0}], as it stands in a Host header")]
     Brackets(String),
-    /// A name in another script than ASCII.
+    /// The name is in another script than ASCII.
     #[error("`{0}` is not ASCII: write the name as it is in DNS, with xn--")]
     Unicode(String),
 }
@@ -78,7 +78,7 @@ impl FromStr for HostPattern {
     }
 }
 
-/// Whether it can be a name of DNS, or an IPv4 address. Underscores are in use.
+/// Returns whether a text can be a name of DNS, or an IPv4 address. Underscores are in use.
 fn is_name(s: &str) -> bool {
     let label = |l: &str| {
         (1..=63).contains(&l.len())
@@ -94,7 +94,7 @@ fn is_v6_literal(s: &str) -> bool {
 }
 
 impl HostPattern {
-    /// Whether it takes every host that the other one takes.
+    /// Returns whether the pattern takes every host that the other one takes.
     pub(super) fn takes_all_of(&self, other: &HostPattern) -> bool {
         match (self.below, other.below) {
             (false, true) => false,
@@ -105,7 +105,7 @@ impl HostPattern {
     }
 }
 
-/// Whether a name is one of those below another, both in lower case.
+/// Returns whether a name is one of those below another, both in lower case.
 fn is_below(name: &str, above: &str) -> bool {
     let rest = name.strip_suffix(above);
     rest.is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
@@ -120,7 +120,7 @@ impl fmt::Display for HostPattern {
 
 super::as_text!(HostPattern);
 
-/// Patterns, of which any may match. Looking one up takes the logarithm of their number.
+/// Patterns, of which any may match. A look-up takes time logarithmic in their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     exact: Box<[HostPattern]>,
@@ -142,7 +142,7 @@ impl FromIterator<HostPattern> for Hosts {
 }
 
 impl Hosts {
-    /// The pattern that takes this host, given as in a Host header or in SNI.
+    /// Returns the pattern that takes this host, given as in a Host header or in SNI.
     pub fn find(&self, host: &str) -> Option<&HostPattern> {
         let host = bare(host);
         if let Some(found) = lookup(&self.exact, host) {
@@ -156,7 +156,7 @@ impl Hosts {
         above.find_map(|above| lookup(&self.below, above))
     }
 
-    /// The patterns.
+    /// Returns the patterns.
     pub fn iter(&self) -> impl Iterator<Item = &HostPattern> {
         self.exact.iter().chain(&self.below)
     }
@@ -167,12 +167,12 @@ fn lookup<'p>(sorted: &'p [HostPattern], name: &str) -> Option<&'p HostPattern> 
     at.ok().and_then(|at| sorted.get(at))
 }
 
-/// Compares what is in lower case with what may not be.
+/// Compares a text in lower case with a text in any case.
 fn compare(lower: &[u8], any: &[u8]) -> Ordering {
     lower.iter().copied().cmp(any.iter().map(u8::to_ascii_lowercase))
 }
 
-/// A host without its port (RFC 9110 section 7.2) and without the dot of a fully qualified name.
+/// Returns a host without its port (RFC 9110 section 7.2) and without the dot of a fully qualified name.
 pub fn bare(host: &str) -> &str {
     let host = without_port(host);
     host.strip_suffix('.').unwrap_or(host)

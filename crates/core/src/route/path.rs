@@ -1,40 +1,41 @@
-//! Paths as routes name them. What is compared is normalised: dot segments resolved, and percent-encoding only where it is needed.
+//! Matches paths as routes name them. Compared paths are normalized: dot segments resolved, and percent-encoding only
+//! where it is needed.
 
 use std::{fmt, str::FromStr};
 
 use crate::http::path;
 
-/// A path, or the beginning of one: `/static/`. Case counts.
+/// Path, or the beginning of one: `/static/`. Case counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathText(Box<str>);
 
-/// The end of a path's last segment behind a dot: `gif`, `tar.gz`. Case does not count.
+/// End of a path's last segment behind a dot: `gif`, `tar.gz`. Case does not count.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Extension(Box<str>);
 
-/// Text that no path can be or begin with.
+/// Error of a text that no path can be or begin with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePathError {
-    /// It does not begin with a slash.
+    /// The text does not begin with a slash.
     #[error("`{0}`: a path begins with /, write /{0}")]
     Slash(String),
-    /// A query or a fragment.
+    /// The text has a query or a fragment.
     #[error(
         "`{0}`: a path ends before `?` and `#`; the condition `query` tells requests with a query string"
     )]
     Query(String),
-    /// `.` or `..`.
+    /// The text has a segment `.` or `..`.
     #[error("`{0}`: no path is compared before its `.` and `..` are resolved, so write it without them")]
     Dots(String),
-    /// A character that must be percent-encoded.
+    /// The text has a character that must be percent-encoded.
     #[error("`{0}`: in a URL this is written {1}")]
     Encode(String, String),
-    /// An escape that stands for nothing, or that is resolved before paths are compared.
+    /// The text has an escape without a meaning, or one that is resolved before paths are compared.
     #[error("`{0}`: in the form that paths are compared in, this is written {1}")]
     Escape(String, String),
 }
 
-/// Text that is no extension.
+/// Error of a text that is no extension.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no extension: write what follows the dot, such as gif")]
 pub struct ParseExtensionError(String);
@@ -65,7 +66,7 @@ impl FromStr for PathText {
     }
 }
 
-/// A byte of a path as it stands in a URL (RFC 3986 section 3.3); `%` is taken for the beginning of an escape.
+/// Byte of a path as it stands in a URL (RFC 3986 section 3.3); `%` counts as the beginning of an escape.
 struct Encoded(u8);
 
 impl fmt::Display for Encoded {
@@ -78,7 +79,7 @@ impl fmt::Display for Encoded {
 }
 
 impl PathText {
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -105,7 +106,8 @@ impl FromStr for Extension {
 }
 
 impl Extension {
-    /// Whether the last segment of a path ends with it, and has something before the dot: `/.gif` has no extension.
+    /// Returns whether the last segment of a path ends with the extension, and has something before the dot: `/.gif`
+    /// has no extension.
     pub fn ends(&self, path: &str) -> bool {
         let name = path.rsplit('/').next().unwrap_or_default().as_bytes();
         let Some(rest) = name.len().checked_sub(self.0.len()) else {
@@ -126,13 +128,13 @@ impl fmt::Display for Extension {
 
 super::as_text!(Extension);
 
-/// Whether a program would answer rather than a file (paper 003's CGI): a query string, a path with a segment `cgi-bin`, or a
-/// method other than GET and HEAD.
+/// Returns whether a program would answer rather than a file (paper 003's CGI): a query string, a path with a segment
+/// `cgi-bin`, or a method other than GET and HEAD.
 pub fn is_cgi(method: &str, path: &str, query: Option<&str>) -> bool {
     has_query(query) || path.contains("/cgi-bin/") || !matches!(method, "GET" | "HEAD")
 }
 
-/// A `?` with nothing behind it is no query string.
+/// Returns whether there is a query string; a `?` with nothing behind it is none.
 pub fn has_query(query: Option<&str>) -> bool {
     query.is_some_and(|q| !q.is_empty())
 }

@@ -1,27 +1,27 @@
-//! Regular expressions, bounded in size. They take time linear in the text, whatever they say.
+//! Matches regular expressions, bounded in size. Any expression takes time linear in the text.
 
 use std::{fmt, str::FromStr};
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// The most that a compiled expression may take, in bytes.
+/// Limit of the size of a compiled expression, in bytes.
 const MAX_SIZE: usize = 1 << 20;
-/// The most that is kept of its automaton while it runs, in bytes. Beyond, it is begun anew.
+/// Limit of the automaton's cache while it runs, in bytes. Beyond it, the cache is begun anew.
 const MAX_CACHE: usize = 1 << 20;
-/// How deep groups may be nested.
+/// Limit of the nesting of groups.
 const MAX_DEPTH: u32 = 100;
 
-/// A regular expression in the syntax of the crate `regex`. It matches anywhere unless it has `^` and `$`.
+/// Regular expression in the syntax of the crate `regex`. It matches anywhere unless it has `^` and `$`.
 #[derive(Clone)]
 pub struct Pattern(Regex);
 
-/// Text that is no expression, or one that is too large.
+/// Error of a text that is no expression, or a too large one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePatternError {
-    /// See [`MAX_SIZE`].
+    /// The compiled expression exceeds [`MAX_SIZE`].
     #[error("the expression takes more than {MAX_SIZE} bytes: use smaller repetitions")]
     Large,
-    /// What the parser says.
+    /// The parser's error.
     #[error("the expression is wrong: {0}")]
     Wrong(String),
 }
@@ -42,19 +42,19 @@ impl FromStr for Pattern {
     }
 }
 
-/// The last line of what the parser says; before it, the expression is drawn with a mark below.
+/// Returns the last line of the parser's message; the lines before it draw the expression with a mark below.
 fn reason(message: &str) -> String {
     let last = message.lines().next_back().unwrap_or_default().trim();
     last.strip_prefix("error: ").unwrap_or(last).to_owned()
 }
 
 impl Pattern {
-    /// Whether it is found in the text.
+    /// Returns whether the expression is found in the text.
     pub fn is_match(&self, text: &[u8]) -> bool {
         self.0.is_match(text)
     }
 
-    /// As it was written.
+    /// Returns the expression as it was written.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }

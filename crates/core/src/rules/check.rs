@@ -1,76 +1,76 @@
-//! What is wrong with a rule, and what to do about it.
+//! Finds errors in rules, and names their remedies.
 
 use std::net::SocketAddr;
 
 use super::{Action, Flags, MAX_ENTRIES, MAX_TARGETS, MAX_TEXT, Rule, Translation};
 
-/// Why rules cannot be a set.
+/// Error for which rules cannot be a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rule {number} (`{name}`): {what}")]
 pub struct CompileError {
-    /// Which rule, from 0.
+    /// Number of the rule, from 0.
     pub index: usize,
     pub(super) number: usize,
     pub(super) name: String,
-    /// What is wrong with it, and what to do.
+    /// Error of the rule, with its remedy.
     pub what: Wrong,
 }
 
-/// What is wrong with a rule.
+/// Error of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Wrong {
-    /// See [`MAX_ENTRIES`].
+    /// The set has more than [`MAX_ENTRIES`].
     #[error(
         "with it the set has {0} entries, and {MAX_ENTRIES} is the most: a rule is one for each combination of its \
          networks and ports, so join networks, or leave rules out"
     )]
     TooMany(usize),
-    /// See [`MAX_TARGETS`].
+    /// The set has more than [`MAX_TARGETS`].
     #[error(
         "it is the {0}th listener or translation, and {MAX_TARGETS} is the most: join rules that have the same one"
     )]
     TooManyTargets(usize),
-    /// A name or reason that cannot be shown.
+    /// A name or reason cannot be shown.
     #[error("{0} must have 1 to {MAX_TEXT} bytes and no control characters")]
     Text(&'static str),
-    /// Two rules of one name.
+    /// Two rules have the same name.
     #[error("another rule has this name: counters could not be told apart, so give each its own")]
     Twice,
-    /// Source and destination of different families only.
+    /// Source and destination are always of different families.
     #[error(
         "no packet has an IPv4 address and an IPv6 address: name networks of one family in `from` and `to`"
     )]
     Families,
-    /// The loopback.
+    /// The interface is the loopback.
     #[error("rules are for packets that come from outside, not for those on `lo`: name another interface")]
     Loopback,
-    /// Not what the kernel takes.
+    /// The kernel does not take the name of the interface.
     #[error("`{0}` cannot be the name of an interface: `ip -br link` lists them")]
     Interface(String),
-    /// Flags where the action says which packets.
+    /// The rule has flags, although its action selects the packets.
     #[error("deliver and follow take every packet of a connection: leave `flags` out")]
     Flags,
-    /// Nobody to deliver to.
+    /// There is no listener to deliver to.
     #[error("there is no listener to deliver to")]
     NoListener,
-    /// Two listeners of one family.
+    /// Two listeners are of the same family.
     #[error("{0} and {1} are two listeners of one family: name one")]
     TwoListeners(SocketAddr, SocketAddr),
-    /// A network of a family that has no listener.
+    /// A network is of a family that has no listener.
     #[error(
         "{0} is of another family than what it is given to: name a listener of its family, too, or leave it out"
     )]
     NoFamily(String),
-    /// Port 0.
+    /// The port is 0.
     #[error("{0} has no port: write one from 1 to 65535")]
     Port(SocketAddr),
-    /// Addresses of two families.
+    /// The addresses are of two families.
     #[error("a translation is from and to addresses of one family")]
     Mixed,
 }
 
-/// What a rule says by itself.
+/// Checks a rule by itself.
 pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
     let text = |what, text: &str| match (1..=MAX_TEXT).contains(&text.len())
         && !text.chars().any(char::is_control)
@@ -83,7 +83,7 @@ pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
     if let Some(name) = &m.interface {
         check_interface(name)?;
     }
-    // Each value is an entry at least; and what is combined below is bounded.
+    // Each value is an entry at least; this check bounds the combinations below.
     let longest = [m.from.len(), m.to.len(), m.from_ports.len(), m.to_ports.len()]
         .into_iter()
         .max();
@@ -101,7 +101,7 @@ pub(super) fn check(rule: &Rule) -> Result<(), Wrong> {
     }
 }
 
-/// Whether a network interface can have this name, as the kernel takes it.
+/// Returns whether the kernel takes this name for a network interface.
 pub fn is_interface_name(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_graphic() && b != b'/' && b != b':';
     (1..=15).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(good)

@@ -1,4 +1,4 @@
-//! From rules to entries: one for each combination of the networks and ports of a rule, in their order.
+//! Compiles rules into entries: one for each combination of the networks and ports of a rule, in their order.
 
 use std::{
     collections::HashSet,
@@ -10,44 +10,44 @@ use super::{
 };
 use crate::family::{Family, mapped};
 
-/// How many entries a set can have: a packet is compared with each until one fits.
+/// Limit of the entries of a set: a packet is compared with each until one fits.
 pub const MAX_ENTRIES: usize = 256;
-/// How many listeners and translations a set can name.
+/// Limit of the listeners and translations that a set can name.
 pub const MAX_TARGETS: usize = 64;
 
-/// A set of rules, ready for the kernel half.
+/// Set of rules, ready for the kernel half.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
-    /// In the order in which they are compared.
+    /// Entries in the order in which they are compared.
     pub entries: Vec<Entry>,
-    /// What [`Verb::Deliver`] and [`Verb::Translate`] point to.
+    /// Targets of [`Verb::Deliver`] and [`Verb::Translate`].
     pub targets: Vec<Target>,
 }
 
-/// What one comparison needs.
+/// Values of one comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The place of the rule among the rules.
+    /// Index of the rule among the rules.
     pub rule: usize,
-    /// The interface by name.
+    /// Interface by name.
     pub interface: Option<String>,
-    /// `None`: either.
+    /// Family; `None`: either.
     pub family: Option<Family>,
-    /// The source.
+    /// Source.
     pub from: Masked,
-    /// The destination.
+    /// Destination.
     pub to: Masked,
-    /// The source port.
+    /// Source port.
     pub from_ports: Ports,
-    /// The destination port.
+    /// Destination port.
     pub to_ports: Ports,
-    /// The flags.
+    /// Flags.
     pub flags: Flags,
-    /// What is done.
+    /// Action.
     pub verb: Verb,
 }
 
-/// What the kernel half does, with the place of the target in [`Program::targets`].
+/// Action of the kernel half, with the index of the target in [`Program::targets`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "see Action")]
 pub enum Verb {
@@ -60,21 +60,21 @@ pub enum Verb {
     Copy,
 }
 
-/// What a verb points to.
+/// Target of a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// An address at which the listener is found; `None`: nothing is opened.
+    /// Address at which a look-up finds the listener; `None`: no connection is opened.
     Listener(Option<SocketAddr>),
-    /// A record.
+    /// Translation of headers.
     Translation(Translation),
 }
 
-/// Which addresses, in 128 bits (IPv4 v4-mapped): those that agree with `address` where `mask` is 1.
+/// Addresses, in 128 bits (IPv4 v4-mapped): those that agree with `address` where `mask` is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Masked {
-    /// Zero where `mask` is.
+    /// Address; zero where `mask` is.
     pub address: u128,
-    /// The leading bits.
+    /// Leading bits.
     pub mask: u128,
 }
 
@@ -91,21 +91,21 @@ impl Masked {
     }
 }
 
-/// What a packet shows.
+/// Properties of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// The interface where it came in.
+    /// Interface on which it came in.
     pub interface: String,
-    /// Its source.
+    /// Source.
     pub from: SocketAddr,
-    /// Its destination, of the same family.
+    /// Destination, of the same family.
     pub to: SocketAddr,
-    /// The flags, as in the header.
+    /// Flags, as in the header.
     pub flags: u8,
 }
 
 impl Entry {
-    /// Whether a packet fits: what the kernel half does, said once more.
+    /// Returns whether a packet fits, as the kernel half decides.
     pub fn fits(&self, p: &Seen) -> bool {
         let within = |ports: Ports, port: u16| (ports.min()..=ports.max()).contains(&port);
         self.interface.as_ref().is_none_or(|i| *i == p.interface)
@@ -119,13 +119,13 @@ impl Entry {
 }
 
 impl Program {
-    /// The first entry that fits and decides.
+    /// Returns the first entry that fits and decides.
     pub fn first(&self, p: &Seen) -> Option<&Entry> {
         self.entries.iter().find(|e| e.verb != Verb::Count && e.fits(p))
     }
 }
 
-/// Makes the entries, or says which rule cannot be meant and why. The rules of a set are checked in their order.
+/// Makes the entries, or finds the first rule that is wrong. The rules of a set are checked in their order.
 ///
 /// # Errors
 /// [`CompileError`], for the first rule that is wrong.
@@ -195,7 +195,7 @@ fn add(program: &mut Program, index: usize, rule: &Rule) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Every combination; an empty list stands for every value.
+/// Returns every combination; an empty list stands for every value.
 fn product<'a, T: Copy, U: Copy>(
     a: &'a [T],
     b: &'a [U],
@@ -209,7 +209,7 @@ fn product<'a, T: Copy, U: Copy>(
     each_a.flat_map(move |x| each_b().map(move |y| (x, y)))
 }
 
-/// What is done, and for which family; the targets are put among those of the program.
+/// Returns the verbs of a rule, each with its family; adds the targets to those of the program.
 fn verbs(program: &mut Program, rule: &Rule) -> Result<Vec<(Option<Family>, Verb)>, Wrong> {
     let mut target = |target: Target| {
         let known = program.targets.iter().position(|t| *t == target);
@@ -244,7 +244,7 @@ fn verbs(program: &mut Program, rule: &Rule) -> Result<Vec<(Option<Family>, Verb
     })
 }
 
-/// The verbs for packets of a family, each with the family that its entries are for.
+/// Returns the verbs for packets of a family, each with the family of its entries.
 fn fitting(
     verbs: &[(Option<Family>, Verb)],
     family: Option<Family>,
@@ -263,7 +263,7 @@ fn fitting(
     }
 }
 
-/// An address at which a look-up finds a listener: one that listens on all addresses is found at any of them.
+/// Returns an address at which a look-up finds a listener: one that listens on all addresses is found at any of them.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     let ip = match listener.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -273,7 +273,7 @@ fn reachable(listener: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listener.port())
 }
 
-/// The packets of a match that names nothing but these networks.
+/// Makes the match that names only these destination networks.
 impl From<&[Network]> for Match {
     fn from(to: &[Network]) -> Match {
         Match {

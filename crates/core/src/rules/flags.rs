@@ -1,46 +1,46 @@
-//! TCP flags as people write them.
+//! Reads and writes TCP flags as people write them.
 
 use std::{fmt, str::FromStr};
 
-/// In the order of their bits (RFC 9293 section 3.1).
+/// Names in the order of their bits (RFC 9293 section 3.1).
 const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
-/// Which flags must be set and which must not: `new` (`syn,!ack`: a packet that opens a connection), `any`, or a list of names
-/// with `!` before those that must not be set.
+/// Flags that must be set and flags that must not: `new` (`syn,!ack`: a packet that opens a connection), `any`, or a
+/// list of names with `!` before those that must not be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flags {
     mask: u8,
     set: u8,
 }
 
-/// Text that says nothing of flags.
+/// Error of a text that names no flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseFlagsError {
-    /// Not the name of a flag.
+    /// The name is not that of a flag.
     #[error(
         "`{0}` is no TCP flag: write new, any, or some of fin, syn, rst, psh, ack, urg, ece, cwr with commas between, and ! before one that must not be set"
     )]
     Unknown(String),
-    /// Both set and not set.
+    /// The flag stands twice.
     #[error("the flag {0} stands twice: write it once")]
     Twice(&'static str),
 }
 
 impl Flags {
-    /// A packet that opens a connection: SYN without ACK.
+    /// Flags of a packet that opens a connection: SYN without ACK.
     pub const NEW: Flags = Flags {
         mask: 0x12,
         set: 0x02,
     };
-    /// Every packet.
+    /// Flags of every packet.
     pub const ANY: Flags = Flags { mask: 0, set: 0 };
 
-    /// The bits that count, as in the header.
+    /// Returns the bits that count, as in the header.
     pub fn mask(self) -> u8 {
         self.mask
     }
 
-    /// What they must be.
+    /// Returns the required values of these bits.
     pub fn set(self) -> u8 {
         self.set
     }

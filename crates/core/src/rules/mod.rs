@@ -1,4 +1,4 @@
-//! Rules for TCP packets that come in: which packets, and what becomes of them. The first rule that a packet meets decides.
+//! Defines rules for TCP packets that come in, and their actions. The first rule that a packet meets decides.
 //!
 //! [`compile`] turns rules into the entries that the kernel half compares a packet with; docs/rules.md is the user's page.
 
@@ -19,31 +19,32 @@ pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
 pub use ports::{ParsePortsError, Ports};
 
-/// The longest name and the longest reason, in bytes.
+/// Limit of the length of a name and of a reason, in bytes.
 pub const MAX_TEXT: usize = 64;
 
-/// What is done with the packets that match.
+/// Rule for the packets that match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Names it where rules are listed: 1 to [`MAX_TEXT`] bytes without control characters, unlike the other rules' names.
+    /// Name of the rule in lists: 1 to [`MAX_TEXT`] bytes without control characters, different from the other rules'
+    /// names.
     pub name: String,
-    /// Which packets.
+    /// Condition on the packets.
     #[serde(default, rename = "match")]
     pub matching: Match,
-    /// What becomes of them.
+    /// Action for these packets.
     pub action: Action,
 }
 
-/// Which packets: those of which all that is said here is true. An empty list takes every value.
+/// Condition on packets, which must meet all parts of it. An empty list takes every value.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
-    /// The interface on which they come in; `None`: any but the loopback.
+    /// Interface on which they come in; `None`: any but the loopback.
     pub interface: Option<String>,
-    /// Networks that the source address is in.
+    /// Networks that may have the source address.
     pub from: Vec<Network>,
-    /// Networks that the destination address is in.
+    /// Networks that may have the destination address.
     pub to: Vec<Network>,
     /// Source ports.
     pub from_ports: Vec<Ports>,
@@ -53,38 +54,38 @@ pub struct Match {
     pub flags: Flags,
 }
 
-/// What becomes of a packet.
+/// Action for a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It goes on, and no further rule is asked.
+    /// The packet goes on, and no further rule is compared.
     Pass,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop {
-        /// Why: rules with the same reason are added up.
+        /// Reason: rules with the same reason are added up.
         reason: String,
     },
-    /// It is counted, and the next rule is asked.
+    /// The packet is counted, and the next rule is compared.
     Count,
-    /// A packet that opens a connection goes to a listener of this host, whatever its destination, which the accepted
-    /// socket has as its local address. Later ones reach the socket of their connection. Others go on untouched. The
-    /// listener's socket needs `IP_TRANSPARENT` (`IPV6_TRANSPARENT`).
+    /// The kernel gives a packet that opens a connection to a listener of this host, for any destination, which the
+    /// accepted socket has as its local address. Later packets reach the socket of their connection. Others go on
+    /// untouched. The listener's socket needs `IP_TRANSPARENT` (`IPV6_TRANSPARENT`).
     Deliver {
-        /// Where the listener listens: one address of a family at most.
+        /// Addresses of the listener: one of each family at most.
         to: Vec<SocketAddr>,
     },
-    /// A packet whose connection has a socket on this host reaches it, whatever its destination; others go on untouched.
+    /// A packet whose connection has a socket on this host reaches it, for any destination; others go on untouched.
     Follow,
-    /// It is sent on with other headers.
+    /// The packet is sent on with other headers.
     Translate(Translation),
-    /// A program gets it, and nobody else.
+    /// Only a program gets the packet.
     Ask,
-    /// A program gets a copy; the packet goes on, and no further rule is asked.
+    /// A program gets a copy; the packet goes on, and no further rule is compared.
     Copy,
 }
 
 impl Action {
-    /// The name, as it stands in a file.
+    /// Returns the name, as it stands in a file.
     pub fn as_str(&self) -> &'static str {
         match self {
             Action::Pass => "pass",
@@ -99,30 +100,30 @@ impl Action {
     }
 }
 
-/// A translation of headers (paper 003's instructions to its packet injection module; section III-B of paper 002): what the
-/// addresses are to be, and what is added to the numbers, modulo 2^32. Nothing is checked or noted: it has no state.
+/// Translation of headers (paper 003's instructions to its packet injection module; section III-B of paper 002): the
+/// new addresses, and the numbers that are added, modulo 2^32. It has no state: nothing is checked or noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Translation {
-    /// The source.
+    /// New source.
     pub from: SocketAddr,
-    /// The destination, of the same family.
+    /// New destination, of the same family.
     pub to: SocketAddr,
-    /// To be added to sequence numbers.
+    /// Added to sequence numbers.
     #[serde(default)]
     pub seq: u32,
-    /// To be added to acknowledgements and SACK edges (RFC 2018).
+    /// Added to acknowledgements and SACK edges (RFC 2018).
     #[serde(default)]
     pub ack: u32,
-    /// To be added to TSval (RFC 7323).
+    /// Added to TSval (RFC 7323).
     #[serde(default)]
     pub tsval: u32,
-    /// To be added to TSecr, unless it is 0.
+    /// Added to TSecr, unless it is 0.
     #[serde(default)]
     pub tsecr: u32,
 }
 
-/// A type that is written as text.
+/// Serializes a type as its text.
 macro_rules! as_text {
     ($t:ty) => {
         impl serde::Serialize for $t {

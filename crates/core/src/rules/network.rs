@@ -1,78 +1,78 @@
-//! Networks as people write them.
+//! Reads and writes networks as people write them.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// An address and how many of its leading bits count: `198.18.0.0/15`, `2001:db8::/32`, or a single address.
+/// Address with the number of its leading bits that count: `198.18.0.0/15`, `2001:db8::/32`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
     bits: u8,
 }
 
-/// Text that is no network.
+/// Error of a text that is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseNetworkError {
-    /// No address, or no number of bits.
+    /// There is no address, or no number of bits.
     #[error(
         "`{0}` is no network: write ADDRESS/BITS, such as 198.18.0.0/15 or 2001:db8::/32, or one address"
     )]
     Form(String),
-    /// More bits than an address has.
+    /// There are more bits than an address has.
     #[error("`{text}` has more bits than an address, which has {most}")]
     Bits {
-        /// What was written.
+        /// The text.
         text: String,
         /// The bits of an address of its family.
         most: u8,
     },
-    /// Some bits behind the counted ones are set.
+    /// A bit behind the counted ones is set.
     #[error("`{text}` is an address in a network, not a network: write {network}")]
     Host {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The network that it is in.
+        /// Network that contains the address.
         network: Network,
     },
-    /// `::ffff:a.b.c.d`.
+    /// The address is `::ffff:a.b.c.d`.
     #[error("`{0}` is an IPv4 address in IPv6 notation: write it as IPv4")]
     Mapped(String),
 }
 
 impl Network {
-    /// How many bits count, 0 to 32 or 128.
+    /// Returns how many bits count, 0 to 32 or 128.
     pub fn bits(self) -> u8 {
         self.bits
     }
 
-    /// The first address of it.
+    /// Returns the first address of the network.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Whether the address is in it; an IPv4 address in IPv6 notation counts as IPv4.
+    /// Returns whether the network contains the address; an IPv4 address in IPv6 notation counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_ipv4() == self.address.is_ipv4() && first(address, self.bits) == self.address
     }
 
-    /// Whether every address of the other one is in it.
+    /// Returns whether the network contains every address of the other one.
     pub fn contains_network(self, other: Network) -> bool {
         other.bits >= self.bits && self.contains(other.address)
     }
 
-    /// Bits of an address in the 128 that the kernel half compares: IPv4 is v4-mapped there.
+    /// Returns the number of counted bits of the 128 that the kernel half compares: IPv4 is v4-mapped there.
     pub(super) fn wide_bits(self) -> u32 {
         u32::from(self.bits) + if self.address.is_ipv4() { 96 } else { 0 }
     }
 }
 
-/// The leading bits set.
+/// Returns a mask with the leading bits set.
 pub(super) fn mask(bits: u32) -> u128 {
     u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0)
 }
 
 impl From<IpAddr> for Network {
-    /// The network of this address only.
+    /// Makes the network of this address only.
     fn from(address: IpAddr) -> Network {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         Network { address, bits }
@@ -119,7 +119,7 @@ impl FromStr for Network {
     }
 }
 
-/// The address with only its leading bits.
+/// Returns the address with only its leading bits.
 fn first(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

@@ -1,40 +1,40 @@
-//! Ports as people write them.
+//! Reads and writes ports as people write them.
 
 use std::{fmt, str::FromStr};
 
-/// A port, or a range of them with both ends: `80`, `1024-65535`.
+/// Port, or a range of ports with both ends: `80`, `1024-65535`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ports {
     min: u16,
     max: u16,
 }
 
-/// Text that is no range of ports.
+/// Error of a text that is no range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePortsError {
-    /// No number from 0 to 65535, or not two.
+    /// There is no number from 0 to 65535, or there are not two.
     #[error(
         "`{0}` is no port: write a number from 0 to 65535, or two with a hyphen between, such as 8000-8080"
     )]
     Form(String),
-    /// It runs backwards.
+    /// The range runs backwards.
     #[error("the range {0}-{1} runs backwards: write {1}-{0}")]
     Backwards(u16, u16),
 }
 
 impl Ports {
-    /// Every port.
+    /// Range of all ports.
     pub const ALL: Ports = Ports {
         min: 0,
         max: u16::MAX,
     };
 
-    /// The lowest one.
+    /// Returns the lowest port.
     pub fn min(self) -> u16 {
         self.min
     }
 
-    /// The highest one.
+    /// Returns the highest port.
     pub fn max(self) -> u16 {
         self.max
     }

@@ -1,4 +1,4 @@
-//! Replies of our own are read as replies.
+//! Tests that replies of our own are read as replies.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,11 +1,11 @@
-//! Chunked bodies (RFC 9112 section 7.1): the rules, and any split of the bytes.
+//! Tests the rules of chunked bodies (RFC 9112 section 7.1), with any split of the bytes.
 
 use longsplice_core::http::{ChunkError, Chunks, Fed};
 use proptest::prelude::*;
 
 use crate::shown;
 
-/// Rule, body, its result: how many bytes of it, or what is wrong.
+/// Checks rows of a rule, a body, and its result: how many bytes belong to it, or its error.
 #[test]
 fn a_chunked_body_ends_where_the_rules_say() {
     use ChunkError::*;
@@ -92,23 +92,59 @@ fn a_chunked_body_ends_where_the_rules_say() {
     }
 }
 
-/// How long the body is, given in pieces.
+/// Returns the length of the body, given in pieces.
 fn followed(bytes: &[u8], cuts: &[usize]) -> Result<usize, ChunkError> {
+    sent(bytes, cuts).map(|(length, _)| length)
+}
+
+/// Returns the length of the body, given in pieces, and the bytes of it that go on.
+fn sent(bytes: &[u8], cuts: &[usize]) -> Result<(usize, Vec<u8>), ChunkError> {
     let mut chunks = Chunks::new();
+    let mut sent = Vec::new();
     let mut start = 0;
     for end in cuts.iter().copied().chain([bytes.len()]) {
-        let fed = chunks.feed(&bytes[start..end])?;
-        if fed.ended {
-            return Ok(start + fed.length);
+        loop {
+            let fed = chunks.feed(&bytes[start..end])?;
+            sent.extend(&bytes[start..start + fed.length]);
+            start += fed.length + fed.dropped;
+            if fed.ended {
+                return Ok((start, sent));
+            }
+            if fed.dropped == 0 {
+                break;
+            }
         }
-        assert_eq!(
-            fed.length,
-            end - start,
-            "all belongs to a body that has not ended"
-        );
-        start = end;
     }
     panic!("it has no end: {}", shown(bytes));
+}
+
+#[test]
+fn trailers_that_servers_merge_are_not_sent_on() {
+    for (trailers, expected) in [
+        ("Authorization: Basic x\r\n", ""),
+        ("A: 1\r\nX-Forwarded-For: ::1\r\nB: 2\r\n", "A: 1\r\nB: 2\r\n"),
+        (
+            "cookie: a=b\r\nTE: gzip\r\nX_Y: 1\r\nProxy-Authorization: 2\r\nC:\r\n",
+            "C:\r\n",
+        ),
+        (
+            "Grpc-Status: 0\r\nCookies: 1\r\nTea: 2\r\n",
+            "Grpc-Status: 0\r\nCookies: 1\r\nTea: 2\r\n",
+        ),
+    ] {
+        let bytes = format!("1\r\na\r\n0\r\n{trailers}\r\n");
+        let left = format!("1\r\na\r\n0\r\n{expected}\r\n");
+        for cut in 0..=bytes.len() {
+            let (length, sent) = sent(bytes.as_bytes(), &[cut]).unwrap();
+            assert_eq!(length, bytes.len(), "{trailers}, at {cut}");
+            assert_eq!(String::from_utf8(sent).unwrap(), left, "{trailers}, at {cut}");
+        }
+        let each: Vec<usize> = (0..bytes.len()).collect();
+        assert_eq!(
+            sent(bytes.as_bytes(), &each),
+            Ok((bytes.len(), left.into_bytes()))
+        );
+    }
 }
 
 #[test]
@@ -119,7 +155,7 @@ fn extensions_and_trailers_are_limited() {
         followed(long(256).as_bytes(), &[]),
         Err(ChunkError::ExtensionTooLong)
     );
-    // Each is short enough, all of them are not.
+    // Each of them is short enough, but all together are not.
     let many = "1;aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\nx\r\n".repeat(1_000);
     assert_eq!(
         Chunks::new().feed(many.as_bytes()),
@@ -141,6 +177,7 @@ fn a_long_chunk_passes_unseen() {
         chunks.feed(b"40000000\r\nab"),
         Ok(Fed {
             length: 12,
+            dropped: 0,
             ended: false
         })
     );
@@ -150,6 +187,7 @@ fn a_long_chunk_passes_unseen() {
         chunks.feed(b"c\r\n"),
         Ok(Fed {
             length: 3,
+            dropped: 0,
             ended: false
         })
     );
@@ -161,6 +199,7 @@ fn a_long_chunk_passes_unseen() {
         chunks.feed(b"0\r\n\r\n0"),
         Ok(Fed {
             length: 5,
+            dropped: 0,
             ended: true
         })
     );
@@ -169,6 +208,7 @@ fn a_long_chunk_passes_unseen() {
         chunks.feed(b"more"),
         Ok(Fed {
             length: 0,
+            dropped: 0,
             ended: true
         })
     );
@@ -187,7 +227,7 @@ fn an_error_stays() {
     assert!(!chunks.ended());
 }
 
-/// Chunks with extensions and trailers, all right.
+/// Yields chunks with valid extensions and trailers.
 fn body() -> impl Strategy<Value = Vec<u8>> {
     let extension = prop_oneof![Just(""), Just(";a"), Just(" ; a=b;c"), Just(";q=\"\\\"x y\"")];
     let chunk = (prop::collection::vec(any::<u8>(), 1..300), extension).prop_map(|(data, extension)| {
@@ -219,7 +259,7 @@ proptest! {
         prop_assert_eq!(followed(&bytes, &cuts), Ok(body.len()));
     }
 
-    /// Whatever the bytes are: pieces say what the whole says, and it is an error in both or in none.
+    /// Checks that pieces of any bytes give the same result as the whole, in errors, too.
     #[test]
     fn any_bytes_in_any_split_give_the_same(bytes in "[0-3a;=\" \r\n:x]{0,60}", cut in 0_usize..60) {
         let bytes = bytes.as_bytes();
@@ -227,25 +267,28 @@ proptest! {
         let whole = Chunks::new().feed(bytes);
         let mut chunks = Chunks::new();
         let pieces = chunks.feed(&bytes[..cut]).and_then(|first| {
-            let second = chunks.feed(&bytes[cut..])?;
-            Ok(Fed { length: first.length + second.length, ended: second.ended })
+            let second = chunks.feed(&bytes[first.length..])?;
+            Ok(Fed { length: first.length + second.length, ..second })
         });
         prop_assert_eq!(whole, pieces);
     }
 
-    /// What is skipped counts as what is seen.
+    /// Checks that skipped bytes count like those that are read.
     #[test]
     fn what_passes_unseen_counts_as_seen(body in body(), skip in 0_u64..300) {
         let mut chunks = Chunks::new();
         let mut rest = &body[..];
-        while let [_, tail @ ..] = rest {
+        let mut more = 1;
+        while !rest.is_empty() {
             let unseen = chunks.left().min(skip);
             if unseen > 0 {
                 chunks.passed(unseen).unwrap();
                 rest = &rest[usize::try_from(unseen).unwrap()..];
             } else {
-                chunks.feed(&rest[..1]).unwrap();
-                rest = tail;
+                // A trailer line goes on when it is complete.
+                let fed = chunks.feed(&rest[..more]).unwrap();
+                rest = &rest[fed.length..];
+                more = if fed.length > 0 { 1 } else { more + 1 };
             }
         }
         prop_assert!(chunks.ended());

@@ -1,10 +1,10 @@
-//! Where the body of a request ends (RFC 9112 section 6.3, RFC 9110 section 8.6), one row each.
+//! Tests where the body of a request ends (RFC 9112 section 6.3, RFC 9110 section 8.6), one row each.
 
 use longsplice_core::http::{Body, HeadError};
 
 use crate::{crlf, request, shown};
 
-/// Where the body of a request ends: rule, fields behind `Host`, result.
+/// Checks rows of a rule, the fields behind `Host`, and the result.
 #[test]
 fn the_body_of_a_request_ends_where_the_rules_say() {
     use HeadError::*;

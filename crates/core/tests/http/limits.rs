@@ -1,4 +1,4 @@
-//! No head is larger than is allowed, and what is too large is seen before it is whole.
+//! Tests that no head exceeds its limits, and that a too large one is noticed before it is complete.
 
 use longsplice_core::http::{Found, HeadError, Limits, RequestHead, Scan};
 

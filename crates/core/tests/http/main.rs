@@ -1,5 +1,5 @@
-//! HTTP as an intermediary reads it: the rules of RFC 9112 and RFC 9110 as tables, request smuggling, any split of the bytes,
-//! and what is sent on.
+//! Tests HTTP as an intermediary reads it: the rules of RFC 9112 and RFC 9110 as tables, request smuggling, any split
+//! of the bytes, and the forwarded heads.
 
 mod answers;
 mod chunks;
@@ -14,12 +14,12 @@ mod splits;
 
 use longsplice_core::http::{HeadError, Limits, ReplyHead, RequestHead, RequestKind};
 
-/// A head as the tables write it: without the version's usual fields, and lines end with `\n` for CR LF.
+/// Returns a head as the tables write it: without the version's usual fields, and with `\n` for CR LF.
 fn crlf(lines: &str) -> Vec<u8> {
     lines.replace('\n', "\r\n").into_bytes()
 }
 
-/// Reads a request, and says it with the bytes if that is not as it should be.
+/// Reads a request with the default limits.
 fn request(bytes: &[u8]) -> Result<RequestHead<'_>, HeadError> {
     RequestHead::parse(bytes, &Limits::default())
 }

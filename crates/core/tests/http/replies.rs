@@ -1,4 +1,4 @@
-//! The rules for replies of RFC 9112 and RFC 9110, one row each.
+//! Tests the rules for replies of RFC 9112 and RFC 9110, one row each.
 
 use longsplice_core::http::{Body, HeadError, Persistence, RequestKind, Version};
 
@@ -15,7 +15,7 @@ const OLD: RequestKind = RequestKind {
     ..GET
 };
 
-/// Where the body of a reply ends: rule, request, head behind `HTTP/1.`, result.
+/// Checks where the body of a reply ends, in rows of a rule, a request, the head behind `HTTP/1.`, and the result.
 #[test]
 fn the_body_of_a_reply_ends_where_the_rules_say() {
     use HeadError::*;
@@ -256,7 +256,7 @@ fn a_status_line_has_three_parts_the_last_one_often_empty() {
     }
 }
 
-/// RFC 9112 section 9.3.
+/// Checks the persistence of a server's connection (RFC 9112 section 9.3).
 #[test]
 fn a_servers_connection_persists_where_the_end_of_the_reply_is_known() {
     use Persistence::*;

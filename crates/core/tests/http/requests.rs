@@ -1,4 +1,4 @@
-//! What a request says: its target, host, options and cookies, by the rules of RFC 9112 and RFC 9110.
+//! Tests the target, host, options and cookies of a request by the rules of RFC 9112 and RFC 9110.
 
 use longsplice_core::http::{Persistence, Target, Version};
 
@@ -61,7 +61,7 @@ fn the_host_is_the_targets_or_the_fields() {
     assert_eq!((old.authority(), old.version()), (None, Version::Http10));
 }
 
-/// RFC 9112 section 9.3: version, Connection, whether another request follows.
+/// Checks rows of a version, a Connection field, and whether another request follows (RFC 9112 section 9.3).
 #[test]
 fn a_connection_persists_as_version_and_options_say() {
     use Persistence::*;
@@ -94,11 +94,11 @@ fn an_upgrade_is_one_only_if_it_can_be_granted() {
     };
     let asked = "Connection: keep-alive, Upgrade\nUpgrade: websocket\n";
     assert_eq!(upgrade("1.1", asked).as_deref(), Some("websocket"));
-    // RFC 9110 section 7.8: of HTTP/1.1 only, and Connection has to name it.
+    // An upgrade is of HTTP/1.1 only, and Connection has to name it (RFC 9110 section 7.8).
     assert_eq!(upgrade("1.0", asked), None);
     assert_eq!(upgrade("1.1", "Upgrade: websocket\n"), None);
     assert_eq!(upgrade("1.1", "Connection: upgrade\n"), None);
-    // Requests in it would not be looked at.
+    // Requests inside such a protocol would not be checked.
     assert_eq!(
         upgrade(
             "1.1",
@@ -110,7 +110,7 @@ fn an_upgrade_is_one_only_if_it_can_be_granted() {
         upgrade("1.1", "Connection: upgrade\nUpgrade: websocket, H2C\n"),
         None
     );
-    // Where the body ends and the other protocol begins is not for us to guess.
+    // The end of the body and the beginning of the other protocol could not be told apart.
     assert_eq!(upgrade("1.1", &format!("{asked}Content-Length: 5\n")), None);
     assert_eq!(
         upgrade("1.1", &format!("{asked}Content-Length: 0\n")).as_deref(),
@@ -128,7 +128,7 @@ fn a_client_waits_for_a_go_on_if_it_says_so() {
     };
     assert!(expects("1.1", "Expect: 100-Continue\n"));
     assert!(!expects("1.1", ""));
-    // RFC 9110 section 10.1.1: ignored in HTTP/1.0.
+    // The field is ignored in HTTP/1.0 (RFC 9110 section 10.1.1).
     assert!(!expects("1.0", "Expect: 100-continue\n"));
 }
 

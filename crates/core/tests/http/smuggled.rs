@@ -1,7 +1,7 @@
-//! Requests that two recipients could read in two ways, or that hide another one. The tests over real connections have this
-//! table, too.
+//! Lists requests that two recipients could read in two ways, or that hide another one. The tests over real connections
+//! use this table, too.
 
-/// These fields, and a body of no chunks with a request behind it.
+/// Makes a request with these fields, and a body without chunks with a request behind it.
 macro_rules! te {
     ($fields:literal) => {
         concat!(
@@ -13,7 +13,7 @@ macro_rules! te {
     };
 }
 
-/// These fields, and a request that could be the body of 39 bytes.
+/// Makes a request with these fields, and a request behind it that could be the body of 39 bytes.
 macro_rules! cl {
     ($fields:literal) => {
         concat!(
@@ -25,7 +25,7 @@ macro_rules! cl {
     };
 }
 
-/// A chunked request with this body, and another request behind it.
+/// Makes a chunked request with this body, and another request behind it.
 macro_rules! chunk {
     ($body:literal) => {
         concat!(
@@ -37,7 +37,7 @@ macro_rules! chunk {
     };
 }
 
-/// What it is, its bytes, and the status of the one answer it gets before the connection is closed.
+/// Rows of a name, the bytes, and the status of the one answer before the connection is closed.
 pub const SMUGGLED: &[(&str, &[u8], u16)] = &[
     (
         "CL.TE",

@@ -1,4 +1,4 @@
-//! Requests are not smuggled: each row is refused before what it hides could be sent on.
+//! Tests that requests are not smuggled: each row is refused before its hidden request could be sent on.
 
 #[allow(unreachable_pub)] // The tests over connections have this file, too.
 #[path = "smuggled.rs"]
@@ -12,7 +12,7 @@ use smuggled::SMUGGLED;
 
 use crate::{request, shown};
 
-/// The status that these bytes of a client get, and `None` if a request is read out of them.
+/// Returns the status of the answer to these bytes of a client, and `None` if a request is read out of them.
 fn refused(bytes: &[u8]) -> Option<u16> {
     let limits = Limits::default();
     let length = match Scan::request().find(bytes, &limits) {
@@ -33,14 +33,14 @@ fn what_can_be_read_in_two_ways_is_refused() {
     for (name, bytes, status) in SMUGGLED {
         assert_eq!(refused(bytes), Some(*status), "{name}: {}", shown(bytes));
     }
-    // The table's macros make what they should: without what is wrong, it is accepted.
+    // The table's macros make valid requests but for the fault: without it, the request is accepted.
     assert_eq!(
         refused(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET"),
         None
     );
 }
 
-/// The rest of the family is about what servers make of a request: they get one that says one thing.
+/// Checks that a request whose reading depends on the server goes on in a form with one reading.
 #[test]
 fn what_goes_on_says_one_thing() {
     let onward = |fields: &str| {
@@ -48,15 +48,16 @@ fn what_goes_on_says_one_thing() {
         let to = ToServer {
             persistence: Persistence::KeepAlive,
             forwarded: None,
+            via: None,
         };
         let head = request(bytes.as_bytes()).unwrap();
         String::from_utf8(rewrite::request(&head, &to).into_owned()).unwrap()
     };
     let start = "POST / HTTP/1.1\r\nHost: h\r\n";
     for (fields, expected) in [
-        // CL.0: the server is told of the body by one plain number.
+        // CL.0: the server gets the length of the body as one plain number.
         ("Content-Length: 05, 5\r\n", "Content-Length: 5\r\n"),
-        // Connection does not take away what frames and what routes.
+        // Connection cannot remove fields that frame or route.
         (
             "Content-Length: 5\r\nConnection: Content-Length\r\n",
             "Content-Length: 5\r\n",
@@ -70,12 +71,12 @@ fn what_goes_on_says_one_thing() {
             "X-Forwarded-Proto: https\r\nConnection: X-Forwarded-Proto\r\n",
             "X-Forwarded-Proto: https\r\n",
         ),
-        // Nor does it get another protocol through.
+        // Connection cannot let another protocol through, either.
         (
             "Connection: upgrade, http2-settings\r\nUpgrade: h2c\r\nHTTP2-Settings: a\r\n",
             "",
         ),
-        // A message is not hidden in a name that looks like another.
+        // A name that looks like another one hides no message.
         ("Content_Length: 5\r\n", "Content_Length: 5\r\n"),
     ] {
         assert_eq!(onward(fields), format!("{start}{expected}\r\n"), "{fields}");

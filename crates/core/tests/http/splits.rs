@@ -1,10 +1,10 @@
-//! Bytes come in whatever pieces the network makes.
+//! Tests that bytes may come in any pieces.
 
 use longsplice_core::http::{Found, HeadError, Limits, ReplyHead, RequestHead, RequestKind, Scan};
 
 use crate::crlf;
 
-/// What a scan says when the bytes come up to each of these places in turn.
+/// Returns the result of a scan when the bytes come up to each of these places in turn.
 fn scanned(mut scan: Scan, bytes: &[u8], cuts: &[usize]) -> Result<Found, HeadError> {
     let mut said = Ok(Found::NeedMore);
     for cut in cuts.iter().copied().chain([bytes.len()]) {
@@ -34,7 +34,7 @@ fn a_head_is_found_at_every_split() {
         scanned(Scan::request(), &bytes, &each),
         Ok(Found::Head(head.len()))
     );
-    // Not a byte before its end.
+    // A head is not complete one byte before its end.
     assert_eq!(
         scanned(Scan::request(), &bytes[..head.len() - 1], &each[..head.len() - 1]),
         Ok(Found::NeedMore)
@@ -107,7 +107,7 @@ fn http2_is_recognised_at_every_split() {
     let each: Vec<usize> = (0..bytes.len()).collect();
     assert_eq!(scanned(Scan::request(), &bytes, &each), Ok(Found::Http2));
     assert_eq!(scanned(Scan::request(), &preface[..23], &[]), Ok(Found::NeedMore));
-    // Something else after all: its version is refused when it is read.
+    // The bytes are another request after all: its version is refused when it is read.
     let other = b"PRI * HTTP/2.0\r\n\r\nGET / HTTP/1.1\r\n\r\n";
     for a in 0..=other.len() {
         assert_eq!(scanned(Scan::request(), other, &[a]), Ok(Found::Head(18)), "{a}");

@@ -1,8 +1,8 @@
-//! Simulated splices and unsplices of [`longsplice_core::machine`], by the thousand, and sequences of operations as
-//! property tests.
+//! Tests [`longsplice_core::machine`] by simulated splices and unsplices, by the thousand, and by sequences of
+//! operations as property tests.
 //!
-//! `LONGSPLICE_CYCLES` says how many cycles (10,000), `LONGSPLICE_FIRST` with which seed to begin (1), `LONGSPLICE_SEED`
-//! replays one; `LONGSPLICE_TRACE` says how many lines of the trace a failure shows (60), `LONGSPLICE_ALL=1` goes on
+//! `LONGSPLICE_CYCLES` sets the number of cycles (10,000), `LONGSPLICE_FIRST` the first seed (1), `LONGSPLICE_SEED`
+//! replays one; `LONGSPLICE_TRACE` sets how many lines of the trace a failure shows (60), `LONGSPLICE_ALL=1` goes on
 //! after one.
 
 #[allow(unreachable_pub)] // The fuzzer has these files, too.
@@ -11,7 +11,7 @@ mod sim;
 use proptest::prelude::*;
 use sim::{operations::run_operations, world::Stats};
 
-/// Situations that have to come up among ten thousand cycles: without them, that nothing failed says little.
+/// Situations that must occur among ten thousand cycles: without them, a run without failure proves little.
 const INTERESTING: [&str; 23] = [
     "a forwarded FIN given to a socket",
     "aborted",
@@ -76,9 +76,9 @@ fn every_byte_arrives_once_in_order_or_both_ends_see_a_reset() {
     );
 }
 
-/// What sequences of operations have found.
+/// Sequences of operations that once violated an invariant.
 const FOUND: [&[u8]; 1] = [
-    // A trap was armed between the two steps of a move from the records to the slot, which user space makes in one.
+    // User space armed a trap between the two steps of a move from the records to the slot, which it makes in one.
     &[
         116, 224, 68, 185, 192, 103, 238, 238, 162, 39, 178, 40, 252, 72, 210, 84, 58, 40, 104, 71, 12, 186,
         10, 40, 168, 52, 105, 168, 24, 242, 24, 184, 16, 1, 0, 0, 7, 0, 0, 0,

@@ -129,17 +129,22 @@ impl Mirror {
         }
     }
 
+    /// Returns the highest TSval that the first flow's client was sent.
+    fn told(&self) -> u32 {
+        let plan = &self.plans[0];
+        plan.clock[1].wrapping_add(plan.ts[1])
+    }
+
     fn timed(&self) -> Packet {
-        let clock = self.plans[0].clock;
         Packet {
-            options: usual(clock[0], clock[1]),
+            options: usual(self.plans[0].clock[0], self.told()),
             ..self.segment()
         }
     }
 
     fn rows(&self) -> Vec<(&'static str, Packet)> {
         let (base, clock) = (self.segment(), self.plans[0].clock);
-        let sack = usual_with_sack(clock[0], clock[1], &[(base.ack, base.ack + 9)]);
+        let sack = usual_with_sack(clock[0], self.told(), &[(base.ack, base.ack + 9)]);
         let stranger = Packet {
             src: self.legs[0][1].peer,
             ..base.clone()

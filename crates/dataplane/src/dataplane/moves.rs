@@ -1,4 +1,4 @@
-//! A flow changes its place, between slot and records, or its mode, while segments pass: the kernel half does it.
+//! Moves a flow between slot and records, or changes its mode, while segments pass: the kernel half does it.
 
 use std::{
     io,
@@ -15,9 +15,9 @@ use crate::{
 };
 
 impl Dataplane {
-    /// Moves a spliced flow from its slot into its records; `where` are the interfaces toward the far ends, hints. The slot
-    /// is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in mode Final,
-    /// and nothing has changed.
+    /// Moves a spliced flow from its slot into its records; `toward` are the interfaces toward the far ends, hints. The
+    /// slot is in mode Moved then. `NotFound`: a new connection has taken the flow's place. `ResourceBusy`: it was not in
+    /// mode Final, and nothing has changed.
     pub fn release(&self, slot: &Slot, legs: [Leg; 2], toward: [u32; 2]) -> io::Result<()> {
         self.r#move(self.release.as_fd(), slot, legs, toward)
     }
@@ -46,7 +46,7 @@ impl Dataplane {
             r#where: toward,
             identity,
         };
-        match run::with_argument(program, argument.bytes())? {
+        match (self.flows).at_rest(|| run::with_argument(program, argument.bytes()))? {
             0 => Ok(()),
             2 => Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
@@ -59,25 +59,25 @@ impl Dataplane {
         }
     }
 
-    /// Takes the sockets of a slot back into the path, if they can go on now; the mode after it, [`Mode::Undrain`] if the
-    /// pair is awake.
+    /// Takes the sockets of a slot back into the path, if they can carry on now. Returns the mode after it:
+    /// [`Mode::Undrain`] if the pair is awake.
     pub fn wake(&self, slot: &Slot) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_GO_ON, [0; 2], false)
     }
 
-    /// From Final to Freeze: what is new is held from now on; the mode after it.
+    /// Switches from Final to Freeze: new data is held from now on. Returns the mode after it.
     pub fn freeze(&self, slot: &Slot) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_FREEZE, [0; 2], false)
     }
 
-    /// From Freeze to Track: the sockets have all that was forwarded and may be lacking, the one toward each side from
-    /// `acked` on (as that side's peer acknowledges). The mode after it.
+    /// Switches from Freeze to Track: the sockets have all forwarded bytes that the far ends may lack, the one toward
+    /// each side from `acked` on (in that side's peer's acknowledgements). Returns the mode after it.
     pub fn take_over(&self, slot: &Slot, acked: [u32; 2]) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked, false)
     }
 
-    /// From Drain to Final, if nothing was given to a local socket since the pair was found drained at these cuts; the mode
-    /// after it. `wakeable`: the sockets could go on any moment, so that a trap may wake them.
+    /// Switches from Drain to Final, if a local socket was given nothing since the pair was found drained at these cuts.
+    /// Returns the mode after it. `wakeable`: the sockets could carry on at any moment, so a trap may wake them.
     pub fn finish(&self, slot: &Slot, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_FINISH, cuts, wakeable)
     }
@@ -92,7 +92,7 @@ impl Dataplane {
             mode: 0,
         };
         let answer: ls_wake = run::question(self.wake.as_fd(), &argument)?;
-        // A processor that is just changing it may be stopped (a virtual one's host) for longer than a program waits.
+        // A processor in the middle of a change may be stopped (by a virtual one's host) for longer than a program waits.
         Ok(Mode::from_raw(answer.mode).unwrap_or_else(|| slot.mode()))
     }
 }

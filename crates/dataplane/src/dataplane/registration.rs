@@ -1,4 +1,4 @@
-//! Which flows there are: their records are installed, kept for one leg, and removed.
+//! Installs the records of flows, keeps those of single legs, and removes them.
 
 use std::{io, sync::atomic::Ordering};
 
@@ -13,25 +13,37 @@ use crate::{
     time,
 };
 
-/// A leg that belongs to no flow, but was spliced before.
+/// State of a leg that belongs to no flow, but was spliced before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alone {
-    /// What its socket counts otherwise than the wire.
+    /// Offset of its socket's numbers from those on the wire.
     pub mapping: Mapping,
-    /// The highest TSval that was sent to its peer.
+    /// Highest TSval that was sent to its peer.
     pub sent: u32,
-    /// The highest one of the peer.
+    /// Highest TSval of the peer.
     pub heard: u32,
 }
 
 impl Dataplane {
-    /// Whether a tuple carries a flow: its port must not be used for another connection.
+    /// Returns true if a tuple carries a flow, of this instance or of another one in this network namespace: its port
+    /// must not be used for another connection.
     pub fn in_use(&self, leg: Leg) -> bool {
-        self.flows.find(leg).is_some()
+        self.flows.find(leg).is_some() || self.neighbours.have(leg)
     }
 
-    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the two
-    /// legs' versions of IP differ, which is not translated.
+    /// Returns true if other instances may have come since the last look: a tenth of a second has passed.
+    pub fn may_have_new_neighbours(&self) -> bool {
+        self.neighbours.may_be_new()
+    }
+
+    /// Looks for other instances that have pins now. Those of another version of the layout cannot be asked. It takes
+    /// milliseconds if a new one is found.
+    pub fn look_for_neighbours(&self) {
+        self.neighbours.look(&self.pins);
+    }
+
+    /// Installs both directions of a flow, or none; from then on its packets are noted (mode Track). `InvalidInput`: the
+    /// two legs' versions of IP differ, which is not translated.
     pub fn register(
         &self,
         slot: &Slot,
@@ -50,6 +62,7 @@ impl Dataplane {
             let (x, o) = (&start[side.index()], &start[side.other().index()]);
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
+        self.serials().note(serial);
         slot.fill(serial, legs, Mode::Track);
         self.flows.add(Side::BOTH.map(|side| {
             let start = &start[side.index()];
@@ -63,9 +76,9 @@ impl Dataplane {
         Ok(())
     }
 
-    /// The flow of two legs ends, but not their connections: what each socket counts otherwise than the wire is kept.
-    /// Packets must find no other use for the slot than they did (mode Track, or Undrain with all settled). A socket that
-    /// counts as the wire does may still be behind the TSval that its peer was sent.
+    /// Ends the flow of two legs, but not their connections: keeps the offset of each socket's numbers. Packets must find
+    /// no other use for the slot than they did (mode Track, or Undrain with all settled). Even a socket without an offset
+    /// may be behind the TSval that its peer was sent.
     pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
         let records = Side::BOTH.map(|side| {
             let back = slot.leg(side.other()).rec;
@@ -90,7 +103,7 @@ impl Dataplane {
         }
     }
 
-    /// The legs that belong to no flow but count otherwise than the wire.
+    /// Returns the legs that belong to no flow but whose numbers have an offset.
     pub fn legs_alone(&self) -> io::Result<Vec<Leg>> {
         let mut legs = Vec::new();
         self.flows.scan(|flow| {
@@ -100,8 +113,7 @@ impl Dataplane {
         Ok(legs)
     }
 
-    /// What the socket of a leg that belongs to no flow counts otherwise than the wire, and the highest TSval that was sent
-    /// to its peer.
+    /// Returns the offset of a leg that belongs to no flow, and the highest TSvals of both ends.
     pub fn alone(&self, leg: Leg) -> Option<Alone> {
         let (flow, side) = self.flows.find(leg)?;
         let rec = flow.from[side.index()].rec;
@@ -115,8 +127,8 @@ impl Dataplane {
         })
     }
 
-    /// Removes what there is of both directions of the flow with this serial number; how many that were. Another flow that has
-    /// been given a tuple meanwhile is not touched.
+    /// Removes the present directions of the flow with this serial number, and returns their number. Another flow that
+    /// has been given a tuple meanwhile is not touched.
     pub fn unregister(&self, serial: u32, legs: [Leg; 2]) -> u32 {
         let is_its = |rec: &ls_record| rec.serial == serial && !is_alone(rec);
         let removed = legs.into_iter().filter(|&leg| self.flows.remove(leg, is_its));
@@ -130,9 +142,9 @@ impl Dataplane {
         self.flows.remove(leg, is_alone);
     }
 
-    /// The count may be behind: the kernel half removes some itself, which the next scan finds.
+    /// Lowers the number of records. It may be too high: the kernel half removes some itself, which the next scan finds.
     fn records_gone(&self, gone: u32) {
-        // It never declines: the closure always gives a value.
+        // It cannot fail: the closure always returns a value.
         let _ = self
             .records
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {

@@ -1,4 +1,4 @@
-//! A set of rules as the kernel half reads it: `struct ls_rules` of bpf/rules_abi.h.
+//! Encodes a set of rules for the kernel half: `struct ls_rules` of bpf/rules_abi.h.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 pod!(ls_rule, ls_target, ls_rules_head, ls_rule_count, ls_rule_packet);
-// Another definition of the layouts would have to be changed here too.
+// Assert the sizes: a changed layout must be changed here, too.
 const _: () = assert!(
     size_of::<ls_rule>() == 88
         && size_of::<ls_target>() == 56
@@ -22,10 +22,10 @@ const _: () = assert!(
         && size_of::<ls_rule_packet>() == 16
 );
 
-/// No interface has it: the kernel's are positive `int`s.
+/// Index that no interface has: the kernel's are positive `int`s.
 const NO_INTERFACE: u32 = u32::MAX;
 
-/// The bytes of the whole set.
+/// Returns the bytes of the whole set.
 pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> Option<u32>) -> Vec<u8> {
     let head = ls_rules_head {
         count: program.entries.len() as u32,
@@ -45,7 +45,7 @@ pub(super) fn set(program: &Program, generation: u32, ifindex: impl Fn(&str) -> 
     value
 }
 
-/// The flags that every entry wants set.
+/// Returns the flags that every entry requires to be set.
 fn wanted_by_all(program: &Program) -> u8 {
     program
         .entries
@@ -114,7 +114,7 @@ fn address(of: SocketAddr) -> [u64; 2] {
     halves(mapped(of.ip()).to_bits())
 }
 
-/// As the bytes stand on the wire.
+/// Returns both halves in network byte order.
 fn halves(wide: u128) -> [u64; 2] {
     [(wide >> 64) as u64, wide as u64].map(u64::to_be)
 }

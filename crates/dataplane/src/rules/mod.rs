@@ -1,5 +1,5 @@
-//! Rules for TCP packets that come in, as the kernel half holds them (bpf/rules.bpf.c). They end with this value, and with
-//! the process: nothing of them is pinned.
+//! Holds rules for incoming TCP packets in the kernel half (bpf/rules.bpf.c). They end with this value, and with the
+//! process: they are not pinned.
 
 mod encode;
 mod packets;
@@ -34,7 +34,7 @@ use crate::{
     undisturbed::undisturbed,
 };
 
-/// The names that users see, of every verdict (docs/rules.md).
+/// Name of every verdict, as users see it (docs/rules.md).
 const NAMES: &[(V, &str)] = &[
     (V::LS_R_UNMATCHED, "unmatched"),
     (V::LS_R_PASSED, "passed"),
@@ -52,37 +52,37 @@ const NAMES: &[(V, &str)] = &[
     (V::LS_R_DROP_ASK, "drop_ask"),
     (V::LS_R_ODD, "odd"),
 ];
-// A verdict without a name would be a drop that nobody sees.
+// Require a name for each verdict: without it, a drop would be invisible.
 const _: () = assert!(NAMES.len() == V::LS_R_COUNT.0 as usize);
 
-/// The bits of a packet's mark (`skb->mark`) that say: route it to this host.
+/// Bits of a packet's mark (`skb->mark`) that route it to this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// What the bits are to be.
+    /// Value of the bits.
     pub value: u32,
-    /// Which bits.
+    /// Mask of the bits.
     pub mask: u32,
 }
 
-/// What a rule has seen.
+/// Counters of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Packets; a GRO super-packet is one.
     pub packets: u64,
-    /// Their bytes, from the IP header on.
+    /// Bytes of those packets, from the IP header on.
     pub bytes: u64,
 }
 
-/// Whether a new set counts from zero.
+/// Says if a new set counts from zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counters {
-    /// It does.
+    /// The new set counts from zero.
     Fresh,
-    /// Its rules are those of the set before, and go on.
+    /// The rules are those of the set before, and keep their counters.
     Kept,
 }
 
-/// The program, its maps, and where it is attached.
+/// Holds the program, its maps, and its attachments.
 #[derive(Debug)]
 pub struct Rules {
     program: OwnedFd,
@@ -96,7 +96,7 @@ pub struct Rules {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which half of the counters is the current set's: 0 or 1.
+    /// Half of the counters that the current set uses: 0 or 1.
     generation: u32,
     attached: HashMap<u32, Attached>,
 }
@@ -105,7 +105,8 @@ impl Rules {
     /// Loads the program, with no rules, attached nowhere.
     ///
     /// # Errors
-    /// [`Error::Privileges`], [`Error::Unsupported`] where the verifier refuses it, [`Error::Interrupted`], [`Error::System`].
+    /// Returns [`Error::Privileges`], [`Error::Unsupported`] if the verifier refuses it, [`Error::Interrupted`],
+    /// [`Error::System`].
     pub fn load(plane: &Dataplane, mark: Mark) -> Result<Rules, Error> {
         undisturbed(|| Rules::load_once(plane, mark))
     }
@@ -127,7 +128,7 @@ impl Rules {
             .verdicts
             .reuse_fd(plane.verdict_map().as_fd())
             .map_err(&share)?;
-        // Headers that we include name them; the program does not use them.
+        // Headers that we include declare them; the program does not use them.
         for unused in [
             &mut open.maps.flows,
             &mut open.maps.heads,
@@ -154,11 +155,11 @@ impl Rules {
         })
     }
 
-    /// Puts a set in the place of the one before, at once: a packet sees the one or the other. `ifindex` knows interfaces by
-    /// name; an entry whose interface is not there takes no packet. Returns when no packet sees the old set any more.
+    /// Replaces the set atomically: a packet sees the old one or the new one. `ifindex` looks up interfaces by name; an
+    /// entry whose interface is missing matches no packet. Returns when no packet sees the old set any more.
     ///
     /// # Errors
-    /// The old set is still in force.
+    /// Returns the call that failed; the old set is still in force.
     pub fn replace(
         &self,
         program: &Program,
@@ -186,7 +187,7 @@ impl Rules {
         Ok(())
     }
 
-    /// What the first `rules` rules of the set have seen.
+    /// Returns the counters of the first `rules` rules of the set.
     pub fn counts(&self, rules: usize) -> Vec<Count> {
         let half = self.state().generation;
         (0..rules.min(MAX_ENTRIES)).map(|n| self.count(half, n)).collect()
@@ -215,7 +216,7 @@ impl Rules {
         Ok(())
     }
 
-    /// What became of TCP packets, by the name of the verdict, since the program was loaded.
+    /// Returns the counts of TCP packets, by the verdict's name, since the program was loaded.
     pub fn verdicts(&self) -> BTreeMap<String, u64> {
         crate::verdicts::sums(
             &self.verdicts,
@@ -223,15 +224,15 @@ impl Rules {
         )
     }
 
-    /// The packets that rules have for a program. There is one reader.
+    /// Returns the reader of packets that rules send to a program. There is one reader.
     ///
     /// # Errors
-    /// The ring cannot be mapped.
+    /// Returns an error if the ring cannot be mapped.
     pub fn packets(&self) -> io::Result<Packets> {
         Packets::open(&self.packets)
     }
 
-    /// Has packets of these interfaces looked at, and of no others; answers which of them cannot be, and why.
+    /// Attaches the program to these interfaces, and detaches it from others. Returns those that failed, with the reason.
     pub fn watch(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Error)> {
         let mut state = self.state();
         state.attached.retain(|ifindex, _| interfaces.contains(ifindex));
@@ -247,7 +248,7 @@ impl Rules {
         failed
     }
 
-    /// The interfaces whose packets are looked at.
+    /// Returns the interfaces whose packets are looked at.
     pub fn watched(&self) -> BTreeSet<u32> {
         self.state().attached.keys().copied().collect()
     }
@@ -255,7 +256,7 @@ impl Rules {
     /// Runs the program over a packet (BPF_PROG_RUN), for tests and the speed test.
     ///
     /// # Errors
-    /// The kernel takes no such packet.
+    /// Returns an error if the kernel refuses such a packet.
     pub fn run(&self, packet: &[u8], context: Context, repeat: u32) -> io::Result<Ran> {
         run::over_packet(self.program.as_fd(), packet, context, repeat)
     }
@@ -265,16 +266,16 @@ impl Rules {
     }
 }
 
-/// Of the only element.
+/// Key of the only element.
 const KEY: [u8; 4] = [0; 4];
 
-/// Where the counter of a rule is.
+/// Returns the index of a rule's counter.
 fn place(half: u32, rule: usize) -> [u8; 4] {
     (half * MAX_ENTRIES as u32 + rule as u32).to_ne_bytes()
 }
 
 fn new_set(size: usize) -> libbpf_rs::Result<MapHandle> {
-    // SAFETY: integers, for which zero is a value; libbpf insists on zeros wherever nothing is said.
+    // SAFETY: integers, for which zero is a value; libbpf requires zeros in unused fields.
     let mut opts: libbpf_sys::bpf_map_create_opts = unsafe { std::mem::zeroed() };
     opts.sz = size_of_val(&opts) as libbpf_sys::size_t;
     MapHandle::create(MapType::Array, Some("rule_set"), 4, size as u32, 1, &opts)

@@ -1,4 +1,4 @@
-//! Packets that rules have for a program.
+//! Reads packets that rules send to a program.
 
 use std::{
     io,
@@ -9,16 +9,16 @@ use libbpf_rs::MapHandle;
 
 use crate::{abi::Pod, ring::Ring, skel::rule_types::ls_rule_packet};
 
-/// A packet that met a rule whose action is `ask` or `copy`.
+/// Holds a packet that matched a rule whose action is `ask` or `copy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RulePacket {
-    /// The place of the rule in its set, from 0. The set may have been replaced since.
+    /// Index of the rule in its set, from 0. The set may have been replaced since.
     pub rule: usize,
-    /// Whether the packet went on; else nobody has it but the program.
+    /// True if the packet went on; otherwise only the program has it.
     pub copy: bool,
-    /// The interface where it came in.
+    /// Interface at which it came in.
     pub ifindex: u32,
-    /// From its Ethernet header on.
+    /// Packet from its Ethernet header on.
     pub packet: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ impl RulePacket {
     }
 }
 
-/// Their reader. Its descriptor is readable when there are some.
+/// Reads these packets. Its descriptor is readable when there are some.
 #[derive(Debug)]
 pub struct Packets(Ring<RulePacket>);
 
@@ -46,10 +46,10 @@ impl Packets {
         Ring::open(map, RulePacket::from_sample).map(Packets)
     }
 
-    /// What has come since the last call.
+    /// Returns the packets since the last call.
     ///
     /// # Errors
-    /// The ring cannot be read.
+    /// Returns an error if the ring cannot be read.
     pub fn take(&mut self) -> io::Result<Vec<RulePacket>> {
         self.0.take()
     }

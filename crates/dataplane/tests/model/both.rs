@@ -1,4 +1,4 @@
-//! A flow in the kernel, and the same one in the machine.
+//! Holds a flow in the kernel, and the same one in the machine.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::{
     convert::{brief, difference, read_record, read_slot, write_record, write_slot},
     expect,
     generate::Anchors,
-    random::Random,
+    support::random::Random,
     support::{
         flow::{Flow, OK, Plan, REDIRECT, SHOT, leg, legs},
         net::{OUR_MAC, PEER_MAC},
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Of the flow, whatever state it is in.
+/// Serial number of the flow, in every state.
 const SERIAL: u32 = 77;
 
 pub struct Both {
@@ -33,7 +33,7 @@ pub struct Both {
     pub(super) machine: machine::Flow,
     pub(super) anchors: Anchors,
     seen: BTreeMap<String, u64>,
-    /// How often each fate came up.
+    /// Number of times that each fate came up.
     fates: BTreeMap<String, u64>,
 }
 
@@ -60,14 +60,14 @@ impl Both {
         }
     }
 
-    /// Says what was tried: a fate that never comes up is not tested.
+    /// Prints the fates that came up: a fate that never comes up is not tested.
     pub fn summary(&self) {
         for (fate, times) in &self.fates {
             println!("{times:7} {fate}");
         }
     }
 
-    /// Into the kernel.
+    /// Writes the machine's state into the kernel.
     pub(super) fn write(&self) {
         let index = self.flow.slot().index();
         let mut slot = self.maps.slot(index);
@@ -94,7 +94,7 @@ impl Both {
         self.maps.set_slot(index, &slot);
     }
 
-    /// Out of the kernel.
+    /// Reads the kernel's state.
     fn read(&self) -> machine::Flow {
         machine::Flow {
             records: Side::BOTH.map(|side| self.maps.record(leg(side)).map(|r| read_record(&r))),
@@ -102,7 +102,7 @@ impl Both {
         }
     }
 
-    /// Something happens to both; what differs afterwards.
+    /// Applies an event to both. Returns the difference afterwards as an error.
     pub fn step(&mut self, random: &mut Random) -> Result<(), String> {
         let before = self.machine;
         let side = random.pick(&Side::BOTH);
@@ -146,7 +146,7 @@ impl Both {
         }
     }
 
-    /// The counters that moved.
+    /// Returns the counters that moved.
     fn counted(&mut self) -> BTreeMap<String, u64> {
         let now = self.flow.plane.verdicts();
         let mut moved = now.clone();
@@ -158,7 +158,7 @@ impl Both {
         moved
     }
 
-    /// What the far end of a side's peer is to get.
+    /// Returns the packet for the far end of a side's peer.
     fn across(side: Side, packet: Packet) -> Packet {
         let far = leg(side.other());
         let o = side.other().index();
@@ -195,7 +195,7 @@ impl Both {
             verdicts.push(name(o.verdict));
         }
         self.same_verdicts(&verdicts)?;
-        // What comes out at the far end by itself: the far copy of the drain, and that with an acknowledgement alone.
+        // These come out at the far end by themselves: the far copy of the drain, and that with an acknowledgement alone.
         let mut frames: Vec<Vec<u8>> = Vec::new();
         if let (Verdict::Shared, Some(far)) = (outcome.verdict, &outcome.far) {
             frames.push(Both::across(side, expect::packet(packet, far)).bytes());
@@ -238,7 +238,7 @@ impl Both {
         let ran = self.flow.egress(side, &packet.bytes());
         self.same_verdicts(&[name(outcome.verdict)])?;
         if let (Verdict::SynRefused, Some(answer)) = (outcome.verdict, outcome.local) {
-            // Its other bytes have a table of their own.
+            // Compare these fields only: another table checks the other bytes.
             let word = |at: usize| u32::from_be_bytes(ran.packet[at..at + 4].try_into().expect("four bytes"));
             let got = (ran.verdict, word(38), word(42), ran.packet[47]);
             let expected = (REDIRECT, answer.seq.raw(), answer.ack.raw(), answer.flags);
@@ -332,7 +332,7 @@ impl Both {
             *expected.entry((*name).to_owned()).or_default() += 1;
         }
         let mut got = self.counted();
-        // The machine does not tell a segment with another TSval from one as it was.
+        // The machine does not tell a segment with another TSval from an unchanged one.
         if let Some(n) = got.remove("clamped") {
             *got.entry("emitted".to_owned()).or_default() += n;
         }
@@ -383,7 +383,7 @@ fn same_result(ran: &Ran, verdict: u32, packet: Option<Packet>) -> Result<(), St
     }
 }
 
-/// The counter of a verdict.
+/// Returns the name of a verdict's counter.
 fn name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Next => "",

@@ -1,4 +1,4 @@
-//! The state of the machine as that of the kernel half, and the other way: field by field.
+//! Converts the state of the machine into that of the kernel half, and back: field by field.
 
 use longsplice_core::{
     machine::{Flow, Leg, Mode, Placement, Record, Slot},
@@ -26,10 +26,10 @@ const PLACEMENTS: [(Placement, ls_placement); 3] = [
     (Placement::Alone, ls_placement::LS_ALONE),
 ];
 
-/// What the machine has no word for.
+/// Traits that the machine does not model.
 const ADDRESSING: u8 = (ls_trait::LS_SIDE_SERVER.0 | ls_trait::LS_FAR_LOCAL.0 | ls_trait::LS_ECN.0) as u8;
 
-/// Writes what the machine knows of a record over the kernel half's, which has addresses besides.
+/// Writes the machine's record over the kernel half's, which has addresses besides.
 pub fn write_record(to: &mut ls_record, from: &Record) {
     to.seq_off = from.seq_off.raw();
     to.ack_off = from.ack_off.raw();
@@ -94,6 +94,8 @@ fn write_leg(to: &mut ls_leg, from: &Leg) {
     to.base = from.base.raw();
     to.owed = from.owed;
     to.read_to = from.read_to.raw();
+    to.rx_shrunk = from.rx_shrunk;
+    to.loc_shrunk = from.loc_shrunk;
 }
 
 fn read_leg(leg: &ls_leg) -> Leg {
@@ -117,6 +119,8 @@ fn read_leg(leg: &ls_leg) -> Leg {
         base: Seq::new(leg.base),
         owed: leg.owed,
         read_to: Seq::new(leg.read_to),
+        rx_shrunk: leg.rx_shrunk,
+        loc_shrunk: leg.loc_shrunk,
     }
 }
 
@@ -136,7 +140,7 @@ pub fn read_slot(slot: &ls_slot) -> Slot {
     }
 }
 
-/// A line for each field.
+/// Prints a line for each field.
 fn pretty(flow: &Flow) -> String {
     let mut text = String::new();
     for line in format!("{flow:#?}").lines() {
@@ -152,7 +156,7 @@ fn pretty(flow: &Flow) -> String {
     text
 }
 
-/// All of it on a line for each leg.
+/// Prints all of it on a line for each leg.
 pub fn brief(flow: &Flow) -> String {
     let text = format!("{flow:?}")
         .replace("Seq(", "")
@@ -161,7 +165,7 @@ pub fn brief(flow: &Flow) -> String {
     text.replace("Leg {", "\n  Leg {").replace("slot:", "\nslot:")
 }
 
-/// The fields in which two states differ, or `None`.
+/// Returns the fields in which two states differ, or `None`.
 pub fn difference(kernel: &Flow, machine: &Flow) -> Option<String> {
     let mut machine = *machine;
     for leg in &mut machine.slot.leg {

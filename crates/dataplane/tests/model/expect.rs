@@ -1,4 +1,4 @@
-//! What a segment of the machine is as a packet.
+//! Converts segments of the machine into packets, and back.
 
 use longsplice_core::{
     machine::{SackBlocks, Segment, Timestamps},
@@ -10,7 +10,7 @@ use crate::support::{
     packet::Packet,
 };
 
-/// The packet as the machine sees it.
+/// Returns the packet as the machine sees it.
 pub fn segment(packet: &Packet) -> Segment {
     let mut sack = SackBlocks::default();
     let mut ts = None;
@@ -40,7 +40,7 @@ pub fn segment(packet: &Packet) -> Segment {
     }
 }
 
-/// The packet that the machine has made of another one.
+/// Returns the packet that the machine has made of another one.
 pub fn packet(from: &Packet, s: &Segment) -> Packet {
     let blocks: Vec<(u32, u32)> = s.sack.iter().map(|(l, r)| (l.raw(), r.raw())).collect();
     let options: Vec<Opt> = read(&from.options)

@@ -1,4 +1,4 @@
-//! States and segments: random, but with most numbers where something happens.
+//! Generates states and segments: random, but with most numbers near those that matter.
 
 use longsplice_core::{
     machine::{self, Leg, Mode, Placement, Record, Slot, seen, traits},
@@ -8,24 +8,24 @@ use longsplice_dataplane::Side;
 
 use crate::{
     both::Both,
-    random::Random,
+    support::random::Random,
     support::{
         options::{Opt, write},
         packet::*,
     },
 };
 
-/// What is random about a flow for good: everything is near these.
+/// Holds a flow's random numbers that stay: all others are near these.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Anchors {
-    /// Of the stream of each peer, and of the one toward it.
+    /// Numbers in the stream of each peer, and in the one toward it.
     pub peer: [u32; 2],
     pub local: [u32; 2],
     pub clock: [u32; 2],
 }
 
 impl Both {
-    /// Another state, in both.
+    /// Sets another state in both.
     pub fn begin(&mut self, random: &mut Random) {
         let a = Anchors {
             peer: [random.u32(), random.u32()],
@@ -79,6 +79,8 @@ impl Both {
                 base: number(random, a.peer[i]),
                 owed: random.pick(&[0, 0, 1, 1, 5, 2, 8, 9]),
                 read_to: number(random, a.peer[i]),
+                rx_shrunk: random.pick(&[0, 0, 1000, 5000]),
+                loc_shrunk: random.pick(&[0, 0, 1000, 100_000]),
             }
         });
         for leg in &mut legs {
@@ -136,7 +138,7 @@ impl Both {
         }
     }
 
-    /// With the numbers near these, and SACK edges near the acknowledgement's.
+    /// Returns a packet with numbers near these, and SACK edges near the acknowledgement's.
     fn packet(&self, random: &mut Random, base: Packet, seq: u32, ack: u32, clock: u32, echo: u32) -> Packet {
         let blocks = |random: &mut Random| {
             let n = random.below(3) + 1;
@@ -144,7 +146,7 @@ impl Both {
         };
         let ts = Opt::Timestamps(random.near(clock), random.pick(&[0, echo]));
         let flags = Both::flags(random);
-        // Without an acknowledgement nobody selects, nor with a reset.
+        // No TCP selects without an acknowledgement, nor with a reset.
         let kinds = if flags & (ACK | RST) == ACK { 8 } else { 5 };
         let options = match random.below(kinds) {
             0 | 1 => vec![],
@@ -168,7 +170,7 @@ impl Both {
     pub(super) fn peer_packet(&self, random: &mut Random, side: Side) -> Packet {
         let (i, x) = (side.index(), self.machine.slot.leg[side.index()]);
         let a = self.anchors;
-        // Often exactly where something is.
+        // Pick a significant number exactly, often.
         let places = [x.rec.rx_end, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])];
         let seq = random.pick(&places).raw();
         let acked = x.rec.rx_ack;

@@ -1,9 +1,10 @@
-//! The programs against their executable specification (`longsplice_core::machine`): random states and random segments
-//! through both. What becomes of the segment, every byte of it, and the state afterwards must be the same. Needs root.
+//! Compares the programs with their executable specification (`longsplice_core::machine`): sends random segments through
+//! random states of both. The fate of the segment, every byte of it, and the state afterwards must be the same. Needs
+//! root.
 //!
-//! `LONGSPLICE_CASES` says how many states, `LONGSPLICE_SEED` where to begin; a failure says both of its case.
+//! `LONGSPLICE_CASES` sets the number of states, `LONGSPLICE_SEED` the first one; a failure prints both for its case.
 
-// `pub` is how the modules of one test binary share things.
+// The modules of one test binary share items by `pub`.
 #![allow(unreachable_pub)]
 
 #[allow(dead_code)] // not every binary uses everything
@@ -14,27 +15,19 @@ mod both;
 mod convert;
 mod expect;
 mod generate;
-mod random;
 
 use both::Both;
-use random::Random;
+use support::random::{Random, number, seed};
 
-/// How many states `make test` tries.
+/// Number of states that `make test` tries.
 const CASES: u64 = 3000;
-/// How much happens to each.
+/// Number of events for each state.
 const STEPS: u32 = 8;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
 
 #[test]
 fn programs_and_machine_agree() {
     let cases = number("LONGSPLICE_CASES").unwrap_or(CASES);
-    let seed = number("LONGSPLICE_SEED").unwrap_or_else(|| {
-        let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("randomness");
-        u64::from_str_radix(&uuid[..8], 16).expect("eight hex digits")
-    });
+    let seed = seed();
     println!("LONGSPLICE_SEED={seed} LONGSPLICE_CASES={cases}");
     let mut both = Both::new();
     for case in seed..seed + cases {

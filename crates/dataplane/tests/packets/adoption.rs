@@ -1,4 +1,4 @@
-//! A restarted daemon finds everything; one that must not, changes nothing.
+//! A restarted daemon adopts everything; one that must not adopt changes nothing.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{ABI_VERSION, Dataplane, Error, Mode, Options, Side};
@@ -10,7 +10,7 @@ use crate::support::{
     plane::{Plane, options, unique_instance},
 };
 
-/// A flow in FINAL with a slot, whose daemon has been killed: nothing was dropped in good order.
+/// Returns a flow in FINAL with a slot, whose daemon has been killed: nothing was dropped in good order.
 fn killed() -> (Flow, String, u32) {
     let mut flow = Flow::dormant(Plan::default());
     flow.plane.spoil();
@@ -75,7 +75,7 @@ fn detached_records_are_found_without_slots() {
         .run(
             longsplice_dataplane::Hook::Ingress,
             &Packet {
-                dst_mac: [0; 6], // the loopback's
+                dst_mac: [0; 6], // of the loopback
                 ..flow.peer_segment(Side::Client)
             }
             .bytes(),
@@ -88,7 +88,7 @@ fn detached_records_are_found_without_slots() {
 /// Keys and values of a map.
 type Contents = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Everything that is pinned, by content.
+/// Returns the contents of all pinned maps.
 fn pins(instance: &str) -> [Contents; 3] {
     ["flows", "slots", "meta"].map(|name| {
         let map = MapHandle::from_pinned_path(format!("/sys/fs/bpf/longsplice-{instance}/{name}"))
@@ -106,6 +106,41 @@ fn pins(instance: &str) -> [Contents; 3] {
         all.sort();
         all
     })
+}
+
+#[test]
+fn serial_numbers_that_are_in_use_are_not_given_out_again() {
+    let flow = Flow::detached(Plan::default());
+    flow.plane.spoil();
+    let old = flow.plane.direction(legs()[0]).expect("it is there").serial;
+    // A flow that got its number before the last wrap is registered now.
+    let late = flow.plane.next_serial().wrapping_add(2);
+    let mut starts = Plan::default().starts();
+    starts.iter_mut().for_each(|start| start.leg.peer.set_port(1));
+    let slot = flow.plane.take_slot().expect("a free slot");
+    flow.plane
+        .register(&slot, late, true, &starts)
+        .expect("the flow is new");
+    let given = [flow.plane.next_serial(), flow.plane.next_serial()];
+    assert_eq!(given, [late - 1, late + 1]);
+    std::mem::forget(slot);
+    // A process that has come to the wrap finds the numbers in use.
+    let meta = format!("/sys/fs/bpf/longsplice-{}/meta", flow.plane.instance);
+    let meta = MapHandle::from_pinned_path(meta).expect("a pinned map");
+    let mut value = meta
+        .lookup(&[0; 4], MapFlags::ANY)
+        .expect("the map")
+        .expect("the element");
+    value[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    meta.update(&[0; 4], &value, MapFlags::ANY).expect("written");
+    let (plane, _orphans) = Dataplane::open(&options(&flow.plane.instance)).expect("adopted");
+    let given: Vec<u32> = (0..=late).map(|_| plane.next_serial()).collect();
+    let expected = (1..).filter(|serial| ![old, late].contains(serial));
+    let expected: Vec<u32> = std::iter::once(u32::MAX)
+        .chain(expected)
+        .take(given.len())
+        .collect();
+    assert_eq!(given, expected);
 }
 
 #[test]
@@ -139,6 +174,19 @@ fn pins_of_another_namespace_are_refused_without_a_change() {
         assert!(matches!(refused, Err(Error::Namespace { .. })), "{refused:?}");
     }
     assert!(before == pins(&instance));
+}
+
+#[test]
+fn a_plane_that_was_handed_on_is_adopted_in_its_new_namespace() {
+    let first = Flow::track(Plan::default());
+    first.net.ip("link set lo up"); // The next flow gets another namespace.
+    let (before, old) = (first.plane.instance.clone(), first.net.inode());
+    drop(first);
+    let (mut flow, instance, _) = killed();
+    assert_eq!(instance, before);
+    assert_ne!(flow.net.inode(), old);
+    let (plane, _orphans) = Dataplane::open(&options(&instance)).expect("adopted");
+    flow.plane = Plane::adopted(plane, &instance);
 }
 
 #[test]
@@ -185,7 +233,7 @@ fn removing_leaves_nothing() {
     drop(slot);
 }
 
-/// Both directions or none: where one tuple is taken, the other one stays free.
+/// Installs both directions or none: with one tuple taken, the other one stays free.
 fn no_half_flow(flow: &Flow) -> longsplice_dataplane::Slot {
     let slot = flow.plane.take_slot().expect("a free slot");
     let plan = Plan::default();

@@ -1,4 +1,4 @@
-//! Legs that belong to no flow any more, but whose sockets count otherwise than the wire.
+//! Legs that belong to no flow any more, but whose sockets' numbers have an offset from those on the wire.
 
 use longsplice_dataplane::{Alone, Leg, LegStart, Mapping, Mode, Side};
 
@@ -9,7 +9,7 @@ use crate::support::{
     woken::Past,
 };
 
-/// Parted: both legs are alone.
+/// Returns a parted flow: both legs are alone.
 fn parted(plan: Plan) -> Flow {
     let mut flow = Flow::track(plan);
     flow.plane.part(flow.slot(), legs());
@@ -44,7 +44,7 @@ fn a_peers_segment_is_delivered_in_the_sockets_numbers() {
                     Opt::Sack(vec![block]),
                 ]),
             ] {
-                // Wherever it stands: there is nobody here to judge it.
+                // Delivered at any sequence number: no program checks it here.
                 for offset in [0, 1 << 30, 1 << 31] {
                     let packet = Packet {
                         flags,
@@ -142,7 +142,7 @@ fn they_are_no_flows() {
     for side in Side::BOTH {
         assert!(flow.plane.in_use(leg(side)), "the port is taken");
         assert!(flow.plane.direction(leg(side)).is_none());
-        // When the connection is over, so is this.
+        // The record goes when the connection is over.
         flow.plane.remove_alone(leg(side));
         flow.ignores(side, &flow.peer_segment(side).bytes());
         assert!(flow.plane.alone(leg(side)).is_none());
@@ -168,7 +168,7 @@ fn a_leg_that_counts_as_the_wire_does_and_has_no_timestamps_leaves_nothing() {
     assert_eq!(mapping, plan.mapping[1]);
 }
 
-/// The legs of a plan, which stand alone in the table.
+/// Returns the legs of a plan, which stand alone in the table.
 fn alone(plan: &Plan) -> [LegStart; 2] {
     plan.starts().map(|start| LegStart { alone: true, ..start })
 }
@@ -177,7 +177,7 @@ fn alone(plan: &Plan) -> [LegStart; 2] {
 fn they_become_a_flow_again_and_part_again() {
     let mut flow = Flow::woken(Plan::default(), Past::all_acknowledged([1000, 70]));
     assert!(flow.slot().settle());
-    // Apart, and together in another slot, as often as they like.
+    // Part them, and join them in another slot, any number of times.
     let mut plan = Plan {
         peer: [flow.plan.peer[0] + 1000, flow.plan.peer[1] + 70],
         local: [flow.plan.local[0] + 70, flow.plan.local[1] + 1000],
@@ -211,7 +211,7 @@ fn they_become_a_flow_again_and_part_again() {
         flow.finish();
         flow.pass(Past::all_acknowledged([10, 3]));
         for side in Side::BOTH {
-            // Ten bytes were delivered to the sockets above; the rest went past them.
+            // Ten bytes were delivered to the sockets above; the rest bypassed them.
             assert_eq!(flow.raw_leg(side).cut, plan.peer[side.index()] + 10);
         }
         flow.pass(Past {
@@ -239,7 +239,7 @@ fn a_registration_that_fails_leaves_a_leg_alone() {
     let mut flow = Flow::track(Plan::mapped());
     flow.plane.part(flow.slot(), legs());
     flow.slot = None;
-    // The server's tuple is taken by somebody who is not alone.
+    // The server's tuple belongs to another leg that is not alone.
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = alone(&flow.plan);
     starts[1].alone = false;

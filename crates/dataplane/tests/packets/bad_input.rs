@@ -1,4 +1,4 @@
-//! What is none of ours goes up the stack untouched; what contradicts itself on a spliced flow is dropped by name.
+//! Foreign packets go up the stack untouched; inconsistent ones of a spliced flow are dropped by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,10 +11,10 @@ use crate::support::{
     packet::*,
 };
 
-/// Where the IP header says what is behind it.
+/// Offset of the IP header's field for the next protocol.
 const PROTOCOL: usize = choose(23, 20);
 
-/// Frames that no flow owns, though most look nearly like one of `flow`'s.
+/// Returns frames that no flow owns, though most look nearly like one of `flow`'s.
 fn foreign(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let ours = Packet {
         payload: pattern(30),
@@ -100,7 +100,7 @@ fn an_address_of_ipv4_is_not_one_of_ipv6() {
     if FAMILY == Family::V4 {
         return;
     }
-    // What a flow over IPv4 would be found by, in a packet of IPv6 that no host may send.
+    // Tuple of a flow over IPv4, in a packet of IPv6 that no host may send.
     let plan = Plan::default();
     let v4 = |text: &str| -> SocketAddr { text.parse().expect("an address") };
     let legs = [
@@ -152,7 +152,7 @@ fn what_is_not_ours_is_not_touched() {
             for (what, frame) in foreign(&flow, side) {
                 println!("{what}");
                 flow.ignores(side, &frame);
-                // What a peer would see as its own is the local socket's.
+                // A frame of the peer's own tuple is the local socket's.
                 if what != "backwards" {
                     flow.egress_gives(side, &frame, (OK, "", &frame));
                 }
@@ -161,12 +161,12 @@ fn what_is_not_ours_is_not_touched() {
     }
 }
 
-/// The packet with another length in its IP header: so much behind that.
+/// Returns the packet with another length in its IP header: so many bytes behind the header.
 fn with_length(packet: &Packet, len: u16) -> Vec<u8> {
     packet.broken(LENGTH.start, &(len + choose(20, 0)).to_be_bytes())
 }
 
-/// Segments of a flow whose lengths contradict each other.
+/// Returns segments of a flow whose lengths contradict each other.
 fn malformed(flow: &Flow, side: Side) -> Vec<(&'static str, Vec<u8>)> {
     let plain = Packet {
         payload: pattern(30),

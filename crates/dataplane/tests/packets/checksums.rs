@@ -1,4 +1,4 @@
-//! Whoever is to verify the checksum, the program keeps it right, and never makes a wrong one right.
+//! The program keeps a checksum right, whichever layer verifies it, and never makes a wrong one right.
 
 use longsplice_dataplane::{Context, Hook, Mode, Side};
 

@@ -1,4 +1,4 @@
-//! The end of life: who may close a spliced flow, and when a new connection takes its place.
+//! The end of life: the segments that close a spliced flow, and the SYNs that replace it.
 
 use longsplice_dataplane::{Direction, Mode, Side};
 
@@ -40,7 +40,7 @@ fn each(test: impl Fn(&mut Flow, Side)) {
     each_of(&[()], |flow, side, ()| test(flow, side));
 }
 
-/// A segment with these flags, at `offset` from the peer's next sequence number.
+/// Returns a segment with these flags, at `offset` from the peer's next sequence number.
 fn segment(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) -> Packet {
     let packet = Packet {
         flags,
@@ -50,14 +50,14 @@ fn segment(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) -> Packe
     flow.timed(side, 0, packet)
 }
 
-/// Forwards it.
+/// Asserts that the segment is forwarded.
 #[track_caller]
 fn pass(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
     let packet = segment(flow, side, flags, offset, len);
     flow.forwards(side, &packet, &mut flow.reference(side));
 }
 
-/// It is beyond what the far end offers, or was lately.
+/// Asserts that it is dropped, as it lies beyond the window that the far end offers, or did lately.
 #[track_caller]
 fn beyond(flow: &Flow, side: Side, flags: u8, offset: u32, len: usize) {
     let frame = segment(flow, side, flags, offset, len).bytes();
@@ -79,7 +79,7 @@ fn a_fin_counts_where_it_can_be_in_place() {
         (1 << 31, 0, false),
     ];
     each_of(&rows, |flow, side, &(offset, len, counts)| {
-        // Sent once more by an end that has not heard, it passes and is not counted.
+        // A repetition by an end that has not received the acknowledgement passes and is not counted.
         if counts || offset == u32::MAX - 1 {
             pass(flow, side, ACK | FIN, offset, len);
         } else {
@@ -133,7 +133,7 @@ fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
         beyond(flow, side, ACK, 1 << 30, 10);
         beyond(flow, side, RST, (1 << 30) + 10, 0);
         assert!(!direction(flow, side).reset);
-        // Nor for one of the other end, by an acknowledgement of what was never sent.
+        // Neither does it prepare one for the other end, by an acknowledgement of unsent bytes.
         let next = flow.peer_segment(side);
         let forged = Packet {
             seq: next.seq.wrapping_add(1 << 30),
@@ -157,7 +157,7 @@ fn a_forged_segment_does_not_move_the_clock() {
     each(|flow, side| {
         let next = flow.peer_segment(side);
         let now = flow.plan.clock[side.index()];
-        // Repeats old bytes, or resets where it is not in place: forwarded, and the far end discards it.
+        // Repeat old bytes, or reset out of place: the segment is forwarded, and the far end discards it.
         let forge = |ahead: u32, flags| Packet {
             seq: next
                 .seq
@@ -191,14 +191,14 @@ fn syn(flow: &Flow, side: Side, seq: u32, options: Vec<u8>) -> Packet {
     }
 }
 
-/// Both ends have sent a FIN.
+/// Sends a FIN of both ends.
 fn finish(flow: &Flow) {
     for side in Side::BOTH {
         pass(flow, side, ACK | FIN, 0, 0);
     }
 }
 
-/// And this one acknowledges the other one's.
+/// Acknowledges the other end's FIN, from this side.
 #[track_caller]
 fn acknowledge(flow: &Flow, side: Side) {
     let next = flow.peer_segment(side);
@@ -225,13 +225,13 @@ fn replaces(flow: &Flow, side: Side, syn: &Packet) {
     if let Some(slot) = &flow.slot {
         assert_eq!(slot.mode(), Mode::Replaced);
     }
-    // The rest of the new connection's handshake goes up, too, and what the old sockets say is no longer held back.
+    // The rest of the new connection's handshake goes up, too, and the old sockets' segments are no longer held back.
     flow.ignores(side, &flow.peer_segment(side).bytes());
     let local = flow.local_segment(side).bytes();
     flow.egress_gives(side, &local, (OK, "", &local));
 }
 
-/// It is asked at the far end, or one SYN too many.
+/// Asserts that the SYN is passed to the far end as a question, or is one too many.
 #[track_caller]
 fn does_not_replace(flow: &Flow, side: Side, syn: &Packet) {
     let (ran, counted) = flow.counted(|| flow.ingress(side, &syn.bytes()));
@@ -304,7 +304,7 @@ fn a_syn_is_asked_at_the_far_end_while_a_fin_is_not_acknowledged() {
             }
             let next = flow.plan.peer[side.index()].wrapping_add(64_000);
             does_not_replace(flow, side, &syn(flow, side, next, vec![]));
-            // Not lost: it is sent once more, and the last acknowledgement has come meanwhile.
+            // A retransmission replaces it: the last acknowledgement has come meanwhile.
             for s in Side::BOTH {
                 acknowledge(flow, s);
             }

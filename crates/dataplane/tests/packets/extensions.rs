@@ -1,4 +1,4 @@
-//! IP options and extension headers of a flow's segments: they hide nothing, and are kept as they are.
+//! IP options and extension headers of a flow's segments: they hide nothing, and are kept.
 
 use longsplice_dataplane::{Context, Family, Hook, Side};
 
@@ -12,7 +12,7 @@ use crate::support::{
 
 use Side::Client;
 
-/// The packet with each that there is.
+/// Returns the packet with each option or extension header.
 fn with_extras(packet: &Packet) -> Vec<Packet> {
     let v4 = |ip_options: &[u8]| Packet {
         ip_options: ip_options.to_vec(),
@@ -153,7 +153,7 @@ fn what_is_held_says_where_tcp_begins() {
 #[test]
 fn a_route_that_a_packet_brings_along_is_refused() {
     if FAMILY == Family::V6 {
-        return; // bad_input: one that is to be routed by another is not ours
+        return; // bad_input tests it: a packet that is to be routed by another host is not ours
     }
     for kind in [131, 137] {
         for options in [
@@ -180,7 +180,7 @@ fn a_route_that_a_packet_brings_along_is_refused() {
     }
 }
 
-/// Of a super-packet of over 64 kB, as the kernel writes it.
+/// Returns a super-packet of over 64 kB in the kernel's form.
 fn jumbo(packet: &Packet) -> Packet {
     Packet {
         extensions: vec![(HOP_BY_HOP, vec![0, 0xc2, 4, 0, 1, 0x11, 0x70])],
@@ -191,7 +191,7 @@ fn jumbo(packet: &Packet) -> Packet {
 #[test]
 fn a_super_packet_of_over_64_kb_is_translated_and_trimmed() {
     if FAMILY == Family::V4 {
-        return; // super_packets: it has no length at all
+        return; // super_packets tests it: it has no length at all
     }
     let flow = Flow::track(Plan::default());
     let context = Context {

@@ -1,5 +1,5 @@
-//! A FIN is none of the payload: it is noted by itself, and after its segment is claimed, so that a wake on another CPU finds
-//! the sockets' place whatever it sees of the two.
+//! A FIN is not part of the payload. It is noted by itself, and after its segment is claimed, so that a wake on another
+//! CPU finds the right place for the sockets, whichever of the two it sees.
 
 use longsplice_dataplane::{Mode, Side};
 
@@ -51,7 +51,7 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
             fin: ends,
             acked: [0; 2],
         });
-        // Another CPU has claimed the segment, and has not come to mark its FIN.
+        // Another CPU has claimed the segment, and has not yet marked its FIN.
         flow.edit(|slot| slot.leg[side.index()].rec.seen = 0);
         flow.wake();
         let i = side.index();
@@ -59,11 +59,11 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
         let base = flow.plan.peer[i] + SENT[i];
         assert_eq!((leg.base, leg.owed, leg.owed_fin), (base, true, false));
         assert_eq!(leg.mapping.seq, SENT[i].wrapping_neg());
-        // It marks it now; the FIN comes again, and is the socket's.
+        // It marks the FIN now; the FIN comes again, and is the socket's.
         flow.edit(|slot| slot.leg[i].rec.seen = 1);
         let again = fin(&flow, side, SENT[i], 0);
         let socket = Behind::of(side, SENT).to_socket(&again);
-        // Nothing that the far end sent is acknowledged in it; for the socket that is the beginning of its stream.
+        // It acknowledges no byte that the far end sent; for the socket that is the beginning of its stream.
         let scale = flow.plan.scale_in[i];
         let far = SENT[side.other().index()];
         let expected = Packet {
@@ -79,7 +79,7 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
 
 #[test]
 fn an_end_that_the_socket_knows_did_not_go_past_it() {
-    // The peer's FIN was passed on before the pair was registered: it is among what the socket has.
+    // The peer's FIN was passed on before the pair was registered: the socket has it.
     for side in Side::BOTH {
         let flow = {
             let mut flow = Flow::track(Plan::default());

@@ -1,5 +1,5 @@
-//! FINAL: what somebody guesses who does not see the flow. Each guess has a named end, and none moves what is noted: not the
-//! sequence numbers, not the clock, and not the time after which a dead flow is reaped.
+//! FINAL: guesses of a sender that does not see the flow. Each guess has a named fate, and none changes the state: not
+//! the sequence numbers, not the clock, and not the time after which a dead flow is reaped.
 
 use longsplice_dataplane::Side;
 
@@ -13,7 +13,7 @@ use crate::support::{
 /// A moment long ago, in ticks.
 const LONG_AGO: u32 = 3;
 
-/// All that is noted of the flow, which was last seen long ago; but for how many bytes passed.
+/// Returns all state of the flow, which was last seen long ago, except the number of bytes that passed.
 fn notes(flow: &Flow) -> String {
     let of = |mut rec: crate::support::raw::types::ls_record| {
         (rec.bytes_low, rec.bytes_high) = (0, 0);
@@ -39,10 +39,10 @@ fn see_long_ago(flow: &Flow) {
     }
 }
 
-/// How far back the echo of a late segment may lie.
+/// Greatest age of a late segment's echo.
 const LATE_SPAN: u32 = 1 << 20;
 
-/// A dormant flow whose legs have agreed on no timestamps.
+/// Returns a dormant flow whose legs have agreed on no timestamps.
 fn without_timestamps() -> Flow {
     const TIMESTAMPS: u8 = 1 << 1;
     let flow = Flow::dormant(Plan::default());
@@ -69,7 +69,7 @@ fn is_dropped(flow: &Flow, side: Side, packet: &Packet, verdict: &str) {
     assert_eq!(notes(flow), before, "{verdict}");
 }
 
-/// It may be an honest one, of which the far end knows more: it passes, and nobody believes it.
+/// Asserts that a segment passes and changes no state: it may be an honest one that only the far end can check.
 #[track_caller]
 fn passes_unnoted(flow: &Flow, side: Side, packet: &Packet) {
     let before = notes(flow);
@@ -77,7 +77,7 @@ fn passes_unnoted(flow: &Flow, side: Side, packet: &Packet) {
     assert_eq!(notes(flow), before);
 }
 
-/// It is the sender's own.
+/// Asserts that a segment is noted: it is the sender's own.
 #[track_caller]
 fn is_noted(flow: &Flow, side: Side, packet: &Packet) {
     flow.forwards(side, packet, &mut flow.reference(side));
@@ -88,7 +88,7 @@ fn is_noted(flow: &Flow, side: Side, packet: &Packet) {
     assert_ne!(rec.last_seen, LONG_AGO);
 }
 
-/// The largest window that the end of a side can offer, by its scale.
+/// Returns the largest window that the end of a side can offer, by its scale.
 fn most(flow: &Flow, side: Side) -> u32 {
     65_535 << flow.plan.scale_in[side.index()]
 }
@@ -168,7 +168,7 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
                 (1 << 31, 0, fresh),
             ] {
                 for offset in [0, 50, u32::MAX] {
-                    // The next byte is nobody's guess: its acknowledgement is the far end's to check.
+                    // A guess of the next byte passes: the far end checks its acknowledgement.
                     if offset == 0 && acked <= 1 << 30 {
                         continue;
                     }
@@ -241,7 +241,7 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
                 let packet = with(offset, len, flags, options.clone());
                 is_dropped(flow, side, &packet, "drop_echo");
             }
-            // Not lost for good, should its sender be honest: next in order it passes, or when it brings nothing.
+            // An honest sender loses nothing for good: the segment passes next in order, or without payload.
             is_noted(flow, side, &with(0, 0, ACK, vec![]));
             see_long_ago(flow);
             passes_unnoted(flow, side, &with(u32::MAX, 0, ACK, options.clone()));
@@ -253,7 +253,7 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
             &with(100, 10, ACK, usual(now, told.wrapping_sub(SPAN))),
         );
         is_noted(flow, side, &with(200, 10, ACK, usual(now, told)));
-        // A repetition that brings something new along, too.
+        // A repetition that brings new data along, too.
         is_noted(flow, side, &with(0, 300, ACK, vec![]));
     });
 }

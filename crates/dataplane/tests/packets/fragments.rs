@@ -13,7 +13,7 @@ use crate::support::{
 /// Bytes of TCP header and payload in a fragment.
 const PIECE: usize = 240;
 
-/// A segment that goes in three pieces. Its identification is a new one: the programs remember others.
+/// Returns a segment that makes three fragments. Its identification is a new one: the programs remember others.
 fn segment(flow: &Flow, side: Side) -> Packet {
     static ID: AtomicU16 = AtomicU16::new(1);
     let whole = Packet {
@@ -24,10 +24,10 @@ fn segment(flow: &Flow, side: Side) -> Packet {
     flow.timed(side, 1, whole)
 }
 
-/// Where the identification stands.
+/// Offset of the identification.
 const ID: std::ops::Range<usize> = choose(18, 58)..choose(20, 62);
 
-/// The fragments of a segment, with the checksum of the whole.
+/// Returns the fragments of a segment, with the checksum of the whole.
 pub(crate) fn pieces(whole: &Packet) -> Vec<Vec<u8>> {
     let l4 = whole.l4();
     let bytes = whole.bytes();
@@ -57,7 +57,7 @@ fn mend(frame: &mut [u8]) {
     }
 }
 
-/// The frame with the identification of another.
+/// Returns the frame with the identification of another.
 pub(crate) fn with_id(frame: &[u8], like: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[ID].copy_from_slice(&like[ID]);
@@ -116,7 +116,7 @@ fn the_time_of_all_is_that_of_the_first_one() {
         let sent = pieces(&whole);
         flow.ingress(side, &sent[0]);
         let noted = flow.raw_leg(side).rec.ts_high;
-        // What the program looks at in between says another one, of which nothing is noted.
+        // A segment with another time comes in between, and nothing of it is noted.
         let other = flow.timed(side, 1 << 29, flow.later(side, u32::MAX, 0, 0));
         flow.ingress(side, &other.bytes());
         flow.ingress(side, &sent[1]);
@@ -163,13 +163,13 @@ fn a_sum_of_the_device_stays_right() {
 fn what_has_no_first_one_is_not_touched() {
     each(|flow, side| {
         let sent = pieces(&segment(flow, side));
-        // The table outlives a flow: this identification has not been there.
+        // The table outlives a flow: this identification is new to it.
         let mut alone = sent[1].clone();
         alone[ID.start] ^= 0x40;
         mend(&mut alone);
         flow.ignores(side, &alone);
         flow.ingress(side, &sent[0]);
-        // Of another datagram, or from another sender.
+        // A fragment of another datagram, or of another sender.
         let mut other = sent[1].clone();
         other[ID.start + 1] ^= 1;
         mend(&mut other);

@@ -1,5 +1,5 @@
-//! Sockets that are built for a flow: FREEZE holds what is new until they are there, and they take over what was forwarded
-//! or leave it to the ends.
+//! Sockets that are built for a flow: FREEZE holds new data until they are there, and they take over the forwarded bytes
+//! or leave them to the ends.
 
 use longsplice_dataplane::{EventKind, Mapping, Mode, Side, Sockets};
 
@@ -9,7 +9,7 @@ use crate::support::{
     woken::{Behind, Past},
 };
 
-/// What both peers sent past the sockets.
+/// Bytes that each peer sent past the sockets.
 const SENT: [u32; 2] = [700, 90];
 
 fn frozen(past: Past) -> Flow {
@@ -49,7 +49,7 @@ fn what_is_new_is_held_and_the_rest_passes() {
         ] {
             flow.forwards(side, &packet, &mut reference);
         }
-        // The sockets do not speak yet.
+        // The sockets send nothing yet.
         let frame = flow.local_segment(side).bytes();
         flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
     }
@@ -105,7 +105,7 @@ fn a_frozen_pair_goes_on_behind_what_was_forwarded() {
     }
 }
 
-/// The sockets have been given what is not acknowledged: from where on each one has it.
+/// Gives the sockets the unacknowledged bytes. Returns the first sequence number that each has.
 fn take_over(flow: &Flow, acked: [u32; 2]) -> [u32; 2] {
     let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
     assert_eq!(
@@ -117,7 +117,7 @@ fn take_over(flow: &Flow, acked: [u32; 2]) -> [u32; 2] {
 
 #[test]
 fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
-    // Each far end has acknowledged so much; the rest of what was forwarded is written to its socket.
+    // Each far end has acknowledged so much; the other forwarded bytes are written to its socket.
     let acked = [30, 200];
     let flow = frozen(Past {
         sent: SENT,
@@ -143,7 +143,7 @@ fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
             let end = flow.plan.peer[i] + SENT[i];
             (end, end, end)
         });
-        // The socket sends the rest once more, and the wire sees it where it was.
+        // The socket retransmits the rest, and the wire sees the numbers of before.
         let rest = flow.local_later(side, 0, SENT[o] - acked[i], 0);
         let seen = Behind {
             seq: SENT[i],
@@ -157,7 +157,7 @@ fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
 
 #[test]
 fn sockets_that_were_built_take_over_what_was_forwarded_before() {
-    // Nothing passed since they were built: what they are given is all the same not acknowledged.
+    // Nothing has passed since they were built: the bytes that they get are unacknowledged all the same.
     let acked = [30, 200];
     let mut flow = Flow::detached(Plan::default());
     let slot = flow.plane.take_slot().expect("a free slot");

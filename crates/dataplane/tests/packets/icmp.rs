@@ -1,4 +1,4 @@
-//! ICMP errors about a spliced flow: who hears of them, in whose numbers, and which are not believed.
+//! ICMP errors about a spliced flow: their receivers, their numbers, and those that are dropped.
 
 use longsplice_dataplane::{Context, Family, Hook, Mode, Side};
 
@@ -9,10 +9,10 @@ use crate::support::{
     packet::*,
 };
 
-/// A router on the way to the far end.
+/// Address of a router on the way to the far end.
 const ROUTER: &str = choose("198.18.2.99", "2001:db8:2::99");
 
-/// The error of a router behind `side`'s leg about a segment that our leg sent there.
+/// Returns the error of a router behind `side`'s leg about a segment that our leg sent there.
 fn error(flow: &Flow, side: Side, kind: (u8, u8), about: Packet) -> IcmpError {
     let mut outer = flow.peer_segment(side);
     outer.src.set_ip(ROUTER.parse().expect("an address"));
@@ -26,7 +26,7 @@ fn error(flow: &Flow, side: Side, kind: (u8, u8), about: Packet) -> IcmpError {
     }
 }
 
-/// What the other end is to see of it: `sent` is the segment as it sent it.
+/// Returns the error for the other end: `sent` is the quoted segment as that end sent it.
 fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> IcmpError {
     let there = flow.peer_segment(side.other());
     IcmpError {
@@ -39,7 +39,7 @@ fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> Icmp
             ..error.outer.clone()
         },
         about: Packet {
-            // What its header says of hops is the router's.
+            // The hops in the quoted header are the router's.
             ttl: error.about.ttl,
             // A window and options are quoted as they came.
             window: error.about.window,
@@ -49,7 +49,7 @@ fn translated(flow: &Flow, side: Side, error: &IcmpError, sent: &Packet) -> Icmp
     }
 }
 
-/// A segment of `side` that was forwarded, and as the far end got it.
+/// Forwards a segment of `side`. Returns it as it was sent, and as the far end got it.
 fn forwarded(flow: &Flow, side: Side) -> (Packet, Packet) {
     let sent = Packet {
         payload: pattern(600),
@@ -73,7 +73,7 @@ fn an_error_reaches_the_sender_in_its_own_numbers() {
     each(|flow, far| {
         let (sent, got) = forwarded(flow, far.other());
         for kind in ALL_ERRORS {
-            // Of IPv6, there is always room for the whole header.
+            // The quote of an ICMPv6 error always has room for the whole header.
             for quoted in [WHOLE_QUOTE, choose(LEAST_QUOTE, WHOLE_QUOTE), WHOLE_QUOTE + 64] {
                 let error = IcmpError {
                     quoted,
@@ -137,7 +137,7 @@ fn an_error_about_nothing_on_its_way_is_not_believed() {
             let frame = short.bytes();
             flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
         }
-        // What was acknowledged is not on its way any more.
+        // Acknowledged bytes are not in flight any more.
         let acknowledgement = Packet {
             ack: got.end(),
             ..flow.peer_segment(far)
@@ -226,7 +226,7 @@ fn in_the_drain_the_cut_decides() {
     for far in Side::BOTH {
         let flow = Flow::track(Plan::default());
         let from = far.other();
-        // The socket has said something of its own, and something was forwarded behind it.
+        // The socket has sent data of its own, and other data was forwarded behind it.
         let old = Packet {
             payload: pattern(100),
             ..flow.peer_segment(from)

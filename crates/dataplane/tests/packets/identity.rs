@@ -1,5 +1,5 @@
-//! The identity case (papers' section III-F): both legs have the same addresses and numbers, so that a segment leaves as it
-//! came, but for the time to live.
+//! The identity case (papers' section III-F): both legs have the same addresses and numbers, so that a segment leaves
+//! unchanged, but for the time to live.
 
 use longsplice_dataplane::{Leg, Mode, Side};
 
@@ -12,7 +12,7 @@ use crate::support::{
     packet::*,
 };
 
-/// The client's leg and the server's: each peer is the other one's local end.
+/// Returns the client's leg and the server's: each peer is the other one's local end.
 fn same_ends() -> [Leg; 2] {
     let ends = choose(
         ["198.18.1.2:40000", "198.18.2.2:8080"],
@@ -22,7 +22,7 @@ fn same_ends() -> [Leg; 2] {
     [(client, server), (server, client)].map(|(peer, local)| Leg { peer, local })
 }
 
-/// A detached flow of this plan between these ends, beside the one that `flow` has.
+/// Installs a detached flow of this plan between these ends, beside the one that `flow` has.
 fn splice(flow: &Flow, plan: &Plan, legs: [Leg; 2]) {
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = plan.starts();
@@ -36,7 +36,7 @@ fn splice(flow: &Flow, plan: &Plan, legs: [Leg; 2]) {
     flow.plane.release(&slot, legs, [0, 0]).expect("released");
 }
 
-/// Whether the records of both directions say that they change nothing.
+/// Returns true for each direction whose record says that it changes nothing.
 fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
     let mut said = [None; 2];
     let scan = flow.plane.scan(|d| {
@@ -48,7 +48,7 @@ fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
     said.map(|one| one.expect("a record"))
 }
 
-/// The next segment of a peer.
+/// Returns the next segment of a peer.
 fn segment(plan: &Plan, legs: [Leg; 2], side: Side, options: Vec<u8>) -> Packet {
     let x = side.index();
     Packet {
@@ -65,7 +65,7 @@ fn segment(plan: &Plan, legs: [Leg; 2], side: Side, options: Vec<u8>) -> Packet 
     }
 }
 
-/// The same a hop later, with these options.
+/// Returns the packet one hop later, with these options.
 fn hop(came: &Packet, side: Side, options: Vec<u8>) -> Packet {
     let o = side.other().index();
     Packet {
@@ -101,7 +101,7 @@ fn a_segment_leaves_as_it_came() {
     flow.plane.end(legs);
 }
 
-/// Fragments have another identification all the same (docs/decisions/0013), the same one each.
+/// Fragments still get another identification (docs/decisions/0013), the same for all of a datagram.
 #[test]
 fn fragments_leave_as_they_came_but_for_the_identification() {
     let flow = Flow::detached(Plan::default());
@@ -126,7 +126,7 @@ fn fragments_leave_as_they_came_but_for_the_identification() {
     flow.plane.end(legs);
 }
 
-/// PAWS goes before: a TSval that is lower than one that the far end has seen is raised here, too.
+/// PAWS takes precedence: a TSval below one that the far end has seen is raised here, too.
 #[test]
 fn an_old_timestamp_is_raised() {
     let flow = Flow::detached(Plan::default());
@@ -141,7 +141,7 @@ fn an_old_timestamp_is_raised() {
     flow.plane.end(legs);
 }
 
-/// Anything that differs is told by the record: of the direction, or of both.
+/// Each difference shows in the record: of the direction, or of both.
 #[test]
 fn a_difference_is_no_identity() {
     let flow = Flow::detached(Plan::default());

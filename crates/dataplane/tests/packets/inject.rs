@@ -1,4 +1,4 @@
-//! A packet that was held comes in again, and reaches a real socket.
+//! A held packet is injected, and reaches a real socket.
 
 use std::{
     io::Read,
@@ -12,7 +12,7 @@ use crate::support::{
     choose,
     flow::{Plan, leg},
     net::{Net, OUR_MAC, PEER_MAC},
-    options::read,
+    options::{read, usual},
     packet::*,
     plane::Plane,
     tap::{Offload, Tap},
@@ -20,13 +20,13 @@ use crate::support::{
 
 const LOOPBACK: u32 = 1;
 
-/// The client's leg is a real connection; the server's is nobody's.
+/// Holds a flow whose client leg is a real connection; no connection exists for the server's.
 struct Connected {
     socket: TcpStream,
     slot: Slot,
     plane: Plane,
     leg: Leg,
-    /// The next segment of the client: nobody has sent it yet.
+    /// Next segment of the client, which was not sent yet.
     next: Packet,
     _net: Net,
 }
@@ -73,7 +73,7 @@ impl Connected {
         }
     }
 
-    /// The segment that was held comes in after the pair is awake, twice; its socket reads it once.
+    /// Injects the held segment twice after the pair is awake; its socket reads it once.
     fn inject(mut self, ifindex: u32, frame: &[u8]) {
         self.slot.set_wakeable(true);
         assert_eq!(self.plane.wake(&self.slot).expect("it runs"), Mode::Undrain);
@@ -93,7 +93,7 @@ impl Connected {
     }
 }
 
-/// A frame on the wire, to be filled in.
+/// Returns a frame on the wire, to be filled in.
 fn blank(dst_mac: [u8; 6], src_mac: [u8; 6]) -> Packet {
     Packet {
         dst_mac,
@@ -104,36 +104,60 @@ fn blank(dst_mac: [u8; 6], src_mac: [u8; 6]) -> Packet {
     }
 }
 
+/// Holds a connection on a wire, whose client is this test and sends TSval from here on; `None`: it has no timestamps.
+struct OnWire {
+    tap: Tap,
+    ifindex: u32,
+    connected: Connected,
+}
+
+impl OnWire {
+    fn new(tsval: Option<u32>) -> OnWire {
+        let net = Net::new();
+        let leg = leg(Side::Client);
+        let listener = TcpListener::bind(leg.local).expect("a listener");
+        let tap = Tap::new(net.ifindex("a1"));
+        let frame = Packet {
+            options: tsval.map(|tsval| usual(tsval, 0)).unwrap_or_default(),
+            ..blank(OUR_MAC[0], PEER_MAC[0])
+        };
+        let syn = Packet {
+            src: leg.peer,
+            dst: leg.local,
+            seq: 70_000,
+            flags: SYN,
+            ..frame.clone()
+        };
+        tap.send(&syn.bytes(), Offload::default());
+        let answer = tap.only();
+        assert_eq!(answer[L4 + 13], SYN | ACK);
+        assert_eq!(read(&answer[BODY..]).len() >= 3, tsval.is_some(), "timestamps");
+        let ack = Packet {
+            seq: 70_001,
+            ack: u32::from_be_bytes(answer[L4 + 4..L4 + 8].try_into().expect("four bytes")) + 1,
+            flags: ACK,
+            ..syn
+        };
+        tap.send(&ack.bytes(), Offload::default());
+        let (socket, _) = listener.accept().expect("a connection");
+        let ifindex = net.ifindex("a0");
+        let connected = Connected::new(net, socket, leg, frame);
+        connected.plane.attach(ifindex).expect("attached");
+        OnWire {
+            tap,
+            ifindex,
+            connected,
+        }
+    }
+}
+
 #[test]
 fn on_the_interface_where_it_came_in() {
-    let net = Net::new();
-    let leg = leg(Side::Client);
-    let listener = TcpListener::bind(leg.local).expect("a listener");
-    let tap = Tap::new(net.ifindex("a1"));
-    // The client is this test.
-    let frame = blank(OUR_MAC[0], PEER_MAC[0]);
-    let syn = Packet {
-        src: leg.peer,
-        dst: leg.local,
-        seq: 70_000,
-        flags: SYN,
-        ..frame.clone()
-    };
-    tap.send(&syn.bytes(), Offload::default());
-    let answer = tap.only();
-    assert_eq!(answer[L4 + 13], SYN | ACK);
-    assert!(read(&answer[BODY..]).len() < 3, "no timestamps");
-    let ack = Packet {
-        seq: 70_001,
-        ack: u32::from_be_bytes(answer[L4 + 4..L4 + 8].try_into().expect("four bytes")) + 1,
-        flags: ACK,
-        ..syn
-    };
-    tap.send(&ack.bytes(), Offload::default());
-    let (socket, _) = listener.accept().expect("a connection");
-    let ifindex = net.ifindex("a0");
-    let connected = Connected::new(net, socket, leg, frame);
-    connected.plane.attach(ifindex).expect("attached");
+    let OnWire {
+        tap,
+        ifindex,
+        connected,
+    } = OnWire::new(None);
     // It meets a trap, and there is no socket for it yet.
     connected.slot.set_trap(Side::Client, Some(connected.next.seq));
     let mut events = connected.plane.events().expect("the ring");
@@ -142,6 +166,41 @@ fn on_the_interface_where_it_came_in() {
     let held = events.take().expect("the ring").pop().expect("it is held");
     assert_eq!(held.ifindex, ifindex);
     connected.inject(held.ifindex, &held.packet);
+}
+
+#[test]
+fn although_its_socket_has_seen_a_later_timestamp() {
+    const HELD: u32 = 0x3000_0000;
+    let OnWire {
+        tap,
+        ifindex,
+        connected,
+    } = OnWire::new(Some(HELD));
+    connected.slot.set_wakeable(true);
+    assert_eq!(
+        connected.plane.wake(&connected.slot).expect("it runs"),
+        Mode::Undrain
+    );
+    // An acknowledgement overtakes it: without payload, it goes to the socket at once.
+    let later = Packet {
+        flags: ACK,
+        options: usual(HELD + 1000, 0),
+        payload: Vec::new(),
+        ..connected.next.clone()
+    };
+    tap.send(&later.bytes(), Offload::default());
+    let latest = || {
+        connected
+            .plane
+            .peek(connected.leg)
+            .expect("a connection")
+            .ts_recent
+    };
+    while latest() != HELD + 1000 {
+        std::thread::yield_now();
+    }
+    let frame = connected.next.bytes();
+    connected.inject(ifindex, &frame);
 }
 
 #[test]
@@ -157,7 +216,7 @@ fn on_the_loopback_where_its_peer_is_on_this_host() {
         let leg = Leg::new(client.local_addr().expect("an address"), address);
         let connected = Connected::new(net, socket, leg, blank([0; 6], [0; 6]));
         connected.plane.attach(LOOPBACK).expect("attached");
-        // The client has not sent it: so it cannot come by itself.
+        // The client has not sent it, so it can only come by injection.
         let frame = connected.next.bytes();
         connected.inject(LOOPBACK, &frame);
     }

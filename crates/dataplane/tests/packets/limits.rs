@@ -1,4 +1,5 @@
-//! The verifier follows at most a million instructions: a program near that is refused by the next compiler or kernel.
+//! Limits the instructions that the verifier follows, at most a million: the next compiler or kernel would refuse a
+//! program near that.
 
 use std::collections::BTreeSet;
 

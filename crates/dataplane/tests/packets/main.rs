@@ -1,7 +1,7 @@
-//! Tables of packets: what the tc programs make of each, every byte of it. One file for each behaviour. Needs root; each
+//! Runs tables of packets through the tc programs, and compares every byte. One file for each behavior. Needs root; each
 //! test is in a network namespace of its own and leaves no pin behind.
 
-// `pub` is how the modules of one test binary share things.
+// The modules of one test binary share items by `pub`.
 #![allow(unreachable_pub)]
 
 #[allow(dead_code)] // not every binary uses everything
@@ -33,8 +33,10 @@ mod rate;
 mod release;
 mod routes;
 mod signals;
+mod spoilt;
 mod super_packets;
 mod table;
+mod through;
 mod too_big;
 mod track;
 mod translation;

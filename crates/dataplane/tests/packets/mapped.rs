@@ -1,5 +1,5 @@
-//! TRACK with sockets that count otherwise than the wire: what passes is written in the other one's numbers, and noted in
-//! the wire's.
+//! TRACK with sockets whose numbers have an offset: segments are rewritten in the numbers of their receiver, and noted in
+//! those of the wire.
 
 use longsplice_dataplane::{Context, Hook, Mapping, Side};
 
@@ -14,7 +14,7 @@ fn mappings() -> Vec<[Mapping; 2]> {
     let map = |seq, ack| Mapping { seq, ack };
     vec![
         Plan::mapped().mapping,
-        // In one stream only.
+        // The offset is in one stream only.
         [map(1, 0), map(0, 1)],
         [map(0, u32::MAX), map(u32::MAX, 0)],
         [map(1 << 31, 1 << 31), map((1 << 31) - 1, 77)],
@@ -28,7 +28,7 @@ fn with(mapping: [Mapping; 2]) -> Plan {
     }
 }
 
-/// A leg without its mapping.
+/// Returns a leg without its mapping.
 fn on_the_wire(leg: ls_leg) -> String {
     format!(
         "{:?}",
@@ -108,7 +108,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
                     usual(high, 9),
                     usual_with_sack(high, 9, &[(peer.wrapping_add(5), peer.wrapping_add(9))]),
                 ] {
-                    // A reset without acknowledgement has nothing in its field, and keeps it.
+                    // A reset without acknowledgement has no number in its field, and keeps it.
                     let seen = Packet {
                         flags,
                         options,

@@ -1,4 +1,4 @@
-//! Between slot and records, both ways: from dormant to detached and back, while segments pass.
+//! Moves between slot and records: from dormant to detached and back, while segments pass.
 
 use std::{
     io::ErrorKind,
@@ -15,7 +15,7 @@ use crate::support::{
     woken::Past,
 };
 
-/// A record with its placement put aside.
+/// Returns a record's placement, and its other fields.
 fn placed(rec: ls_record) -> (ls_placement, u32, String) {
     let armed = rec.placement & ls_placement::LS_ARMED.0 as u8;
     let placement = ls_placement(u32::from(rec.placement - armed));
@@ -27,7 +27,7 @@ fn placed(rec: ls_record) -> (ls_placement, u32, String) {
     (placement, rec.r#where, format!("{rest:?}"))
 }
 
-/// Detached, with something in every field.
+/// Returns a detached flow with a value in every field.
 fn detached() -> Flow {
     let mut flow = Flow::dormant(Plan::default());
     flow.pass(Past {
@@ -68,13 +68,13 @@ fn attaching_keeps_every_field() {
             (ls_placement::LS_SLOTTED, flow.slot().index())
         );
         assert_eq!(rest, placed(before[side.index()]).2);
-        // The least that its clock can be.
+        // It is the lowest possible value of its clock.
         assert_eq!(leg.rx_ts, leg.rec.ts_high.wrapping_sub(leg.rec.tsval_off));
     }
     flow.plan.ts = [7, 9];
     let packet = flow.later(Side::Client, 10, 20, 0);
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
-    // And back again: nothing is lost on the way.
+    // Move it back again: nothing is lost on the way.
     let before = Side::BOTH.map(|side| flow.raw_leg(side).rec);
     assert_eq!(before[0].bytes_low, 520);
     flow.release().expect("released");
@@ -161,7 +161,7 @@ fn a_segment_between_two_places_comes_in_once_more() {
                 let frame = packet.bytes();
                 flow.ingress_gives(side, &frame, (REDIRECT, "again", &frame));
             }
-            // What the parked socket says is dropped all the same.
+            // A segment of the parked socket is dropped all the same.
             let frame = flow.local_segment(side).bytes();
             flow.egress_gives(side, &frame, (SHOT, "drop_parked", &frame));
             flow.edit(|slot| slot.mode = ls_mode::LS_FINAL.0);
@@ -169,7 +169,7 @@ fn a_segment_between_two_places_comes_in_once_more() {
     }
 }
 
-/// The processor that changes it may be stopped meanwhile, a virtual one's by its host.
+/// The processor that changes the mode may be stopped meanwhile, a virtual one's by its host.
 #[test]
 fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
     type Ask = fn(&Dataplane, &Slot) -> std::io::Result<Mode>;
@@ -184,7 +184,7 @@ fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
         flow.edit(|slot| slot.mode = ls_mode::LS_WAKING.0);
         let mode = std::thread::scope(|scope| {
             let asked = scope.spawn(|| ask(plane, slot).expect("the program runs"));
-            // Asked in the meantime or not: the answer is the same.
+            // The answer is the same, asked in the meantime or not.
             std::thread::sleep(Duration::from_millis(20));
             flow.edit(|slot| slot.mode = ls_mode::LS_UNDRAIN.0);
             asked.join().expect("it does not panic")
@@ -206,7 +206,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
     let acknowledgement = flow.later(Side::Server, 0, 0, 0);
     let server = flow.ifindex(Side::Server);
     let plane = &flow.plane.plane;
-    // One thread sends, in order; the far end acknowledges what came there. Another one moves the flow.
+    // One thread sends, in order; the far end acknowledges what it received. Another one moves the flow.
     let sent = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
             let mut offset = 0u32;
@@ -223,7 +223,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
                     .run_in(Hook::Ingress, &packet.bytes(), context, 1)
                     .expect("it runs");
                 assert_eq!(ran.verdict, REDIRECT);
-                // Changed: it was forwarded. As it was: it comes in once more.
+                // A changed packet was forwarded; an unchanged one comes in once more.
                 if ran.packet == packet.bytes() {
                     continue;
                 }
@@ -237,7 +237,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
                     ifindex: server,
                     ..Context::default()
                 };
-                // Faster than any path: it may be there before the slot knows what it acknowledges.
+                // It is faster than any path: it may come before the slot knows the bytes that it acknowledges.
                 let come = || {
                     plane
                         .run_in(Hook::Ingress, &ack.bytes(), context, 1)
@@ -253,7 +253,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
         while !sender.is_finished() && moves < 200 {
             let before = passed.load(Ordering::Relaxed);
             plane.release(&slot, legs(), [0, 0]).expect("released");
-            // What found the slot before is merged by the second call.
+            // The second call merges changes of programs that had found the slot before.
             plane.release(&slot, legs(), [0, 0]).expect("merged");
             drop(slot);
             slot = loop {
@@ -264,7 +264,7 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
             };
             plane.attach_flow(&slot, serial, legs()).expect("attached");
             moves += 1;
-            // Some moves are made at once, after others a segment has its turn.
+            // Some moves are made at once; after others a segment passes first.
             while moves % 2 == 0 && passed.load(Ordering::Relaxed) == before && !sender.is_finished() {
                 std::thread::yield_now();
             }

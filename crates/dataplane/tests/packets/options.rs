@@ -1,4 +1,4 @@
-//! FINAL: timestamps and SACK, wherever they stand among the options.
+//! FINAL: timestamps and SACK, at any place among the options.
 
 use longsplice_dataplane::Side;
 
@@ -21,7 +21,7 @@ fn blocks(n: usize) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// Every layout with a timestamp, of this value.
+/// Returns every layout with a timestamp, of this value.
 fn layouts(value: u32, echo: u32) -> Vec<Vec<u8>> {
     let ts = Timestamps(value, echo);
     let unknown = |n| Other(253, vec![0xee; n]);
@@ -39,14 +39,14 @@ fn layouts(value: u32, echo: u32) -> Vec<Vec<u8>> {
         write(&[ts.clone(), Rest(vec![0, 0xde, 0xad])]),
         // A kind that looks like a timestamp, but has another length.
         write(&[Other(8, vec![1, 2]), ts.clone(), Nop, Nop]),
-        // What looks like a SACK inside an unknown option.
+        // Bytes that look like a SACK inside an unknown option.
         write(&[
             Nop,
             Nop,
             ts.clone(),
             Other(200, vec![5, 10, 1, 2, 3, 4, 5, 6, 7, 8]),
         ]),
-        // As near to the end as it can stand.
+        // A timestamp as near to the end as possible.
         write(&[unknown(28), ts.clone()]),
         write(&[unknown(27), ts.clone(), Nop]),
         write(&[unknown(26), ts.clone(), Nop, Nop]),
@@ -67,7 +67,7 @@ fn without_timestamps() -> Vec<Vec<u8>> {
     let mut all = vec![
         write(&[Nop, Nop, Nop, Nop]),
         write(&[Other(2, vec![5, 0xb4])]),
-        // Lengths that cannot be: the rest is not touched.
+        // Impossible lengths: the rest is not touched.
         write(&[Rest(vec![5, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])]),
         write(&[Rest(vec![5, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])]),
         write(&[Rest(vec![5, 18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])]),
@@ -145,7 +145,7 @@ fn an_echo_of_0_stays_0() {
             let packet = with(flow, side, options);
             flow.forwards(side, &packet, &mut reference);
         }
-        // And what becomes 0 by the translation is one.
+        // An echo that becomes 0 by the translation is 0, too.
         let echo = flow.plan.ts[side.other().index()];
         let options = usual(flow.plan.clock[side.index()] + 1, echo);
         assert_eq!(

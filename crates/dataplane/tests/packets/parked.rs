@@ -1,4 +1,5 @@
-//! FINAL, egress: whatever a parked or closed socket emits is dropped, and a program that would connect is told at once.
+//! FINAL, egress: all segments of a parked or closed socket are dropped, and a program that would connect is refused at
+//! once.
 
 use longsplice_dataplane::Side;
 
@@ -103,7 +104,7 @@ fn connecting_onto_a_live_flow_is_refused_at_once() {
         .expect_err("refused");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(begun.elapsed() < std::time::Duration::from_secs(1));
-    // And the flow did not notice.
+    // The flow did not notice.
     flow.forwards(
         Side::Client,
         &flow.peer_segment(Side::Client),

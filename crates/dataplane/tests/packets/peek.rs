@@ -1,4 +1,4 @@
-//! What user space is told of a socket.
+//! Answers of the peek program about a socket.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -11,7 +11,7 @@ use longsplice_repair::options;
 
 use crate::support::{flow::leg, net::Net, plane::Plane};
 
-/// A listener, its client, the socket that this one is connected to, and the leg of that one.
+/// Returns a listener, its client, the socket that the client is connected to, and the leg of that socket.
 fn connected() -> (TcpListener, TcpStream, TcpStream, Leg) {
     let address = leg(Side::Client).local;
     let listener = TcpListener::bind(address).expect("a listener");
@@ -20,14 +20,14 @@ fn connected() -> (TcpListener, TcpStream, TcpStream, Leg) {
     (listener, client, socket, Leg::new(peer, address))
 }
 
-/// The listener at its port would be found instead, all of whose numbers are zero.
+/// The look-up would find the listener at its port instead, all of whose numbers are zero.
 #[test]
 fn a_connection_that_has_ended_is_not_found() {
     let _net = Net::new();
     let plane = Plane::open();
     let (_listener, client, mut socket, leg) = connected();
     let before = plane.peek(leg).expect("a connection");
-    // Who closes last leaves nothing behind.
+    // The end that closes last leaves no socket behind.
     drop(client);
     assert_eq!(socket.read(&mut [0]).expect("its end"), 0);
     drop(socket);
@@ -43,7 +43,7 @@ fn a_connection_that_has_ended_is_not_found() {
     assert_eq!(plane.peek_both([leg; 2]).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// Registered with an earlier one, a flow would take what is echoed of the latest for a guess.
+/// A flow that was registered with an earlier TSval would take an echo of the latest for a guess.
 #[test]
 fn no_tsval_that_was_sent_is_later_than_what_the_socket_says() {
     let _net = Net::new();

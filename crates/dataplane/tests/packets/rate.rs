@@ -1,4 +1,4 @@
-//! The rate limit of a direction: what is too fast is dropped by name, and nothing of it is noted.
+//! The rate limit of a direction: excess payload is dropped by name, and not noted.
 
 use longsplice_core::limit::Rate;
 use longsplice_dataplane::{Context, Hook, Mode, Side, monotonic};
@@ -10,12 +10,12 @@ use crate::support::{
 
 const SECOND: u64 = 1_000_000_000;
 
-/// So slow that what a test does takes no time: a thousand bytes are a second.
+/// Returns a rate so slow that a test takes no time at it: a thousand bytes are a second.
 fn slow(burst: u32) -> Rate {
     Rate::new(1_000).expect("in range").with_burst(burst)
 }
 
-/// A flow whose client is limited and has paid until then, in each state that forwards all.
+/// Runs a test on a flow whose client is limited and has paid until then, in each state that forwards all.
 fn limited(rate: Rate, paid: u64, each: impl Fn(&mut Flow)) {
     for detached in [false, true] {
         let mut flow = Flow::track(Plan::default());
@@ -124,7 +124,7 @@ fn a_super_packet_longer_than_the_burst_passes_whole() {
 fn a_blind_sender_does_not_use_up_the_rate() {
     limited(slow(1), 0, |flow| {
         let mut reference = flow.reference(Side::Client);
-        // Long acknowledged, or so much that nobody would: forwarded, but not charged.
+        // Long acknowledged, or an absurdly high number: forwarded, but not charged.
         let before = flow.plan.peer[0].wrapping_sub(5_000);
         for _ in 0..3 {
             let stray = Packet {
@@ -169,7 +169,7 @@ fn the_account_goes_with_the_flow_into_its_records_and_back() {
     let [client, server] = Side::BOTH.map(|side| flow.plane.leg(&slot, side));
     assert_eq!((server.rate, server.paid), (Some(rate), paid));
     assert_eq!((client.rate, client.paid), (None, 0));
-    // What this process passes on is charged to the same account.
+    // Bytes that this process passes on are charged to the same account.
     slot.charge(Side::Server, rate, monotonic(), 1_000);
     assert_eq!(slot.paid(Side::Server), paid + SECOND);
     drop(slot);

@@ -1,4 +1,4 @@
-//! From dormant to detached, while segments pass.
+//! Moves from dormant to detached, while segments pass.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{Direction, Mode, Side};
@@ -19,7 +19,7 @@ fn records(flow: &Flow) -> Vec<Direction> {
     all
 }
 
-/// What a direction has counted and seen.
+/// Returns a direction's counts and flags.
 fn soft(d: &Direction) -> (u64, u32, u32, bool, bool) {
     (d.bytes, d.end, d.ack, d.fin, d.reset)
 }
@@ -62,7 +62,7 @@ fn counters_and_ends_are_kept() {
         assert_eq!(soft(a), soft(b));
         assert_eq!((a.slot, a.serial, a.leg, a.far), (None, b.serial, b.leg, b.far));
     }
-    // From here on the record has the truth.
+    // The record has the current state from here on.
     let more = Packet {
         seq: flow.plan.peer[1] + 100,
         payload: pattern(11),
@@ -88,7 +88,7 @@ fn the_timestamp_offsets_that_were_set_in_the_slot_are_kept() {
             ..flow.peer_segment(side)
         };
         let mut reference = flow.reference(side);
-        // What was sent to the far end before the offsets were set is still a floor.
+        // A TSval that was sent to the far end before the offsets were set is still a floor.
         reference.ts_high =
             Plan::default().clock[side.index()].wrapping_add(Plan::default().ts[side.index()]);
         flow.forwards(side, &packet, &mut reference);
@@ -109,7 +109,7 @@ fn the_second_call_merges_what_was_under_way() {
     value[SEEN] = 1;
     slots.update(&key, &value, MapFlags::ANY).expect("written");
     assert!(!records(&flow)[0].fin);
-    // And the record is not taken back to the slot's counters.
+    // The record is not taken back to the slot's counters.
     let packet = Packet {
         payload: pattern(9),
         ..flow.peer_segment(Side::Client)
@@ -143,7 +143,7 @@ fn a_flow_that_was_replaced_is_not_found() {
 
 #[test]
 fn a_record_that_points_to_another_flows_slot_uses_it_not() {
-    // What a packet on another CPU may see for an instant while release() runs: `where` is an interface already.
+    // A packet on another CPU may see this for an instant while release() runs: `where` is an interface already.
     let flow = Flow::dormant(Plan::default());
     let slots = pinned(&flow, "slots");
     let key = flow.slot().index().to_ne_bytes();

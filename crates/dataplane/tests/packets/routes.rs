@@ -1,4 +1,4 @@
-//! Where a translated segment goes, and why it does not.
+//! Routes of translated segments, and reasons for drops.
 
 use longsplice_dataplane::Side;
 
@@ -18,7 +18,7 @@ fn each(test: impl Fn(&Flow)) {
     }
 }
 
-/// What the neighbour look-up will complete: translated, with the MAC addresses it came with.
+/// Returns the frame that the neighbor look-up will complete: translated, with the MAC addresses it came with.
 fn without_macs(flow: &Flow, packet: &Packet) -> Vec<u8> {
     Packet {
         dst_mac: packet.dst_mac,
@@ -126,7 +126,7 @@ fn a_change_of_the_route_is_followed() {
     each(|flow| {
         let packet = flow.peer_segment(Client);
         flow.forwards(Client, &packet, &mut flow.reference(Client));
-        // By a gateway on the other link.
+        // The route goes by a gateway on the other link.
         let (far, gateway) = (leg(Side::Server).peer.ip(), leg(Client).peer.ip());
         flow.net.ip(&format!("route add {far}/{HOST_BITS} via {gateway}"));
         let mut turned = Reference {
@@ -144,7 +144,7 @@ fn a_change_of_the_route_is_followed() {
 #[test]
 fn what_a_rule_looks_at_is_not_mixed_up_within_a_tick() {
     each(|flow| {
-        // One service class has a way of its own.
+        // One service class has a route of its own.
         let gateway = leg(Client).peer.ip();
         flow.net.ip(&format!(
             "rule add tos 0x10 lookup 7

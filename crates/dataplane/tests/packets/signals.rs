@@ -1,4 +1,4 @@
-//! Signals that come while programs are loaded: the verifier stops at each that waits for its thread (EAGAIN).
+//! Sends signals while programs are loaded: the verifier stops at each that is pending for its thread (EAGAIN).
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -20,9 +20,9 @@ fn programs_are_loaded_under_a_rain_of_signals() {
     const SIGNAL: Signal = Signal::SIGUSR2;
     let _net = Net::new();
     let heard = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does nothing, and nobody else here uses this signal.
+    // SAFETY: the handler does nothing, and no other code here uses this signal.
     unsafe { sigaction(SIGNAL, &heard) }.expect("a handler");
-    // SAFETY: nothing is asked of it.
+    // SAFETY: the call has no preconditions.
     let (loader, over) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
     let instance = unique_instance();
     let (opened, sent) = thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What GRO has made of many segments.
+//! Super-packets that GRO has made of many segments.
 
 use longsplice_dataplane::{Context, Hook, Side};
 

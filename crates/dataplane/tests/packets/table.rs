@@ -1,4 +1,4 @@
-//! The table of flows: whatever comes and goes, each tuple leads to its own flow, and no other one does.
+//! The table of flows: whatever flows come and go, each tuple leads to its own flow only.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::support::{
     plane::{Plane, options, unique_instance},
 };
 
-/// How many flows are there at one time or another.
+/// Number of flows that exist at one time or another.
 const FLOWS: u16 = 160;
 
-/// So few chains that some have many.
+/// Returns options for so few chains that some have many flows.
 fn crowded(instance: &str) -> Options {
     Options {
         max_flows: 30,
@@ -23,7 +23,7 @@ fn crowded(instance: &str) -> Options {
     }
 }
 
-/// The legs of the n-th flow, of which four share each address.
+/// Returns the legs of the n-th flow, of which four share each address.
 fn nth(n: u16) -> [Leg; 2] {
     legs().map(|mut leg| {
         leg.peer.set_port(1000 + n / 4);
@@ -45,7 +45,7 @@ fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
     Ok(serial)
 }
 
-/// The same, once there is room: nothing tells when that is.
+/// Registers the n-th flow once there is room, by polling: no event reports room.
 fn add_rested(plane: &Dataplane, slot: &Slot, n: u16) -> u32 {
     loop {
         match add(plane, slot, n) {
@@ -56,7 +56,7 @@ fn add_rested(plane: &Dataplane, slot: &Slot, n: u16) -> u32 {
     }
 }
 
-/// Each flow is found by both its legs, and nothing else is.
+/// Asserts that each flow is found by both its legs, and nothing else is.
 #[track_caller]
 fn holds(plane: &Dataplane, flows: &BTreeMap<u16, u32>) {
     for n in 0..FLOWS {
@@ -95,16 +95,16 @@ fn whatever_comes_and_goes_each_tuple_leads_to_its_flow() {
     assert_eq!(full.kind(), std::io::ErrorKind::Other, "{full}");
     let taken = add(&plane, &slot, 7).expect_err("it is there, and the table is full");
     assert_eq!(taken.kind(), std::io::ErrorKind::Other, "{taken}");
-    // From the fronts, the middles and the ends of their chains.
+    // Remove from the fronts, the middles and the ends of their chains.
     for n in (0..32).filter(|n| n % 3 != 1) {
         plane.end(nth(n));
         flows.remove(&n);
         holds(&plane, &flows);
     }
-    // What was left is used again once it has rested, in other chains.
+    // Freed elements are used again once they have rested, in other chains.
     for n in 32..FLOWS {
         while flows.len() > 31 || (flows.len() > 16 && n % 16 == 0) {
-            // Whichever: an old one, a young one, one in between.
+            // Remove any one: an old one, a young one, one in between.
             let (&gone, _) = flows
                 .iter()
                 .nth(usize::from(n) * 7 % flows.len())
@@ -115,7 +115,7 @@ fn whatever_comes_and_goes_each_tuple_leads_to_its_flow() {
         flows.insert(n, add_rested(&plane, &slot, n));
         holds(&plane, &flows);
     }
-    // A successor finds the same, and room at once but for what has just been left.
+    // A successor finds the same flows, and room at once except for elements that were just freed.
     let (next, _) = Dataplane::open(&crowded(&instance)).expect("adopted");
     holds(&next, &flows);
     assert_eq!(next.max_flows(), 30);
@@ -127,7 +127,7 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     flow.plane.spoil();
     let fin = |side| Packet {
         flags: ACK | FIN,
-        ..flow.later(side, 0, 0, 1)
+        ..flow.later(side, 0, 0, 0)
     };
     for side in Side::BOTH {
         flow.ingress(side, &fin(side).bytes());
@@ -146,7 +146,7 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     let (_, counted) = flow.counted(|| flow.ingress(Side::Client, &syn.bytes()));
     assert_eq!(counted.get("syn_replaced"), Some(&1), "{counted:?}");
     assert!(legs().iter().all(|&leg| !flow.plane.in_use(leg)));
-    // The same tuples have a flow again, whether or not the old one has been collected.
+    // These tuples have a flow again, whether or not the old one has been collected.
     let slot = flow.plane.take_slot().expect("a slot");
     let mut starts = Plan::default().starts();
     starts[0].seq_off = 77;

@@ -1,4 +1,4 @@
-//! A segment that is too long for its way: its sender hears what passes.
+//! A segment that is too long for its route: its sender is told the MTU.
 
 use longsplice_dataplane::{Context, Hook, Side};
 
@@ -12,10 +12,10 @@ use crate::support::{
 
 use Side::Client;
 
-/// The least that IPv6 lives with is 1280.
+/// MTU of the narrow link; IPv6 requires at least 1280.
 const MTU: u16 = 1300;
 
-/// A spliced flow whose way to the server is narrow.
+/// Runs a test on spliced flows whose route to the server is narrow.
 fn each(test: impl Fn(&Flow)) {
     for make in [Flow::dormant, Flow::detached] {
         let flow = make(Plan::default());
@@ -24,7 +24,7 @@ fn each(test: impl Fn(&Flow)) {
     }
 }
 
-/// A segment of the client that makes an IP packet of so many bytes.
+/// Returns a segment of the client that makes an IP packet of so many bytes.
 fn of_length(flow: &Flow, len: usize) -> Packet {
     let options = usual(flow.plan.clock[0] + 1, 2);
     Packet {
@@ -34,7 +34,7 @@ fn of_length(flow: &Flow, len: usize) -> Packet {
     }
 }
 
-/// What the client hears about it.
+/// Returns the error for the client.
 fn answer(about: &Packet) -> IcmpError {
     IcmpError {
         outer: Packet {
@@ -138,7 +138,7 @@ fn there_are_few_answers_at_a_time() {
             ifindex: flow.ifindex(Client),
             ..Context::default()
         };
-        // As fast as the kernel repeats it: many in one tick. The packet is its own answer after the first time.
+        // It comes as fast as the kernel repeats it: many in one tick. The packet is its own answer after the first time.
         let (_, counted) = flow.counted(|| {
             for _ in 0..2000 {
                 flow.plane
@@ -154,7 +154,7 @@ fn there_are_few_answers_at_a_time() {
 #[test]
 fn a_way_that_is_known_is_measured_as_well() {
     each(|flow| {
-        // The neighbour is looked for by the kernel, which looks at no length.
+        // The kernel looks for the neighbor, and checks no length.
         flow.net.del_neighbour(Side::Server);
         let short = of_length(flow, 600);
         flow.ingress(Client, &short.bytes());

@@ -12,7 +12,7 @@ use crate::support::{
     packet::*,
 };
 
-/// Both ways to be spliced, both directions.
+/// Runs a test on dormant and detached flows, in both directions.
 fn each(plan: Plan, test: impl Fn(&Flow, Side)) {
     for make in [Flow::dormant, Flow::detached] {
         let flow = make(plan.clone());
@@ -132,7 +132,7 @@ fn the_padding_of_a_short_frame_is_no_payload() {
 #[test]
 fn windows_are_rescaled_for_every_pair_of_scales() {
     let mut flow = Flow::dormant(Plan::default());
-    // A leg's scales are constants of its flow: another flow for each pair.
+    // A leg's scales are constants of its flow: use another flow for each pair.
     for (scale_in, scale_out) in (0..=14).flat_map(|i| (0..=14).map(move |o| (i, o))) {
         flow.again(Plan {
             scale_in: [scale_in, scale_out],
@@ -165,6 +165,9 @@ fn sequence_numbers_wrap_around() {
         each(plan, |flow, side| {
             let mut reference = flow.reference(side);
             let mut packet = flow.peer_segment(side);
+            // The acknowledged bytes were sent.
+            let far = flow.later(side.other(), 0, 90, 0);
+            flow.forwards(side.other(), &far, &mut flow.reference(side.other()));
             for len in [3, 1, 100, 1] {
                 packet.payload = pattern(len);
                 flow.forwards(side, &packet, &mut reference);
@@ -186,7 +189,7 @@ fn any_option() -> impl Strategy<Value = Opt> {
     ]
 }
 
-/// Options with at most one timestamp, at any place, as many as fit.
+/// Returns options with at most one timestamp, at any place, as many as fit.
 fn any_options() -> impl Strategy<Value = Vec<u8>> {
     let ts = proptest::option::of((0u32..1 << 20, any::<u32>(), 0usize..4));
     (proptest::collection::vec(any_option(), 0..6), ts).prop_map(|(mut list, ts)| {
@@ -246,12 +249,12 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
             ..Plan::default()
         });
         let references = std::cell::RefCell::new(Side::BOTH.map(|side| flow.reference(side)));
-        // How much payload of each side has passed.
+        // Payload of each side that has passed.
         let sent = std::cell::RefCell::new([0u32; 2]);
         let config = Config {
             cases: 400,
             failure_persistence: None,
-            // What was sent before matters (TSval never goes back): a shorter packet alone is another history.
+            // The history matters (TSval never goes back): a shorter packet alone has another one.
             max_shrink_iters: 0,
             ..Config::default()
         };
@@ -269,10 +272,10 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                     segment.ack = ends.ack;
                     let sent = &mut sent.borrow_mut()[side.index()];
                     match place {
-                        // Behind the window, or beyond it: nothing is learnt from it.
+                        // Behind the window, or beyond it: nothing is learned from it.
                         0 => segment.seq = ends.seq.wrapping_sub((1 << 29) + (segment.seq >> 3)),
                         1 => segment.seq = ends.seq.wrapping_add((1 << 30) + (segment.seq >> 3)),
-                        // Behind a gap its time would have to be right.
+                        // A segment behind a gap would need the right time.
                         _ => {
                             let offset = offset % (*sent + 1);
                             segment.seq = ends.seq + offset;

@@ -1,5 +1,5 @@
-//! DRAIN, and a trap: the sockets go on at once where they can; else the socket gets the payload while it still has its
-//! stream to itself, and user space keeps it where it has not.
+//! DRAIN, and a trap: the sockets carry on at once if they can. Otherwise the socket gets the payload while it still has
+//! its stream to itself, and user space holds it if it has not.
 
 use longsplice_dataplane::{EventKind, Mode, Side};
 
@@ -11,11 +11,11 @@ use crate::support::{
 
 /// Payload before the drain, from each peer: its socket has it, and the far socket has sent it on.
 const OLD: u32 = 40;
-/// Payload that went past the sockets since the drain began.
+/// Payload that bypassed the sockets since the drain began.
 const NEW: u32 = 300;
 
-/// In DRAIN. Each peer sent OLD bytes, which went through the sockets; `acknowledged` are the sides whose peers have
-/// acknowledged what came to them that way.
+/// Returns a flow in DRAIN. Each peer sent OLD bytes, which went through the sockets; `acknowledged` are the sides whose
+/// peers have acknowledged the bytes that came to them that way.
 fn draining(acknowledged: &[Side]) -> Flow {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
@@ -36,7 +36,7 @@ fn draining(acknowledged: &[Side]) -> Flow {
     flow
 }
 
-/// The peer of a side sends NEW bytes past the sockets.
+/// Sends NEW bytes of a side's peer past the sockets.
 fn past(flow: &Flow, side: Side) {
     let verdict = flow.ingress(side, &flow.later(side, OLD, NEW, 0).bytes()).verdict;
     assert!(verdict == REDIRECT || verdict == OK);
@@ -50,7 +50,7 @@ fn start(flow: &Flow, side: Side) -> u32 {
     flow.plan.peer[side.index()]
 }
 
-/// User space has read all that the socket of a side had.
+/// Notes that user space has read all that the socket of a side had.
 fn read_all(flow: &Flow, side: Side) {
     flow.slot().set_read_to(side, start(flow, side) + OLD);
 }
@@ -70,7 +70,7 @@ fn sockets_that_are_through_with_everything_go_on_at_once() {
                 past(&flow, way);
                 sent[way.index()] = NEW;
             }
-            // Where nothing went past a socket, it does not matter what it still has.
+            // A socket that nothing bypassed may still hold bytes.
             for &way in ways {
                 read_all(&flow, way);
             }
@@ -90,7 +90,7 @@ fn sockets_that_are_through_with_everything_go_on_at_once() {
 
 #[test]
 fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
-    // The other direction went past the sockets, and they are not through with it: nothing can be woken.
+    // The other direction bypassed the sockets, and they have not finished it: nothing can be woken.
     for side in Side::BOTH {
         let flow = draining(&[]);
         past(&flow, side.other());
@@ -100,7 +100,7 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
         assert_eq!(flow.slot().mode(), Mode::Drain);
         let leg = flow.plane.leg(flow.slot(), side);
         assert_eq!((leg.cut, leg.rx_end), (packet.end(), packet.end()));
-        // An acknowledgement of what the socket did not send is not shown to it; the payload is, whole.
+        // An acknowledgement of bytes that the socket did not send is not shown to it; the payload is, whole.
         let next = Packet {
             flags: ACK | PSH | FIN,
             ..flow.later(side, OLD + 77, 10, OLD + NEW)
@@ -118,7 +118,7 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
 
 #[test]
 fn behind_payload_that_went_past_its_socket_it_is_held() {
-    // What keeps the sockets from going on: bytes that user space has not read, or that the far end has not acknowledged.
+    // The obstacle to a wake: bytes that user space has not read, or that the far end has not acknowledged.
     for side in Side::BOTH {
         for (acknowledged, read) in [(&[][..], true), (&[side][..], true), (&Side::BOTH[..], false)] {
             let flow = draining(acknowledged);
@@ -141,7 +141,7 @@ fn behind_payload_that_went_past_its_socket_it_is_held() {
                 start(&flow, side) + OLD + NEW,
                 "nothing was learnt from it"
             );
-            // A part of it that was forwarded makes no difference.
+            // It makes no difference that a part of it was forwarded.
             let across = flow.later(side, OLD + NEW - 5, 77, OLD);
             flow.ingress_gives(side, &across.bytes(), (SHOT, "held", &across.bytes()));
         }
@@ -161,7 +161,7 @@ fn its_acknowledgement_is_from_before_the_sockets_went_on() {
         );
         let packet = flow.later(side, OLD, 5, OLD);
         let sent = if side == Side::Client { [0, NEW] } else { [NEW, 0] };
-        // It is of what the socket sent itself, and that is all; the window's edge is what it was.
+        // It acknowledges only the socket's own bytes; the window's edge stays.
         let scale = flow.plan.scale_in[side.index()];
         let expected = Packet {
             ack: flow.plan.local[side.index()] + OLD,
@@ -177,7 +177,7 @@ fn payload_below_the_cut_goes_to_the_socket_that_waits_for_it() {
     for side in Side::BOTH {
         let flow = draining(&[]);
         past(&flow, side);
-        // A trap below the cut, for whatever reason.
+        // Set the trap below the cut, for any reason.
         flow.slot().set_trap(side, Some(start(&flow, side)));
         let packet = flow.later(side, 0, OLD, 0);
         flow.ingress_gives(side, &packet.bytes(), (OK, "local_only", &packet.bytes()));

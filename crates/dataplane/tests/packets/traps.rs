@@ -9,11 +9,11 @@ use crate::support::{
     woken::{Behind, Past},
 };
 
-/// What both peers sent past the sockets before.
+/// Bytes that each peer sent past the sockets before.
 const SENT: [u32; 2] = [700, 90];
 
-/// Dormant; all that was forwarded is acknowledged. Payload of the side that reaches `trap` bytes beyond its start is
-/// trapped.
+/// Returns a dormant flow; all forwarded bytes are acknowledged. Payload of the side that reaches `trap` bytes beyond its
+/// start is trapped.
 fn armed(side: Side, trap: u32) -> Flow {
     let flow = Flow::dormant(Plan::default());
     flow.pass(Past::all_acknowledged(SENT));
@@ -28,7 +28,7 @@ fn wakeable(side: Side, trap: u32) -> Flow {
     flow
 }
 
-/// The next payload of a side, with an acknowledgement of everything.
+/// Returns the next payload of a side, with an acknowledgement of everything.
 fn next(flow: &Flow, side: Side, len: u32) -> Packet {
     let i = side.index();
     flow.timed(side, 5, flow.later(side, SENT[i], len, SENT[1 - i]))
@@ -59,7 +59,7 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
             assert_eq!(expected.ack, flow.plan.local[side.index()]);
             flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &expected.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Undrain);
-            // It does not wake it twice.
+            // It does not wake the pair twice.
             flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
         }
     }
@@ -81,7 +81,7 @@ fn a_budget_ends_with_the_segment_that_reaches_it() {
             if !trapped {
                 flow.forwards(side, &packet, &mut flow.reference(side));
                 assert_eq!(flow.slot().mode(), Mode::Final);
-                // And the next byte reaches it.
+                // The next byte reaches it.
                 let last = flow.later(side, start + len, 1, SENT[side.other().index()]);
                 let sent = {
                     let mut all = SENT;
@@ -169,7 +169,7 @@ fn a_trap_at_the_wrap_of_the_sequence_numbers() {
             if len < trap {
                 flow.forwards(side, &packet, &mut flow.reference(side));
             } else {
-                // Nothing was forwarded: the sockets count as the wire does.
+                // Nothing was forwarded: the sockets have the numbers of the wire.
                 flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &packet.bytes()));
             }
         }
@@ -251,7 +251,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                 assert_frame(&event.packet, &frame, "held");
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
-            // Nothing was learnt from it: it will come again.
+            // Nothing was learned from it: it will come again.
             let d = flow
                 .plane
                 .direction(crate::support::flow::leg(side))
@@ -268,7 +268,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                     packet_start(&flow, side)
                 );
             }
-            // The rest passes.
+            // Other segments pass.
             let old = flow.later(side, 0, SENT[side.index()], SENT[side.other().index()]);
             flow.forwards(side, &old, &mut flow.reference(side));
         }
@@ -301,14 +301,14 @@ fn what_user_space_does_not_fetch_is_dropped_by_name() {
 
 #[test]
 fn what_a_stranger_sends_is_not_copied() {
-    // It would come into a socket's send queue, and from there to the far end.
+    // A copy of it would come into a socket's send queue, and from there to the far end.
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());
         let mut reference = flow.reference(side);
         flow.forwards(side, &flow.later(side, 0, 300, 0), &mut reference);
         flow.slot().set_copying(true);
         let mut events = flow.plane.events().expect("the ring");
-        // Where the end's own was, with an acknowledgement that no TCP takes.
+        // It has the number of the end's own segment, with an acknowledgement that no TCP takes.
         let forged = flow.later(side, 0, 300, 1 << 30).bytes();
         flow.ingress_gives(side, &forged, (SHOT, "drop_ack", &forged));
         assert!(events.take().expect("the ring").is_empty());

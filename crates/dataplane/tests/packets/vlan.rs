@@ -1,5 +1,5 @@
-//! VLAN tags (IEEE 802.1Q). What a sub-interface sees has none: it is a packet like any other, on an interface of its own. This
-//! machine's kernel has no sub-interfaces, so what is tested is the interface below.
+//! VLAN tags (IEEE 802.1Q). A sub-interface sees none: the packet is an ordinary one, on an interface of its own. This
+//! machine's kernel has no sub-interfaces, so the interface below is tested.
 
 use longsplice_dataplane::Side;
 
@@ -11,7 +11,7 @@ use crate::support::{
 
 use Side::Client;
 
-/// The frame of a segment with payload, tagged with a priority and a number.
+/// Returns the frame of a segment with payload, tagged with a priority and a number.
 fn tagged(packet: &Packet, priority: u8, number: u8) -> Vec<u8> {
     let mut frame = packet.bytes();
     frame.splice(12..12, [0x81, 0x00, priority << 5, number]);

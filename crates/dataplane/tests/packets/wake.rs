@@ -1,4 +1,4 @@
-//! Where the sockets go on after a wake: behind all that was forwarded, with other numbers than the wire's.
+//! Numbers of the sockets after a wake: behind all forwarded bytes, with an offset from those on the wire.
 
 use longsplice_dataplane::{LegState, Mapping, Mode, Side};
 
@@ -12,7 +12,7 @@ use crate::support::{
 fn plans() -> [Plan; 3] {
     [
         Plan::default(),
-        // Every number wraps, somewhere within what is forwarded.
+        // Every number wraps within the forwarded bytes.
         Plan {
             peer: [u32::MAX - 99, u32::MAX - 3],
             local: [u32::MAX - 2, u32::MAX - 500],
@@ -48,8 +48,8 @@ fn state(flow: &Flow, side: Side) -> LegState {
     flow.plane.leg(flow.slot(), side)
 }
 
-/// Compares a leg after a wake with what it was before: `sent` bytes of x went past, and the far end acknowledged so many
-/// of them.
+/// Compares a leg after a wake with that before it: `sent` bytes of x bypassed its socket, and the far end acknowledged
+/// so many of them.
 #[track_caller]
 fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     let (i, o) = (side.index(), side.other().index());
@@ -57,14 +57,14 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     let leg = flow.raw_leg(side);
     let start = flow.plan.peer[i];
     let text = format!("{side:?} {past:?}");
-    // A FIN is the socket's business all the same: it is not among what was forwarded.
+    // A FIN is the socket's all the same: it is not among the forwarded bytes.
     let base = start.wrapping_add(sent);
     assert_eq!((leg.cut, leg.rec.rx_end), (base, base), "{text}");
     let bit = |on: bool, flag: ls_owed| if on { flag.0 } else { 0 };
     let owed = bit(went_past, ls_owed::LS_OWED) | bit(past.fin[i], ls_owed::LS_OWED_FIN);
     assert_eq!(leg.owed, owed, "{text}");
     assert_eq!(leg.adj_seq, before.adj_seq.wrapping_sub(sent), "{text}");
-    // What came toward x past its socket.
+    // These bytes came toward x past its socket.
     assert_eq!(leg.adj_ack, before.adj_ack.wrapping_sub(past.sent[o]), "{text}");
     let far_end = flow.plan.local[i].wrapping_add(past.sent[o]);
     let far_went_past = past.sent[o] > 0 || past.fin[o];
@@ -92,7 +92,7 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
         before.loc_edge.wrapping_add(sent),
         "the socket's room is what it was"
     );
-    // x was told what the far end acknowledged; no more than that, and no wider a window than the socket has.
+    // x was told the far end's acknowledgement; no more than that, and no wider a window than the socket has.
     let acked = start.wrapping_add(past.acked[o]);
     assert_eq!(leg.tx_ack, acked, "{text}");
     let granted = 500u32 << flow.plan.scale_in[o];
@@ -132,7 +132,7 @@ fn every_cycle_adds_to_the_mapping() {
             [1, 1 << 17],
         ];
         for sent in cycles {
-            // Through the program in pieces, as no packet is as long.
+            // Send it through the program in pieces, as no packet is that long.
             for side in Side::BOTH {
                 let i = side.index();
                 let mut left = sent[i];
@@ -163,7 +163,7 @@ fn every_cycle_adds_to_the_mapping() {
                 };
                 assert_eq!(flow.slot().mapping(side), expected);
                 assert_eq!(state(&flow, side).owed, sent[i] > 0);
-                // A segment meets its socket where it was at the very first.
+                // A segment meets its socket at the numbers of the very beginning.
                 let packet = flow.later(side, 0, 0, 0);
                 let ran = flow.ingress(side, &packet.bytes());
                 assert_eq!(ran.verdict, OK);
@@ -202,7 +202,7 @@ fn only_from_final_and_only_where_the_sockets_can() {
 
 #[test]
 fn in_drain_a_direction_that_did_not_go_past_stays_the_sockets() {
-    // Both sockets hold old bytes still; nothing was forwarded.
+    // Both sockets still hold old bytes; nothing was forwarded.
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
         assert_eq!(
@@ -242,7 +242,7 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
             assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Drain);
             assert_eq!(format!("{:?}", flow.raw()), format!("{before:?}"));
         };
-        // What the far socket sent is not acknowledged, and user space has not read on.
+        // The far socket's bytes are not acknowledged, and user space has not read on.
         refused();
         flow.slot().set_read_to(side, flow.plan.peer[side.index()] + 20);
         refused();

@@ -1,4 +1,4 @@
-//! FINAL: what an end may send, and what it is promised.
+//! FINAL: the window of an end, and the window that it is promised.
 
 use longsplice_dataplane::{Mode, Side};
 
@@ -50,15 +50,36 @@ fn an_acknowledgement_of_what_was_never_sent_is_dropped() {
         for side in Side::BOTH {
             flow.forwards(side, &flow.later(side, 0, 50, 0), &mut flow.reference(side));
             // Not even with bytes that were forwarded before.
-            for (offset, len) in [(60, 10), (49, 0), (10, 10)] {
-                let frame = flow.later(side, offset, len, 51).bytes();
-                flow.ingress_gives(side, &frame, (SHOT, "drop_ack", &frame));
+            for (offset, len) in [(60, 10), (49, 0), (10, 10), (50, 10), (50, 0)] {
+                for acked in [51, 1000, (1 << 30) - 1] {
+                    let frame = flow.later(side, offset, len, acked).bytes();
+                    flow.ingress_gives(side, &frame, (SHOT, "drop_ack", &frame));
+                }
             }
         }
     }
 }
 
-/// Dormant; the parked sockets promise no more than they can keep.
+#[test]
+fn what_is_next_in_order_must_fit_the_window_too() {
+    const GRANTED: u32 = 1000;
+    for make in [Flow::dormant, Flow::detached] {
+        for side in Side::BOTH {
+            let flow = make(Plan {
+                granted: [GRANTED; 2],
+                offered: [GRANTED; 2],
+                ..Plan::default()
+            });
+            let frame = flow.later(side, 0, GRANTED + 2, 0).bytes();
+            flow.ingress_gives(side, &frame, (SHOT, "drop_window", &frame));
+            // A probe of a closed window has one byte more.
+            let probe = flow.later(side, 0, GRANTED + 1, 0);
+            flow.forwards(side, &probe, &mut flow.reference(side));
+        }
+    }
+}
+
+/// Returns a dormant flow; the parked sockets promise no more than they can keep.
 fn keeping(plan: Plan) -> Flow {
     let flow = Flow::track(plan);
     flow.slot().set_keeping(true);
@@ -67,7 +88,7 @@ fn keeping(plan: Plan) -> Flow {
     flow
 }
 
-/// What a peer's window field becomes: up to where its leg's far socket could receive.
+/// Asserts the window in a peer's segment: it ends where its leg's far socket could receive.
 #[track_caller]
 fn promises(flow: &Flow, side: Side, packet: &Packet, window: u32) {
     let expected = Packet {
@@ -98,7 +119,7 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
                 };
                 promises(&flow, side, &packet, (u32::from(field) << scale).min(room));
             }
-            // What the far end sends past the socket moves its edge: the room is what it was.
+            // Data that the far end sends past the socket moves its edge: the room stays the same.
             let sent = room.min(700);
             if sent > 0 {
                 let data = flow.later(far, 0, sent, 0);
@@ -122,7 +143,7 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
     }
 }
 
-/// The same; each end pauses so many bytes further on.
+/// Returns such a flow whose ends pause so many bytes further on.
 fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
     let flow = keeping(plan);
     flow.slot().set_pausing(true);
@@ -136,7 +157,7 @@ fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
 #[test]
 fn one_that_pauses_is_promised_all_up_to_its_trap_and_little_beyond() {
     for side in Side::BOTH {
-        // A socket that is woken stands up to 65,536 bytes before the trap.
+        // A woken socket stands up to 65,536 bytes before the trap.
         for (room, beyond) in [(1000, -64_536), (65_536, 0), (70_000, 4464), (200_000, 32_768)] {
             for ahead in [100_000, 300_000] {
                 let plan = Plan {
@@ -146,7 +167,7 @@ fn one_that_pauses_is_promised_all_up_to_its_trap_and_little_beyond() {
                 };
                 let flow = pausing(plan, [ahead as u32; 2]);
                 let scale = flow.plan.scale_in[side.index()];
-                // Where more was promised before, that stays.
+                // A larger promise from before stays.
                 let most = ((ahead + beyond) as u32).max(room);
                 for field in [0, 500, 65_535] {
                     let packet = Packet {
@@ -182,7 +203,7 @@ fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
         let early = flow.later(side, 0, 100, 0).bytes();
         flow.ingress_gives(side, &early, (SHOT, "held", &early));
         assert_eq!(flow.slot().mode(), Mode::Final);
-        // User space sees to that.
+        // User space makes the room.
         let socket = flow.plan.peer[far.index()].wrapping_add(304_464);
         flow.slot().set_edge(far, socket);
         assert_eq!(flow.ingress(side, &early).verdict, OK);
@@ -232,7 +253,7 @@ fn at_its_trap_a_socket_takes_what_its_peer_was_promised() {
 
 #[test]
 fn what_was_promised_stays_promised() {
-    // Before the splice the far end was offered more than its socket says it has room for.
+    // Before the splice the far end was offered more than its socket's own room.
     for side in Side::BOTH {
         let far = side.other();
         let flow = Flow::track(Plan {
@@ -252,7 +273,7 @@ fn what_was_promised_stays_promised() {
             ..flow.later(side, 0, 1, 0)
         };
         promises(&flow, side, &packet, promised);
-        // The socket's room grows past that with what goes past it.
+        // The socket's room grows past that with the bytes that bypass it.
         for offset in (0..7000).step_by(1000) {
             assert_eq!(
                 flow.ingress(far, &flow.later(far, offset, 1000, 0).bytes())

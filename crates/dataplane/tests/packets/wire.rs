@@ -1,4 +1,4 @@
-//! The programs on interfaces: what is sent into one comes out of the other, in every state that a checksum can be in.
+//! Runs the programs on interfaces: frames are sent into one and come out of the other, in every state of a checksum.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::support::{
 
 use Side::{Client, Server};
 
-/// Attached on both sides, with taps at both ends.
+/// Returns a flow with the programs attached on both sides, and taps at both ends.
 fn wired(make: fn(Plan) -> Flow) -> (Flow, [Tap; 2]) {
     let flow = make(Plan::default());
     for side in Side::BOTH {
@@ -173,7 +173,7 @@ fn the_far_copy_of_the_drain_is_a_whole_super_packet() {
 #[test]
 fn nothing_of_a_parked_socket_gets_out() {
     let (flow, taps) = wired(Flow::dormant);
-    // No socket has this tuple: the kernel answers what it would not know with a reset, if it got there.
+    // No socket has this tuple: the kernel would answer with a reset if it got there.
     let stranger = Packet {
         src: SocketAddr::new(leg(Client).peer.ip(), 41000),
         ..flow.peer_segment(Client)

@@ -1,4 +1,4 @@
-//! The XDP program on interfaces: attached, adopted, taken off; and what it makes of frames that come over a wire.
+//! The XDP program on interfaces: attached, adopted, detached; and its treatment of frames that come over a wire.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ use crate::support::{
 
 use Side::{Client, Server};
 
-/// How `ip link` says that XDP is on an interface: "xdp", "xdpgeneric", or nothing.
+/// Returns the word of `ip link` for XDP on an interface: "xdp", "xdpgeneric", or nothing.
 fn xdp_on(device: &str) -> String {
     let shown = Command::new("ip").args(["link", "show", device]).output();
     let text = String::from_utf8(shown.expect("ip").stdout).expect("text");
@@ -24,7 +24,7 @@ fn xdp_on(device: &str) -> String {
         .to_owned()
 }
 
-/// Both interfaces have tc and XDP, and frames can leave by both: the ends take them.
+/// Attaches tc and XDP to both interfaces; frames can leave by both, since the ends take them.
 fn wired(mode: XdpMode) -> (Flow, [Tap; 2]) {
     let flow = Flow::detached(Plan::default());
     for side in Side::BOTH {
@@ -96,7 +96,7 @@ fn what_xdp_leaves_reaches_tc() {
     }
 }
 
-/// On veth, what a socket sends comes without a checksum. XDP cannot compute it; at tc the kernel still knows.
+/// Socket data on veth comes without a checksum. XDP cannot compute it; at tc the kernel still can.
 #[test]
 fn an_unfinished_checksum_reaches_tc_unfinished() {
     let (flow, taps) = wired(XdpMode::Native);
@@ -139,7 +139,7 @@ fn links_outlive_their_daemon_and_are_taken_over_and_off() {
     assert_eq!(xdp_on("a0"), "xdpgeneric");
     successor.detach_xdp(ifindex);
     assert_eq!(xdp_on("a0"), "");
-    // With tc goes XDP.
+    // Detaching tc detaches XDP.
     successor.detach(flow.ifindex(Server));
     assert_eq!(xdp_on("b0"), "");
     flow.plane = Plane::adopted(successor, &instance);
@@ -151,7 +151,7 @@ fn an_interface_that_cannot_is_told_apart() {
     let attach = |ifindex, mode| flow.plane.attach_xdp(ifindex, mode);
     let refused = attach(1, XdpMode::Native).expect_err("the loopback has none");
     assert!(matches!(refused, XdpError::NotNative), "{refused}");
-    // The end of nobody: its frames would be lost.
+    // Its other end takes no frames: they would be lost.
     let ifindex = flow.ifindex(Client);
     assert!(!flow.plane.open_exit(ifindex, XdpMode::Native).expect("told"));
 

@@ -1,4 +1,4 @@
-//! The tables of `packets` once more, over IPv6: the support code looks at this binary's name.
+//! Runs the tables of `packets` once more, over IPv6: the support code looks at this binary's name.
 
 #![allow(unreachable_pub)]
 

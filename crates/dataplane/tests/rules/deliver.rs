@@ -18,7 +18,7 @@ use crate::{
     ways::{MARK, Ways, rule, to},
 };
 
-/// Of each family: a client, a destination beyond `b0`, our own address, where the listener is.
+/// Addresses of each family: a client, a destination beyond `b0`, our own address, the listener's.
 const WAYS: [[&str; 4]; 2] = [
     [
         "198.18.1.2:40000",
@@ -40,7 +40,7 @@ fn deliver() -> Action {
     }
 }
 
-/// A socket that may have any address.
+/// Returns a socket that may have any address.
 fn transparent(local: &str) -> Socket {
     let local: SocketAddr = local.parse().unwrap();
     let socket = Socket::new(Domain::for_address(local), Type::STREAM, None).unwrap();
@@ -116,7 +116,7 @@ fn the_host_s_own_connections_are_not_touched() {
     }
 }
 
-/// A frame on the wire of `a0`.
+/// Sends a frame on the wire of `a0`.
 fn send(ways: &Ways, tap: &Tap, frame: &Packet) -> std::collections::BTreeMap<String, u64> {
     let before = ways.rules.verdicts();
     tap.send(&frame.bytes(), Offload::default());
@@ -148,7 +148,7 @@ fn a_connection_is_opened_and_followed() {
     for ([client, to, ..], listener) in WAYS.into_iter().zip(&listeners) {
         let opened = send(&ways, &tap, &frame(client, to, SYN));
         assert_eq!(opened.get("opened"), Some(&1), "{opened:?}");
-        // The same again: the connection is known by now.
+        // Send it again: the connection is known by now.
         let again = send(&ways, &tap, &frame(client, to, SYN));
         assert_eq!(again.get("followed"), Some(&1), "{again:?}");
         let ran = ways.gives(&frame(client, to, ACK).bytes(), "followed", OK);
@@ -168,7 +168,7 @@ fn a_connection_is_opened_and_followed() {
     assert!(alone.is_empty(), "{alone:?}");
 }
 
-/// The SYN-ACK that the listener sends to the client.
+/// Returns the SYN-ACK that the listener sends to the client.
 fn reply(tap: &Tap, client: &str) -> Vec<u8> {
     let offset = if client.starts_with('[') { 54 } else { 34 };
     loop {
@@ -181,7 +181,7 @@ fn reply(tap: &Tap, client: &str) -> Vec<u8> {
     }
 }
 
-/// Acknowledges a SYN-ACK: the client's numbers, and the checksum mended for them (RFC 1624).
+/// Acknowledges a SYN-ACK: sets the client's numbers, and updates the checksum for them (RFC 1624).
 fn complete_handshake(ack: &mut [u8], syn_ack: &[u8]) {
     let tcp = if ack[12] == 0x86 { 54 } else { 34 };
     let seq = u32::from_be_bytes(syn_ack[8..12].try_into().unwrap());

@@ -1,4 +1,4 @@
-//! The kernel half chooses the entry that `longsplice_core::rules` says, for random rules and packets.
+//! Compares the kernel half's choice of an entry with that of `longsplice_core::rules`, for random rules and packets.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use crate::{
     ways::{Ways, drop, rule},
 };
 
-/// Few different bits, so that much fits.
+/// Generates addresses with few different bits, so that many match.
 fn address() -> impl Strategy<Value = IpAddr> {
     let v4 = (0u32..4, 0u32..4).prop_map(|(a, b)| IpAddr::V4(Ipv4Addr::from(0xc612_0000 | a << 14 | b)));
     let v6 = (0u128..4, 0u128..4)
@@ -95,7 +95,7 @@ fn a_packet() -> impl Strategy<Value = Packet> {
         })
 }
 
-/// The rules that can be a set, each with a name of its own.
+/// Returns the rules that can form a set, each with a name of its own.
 fn good(rules: Vec<Rule>) -> (Vec<Rule>, Program) {
     let mut kept: Vec<Rule> = Vec::new();
     for rule in rules {

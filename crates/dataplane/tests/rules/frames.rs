@@ -19,7 +19,7 @@ pub fn frame(from: &str, to: &str, flags: u8) -> Packet {
     }
 }
 
-/// Bytes from the IP header on.
+/// Returns the number of bytes from the IP header on.
 pub fn length(packet: &Packet) -> u64 {
     (packet.bytes().len() - ETH) as u64
 }

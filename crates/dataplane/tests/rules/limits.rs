@@ -1,4 +1,5 @@
-//! How much the verifier has to follow: near a million instructions, the next compiler or kernel would refuse it.
+//! Limits the instructions that the verifier follows: near a million, the next compiler or kernel would refuse the
+//! program.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
-//! What the program of rules makes of packets, IPv4 and IPv6: the verdict, the counters, the mark and every byte. One file
-//! for each behaviour. Needs root; each test is in a network namespace of its own.
+//! Runs packets of IPv4 and IPv6 through the program of rules, and compares the verdict, the counters, the mark and every
+//! byte. One file for each behavior. Needs root; each test is in a network namespace of its own.
 
-// `pub` is how the modules of one test binary share things.
+// The modules of one test binary share items by `pub`.
 #![allow(unreachable_pub)]
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 

@@ -1,4 +1,4 @@
-//! Which packets a rule takes, and what is counted.
+//! Matching of packets by rules, and their counters.
 
 use longsplice_core::rules::{Action, Match};
 use longsplice_dataplane::rules::Count;
@@ -159,7 +159,7 @@ fn headers_between_are_passed_over() {
     ] {
         ways.gives(&packet, "dropped", SHOT);
     }
-    // Later fragments have no ports; and more headers than anybody sends.
+    // Later fragments have no ports; the other frame has an absurd number of headers.
     ways.ignores(&extended(&[fragment(8)]));
     ways.ignores(&extended(&vec![padded(DESTINATIONS); 9]));
 }

@@ -13,13 +13,14 @@ use crate::{
 
 const PORT: u16 = 80;
 const ENTRIES: u16 = 200;
-/// At least, and at most so many times more until the set has been replaced often enough: a busy machine waits long for it.
+/// Least number of runs; at most so many times more until the set has been replaced often enough: that is slow on a busy
+/// machine.
 const RUNS: u64 = 10_000;
 const PATIENCE: u64 = 20;
 const OFTEN: usize = 5;
 const BATCH: u32 = 100;
 
-/// A set of which only one entry, at `place`, takes the packet.
+/// Returns a set in which only one entry, at `place`, takes the packet.
 fn set(place: u16) -> Vec<Rule> {
     let ports = (0..ENTRIES).map(|n| if n == place { PORT } else { 1000 + n });
     ports

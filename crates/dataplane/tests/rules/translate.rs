@@ -12,7 +12,7 @@ use crate::{
     ways::{Ways, rule},
 };
 
-/// Of each family: where the packet comes from and goes to, and what the record says instead.
+/// Addresses of each family: source and destination of the packet, and those of the record.
 const WAYS: [[&str; 4]; 2] = [
     [
         "198.18.1.2:40000",

@@ -1,4 +1,4 @@
-//! The program of rules at work.
+//! Runs the program of rules.
 
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -15,14 +15,14 @@ pub const MARK: Mark = Mark {
     mask: 0xff00_0000,
 };
 
-/// Rules in a namespace of their own; packets come in on `a0`.
+/// Holds rules in a namespace of their own; packets come in on `a0`.
 pub struct Ways {
     pub rules: Rules,
     pub plane: Rc<Plane>,
     pub net: Net,
 }
 
-/// A rule whose name is what it does.
+/// Returns a rule whose name is its action.
 pub fn rule(matching: Match, action: Action) -> Rule {
     Rule {
         name: action.as_str().into(),
@@ -37,7 +37,7 @@ pub fn drop(reason: &str) -> Action {
     }
 }
 
-/// Destinations.
+/// Returns a match of destinations.
 pub fn to(networks: &[&str]) -> Match {
     Match {
         to: networks.iter().map(|n| n.parse().expect("a network")).collect(),
@@ -52,7 +52,7 @@ impl Ways {
             "address add 2001:db8:1::1/64 dev a0 nodad
              address add 2001:db8:2::1/64 dev b0 nodad",
         );
-        // Own addresses are told by a route look-up, as from the loopback where a0 does not forward.
+        // A route look-up recognizes our own addresses, as from the loopback if a0 does not forward.
         net.sysctl("ipv6/conf/lo/forwarding", "1");
         let plane = Rc::new(Plane::open());
         plane.spoil();
@@ -82,7 +82,7 @@ impl Ways {
         self.rules.run(packet, context, 1).expect("the program runs")
     }
 
-    /// Which verdicts a packet is counted under, and what else came of it.
+    /// Returns the verdicts that a packet is counted under, and the result of its run.
     pub fn verdicts_of(&self, packet: &[u8]) -> (BTreeMap<String, u64>, Ran) {
         let before = self.rules.verdicts();
         let ran = self.run(packet);
@@ -94,7 +94,7 @@ impl Ways {
         (after, ran)
     }
 
-    /// A packet has this one verdict and this value of the program, and not a byte of it is changed.
+    /// Asserts that a packet has this one verdict and this value of the program, and that no byte of it is changed.
     #[track_caller]
     pub fn gives(&self, packet: &[u8], verdict: &str, value: u32) -> Ran {
         let (verdicts, ran) = self.verdicts_of(packet);
@@ -104,13 +104,13 @@ impl Ways {
         ran
     }
 
-    /// The same, and it goes up the stack without a mark.
+    /// Asserts that a packet has this one verdict, and goes up the stack without a mark.
     #[track_caller]
     pub fn leaves(&self, packet: &[u8], verdict: &str) {
         assert_eq!(self.gives(packet, verdict, OK).mark, 0, "{verdict}");
     }
 
-    /// It goes up the stack, and is not counted.
+    /// Asserts that a packet goes up the stack, and is not counted.
     #[track_caller]
     pub fn ignores(&self, packet: &[u8]) {
         let (verdicts, ran) = self.verdicts_of(packet);

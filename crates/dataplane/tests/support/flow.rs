@@ -1,4 +1,4 @@
-//! A flow that is registered in a data plane of its own.
+//! Registers a flow in a data plane of its own.
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, thread};
 
@@ -13,29 +13,30 @@ use super::{
     workplace::workplace,
 };
 
-pub const OK: u32 = u32::MAX; // TC_ACT_UNSPEC: the next program on the hook has its turn
+pub const OK: u32 = u32::MAX; // TC_ACT_UNSPEC: the next program on the hook runs
 pub const SHOT: u32 = 2;
 pub const REDIRECT: u32 = 7;
 pub const XDP_PASS: u32 = 2;
 pub const XDP_TX: u32 = 3;
 pub const XDP_REDIRECT: u32 = 4;
 
-/// A registered flow. Fields are dropped in this order: the slot before its table, the pins while still in the namespace.
+/// Holds a registered flow. Fields are dropped in this order: the slot before its table, the pins while still in the
+/// namespace.
 pub struct Flow {
     pub slot: Option<Slot>,
     pub plane: Rc<Plane>,
     pub net: Rc<Net>,
     pub plan: Plan,
     ifindex: [u32; 2],
-    /// How many transitions it has made, and whether it is detached then.
+    /// Number of its transitions from Track on; `detached` is true if it is detached then.
     modes: usize,
     detached: bool,
-    /// The exits that it has opened.
+    /// True for each exit that it has opened.
     exits: [Cell<bool>; 2],
 }
 
 impl Flow {
-    /// In mode Track.
+    /// Returns a flow in mode Track.
     pub fn track(plan: Plan) -> Flow {
         let (plane, net) = workplace();
         let slot = register(&plane, &plan);
@@ -59,7 +60,7 @@ impl Flow {
         flow
     }
 
-    /// Final, with its sockets parked: dormant.
+    /// Returns a flow in mode Final, with its sockets parked: dormant.
     pub fn dormant(plan: Plan) -> Flow {
         let mut flow = Flow::track(plan);
         flow.modes = 2;
@@ -67,7 +68,7 @@ impl Flow {
         flow
     }
 
-    /// Final, without sockets and without a slot.
+    /// Returns a flow in mode Final, without sockets and without a slot.
     pub fn detached(plan: Plan) -> Flow {
         let mut flow = Flow::track(plan);
         flow.modes = 2;
@@ -76,7 +77,7 @@ impl Flow {
         flow
     }
 
-    /// From Track to where it is made for.
+    /// Switches from Track to the mode that it was made for.
     fn advance(&mut self) {
         if self.modes > 0 {
             self.switch(Mode::Track, Mode::Drain);
@@ -90,13 +91,13 @@ impl Flow {
         }
     }
 
-    /// A fresh flow with the same addresses in its place, in the same mode.
+    /// Replaces the flow by a fresh one with the same addresses, in the same mode.
     pub fn again(&mut self, plan: Plan) {
         let serial = self.plane.next_serial();
         self.again_as(plan, serial);
     }
 
-    /// The same, with this serial number.
+    /// Replaces the flow by a fresh one with this serial number.
     pub fn again_as(&mut self, plan: Plan, serial: u32) {
         self.plane.end(legs());
         self.slot = Some(register_as(&self.plane, &plan, serial));
@@ -113,7 +114,7 @@ impl Flow {
         assert!(self.slot().switch(from, to));
     }
 
-    /// From Drain to Final.
+    /// Switches from Drain to Final.
     #[track_caller]
     pub fn finish(&self) {
         let cuts = Side::BOTH.map(|side| self.plane.leg(self.slot(), side).cut);
@@ -130,7 +131,7 @@ impl Flow {
         self.ifindex[side.index()]
     }
 
-    /// The next segment of a peer, a pure acknowledgement of all that it got.
+    /// Returns the next segment of a peer, a pure acknowledgement of all that it got.
     pub fn peer_segment(&self, side: Side) -> Packet {
         let i = side.index();
         Packet {
@@ -145,8 +146,8 @@ impl Flow {
         }
     }
 
-    /// Goes from Track to Drain when a peer has sent so many bytes, of which the other socket waits for the
-    /// acknowledgement: it gets copies of the other peer's segments.
+    /// Switches from Track to Drain after a peer has sent so many bytes. The other socket waits for their
+    /// acknowledgement, and so gets copies of the other peer's segments.
     pub fn drain_behind(&self, side: Side, bytes: usize) {
         let old = Packet {
             payload: pattern(bytes),
@@ -156,7 +157,7 @@ impl Flow {
         self.switch(Mode::Track, Mode::Drain);
     }
 
-    /// The next segment of the local socket toward a peer.
+    /// Returns the next segment of the local socket toward a peer.
     pub fn local_segment(&self, side: Side) -> Packet {
         let i = side.index();
         Packet {
@@ -171,7 +172,7 @@ impl Flow {
         }
     }
 
-    /// What independent arithmetic makes of a peer's segments.
+    /// Returns an independent translation of a peer's segments.
     pub fn reference(&self, side: Side) -> Reference {
         let (x, o) = (side.index(), side.other().index());
         let far = leg(side.other());
@@ -191,7 +192,7 @@ impl Flow {
         }
     }
 
-    /// Runs ingress over a frame on the interface toward `side`. Its sum is verified by the kernel afterwards, too.
+    /// Runs ingress over a frame on the interface toward `side`. The kernel verifies its sum afterwards, too.
     pub fn ingress(&self, side: Side, frame: &[u8]) -> Ran {
         self.run(Hook::Ingress, side, frame)
     }
@@ -201,7 +202,7 @@ impl Flow {
         self.run(Hook::Egress, side, frame)
     }
 
-    /// Frames of XDP may leave by the interface toward `side`, or not: the other end of the veth pair takes them or does
+    /// Opens or closes the interface toward `side` for frames of XDP: the other end of the veth pair takes them or does
     /// not.
     pub fn set_exit(&self, side: Side, open: bool) {
         self.net.take_frames(side, open);
@@ -221,7 +222,7 @@ impl Flow {
             .expect("the program runs")
     }
 
-    /// Runs `work` and gives its value and the counters that moved.
+    /// Runs `work`, and returns its value and the counters that moved.
     pub fn counted<T>(&self, work: impl FnOnce() -> T) -> (T, BTreeMap<String, u64>) {
         let before = self.plane.verdicts();
         let value = work();
@@ -233,14 +234,14 @@ impl Flow {
         (value, after)
     }
 
-    /// Asserts what becomes of a frame on ingress: the program's value, the counters that move by one (mostly one, or none,
+    /// Asserts the fate of a frame on ingress: the program's value, the counters that move by one (mostly one, or none,
     /// ""), and every byte afterwards.
     #[track_caller]
     pub fn ingress_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
         self.gives(Hook::Ingress, side, frame, expected);
     }
 
-    /// The same of XDP.
+    /// Asserts the fate of a frame in XDP.
     #[track_caller]
     pub fn xdp_gives(&self, side: Side, frame: &[u8], expected: (u32, &str, &[u8])) {
         self.gives(Hook::Xdp, side, frame, expected);
@@ -269,14 +270,14 @@ impl Flow {
         self.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
     }
 
-    /// The same for a segment that is out of the window.
+    /// Asserts that a peer's segment out of the window is forwarded as the reference says.
     #[track_caller]
     pub fn forwards_stray(&self, side: Side, packet: &Packet, reference: &mut Reference) {
         let expected = reference.translate_stray(packet).bytes();
         self.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected));
     }
 
-    /// Asserts that a frame stays as it is, and is neither dropped nor counted.
+    /// Asserts that a frame stays unchanged, and is neither dropped nor counted.
     #[track_caller]
     pub fn ignores(&self, side: Side, frame: &[u8]) {
         self.ingress_gives(side, frame, (OK, "", frame));

@@ -1,4 +1,4 @@
-//! ICMP and ICMPv6 errors as fields, and their bytes with all checksums computed from scratch.
+//! Builds ICMP and ICMPv6 errors from fields, with all checksums computed from scratch.
 
 use longsplice_dataplane::Family;
 
@@ -21,23 +21,23 @@ pub const ALL_ERRORS: [(u8, u8); 5] = [
     PARAMETER_PROBLEM,
 ];
 
-/// An error about a segment.
+/// Describes an error about a segment.
 #[derive(Debug, Clone)]
 pub struct IcmpError {
-    /// Its IP and Ethernet headers; nothing of TCP counts.
+    /// IP and Ethernet headers of the error; its TCP fields are not used.
     pub outer: Packet,
     /// Type and code.
     pub kind: (u8, u8),
-    /// The four bytes behind the checksum: the MTU, where it says one.
+    /// Four bytes behind the checksum: the MTU, if the error has one.
     pub rest: u32,
-    /// The segment that it quotes.
+    /// Segment that it quotes.
     pub about: Packet,
     /// Bytes of the quote, from its IP header on.
     pub quoted: usize,
 }
 
 impl IcmpError {
-    /// The frame.
+    /// Returns the frame.
     pub fn bytes(&self) -> Vec<u8> {
         let mut icmp = vec![self.kind.0, self.kind.1, 0, 0];
         icmp.extend(self.rest.to_be_bytes());
@@ -74,6 +74,6 @@ impl IcmpError {
     }
 }
 
-/// Bytes of a quote that has the whole TCP header, and of the shortest one.
+/// Length of a quote with the whole TCP header, and of the shortest one.
 pub const WHOLE_QUOTE: usize = L4 - ETH + TCP;
 pub const LEAST_QUOTE: usize = L4 - ETH + 8;

@@ -1,5 +1,5 @@
-//! What the tests of the kernel half stand on: packets built and translated independently of it, and a flow in a network
-//! namespace of its own. Needs root.
+//! Supports the tests of the kernel half: builds and translates packets independently of it, and makes a flow in a
+//! network namespace of its own. Needs root.
 
 mod family;
 pub mod flow;
@@ -10,6 +10,7 @@ pub mod packet;
 mod pins;
 mod plan;
 pub mod plane;
+pub mod random;
 pub mod raw;
 pub mod reference;
 pub mod tap;

@@ -1,4 +1,4 @@
-//! A network namespace as a guard: the forwarder's, with a link to each end.
+//! Makes a network namespace with a guard: the forwarder's, with a link to each end.
 
 use std::{
     cell::Cell,
@@ -16,31 +16,31 @@ use nix::{
 
 use super::{FAMILY, choose, flow::leg, pins};
 
-/// The forwarder's MAC address toward the client and the server, and theirs.
+/// MAC addresses of the forwarder toward the client and the server, and theirs.
 pub const OUR_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
 pub const PEER_MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 2, 2]];
 
-/// The forwarder's interfaces.
+/// Interfaces of the forwarder.
 const OUR_DEV: [&str; 2] = ["a0", "b0"];
 const NETS: [&str; 2] = choose(["198.18.1.0", "198.18.2.0"], ["2001:db8:1::", "2001:db8:2::"]);
-/// Of these networks, and of the address of a host.
+/// Prefix length of these networks, and of the address of a host.
 const NET_BITS: u8 = choose(24, 64);
 pub const HOST_BITS: u8 = choose(32, 128);
-/// An address is usable at once.
+/// Makes an address usable at once.
 pub const NODAD: &str = choose("", "nodad");
 
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// The thread is in a namespace of its own, which vanishes with this value: nothing has to be named or removed. Two
+/// Moves the thread into a namespace of its own, which vanishes with this value: nothing has to be named or removed. Two
 /// veth pairs: `a0` and `b0` are the forwarder's interfaces toward client and server, frames to the ends arrive at `a1`
-/// and `b1`. Neighbours are known, as nobody answers there.
+/// and `b1`. Neighbors are configured, as no host answers there.
 pub struct Net {
     home: File,
     own: File,
-    /// It is as it was made.
+    /// True if it was not changed since it was made.
     pristine: Cell<bool>,
     inode: u64,
-    /// A guard of this thread.
+    /// Marks the guard as this thread's.
     not_send: PhantomData<*const ()>,
 }
 
@@ -69,7 +69,7 @@ impl Net {
         net
     }
 
-    /// One that a thread has left, as it was made.
+    /// Enters a namespace that a thread has left, in its original state.
     pub fn enter(own: File) -> Net {
         pins::enter();
         let home = open();
@@ -92,14 +92,19 @@ impl Net {
         }
     }
 
-    /// Whether nobody has changed anything.
+    /// Returns true if no test has changed anything.
     pub fn is_pristine(&self) -> bool {
         self.pristine.get()
     }
 
-    /// Whether the thread is there.
+    /// Returns true if the thread is in this namespace.
     pub fn is_here(&self) -> bool {
         self.inode == current()
+    }
+
+    /// Returns the number by which the kernel tells it from others.
+    pub fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Runs lines of `ip`.
@@ -112,7 +117,7 @@ impl Net {
         self.ip_of(Family::V6, lines);
     }
 
-    /// The same of a version of IP.
+    /// Runs lines of `ip` for a version of IP.
     pub fn ip_of(&self, family: Family, lines: &str) {
         use std::io::Write;
         let family = match family {
@@ -132,7 +137,7 @@ impl Net {
         wait_for_a_tick();
     }
 
-    /// Has the stack ignore what is delivered to it: it would answer for sockets that are not there.
+    /// Makes the stack ignore packets that are delivered to it: it would answer for sockets that are not there.
     pub fn deaf(&self) {
         for side in Side::BOTH {
             let (ours, dev) = (leg(side).local.ip(), OUR_DEV[side.index()]);
@@ -145,7 +150,7 @@ impl Net {
         }
     }
 
-    /// The end of a side is known on its link.
+    /// Configures the end of a side as a neighbor on its link.
     pub fn add_neighbour(&self, side: Side) {
         let mac = PEER_MAC[side.index()].map(|byte| format!("{byte:02x}")).join(":");
         let dev = OUR_DEV[side.index()];
@@ -155,13 +160,13 @@ impl Net {
         ));
     }
 
-    /// It is not.
+    /// Removes the end of a side from the neighbors.
     pub fn del_neighbour(&self, side: Side) {
         let dev = OUR_DEV[side.index()];
         self.ip(&format!("neighbour del {} dev {dev}", leg(side).peer.ip()));
     }
 
-    /// The end of a side takes frames that are redirected to it in XDP, or not: on veth, by GRO.
+    /// Makes the end of a side take frames that are redirected to it in XDP, or not: on veth, by GRO.
     pub fn take_frames(&self, side: Side, on: bool) {
         let gro = if on { "on" } else { "off" };
         let end = ["a1", "b1"][side.index()];
@@ -181,7 +186,7 @@ impl Net {
     }
 }
 
-/// What the programs remember of a way is good for no longer.
+/// Waits until the programs' remembered routes have expired.
 fn wait_for_a_tick() {
     let now = || clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("a clock");
     let before = now();
@@ -190,12 +195,12 @@ fn wait_for_a_tick() {
     }
 }
 
-/// The namespace that this thread is in.
+/// Opens the namespace that this thread is in.
 fn open() -> File {
     File::open(NAMESPACE).expect("a network namespace")
 }
 
-/// The same, as its inode.
+/// Returns the inode of the namespace that this thread is in.
 fn current() -> u64 {
     std::fs::metadata(NAMESPACE).expect("a network namespace").ino()
 }

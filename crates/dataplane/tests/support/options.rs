@@ -1,6 +1,6 @@
-//! TCP options as values.
+//! Represents TCP options as values.
 
-/// One option.
+/// Represents one option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opt {
     Nop,
@@ -10,13 +10,13 @@ pub enum Opt {
     Sack(Vec<(u32, u32)>),
     /// Any other kind, with its body.
     Other(u8, Vec<u8>),
-    /// The rest, from an end-of-list or a length that cannot be on.
+    /// Rest of the options, from an end-of-list or an impossible length on.
     Rest(Vec<u8>),
 }
 
 use Opt::{Nop, Other, Rest, Sack, Timestamps};
 
-/// The bytes, filled up with end-of-list to a multiple of four.
+/// Encodes options, padded with end-of-list to a multiple of four.
 pub fn write(options: &[Opt]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for option in options {
@@ -46,7 +46,7 @@ pub fn write(options: &[Opt]) -> Vec<u8> {
     bytes
 }
 
-/// The other way.
+/// Decodes options.
 pub fn read(mut bytes: &[u8]) -> Vec<Opt> {
     let word = |b: &[u8]| u32::from_be_bytes(b.try_into().expect("four bytes"));
     let mut options = Vec::new();
@@ -75,12 +75,12 @@ pub fn read(mut bytes: &[u8]) -> Vec<Opt> {
     options
 }
 
-/// NOP NOP TS, as nearly every sender lays it out.
+/// Returns NOP NOP TS, the layout of nearly every sender.
 pub fn usual(value: u32, echo: u32) -> Vec<u8> {
     write(&[Nop, Nop, Timestamps(value, echo)])
 }
 
-/// The same with a SACK option behind it.
+/// Returns NOP NOP TS with a SACK option behind it.
 pub fn usual_with_sack(value: u32, echo: u32, blocks: &[(u32, u32)]) -> Vec<u8> {
     write(&[Nop, Nop, Timestamps(value, echo), Nop, Nop, Sack(blocks.to_vec())])
 }

@@ -1,4 +1,4 @@
-//! Packets as fields, and their bytes with both checksums computed from scratch.
+//! Builds packets from fields, with both checksums computed from scratch.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -24,50 +24,50 @@ pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 pub const DESTINATIONS: u8 = 60;
 
-/// Where the TCP header begins, without IP options or extension headers.
+/// Offset of the TCP header, without IP options or extension headers.
 pub const L4: usize = ETH + choose(20, 40);
-/// Where its options or payload do.
+/// Offset of its options or payload.
 pub const BODY: usize = L4 + TCP;
-/// The length field of the IP header.
+/// Range of the IP header's length field.
 pub const LENGTH: std::ops::Range<usize> = choose(16, 18)..choose(18, 20);
 
-/// A TCP segment over IP over Ethernet: the addresses say which version.
+/// Describes a TCP segment over IP over Ethernet: the addresses determine the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     pub dst_mac: [u8; 6],
     pub src_mac: [u8; 6],
-    /// DSCP and ECN; of IPv6, the traffic class.
+    /// DSCP and ECN; the traffic class of IPv6.
     pub tos: u8,
-    /// IPv6.
+    /// Flow label of IPv6.
     pub flow_label: u32,
-    /// IPv4.
+    /// Identification of IPv4.
     pub id: u16,
-    /// IPv4: flags and offset of fragments, as in the header.
+    /// Flags and offset of fragments of IPv4, in the header's form.
     pub fragment: u16,
-    /// IPv4: a multiple of four bytes.
+    /// Options of IPv4, a multiple of four bytes.
     pub ip_options: Vec<u8>,
-    /// IPv6: extension headers, each its kind and its bytes behind "next header".
+    /// Extension headers of IPv6, each its kind and its bytes behind "next header".
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// Of IPv6, the hop limit.
+    /// Time to live; the hop limit of IPv6.
     pub ttl: u8,
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub seq: u32,
     pub ack: u32,
-    /// The four bits beside the data offset.
+    /// Value of the four bits beside the data offset.
     pub reserved: u8,
     pub flags: u8,
     pub window: u16,
     pub urgent: u16,
-    /// A multiple of four bytes.
+    /// TCP options, a multiple of four bytes.
     pub options: Vec<u8>,
     pub payload: Vec<u8>,
-    /// Behind the datagram: a short frame's.
+    /// Padding of a short frame behind the datagram.
     pub padding: Vec<u8>,
 }
 
 impl Packet {
-    /// A packet to be filled in.
+    /// Returns a packet to be filled in.
     pub fn blank() -> Packet {
         let nowhere = SocketAddr::new(choose([0; 4].into(), IpAddr::V6(Ipv6Addr::UNSPECIFIED)), 0);
         Packet {
@@ -98,7 +98,7 @@ impl Packet {
         Family::of(self.src.ip())
     }
 
-    /// The frame.
+    /// Returns the frame.
     pub fn bytes(&self) -> Vec<u8> {
         let mut tcp = self.tcp();
         let check = internet_checksum(&[&self.pseudo_header(), &tcp]);
@@ -118,7 +118,7 @@ impl Packet {
         .concat()
     }
 
-    /// The segment, without its checksum.
+    /// Returns the segment, without its checksum.
     fn tcp(&self) -> Vec<u8> {
         assert!(self.options.len().is_multiple_of(4) && self.options.len() <= 40);
         let mut tcp = Vec::new();
@@ -174,7 +174,7 @@ impl Packet {
         [octets(self.src), octets(self.dst)].concat()
     }
 
-    /// As a fragment at an offset, in units of eight bytes.
+    /// Returns the packet as a fragment at an offset, in units of eight bytes.
     pub fn fragment_at(&self, offset: u16, more: bool) -> Packet {
         let mut extension = vec![0];
         extension.extend((offset << 3 | u16::from(more)).to_be_bytes());
@@ -187,12 +187,12 @@ impl Packet {
         }
     }
 
-    /// Where its TCP header begins.
+    /// Returns the offset of its TCP header.
     pub fn l4(&self) -> usize {
         self.bytes().len() - self.padding.len() - self.tcp().len()
     }
 
-    /// What stands in the checksum field where the device is to compute it: the sum of the pseudo-header.
+    /// Returns the frame with its checksum left to the device: the field holds the sum of the pseudo-header.
     pub fn bytes_for_offload(&self) -> Vec<u8> {
         let (mut frame, at) = (self.bytes(), self.l4() + 16);
         let sum = !internet_checksum(&[&self.pseudo_header()]);
@@ -200,7 +200,7 @@ impl Packet {
         frame
     }
 
-    /// The bytes of a super-packet of over 64 kB (BIG TCP): they have no length.
+    /// Returns the bytes of a super-packet of over 64 kB (BIG TCP): they have no length.
     pub fn bytes_without_length(&self) -> Vec<u8> {
         let mut frame = self.bytes();
         frame[LENGTH].fill(0);
@@ -219,19 +219,19 @@ impl Packet {
         pseudo
     }
 
-    /// The bytes with another data offset of TCP, whatever that makes of the checksum.
+    /// Returns the frame with another data offset of TCP; the checksum stays.
     pub fn with_data_offset(&self, words: u8) -> Vec<u8> {
         self.broken(self.l4() + 12, &[words << 4])
     }
 
-    /// The bytes with other ones at an offset, whatever that makes of the checksums.
+    /// Returns the frame with other bytes at an offset; the checksums stay.
     pub fn broken(&self, at: usize, with: &[u8]) -> Vec<u8> {
         let mut frame = self.bytes();
         frame[at..at + with.len()].copy_from_slice(with);
         frame
     }
 
-    /// The sequence number behind it.
+    /// Returns the sequence number behind it.
     pub fn end(&self) -> u32 {
         let controls = u32::from(self.flags & FIN != 0) + u32::from(self.flags & SYN != 0);
         self.seq
@@ -240,7 +240,7 @@ impl Packet {
     }
 }
 
-/// What is in a frame of IP behind all headers of that, and where; `None` where there is no IP.
+/// Returns the protocol behind all IP headers of a frame, and its offset; `None` if it is no IP.
 pub fn upper(frame: &[u8]) -> Option<(u8, usize)> {
     match frame.get(12..14)? {
         [0x08, 0x00] => Some((*frame.get(23)?, ETH + usize::from(frame[14] & 15) * 4)),
@@ -257,7 +257,7 @@ pub fn upper(frame: &[u8]) -> Option<(u8, usize)> {
     }
 }
 
-/// RFC 1071, from scratch; every part but the last has an even length.
+/// Computes the checksum of RFC 1071 from scratch; every part but the last has an even length.
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u64;
     for pair in parts.iter().flat_map(|part| part.chunks(2)) {
@@ -269,12 +269,12 @@ pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// Bytes that say where they stand.
+/// Returns bytes that depend on their offset.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Compares two frames and, where they differ, says in which field.
+/// Compares two frames, and names the fields that differ.
 #[track_caller]
 pub fn assert_frame(got: &[u8], expected: &[u8], what: &str) {
     if let Some(text) = describe(got, expected, what) {
@@ -282,7 +282,7 @@ pub fn assert_frame(got: &[u8], expected: &[u8], what: &str) {
     }
 }
 
-/// In which fields two frames differ; `None` if they do not.
+/// Returns the fields in which two frames differ; `None` if they do not.
 pub fn describe(got: &[u8], expected: &[u8], what: &str) -> Option<String> {
     if got == expected {
         return None;

@@ -1,4 +1,5 @@
-//! A BPF file system of this process's own: pins of tests are nobody else's, and go with the process however it ends.
+//! Mounts a BPF file system for this process alone: it holds the pins of its tests, and goes with the process however it
+//! ends.
 
 use std::{fs::File, sync::OnceLock};
 
@@ -7,10 +8,10 @@ use nix::{
     sched::{CloneFlags, setns, unshare},
 };
 
-/// The mount namespace of the tests.
+/// Mount namespace of the tests.
 static MOUNTS: OnceLock<File> = OnceLock::new();
 
-/// Has this thread pin there.
+/// Moves this thread to the mount namespace of the tests, so that it pins there.
 pub fn enter() {
     let mut made = false;
     let mounts = MOUNTS.get_or_init(|| {
@@ -18,7 +19,7 @@ pub fn enter() {
         make()
     });
     if !made {
-        // A thread changes it for itself only if it shares no working directory with others.
+        // A thread can change its mount namespace only if it shares no working directory with others.
         unshare(CloneFlags::CLONE_FS).expect("a working directory of its own");
         setns(mounts, CloneFlags::CLONE_NEWNS).expect("the mounts of the tests");
     }

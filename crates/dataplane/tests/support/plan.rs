@@ -1,10 +1,10 @@
-//! Where the two connections of a flow stand when it is registered.
+//! Describes the state of a flow's two connections when it is registered.
 
 use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, Side};
 
 use super::choose;
 
-/// Where two connections stand when their flow is registered; arrays are indexed by side.
+/// State of two connections when their flow is registered; arrays are indexed by side.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Next sequence number of each peer.
@@ -20,9 +20,9 @@ pub struct Plan {
     pub blank_sack: [bool; 2],
     /// TSval of each peer at this moment.
     pub clock: [u32; 2],
-    /// The peers that are on this host.
+    /// True for each peer that is on this host.
     pub on_this_host: [bool; 2],
-    /// What each local socket's own numbers are greater by.
+    /// Offset of each local socket's own numbers.
     pub mapping: [Mapping; 2],
 }
 
@@ -45,7 +45,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Of a pair that was spliced before: its sockets count otherwise than the wire.
+    /// Returns the plan of a pair that was spliced before: its sockets' numbers have an offset.
     pub fn mapped() -> Plan {
         let mapping = |seq, ack| Mapping { seq, ack };
         Plan {
@@ -57,7 +57,7 @@ impl Plan {
         }
     }
 
-    /// Two flows, of which the second turns back what the first does to a segment.
+    /// Returns two flows, of which the second reverses the first's translation of a segment.
     pub fn mirror() -> [Plan; 2] {
         let there = Plan {
             scale_in: [7; 2],
@@ -74,7 +74,7 @@ impl Plan {
         [there, back]
     }
 
-    /// The identity case (papers' section III-F): both connections count alike.
+    /// Returns the identity case (papers' section III-F): both connections have the same numbers.
     pub fn identity() -> Plan {
         let plan = Plan::default();
         Plan {
@@ -136,7 +136,7 @@ pub fn leg(side: Side) -> Leg {
     }
 }
 
-/// Both legs of the flow.
+/// Returns both legs of the flow.
 pub fn legs() -> [Leg; 2] {
     Side::BOTH.map(leg)
 }

@@ -1,15 +1,19 @@
-//! A data plane of a test's own.
+//! Opens a data plane for a test.
 
 use std::{
     cell::Cell,
-    ops::Deref,
+    ops::{Deref, Range},
     rc::Rc,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use longsplice_dataplane::{Dataplane, Leg, Options};
 
-/// A name for pins that no other test has.
+/// Range of the network namespace in `ls_meta` of bpf/abi.h.
+const NAMESPACE: Range<usize> = 8..16;
+
+/// Returns a name for pins that no other test has.
 pub fn unique_instance() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!(
@@ -19,11 +23,11 @@ pub fn unique_instance() -> String {
     )
 }
 
-/// A data plane whose pins go with it.
+/// Holds a data plane whose pins go with it.
 pub struct Plane {
     pub plane: Dataplane,
     pub instance: String,
-    /// Another flow may use it.
+    /// True if another flow may use it.
     reusable: Cell<bool>,
 }
 
@@ -40,7 +44,7 @@ impl Plane {
         plane
     }
 
-    /// A data plane that was opened over an instance's pins.
+    /// Wraps a data plane that was opened over an instance's pins.
     pub fn adopted(plane: Dataplane, instance: &str) -> Rc<Plane> {
         Rc::new(Plane {
             plane,
@@ -49,7 +53,18 @@ impl Plane {
         })
     }
 
-    /// Removes what these legs have, whatever flow it is.
+    /// Moves it to this thread's namespace: the pins name it, and a daemon of another one would not adopt them.
+    pub fn move_here(&self, namespace: u64) {
+        let path = format!("/sys/fs/bpf/longsplice-{}/meta", self.instance);
+        let meta = MapHandle::from_pinned_path(path).expect("a pinned map");
+        let found = meta.lookup(&[0; 4], MapFlags::ANY).expect("the map");
+        let mut value = found.expect("the element");
+        value[NAMESPACE].copy_from_slice(&namespace.to_ne_bytes());
+        meta.update(&[0; 4], &value, MapFlags::ANY).expect("written");
+        self.keep_lo_forwarding().expect("a sysctl");
+    }
+
+    /// Removes the records of these legs, whatever flow they belong to.
     pub fn end(&self, legs: [Leg; 2]) {
         for leg in legs {
             if let Some(d) = self.direction(leg) {
@@ -59,12 +74,12 @@ impl Plane {
         }
     }
 
-    /// No other flow is to use it.
+    /// Marks it as unusable for another flow.
     pub fn spoil(&self) {
         self.reusable.set(false);
     }
 
-    /// Removes whatever flows have left, and takes the programs off; whether it is as good as new then.
+    /// Removes what flows have left, and detaches the programs. Returns true if it is as good as new then.
     pub fn is_clean(&self) -> bool {
         if !self.reusable.get() {
             return false;

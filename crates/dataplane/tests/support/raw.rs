@@ -1,5 +1,5 @@
-//! The slot and the records of a flow as the kernel half has them, every field: through the pinned maps, in the types
-//! that BTF has of bpf/abi.h.
+//! Reads the slot and the records of a flow in the kernel half, every field: through the pinned maps, in the types that
+//! BTF has of bpf/abi.h.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ mod skel {
 pub use skel::types;
 use types::{ls_direction, ls_flow, ls_leg, ls_record, ls_slot, ls_tuple};
 
-/// A type of bpf/abi.h: bytes, without padding.
+/// Marks a type of bpf/abi.h: bytes, without padding.
 trait Plain: Copy + Default {}
 impl Plain for ls_slot {}
 impl Plain for ls_flow {}
@@ -40,7 +40,7 @@ fn value<T: Plain>(bytes: &[u8]) -> T {
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
 
-/// The key of a leg's record.
+/// Returns the key of a leg's record.
 pub fn tuple(leg: Leg) -> ls_tuple {
     let words = |ip: IpAddr| -> [u32; 4] {
         let octets = match ip {
@@ -57,7 +57,7 @@ pub fn tuple(leg: Leg) -> ls_tuple {
     }
 }
 
-/// The pinned maps of an instance.
+/// Holds the pinned maps of an instance.
 pub struct Maps {
     flows: MapHandle,
     slots: MapHandle,
@@ -87,7 +87,7 @@ impl Maps {
             .expect("written");
     }
 
-    /// The element that has a leg, and on which side; `gone`: though it is there no longer.
+    /// Returns the element that has a leg, and its side; `gone`: one whose record was removed.
     fn find(&self, leg: Leg, gone: bool) -> Option<(u32, ls_flow, usize)> {
         let key = tuple(leg);
         (0..self.flows.max_entries()).find_map(|index| {
@@ -101,7 +101,7 @@ impl Maps {
         self.find(leg, false).map(|(_, flow, side)| flow.from[side].rec)
     }
 
-    /// Changes a record; `None`: it is there no longer.
+    /// Changes a record; `None` removes it.
     pub fn set_record(&self, leg: Leg, record: Option<&ls_record>) {
         let found = self.find(leg, false).or_else(|| self.find(leg, true));
         let Some((index, mut flow, side)) = found else {
@@ -120,24 +120,24 @@ impl Flow {
         Maps::open(&self.plane.instance)
     }
 
-    /// Its slot, every field.
+    /// Returns its slot, every field.
     pub fn raw(&self) -> ls_slot {
         self.maps().slot(self.slot().index())
     }
 
-    /// One of the slot's legs, every field.
+    /// Returns one of the slot's legs, every field.
     pub fn raw_leg(&self, side: Side) -> ls_leg {
         self.raw().leg[side.index()]
     }
 
-    /// Changes the slot behind everybody's back, as another CPU may.
+    /// Changes the slot without a lock, as another CPU may.
     pub fn edit(&self, edit: impl FnOnce(&mut ls_slot)) {
         let mut slot = self.raw();
         edit(&mut slot);
         self.maps().set_slot(self.slot().index(), &slot);
     }
 
-    /// What is in the table, wherever the truth is.
+    /// Returns the record in the table, even if the slot has the current state.
     pub fn raw_record(&self, side: Side) -> Option<ls_record> {
         self.maps().record(leg(side))
     }

@@ -1,4 +1,4 @@
-//! The translation once more, from the papers and the RFCs and not from the program under test: on fields, in wide
+//! Translates segments independently, by the papers and the RFCs rather than the program under test: on fields, in wide
 //! arithmetic, with the checksums computed from scratch afterwards.
 
 use std::net::SocketAddr;
@@ -8,16 +8,16 @@ use super::{
     packet::{Packet, RST},
 };
 
-/// The constants of a direction.
+/// Holds the constants of a direction.
 #[derive(Debug, Clone)]
 pub struct Reference {
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub src_mac: [u8; 6],
     pub dst_mac: [u8; 6],
-    /// What x's sequence numbers are lifted by.
+    /// Offset of x's sequence numbers.
     pub seq: u32,
-    /// What the far end's are lifted by.
+    /// Offset of the far end's.
     pub far_seq: u32,
     pub ts: u32,
     pub far_ts: u32,
@@ -28,7 +28,7 @@ pub struct Reference {
     pub ts_high: u32,
 }
 
-/// Whether a segment can be x's own: only then what it says is believed.
+/// Says if a segment can be x's own: only then its numbers are believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Belief {
     InPlace,
@@ -36,7 +36,7 @@ enum Belief {
 }
 
 impl Reference {
-    /// What the far end is to see of a segment of x. The time that a reset says is not believed: nothing else in it is checked.
+    /// Returns the far end's view of a segment of x. The time in a reset is not believed: nothing else in it is checked.
     pub fn translate(&mut self, p: &Packet) -> Packet {
         let belief = if p.flags & RST == 0 {
             Belief::InPlace
@@ -46,7 +46,7 @@ impl Reference {
         self.translate_as(p, belief)
     }
 
-    /// The same for one that is out of the window: its TSval is as high as it may be without being noted.
+    /// Returns the far end's view of a segment out of the window: its TSval is as high as it may be without being noted.
     pub fn translate_stray(&mut self, p: &Packet) -> Packet {
         self.translate_as(p, Belief::Stray)
     }

@@ -1,4 +1,4 @@
-//! A packet socket on an interface: what comes out there, and a way to put something in.
+//! Opens a packet socket on an interface: it receives frames that come out there, and sends frames in.
 
 use std::{io, mem, time::Duration};
 
@@ -8,35 +8,35 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 const ETH_P_ALL: u16 = 3;
 const PACKET_VNET_HDR: i32 = 15;
 const SOL_PACKET: i32 = 263;
-/// VIRTIO_NET_HDR_GSO_TCPV4 and _TCPV6.
+/// Equals VIRTIO_NET_HDR_GSO_TCPV4 or _TCPV6.
 const GSO_TCP: u8 = choose(1, 4);
 
-/// How long to wait for a frame that must come, and for one that must not: the veth delivers within the call.
+/// Time to wait for a frame that must come, and for one that must not: the veth delivers within the call.
 const SURE: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_millis(30);
 
-/// An interface's packet socket.
+/// Holds an interface's packet socket.
 pub struct Tap {
     socket: Socket,
     vnet: bool,
 }
 
-/// What stands before a frame: `struct virtio_net_hdr`.
+/// Header before a frame: `struct virtio_net_hdr`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The checksum is to be computed by the device (CHECKSUM_PARTIAL).
+    /// True if the device is to compute the checksum (CHECKSUM_PARTIAL).
     pub needs_checksum: bool,
     /// Payload of each segment; 0: a plain frame.
     pub gso_size: u16,
 }
 
 impl Tap {
-    /// Frames are seen as they are on the wire.
+    /// Opens a tap that sees frames in their form on the wire.
     pub fn new(ifindex: u32) -> Tap {
         Tap::open(ifindex, false).expect("a packet socket")
     }
 
-    /// Super-packets and unfinished checksums are seen and sent as such.
+    /// Opens a tap that sees and sends super-packets and unfinished checksums as such.
     pub fn with_offload(ifindex: u32) -> Tap {
         Tap::open(ifindex, true).expect("a packet socket")
     }
@@ -45,7 +45,7 @@ impl Tap {
         let all = i32::from(ETH_P_ALL.to_be());
         let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(all)))?;
         let mut storage = SockAddrStorage::zeroed();
-        // SAFETY: sockaddr_ll is what an address of AF_PACKET is, and fits.
+        // SAFETY: sockaddr_ll is the type of an address of AF_PACKET, and fits.
         let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = ETH_P_ALL.to_be();
@@ -56,7 +56,7 @@ impl Tap {
         if vnet {
             nix::sys::socket::setsockopt(&socket, VnetHeader, &1)?;
         }
-        // Between socket() and bind() frames of every interface come in.
+        // Frames of every interface come in between socket() and bind().
         let tap = Tap { socket, vnet };
         tap.socket.set_nonblocking(true)?;
         while tap.receive().is_some() {}
@@ -64,7 +64,7 @@ impl Tap {
         Ok(tap)
     }
 
-    /// The only TCP frame that comes in.
+    /// Returns the only TCP frame that comes in.
     #[track_caller]
     pub fn only(&self) -> Vec<u8> {
         self.only_with_offload().1
@@ -79,18 +79,18 @@ impl Tap {
         frame
     }
 
-    /// The next TCP frame, which must come.
+    /// Returns the next TCP frame, which must come.
     pub fn next(&self) -> Option<Vec<u8>> {
         self.tcp(SURE).map(|(_, frame)| frame)
     }
 
-    /// The next frame of whatever kind, which must come.
+    /// Returns the next frame of any kind, which must come.
     pub fn any(&self) -> Option<Vec<u8>> {
         self.socket.set_read_timeout(Some(SURE)).expect("a timeout");
         self.receive().map(|(_, frame)| frame)
     }
 
-    /// The next TCP frame, if it has come.
+    /// Returns the next TCP frame, if it has come.
     pub fn ready(&self) -> Option<Vec<u8>> {
         self.socket.set_nonblocking(true).expect("a socket");
         let frame = std::iter::from_fn(|| self.receive()).find(|(_, f)| is_tcp(f));
@@ -98,7 +98,7 @@ impl Tap {
         frame.map(|(_, frame)| frame)
     }
 
-    /// No TCP frame comes in.
+    /// Asserts that no TCP frame comes in.
     #[track_caller]
     pub fn nothing(&self) {
         if let Some(frame) = self.tcp(SOON) {
@@ -134,7 +134,7 @@ impl Tap {
                 u8::from(offload.needs_checksum),
                 if offload.gso_size == 0 { 0 } else { GSO_TCP },
             ]);
-            // How much of it is headers: Ethernet, IP, TCP with its options.
+            // Length of the headers: Ethernet, IP, TCP with its options.
             let tcp = upper(frame).expect("IP").1 as u16;
             bytes.extend((tcp + u16::from(frame[usize::from(tcp) + 12] >> 4) * 4).to_ne_bytes());
             bytes.extend(offload.gso_size.to_ne_bytes());
@@ -156,7 +156,7 @@ fn is_tcp(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&kind) && upper(frame).is_some_and(|(protocol, _)| protocol == 6)
 }
 
-/// setsockopt(PACKET_VNET_HDR).
+/// Sets setsockopt(PACKET_VNET_HDR).
 #[derive(Clone, Copy)]
 struct VnetHeader;
 

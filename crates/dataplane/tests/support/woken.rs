@@ -1,4 +1,4 @@
-//! A pair that was spliced and is awake again: its sockets count otherwise than the wire.
+//! Makes a pair that was spliced and is awake again: its sockets' numbers have an offset from those on the wire.
 
 use longsplice_dataplane::{Mode, Side};
 
@@ -8,19 +8,19 @@ use super::{
     packet::{ACK, FIN, PSH, Packet, pattern},
 };
 
-/// What each peer did while the pair was spliced; arrays are indexed by side.
+/// Describes what each peer sent while the pair was spliced; arrays are indexed by side.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past {
     /// Payload that was forwarded.
     pub sent: [u32; 2],
-    /// Whether a FIN was, behind it.
+    /// True if a FIN was forwarded behind it.
     pub fin: [bool; 2],
-    /// How much of the other one's stream each peer acknowledged.
+    /// Bytes of the other one's stream that each peer acknowledged.
     pub acked: [u32; 2],
 }
 
 impl Past {
-    /// Both ends acknowledged everything.
+    /// Returns a past in which both ends acknowledged everything.
     pub fn all_acknowledged(sent: [u32; 2]) -> Past {
         Past {
             sent,
@@ -29,7 +29,7 @@ impl Past {
         }
     }
 
-    /// Nobody has acknowledged anything.
+    /// Returns a past without an acknowledgement.
     pub fn unacknowledged(sent: [u32; 2]) -> Past {
         Past {
             sent,
@@ -39,8 +39,8 @@ impl Past {
 }
 
 impl Flow {
-    /// A segment of a peer, so many bytes behind where it stood at first: payload, and an acknowledgement of so many bytes
-    /// of what the other one sent since.
+    /// Returns a segment of a peer, `offset` bytes behind its first number: payload, and an acknowledgement of `acked`
+    /// bytes of what the other one sent since.
     pub fn later(&self, side: Side, offset: u32, len: u32, acked: u32) -> Packet {
         let next = self.peer_segment(side);
         Packet {
@@ -52,7 +52,7 @@ impl Flow {
         }
     }
 
-    /// Likewise what the local socket sends toward a peer, in its own numbers.
+    /// Returns such a segment of the local socket toward a peer, in its own numbers.
     pub fn local_later(&self, side: Side, offset: u32, len: u32, acked: u32) -> Packet {
         let next = self.local_segment(side);
         Packet {
@@ -73,13 +73,13 @@ impl Flow {
         }
     }
 
-    /// The highest TSval that a peer was sent.
+    /// Returns the highest TSval that a peer was sent.
     pub fn told(&self, side: Side) -> u32 {
         let o = side.other().index();
         self.plan.clock[o].wrapping_add(self.plan.ts[o])
     }
 
-    /// In FINAL: the peers send what is said.
+    /// Sends the past's segments of both peers, in FINAL.
     pub fn pass(&self, past: Past) {
         for side in Side::BOTH {
             let i = side.index();
@@ -108,7 +108,7 @@ impl Flow {
         assert_eq!(self.plane.wake(self.slot()).expect("it runs"), Mode::Undrain);
     }
 
-    /// Awake, after this past.
+    /// Returns a woken flow with this past.
     pub fn woken(plan: Plan, past: Past) -> Flow {
         let flow = Flow::dormant(plan);
         flow.pass(past);
@@ -117,7 +117,7 @@ impl Flow {
     }
 }
 
-/// What a socket counts less than the wire: in the stream of its peer, and in the one toward it.
+/// Offset by which a socket's numbers are behind those on the wire: in the stream of its peer, and in the one toward it.
 #[derive(Debug, Clone, Copy)]
 pub struct Behind {
     pub seq: u32,
@@ -125,7 +125,7 @@ pub struct Behind {
 }
 
 impl Flow {
-    /// What a mapped socket counts less than the wire from its very start.
+    /// Returns the offset that a mapped socket has from its very start.
     pub fn behind(&self, side: Side) -> Behind {
         let map = self.plan.mapping[side.index()];
         Behind {
@@ -136,7 +136,7 @@ impl Flow {
 }
 
 impl Behind {
-    /// Of the socket of a side's leg, when the peers sent this past it.
+    /// Returns the offset of a side's socket after the peers sent these bytes past it.
     pub fn of(side: Side, sent: [u32; 2]) -> Behind {
         Behind {
             seq: sent[side.index()],
@@ -144,7 +144,7 @@ impl Behind {
         }
     }
 
-    /// What the socket is to see of a segment of its peer.
+    /// Returns the socket's view of a segment of its peer.
     pub fn to_socket(self, p: &Packet) -> Packet {
         Packet {
             seq: p.seq.wrapping_sub(self.seq),
@@ -154,7 +154,7 @@ impl Behind {
         }
     }
 
-    /// What the socket itself sends, so that its peer sees this.
+    /// Returns the socket's own segment of which its peer sees `p`.
     pub fn by_socket(self, p: &Packet) -> Packet {
         Packet {
             seq: p.seq.wrapping_sub(self.ack),
@@ -164,7 +164,7 @@ impl Behind {
         }
     }
 
-    /// What the peer sees of what the socket sends.
+    /// Returns the peer's view of the socket's segment.
     pub fn to_wire(self, p: &Packet) -> Packet {
         let ahead = Behind {
             seq: self.seq.wrapping_neg(),
@@ -174,7 +174,7 @@ impl Behind {
     }
 }
 
-/// Takes so much off the edges of SACK blocks.
+/// Subtracts so much from the edges of SACK blocks.
 fn shift_sack(options: &[u8], less: u32) -> Vec<u8> {
     let shift = |edge: u32| edge.wrapping_sub(less);
     let options: Vec<Opt> = read(options)
@@ -187,7 +187,7 @@ fn shift_sack(options: &[u8], less: u32) -> Vec<u8> {
     write(&options)
 }
 
-/// The options with these in the place of every SACK block.
+/// Replaces every SACK block in the options.
 pub fn with_sack(options: &[u8], edit: impl Fn(u32, u32) -> (u32, u32)) -> Vec<u8> {
     let options: Vec<Opt> = read(options)
         .into_iter()
@@ -199,7 +199,7 @@ pub fn with_sack(options: &[u8], edit: impl Fn(u32, u32) -> (u32, u32)) -> Vec<u
     write(&options)
 }
 
-/// The options with NOPs where SACK was.
+/// Replaces SACK in the options by NOPs.
 pub fn without_sack(options: &[u8]) -> Vec<u8> {
     let options: Vec<Opt> = read(options)
         .into_iter()

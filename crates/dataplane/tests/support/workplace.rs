@@ -1,4 +1,4 @@
-//! Data planes that are handed from test to test: to load the programs takes longer than most tests.
+//! Hands data planes from test to test: loading the programs takes longer than most tests.
 
 use std::{
     cell::RefCell,
@@ -9,18 +9,18 @@ use std::{
 
 use super::{net::Net, plane::Plane};
 
-/// Those that nobody uses, each with its namespace if that is as it was made.
+/// Idle data planes, each with its namespace if that is in its original state.
 static IDLE: Mutex<Vec<(Plane, Option<File>)>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The last one of this test.
+    /// Last data plane of this test.
     static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
 }
 
 struct Last(Option<(Rc<Plane>, Rc<Net>)>);
 
 impl Last {
-    /// Gives up the old one: what of it is as good as new, if nobody uses it.
+    /// Gives up the old one. Returns those parts that are as good as new, if no test uses them.
     fn take(&mut self) -> Option<(Plane, Option<Net>)> {
         let (plane, net) = self.0.take()?;
         let is_clean = Rc::strong_count(&plane) == 1 && net.is_here() && plane.is_clean();
@@ -28,7 +28,7 @@ impl Last {
         Some((plane, Rc::into_inner(net).filter(Net::is_pristine)))
     }
 
-    /// The old one, or an idle one, or a new one.
+    /// Takes the old one, or an idle one, or a new one.
     fn renew(&mut self) {
         let old = self.take();
         let idle = || {
@@ -39,7 +39,7 @@ impl Last {
             Some((plane, Some(net))) => (plane, net),
             Some((plane, None)) => {
                 let net = Net::new();
-                plane.keep_lo_forwarding().expect("a sysctl");
+                plane.move_here(net.inode());
                 (plane, net)
             }
             None => {
@@ -52,7 +52,7 @@ impl Last {
 }
 
 impl Drop for Last {
-    /// The test has ended: the next one goes on with it.
+    /// Returns the data plane to the idle ones at the end of the test.
     fn drop(&mut self) {
         if let Some((plane, net)) = self.take() {
             lock_idle().push((plane, net.map(Net::leave)));
@@ -64,7 +64,7 @@ fn lock_idle() -> MutexGuard<'static, Vec<(Plane, Option<File>)>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A data plane in its namespace without any flow, which nobody uses.
+/// Returns a data plane in its namespace without any flow, which no other test uses.
 pub fn workplace() -> (Rc<Plane>, Rc<Net>) {
     LAST.with_borrow_mut(|last| {
         last.renew();

@@ -1,12 +1,12 @@
-//! What can be seen of a splicer and its flows: by the library's user, and as JSON by that of the command line.
+//! State of a splicer and its flows: for the library's user, and as JSON for the user of the command line.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use longsplice_core::reason::RelayReason;
 use serde::{Deserialize, Serialize};
 
-/// Identifies a flow for as long as its record lives, through splices and returns; never used again by the instance within
-/// 2^32 flows. Written as a plain number.
+/// Identifies a flow for as long as its record lives, through splices and returns. The instance does not use it again
+/// within 2^32 flows. Written as a plain number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FlowId(pub u32);
@@ -25,7 +25,7 @@ impl std::str::FromStr for FlowId {
     }
 }
 
-/// Where a flow is in its life (docs/lifecycle.md). The names in JSON are stable: `relay`, `coupling`, `draining`, `dormant`,
+/// State of a flow's life (docs/lifecycle.md). The names in JSON are stable: `relay`, `coupling`, `draining`, `dormant`,
 /// `detached`, `undraining`, `closing`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,76 +36,76 @@ pub enum FlowState {
     Coupling,
     /// New segments pass already; old bytes are still delivered (papers' section III-C).
     Draining,
-    /// Spliced, the sockets are parked.
+    /// Spliced; the sockets are parked.
     Dormant,
-    /// Spliced, no sockets.
+    /// Spliced, without sockets.
     Detached,
-    /// It has come back: the sockets go on, while what had passed by them may not be acknowledged by both ends yet (papers'
+    /// Back in control mode: the sockets carry on, but both ends may not have acknowledged what bypassed them (papers'
     /// section III-D).
     Undraining,
     /// Spliced and ended at both sides; the record lingers.
     Closing,
 }
 
-/// One direction of a flow.
+/// State of one direction of a flow.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct DirectionInfo {
-    /// Payload bytes, relayed and spliced; may begin anew when the pair has come back. What is sent again while spliced counts
-    /// again.
+    /// Payload bytes, relayed and spliced; may begin anew when the pair has come back. Bytes that are retransmitted while
+    /// spliced count again.
     pub bytes: u64,
-    /// Whether the sender has sent its FIN.
+    /// True if the sender has sent its FIN.
     pub fin: bool,
-    /// What is added to sequence numbers while spliced, modulo 2^32; 0 also where that is not known.
+    /// Offset that is added to sequence numbers while spliced, modulo 2^32; 0 also if it is not known.
     #[serde(default)]
     pub seq_offset: u32,
-    /// Whether the translation changes nothing but the time to live (papers' section III-F).
+    /// True if the translation changes nothing but the time to live (papers' section III-F).
     #[serde(default)]
     pub identity: bool,
 }
 
-/// A leg's addresses.
+/// Addresses of a leg.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct LegInfo {
-    /// The far end.
+    /// Address of the far end.
     pub peer: SocketAddr,
-    /// Our end.
+    /// Address of our end.
     pub local: SocketAddr,
 }
 
-/// One flow, as `longsplice flows --json` shows it.
+/// Describes one flow, as `longsplice flows --json` shows it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FlowInfo {
-    /// Its identity.
+    /// Identity of the flow.
     pub id: FlowId,
-    /// Leg A.
+    /// Addresses of leg A.
     pub client: LegInfo,
-    /// Leg B.
+    /// Addresses of leg B.
     pub server: LegInfo,
-    /// Where it is in its life.
+    /// State of its life.
     pub state: FlowState,
-    /// While relayed: why it is not spliced (yet).
+    /// Reason that it is not spliced (yet), while it is relayed.
     pub reason: Option<RelayReason>,
-    /// From client to server.
+    /// Direction from client to server.
     pub to_server: DirectionInfo,
-    /// From server to client.
+    /// Direction from server to client.
     pub to_client: DirectionInfo,
-    /// Seconds since the pair was handed over; of a flow that nobody holds: since it was registered to be spliced, or, where a
-    /// predecessor did that, since this process has it.
+    /// Seconds since the pair was handed over. For a flow that no task holds: since it was registered to be spliced, or,
+    /// if a predecessor did that, since this process adopted it.
     pub age_seconds: f64,
-    /// Seconds since a segment or byte passed, where known.
+    /// Seconds since a segment or byte passed, if known.
     pub idle_seconds: Option<f64>,
 }
 
 impl FlowInfo {
-    /// Whether it is spliced without any change to its segments but the time to live: the forwarder is a router to it
+    /// Returns true if its segments are spliced without any change but the time to live: the forwarder is a router to it
     /// (papers' section III-F).
     pub fn is_identity(&self) -> bool {
         self.to_server.identity && self.to_client.identity
     }
 }
 
-/// The counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the
-/// pins were made). Names only ever come to it.
+/// Counters of an instance, since this process started (`adopted_total`: flows of its predecessors; `segments`: since the
+/// pins were made). Names are only ever added.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
@@ -115,16 +115,16 @@ pub struct Counters {
     pub spliced_total: u64,
     /// Spliced pairs whose sockets were closed in silence.
     pub detached_total: u64,
-    /// How often the sockets of a spliced pair were taken back into the path; not always to a caller.
+    /// Times that the sockets of a spliced pair were taken back into the path; not always for a caller.
     pub unspliced_total: u64,
-    /// Flows found at the start, of a predecessor.
+    /// Flows of a predecessor that were found at the start.
     pub adopted_total: u64,
-    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `asked`. (Those whose tuple a new
-    /// connection took are counted in `segments`, as `syn_replaced`.)
+    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `asked`. (Flows whose
+    /// tuple a new connection took are counted in `segments`, as `syn_replaced`.)
     pub ended_total: BTreeMap<String, u64>,
     /// Pairs that ended without ever having been spliced.
     pub relayed_total: u64,
-    /// The same by reason.
+    /// Pairs that ended without ever having been spliced, by reason.
     pub relayed_reasons: BTreeMap<String, u64>,
     /// Bytes moved by the relay.
     pub relay_bytes_total: u64,
@@ -133,20 +133,20 @@ pub struct Counters {
     pub segments: BTreeMap<String, u64>,
     /// Spliced pairs that came back to a caller, by cause: the names of [`crate::Trap`].
     pub returned_total: BTreeMap<String, u64>,
-    /// Unspliced pairs whose sockets took over what was outstanding ([`crate::Outstanding::Capture`]).
+    /// Unspliced pairs whose sockets took over the outstanding bytes ([`crate::Outstanding::Capture`]).
     pub captured_total: u64,
-    /// How long the switch to final took, once drained.
+    /// Times that the switch to final took, once drained.
     pub switch_to_dormant: SwitchTimes,
-    /// The same, with the sockets closed, where that followed at once.
+    /// Times that the switch to final took together with closing the sockets, if that followed at once.
     pub switch_to_detached: SwitchTimes,
-    /// How long it took to build the sockets of a detached flow and to wake them.
+    /// Times that it took to build the sockets of a detached flow and to wake them.
     pub rebuild: SwitchTimes,
 }
 
-/// Quantiles over the last (up to 4,096) times.
+/// Quantiles of the last (up to 4,096) times.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct SwitchTimes {
-    /// How many the quantiles are of.
+    /// Number of times that the quantiles cover.
     pub samples: u32,
     /// Median, in nanoseconds.
     pub median_ns: u64,
@@ -154,21 +154,21 @@ pub struct SwitchTimes {
     pub p99_ns: u64,
 }
 
-/// What the splicer can do here; shown by `status`.
+/// Describes what the splicer can do here; shown by `status`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Health {
-    /// Whether pairs can be spliced at all.
+    /// True if pairs can be spliced at all.
     pub can_splice: bool,
-    /// If not: why, and what would help.
+    /// Reason that they cannot, and what would help.
     pub why_not: Option<String>,
-    /// The interfaces that are watched, by name.
+    /// Names of the interfaces that are watched.
     pub interfaces: Vec<String>,
-    /// Those of them that have the XDP program.
+    /// Interfaces among them that have the XDP program.
     pub xdp: Vec<String>,
     /// Registered flows now: in transition, dormant, detached, lingering, or just come back.
     pub flows: u64,
-    /// Their limit; that of the pins, where a predecessor has made them. 0 where nothing can be spliced.
+    /// Maximum number of registered flows; that of the pins, if a predecessor has made them. 0 if nothing can be spliced.
     pub max_flows: u32,
-    /// The source ports that legs B use, `LO-HI`.
+    /// Source ports that legs B use, `LO-HI`.
     pub source_ports: String,
 }

@@ -1,5 +1,5 @@
-//! The windows of a flow that is about to be spliced (papers' section III-E): what its ends are told, and what a drain waits
-//! for.
+//! Couples the windows of a flow before it is spliced (papers' section III-E): offers its ends less, and lets a drain
+//! wait.
 
 use std::io;
 
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use super::{Flow, micros};
 use crate::{announce::Announcer, pump::Pump};
 
-/// With less than this, in bytes, an end's window is nearly closed: it may stop any moment.
+/// Window of an end, in bytes, below which it is nearly closed: the end may stop at any moment.
 const NEARLY_CLOSED: i32 = 128 << 10;
 
-/// An end is offered less than before.
+/// Records that an end is offered less than before.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Notice {
-    /// The highest TSval that was sent to it with the old edge.
+    /// Highest TSval that was sent to it with the old edge.
     tsval: u32,
-    /// What had come of it then.
+    /// End of its stream at that time.
     sent: u32,
 }
 
@@ -40,7 +40,7 @@ impl Flow {
             if x.fin || (x.tx_edge.wrapping_sub(allowed) as i32) <= 0 {
                 return None;
             }
-            // Whatever has a later TSval was sent with the new edge; this is the first one.
+            // Segments with a later TSval were sent with the new edge; this is the first one.
             let mut now = self.leg(side);
             let tsval = now.ts_sent;
             self.slot().set_echo(side, tsval);
@@ -53,7 +53,20 @@ impl Flow {
         });
     }
 
-    /// How much each end may have under way, from what our socket toward the other end has.
+    /// Stops a coupling, and announces the whole window to ends that were offered less than their sockets take. An end
+    /// whose window was closed would probe for it, ever more rarely.
+    pub(crate) fn stop_coupling(&self, announcer: Option<&Announcer>) {
+        self.slot().set_coupling(false);
+        let Some(announcer) = announcer else { return };
+        for side in Side::BOTH {
+            let x = self.leg(side);
+            if !x.fin && (x.loc_latest.wrapping_sub(x.tx_edge) as i32) > 0 {
+                self.announce_one(announcer, side, &x);
+            }
+        }
+    }
+
+    /// Sets how much each end may have in flight, from the congestion window of our socket toward the other end.
     fn set_rooms(&self, infos: &[TcpInfo; 2]) {
         for side in Side::BOTH {
             let (x, o) = (&infos[side.index()], &infos[side.other().index()]);
@@ -66,8 +79,8 @@ impl Flow {
         }
     }
 
-    /// What the drain still has to wait for. Also follows the congestion windows, and has sockets announce a window
-    /// that their peers would not hear of otherwise.
+    /// Returns the obstacle that the drain still has to wait for. Also follows the congestion windows, and announces
+    /// windows that peers would not learn of otherwise.
     pub(crate) fn coupling_obstacle(
         &self,
         pump: &Pump,
@@ -82,7 +95,7 @@ impl Flow {
         for side in Side::BOTH {
             let (x, o) = (side, side.other());
             let (from, to) = (&states[x.index()], &states[o.index()]);
-            // An end that has said its last byte uses no window.
+            // An end that has sent its last byte uses no window.
             let offered = if pump.passed_eof(x) {
                 from.rx_end
             } else {
@@ -112,11 +125,8 @@ impl Flow {
             directions: [directions[0], directions[1]],
         };
         let obstacle = coupling::obstacle(&coupling);
-        // Its own socket thinks that an end knows of a larger window: nobody else would tell one that waits.
-        if matches!(
-            obstacle,
-            Some(coupling::Obstacle::Window | coupling::Obstacle::Notice)
-        ) {
+        // The local socket believes that its peer knows of a larger window, so it would not tell a waiting peer.
+        if obstacle.is_some() {
             self.announce_windows(announcer, &states, NEARLY_CLOSED);
         }
         Ok(obstacle)
@@ -133,15 +143,17 @@ impl Flow {
         }
     }
 
-    /// An end that was offered more than the far end takes now must be told, and one that may send on, by more than
-    /// `worth`, while its window is nearly closed. One that has ended sends no more; it may even be gone, and answer with a
-    /// reset.
+    /// Announces a window to an end that was offered more than the far end takes now, and to one that may send on, by
+    /// more than `worth`, while its window is nearly closed. Skips an end that has sent its FIN: it sends no more, and
+    /// may be gone and answer with a reset.
     pub(super) fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
         for side in Side::BOTH {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             let behind = allowed.wrapping_sub(x.tx_edge) as i32;
             let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
+            // Announce half of a small window, too (RFC 9293 section 3.8.6.2.2).
+            let worth = worth.min(o.rx_edge.wrapping_sub(o.rx_ack) as i32 / 2);
             if !x.fin && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED)) {
                 self.announce_one(announcer, side, x);
             }
@@ -154,7 +166,7 @@ impl Flow {
         }
     }
 
-    /// Says to both ends what was acknowledged last.
+    /// Announces the current acknowledgement to both ends.
     pub(crate) fn announce(&self, announcer: &Announcer) {
         for side in Side::BOTH {
             self.announce_one(announcer, side, &self.leg(side));

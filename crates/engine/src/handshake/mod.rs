@@ -1,13 +1,13 @@
-//! Handshakes that pass through, so that both connections of a pair have the same addresses and numbers: the identity case
+//! Passes handshakes through, so that both connections of a pair have the same addresses and numbers: the identity case
 //! (papers' section III-F; docs/decisions/0016).
 //!
-//! Who accepts first and connects then has told the client a number of its own before it knows the server's. Here the client's
-//! SYN is sent on as it came. The server's answer is kept until both sockets are built from what the two have said, each with
-//! the numbers, the clock and the windows of the far end; then it is sent on, too. Both sockets are ordinary ones: to be
-//! read, relayed, spliced.
+//! A forwarder that accepts first and connects then has told the client a number of its own before it knows the server's.
+//! Here the client's SYN is sent on as it came. The server's answer is kept until both sockets are built from the two
+//! segments, each with the numbers, the clock and the windows of the far end; then it is sent on, too. Both sockets are
+//! ordinary ones: to be read, relayed, spliced.
 //!
-//! The handler sets [`rules`], routes what they mark to this host ([`Routing`](crate::intercept::Routing)), and gives each of
-//! [`Splicer::rule_packets`] that they ask about to [`Handshakes::take`].
+//! The handler sets [`rules`], routes the packets that they mark to this host ([`Routing`](crate::intercept::Routing)),
+//! and passes each of the [`Splicer::rule_packets`] that they ask about to [`Handshakes::take`].
 
 mod opening;
 
@@ -30,19 +30,19 @@ use crate::{
     rules::{Action, Match, Network, Ports, Rule, RulePacket},
 };
 
-/// How many handshakes may be under way; further ones go on untouched.
+/// Maximum number of handshakes under way; further ones go on untouched.
 const MOST: usize = 4_096;
 
-/// How long a handshake is remembered: a SYN or its answer may be repeated for so long.
+/// Time that a handshake is remembered: its SYN or the answer may be retransmitted for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The MSS of an end that says none (RFC 9293 section 3.7.1).
+/// Returns the MSS of an end that sends none (RFC 9293 section 3.7.1).
 const fn default_mss(v4: bool) -> u16 {
     if v4 { 536 } else { 1_220 }
 }
 
-/// The rules that handshakes from these interfaces to these servers need, which answer on the others. In front of other
-/// rules, or behind those that are to except something.
+/// Returns the rules for handshakes that come from interface `clients` to these networks and ports, which answer on
+/// interface `servers`. Place them in front of other rules, or behind those that make exceptions.
 pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> Vec<Rule> {
     let forth = Match {
         interface: Some(clients.to_owned()),
@@ -73,10 +73,10 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
     ]
 }
 
-/// Both ends of a connection: the client, the server.
+/// Addresses of a connection's ends: the client, the server.
 type Ends = (SocketAddr, SocketAddr);
 
-/// A handshake under way.
+/// State of a handshake under way.
 #[derive(Debug)]
 struct Pending {
     syn: Opening,
@@ -84,17 +84,17 @@ struct Pending {
     answered: Option<Answered>,
 }
 
-/// What is to be said again, if it is lost.
+/// Holds the segments to send again if they are lost.
 #[derive(Debug)]
 struct Answered {
-    /// To the client.
+    /// Segment to the client.
     onward: Vec<u8>,
-    /// To the server.
+    /// Segment to the server.
     acknowledgement: Vec<u8>,
 }
 
-/// The handshakes that pass through a splicer. A client's wait for an answer, and the server's, are their own: what they
-/// repeat is sent on again.
+/// Holds the handshakes that pass through a splicer. The client and the server time their own retransmissions, which are
+/// sent on again.
 #[derive(Debug)]
 pub struct Handshakes {
     splicer: Splicer,
@@ -102,7 +102,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// None is under way.
+    /// Returns an empty set of handshakes.
     pub fn new(splicer: &Splicer) -> Handshakes {
         Handshakes {
             splicer: splicer.clone(),
@@ -110,14 +110,14 @@ impl Handshakes {
         }
     }
 
-    /// Takes a packet that [`rules`] have asked about. Answers the pair when it has completed a handshake. What it cannot use
-    /// goes on untouched ([`Splicer::let_in`]).
+    /// Takes a packet that [`rules`] have asked about. Returns the pair when it has completed a handshake. A packet that
+    /// it cannot use goes on untouched ([`Splicer::let_in`]).
     ///
     /// # Errors
-    /// The system refuses a socket or a packet. The two ends try again, until they give up.
+    /// Returns the system's error if it refuses a socket or a packet. The two ends try again, until they give up.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     pub fn take(&mut self, packet: &RulePacket) -> io::Result<Option<Pair>> {
         self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
         let opening = Opening::read(&packet.packet);
@@ -132,7 +132,7 @@ impl Handshakes {
         Ok(None)
     }
 
-    /// Whether it is taken care of.
+    /// Handles a SYN. Returns false if it is to go on untouched.
     fn take_syn(&mut self, syn: Opening) -> io::Result<bool> {
         let ends = (syn.from, syn.to);
         if let Some(known) = self.pending.get(&ends).filter(|p| p.syn.seq == syn.seq) {
@@ -158,8 +158,8 @@ impl Handshakes {
         Ok(true)
     }
 
-    /// Answers a SYN on a connection that has a socket here: a client that knows nothing of it resets that (RFC 5961
-    /// section 4).
+    /// Answers a SYN on a connection that has a socket here with an acknowledgement; a client that does not know the
+    /// connection resets it (RFC 5961 section 4).
     fn challenge(&self, (client, server): Ends) -> io::Result<bool> {
         let Some(plane) = &self.splicer.inner.plane else {
             return Ok(false);
@@ -215,7 +215,7 @@ impl Handshakes {
     }
 }
 
-/// What the client would say to the server's answer.
+/// Returns the client's acknowledgement of the server's answer.
 fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
     let scale = if answer.offer.scale.is_some() {
         syn.offer.scale
@@ -233,13 +233,13 @@ fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
     }
 }
 
-/// Both sockets: toward the client as the server, toward the server as the client.
+/// Builds both sockets: toward the client as the server, toward the server as the client.
 fn build(syn: &Opening, answer: &Opening) -> io::Result<Pair> {
     let client = thaw(&image(answer, syn))?;
     let server = match thaw(&image(syn, answer)) {
         Ok(server) => server,
         Err(e) => {
-            // Nobody has heard of it.
+            // Close it in silence: its peer has not heard of it yet.
             let _ = close_silently(client);
             return Err(e.into());
         }
@@ -248,7 +248,7 @@ fn build(syn: &Opening, answer: &Opening) -> io::Result<Pair> {
     Ok(Pair::new(stream(client)?, stream(server)?).with_one_clock())
 }
 
-/// The connection in which we have said `ours` and the peer `theirs`.
+/// Returns the image of the connection in which we have sent `ours` and the peer `theirs`.
 fn image(ours: &Opening, theirs: &Opening) -> Image {
     let (mine, other) = (ours.offer, theirs.offer);
     let (receive_scale, send_scale) = mine.scale.zip(other.scale).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The segments that open a connection: read, and made fit to be sent on.
+//! Reads the segments that open a connection, and prepares them to be sent on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::{
 
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
-/// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a socket that is built does not know it.
+/// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a built socket has no ECN.
 const ECN: u8 = 0xc0;
 
 const END: u8 = 0;
@@ -19,10 +19,10 @@ const WINDOW_SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const TIMESTAMPS: u8 = 8;
 
-/// The largest shift (RFC 7323 section 2.3).
+/// Largest shift (RFC 7323 section 2.3).
 const LARGEST_SCALE: u8 = 14;
 
-/// A SYN, or the answer to one.
+/// Holds a SYN, or the answer to one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Opening {
     pub(super) from: SocketAddr,
@@ -33,12 +33,12 @@ pub(super) struct Opening {
     /// Never scaled in a SYN (RFC 7323 section 2.2).
     pub(super) window: u16,
     pub(super) offer: Offer,
-    /// The packet as it is to be sent on, from its IP header: one hop later, without ECN and without options of which a built
-    /// socket knows nothing.
+    /// Packet to send on, from its IP header: one hop later, without ECN and without options that a built socket does not
+    /// support.
     pub(super) onward: Vec<u8>,
 }
 
-/// What its options say.
+/// Values of its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Offer {
     pub(super) mss: Option<u16>,
@@ -49,7 +49,7 @@ pub(super) struct Offer {
 }
 
 impl Opening {
-    /// Reads a frame. `None`: it is no SYN, is not whole, has payload, or is on its last hop.
+    /// Reads a frame. Returns `None` if it is no SYN, is not whole, has payload, or is on its last hop.
     pub(super) fn read(frame: &[u8]) -> Option<Opening> {
         let (begin, end) = place_of_tcp(frame)?;
         let mut onward = frame.get(ETHERNET..end)?.to_vec();
@@ -80,7 +80,7 @@ impl Opening {
     }
 }
 
-/// Counts the hop, and answers source and destination.
+/// Decrements the hop count, and returns source and destination.
 fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
     let v6 = ip.first()? >> 4 == 6;
     let left = ip.get_mut(if v6 { 7 } else { 8 })?;
@@ -100,7 +100,7 @@ fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
 }
 
 impl Offer {
-    /// Reads options, and blanks those that are not known here. What comes behind one that is cut off is blanked, too.
+    /// Reads options, and blanks unknown ones. Blanks everything behind an option that is cut off, too.
     fn read(options: &mut [u8]) -> Offer {
         let mut offer = Offer::default();
         let mut at = 0;
@@ -135,7 +135,7 @@ impl Offer {
 mod tests {
     use super::*;
 
-    /// The options of Linux, and one of MPTCP between them.
+    /// Holds the options of Linux, and one of MPTCP between them.
     const OPTIONS: [u8; 32] = [
         2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 1, 2, 0, 0, 0, 0, 1, 3, 3, 7, 30, 8, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0,
     ];

@@ -1,5 +1,5 @@
-//! What interception needs beside its rules: sockets that may have any address, and a route for packets that are to reach this
-//! host whatever their destination.
+//! Prepares interception beside its rules: sockets that may have any address, and a route for packets that must reach
+//! this host whatever their destination.
 
 mod netlink;
 mod routing;
@@ -13,16 +13,16 @@ use longsplice_repair::options;
 
 pub use routing::{Routing, RoutingError};
 
-/// Lets a socket have any local address (`IP_TRANSPARENT`), as the listener of a rule that delivers must; before it listens.
-/// Accepted sockets are the same, and have the original destination as their local address.
+/// Lets a socket have any local address (`IP_TRANSPARENT`), as the listener of a rule that delivers must; call it before
+/// it listens. Accepted sockets are transparent, too, and have the original destination as their local address.
 ///
 /// # Errors
-/// `PermissionDenied` without CAP_NET_ADMIN or CAP_NET_RAW.
+/// Returns `PermissionDenied` without CAP_NET_ADMIN or CAP_NET_RAW.
 pub fn make_transparent(socket: impl std::os::fd::AsFd) -> io::Result<()> {
     Ok(options::set_transparent(socket, true)?)
 }
 
-/// Whether an address is this host's: a listener there would not be deceived about who is addressed.
+/// Returns true if an address is this host's: a listener there would not mistake it for a foreign destination.
 pub fn is_local(address: IpAddr) -> bool {
     TcpListener::bind((address, 0)).is_ok()
 }

@@ -1,5 +1,5 @@
-//! Questions to the kernel's routing that are answered at once: what must also be done while the process ends cannot wait for
-//! a task.
+//! Sends requests to the kernel's routing and reads the answers at once: those that are also sent while the process ends
+//! cannot wait for a task.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use rtnetlink::{
     sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
 };
 
-/// A socket to the kernel.
+/// Netlink socket to the kernel.
 pub(super) struct Netlink(Socket);
 
 impl Netlink {
@@ -23,17 +23,17 @@ impl Netlink {
         Ok(Netlink(socket))
     }
 
-    /// Makes something that is not there yet.
+    /// Creates an object; fails if it exists.
     pub(super) fn create(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL).map(drop)
     }
 
-    /// Does as the message says.
+    /// Sends a request and waits for its acknowledgement.
     pub(super) fn order(&self, message: RouteNetlinkMessage) -> io::Result<()> {
         self.ask(message, NLM_F_ACK).map(drop)
     }
 
-    /// All of a kind.
+    /// Returns all objects of a kind.
     pub(super) fn dump(&self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.ask(message, NLM_F_DUMP)
     }

@@ -1,4 +1,4 @@
-//! The routing rule and the table by which packets with our mark reach this host, whatever their destination.
+//! Routes packets with our mark to this host, whatever their destination: by a routing rule and a table.
 
 use std::{collections::BTreeSet, io};
 
@@ -11,16 +11,16 @@ use rtnetlink::packet_route::{
 use super::netlink::Netlink;
 use crate::rules::{Family, MARK};
 
-/// Before whatever else there is (`ip rule`), but for the host's own addresses, which are looked up at 0.
+/// Priority before all other rules (`ip rule`), except for the host's own addresses, which are looked up at 0.
 const PRIORITY: u32 = 10;
-/// Says that a rule or route is ours: a number that no other program is known to have (`/etc/iproute2/rt_protos`).
+/// Marks a rule or route as ours: a number that no other program is known to use (`/etc/iproute2/rt_protos`).
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(0x4c);
-/// Tables of ours begin here; which one it is, the instance says.
+/// First number of our tables; the instance's name selects one.
 const TABLES: u32 = 0x4c53_0000;
-/// Its interface index, in every namespace.
+/// Interface index of the loopback, in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Why the routing could not be set up; nothing of it is left.
+/// Reason that the routing could not be set up; nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the routing of intercepted connections ({what}): {source}{}", remedy(.source))]
 pub struct RoutingError {
@@ -42,22 +42,22 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// While this lives, packets that rules have marked are routed to this host. Dropping it removes rule and table; what a killed
-/// process left, [`Routing::clear`] removes.
+/// Routes packets that rules have marked to this host, for as long as it lives. Dropping it removes rules and table;
+/// [`Routing::clear`] removes those of a killed process.
 #[derive(Debug)]
 pub struct Routing {
     table: u32,
-    /// What there is: a route of each family, and a rule of each for each interface.
+    /// Present objects: a route of each family, and a rule of each for each interface.
     families: BTreeSet<u8>,
     rules: BTreeSet<(u8, String)>,
 }
 
 impl Routing {
-    /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families. What was
-    /// left of the instance goes first.
+    /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families.
+    /// Removes remains of the instance first.
     ///
     /// # Errors
-    /// [`RoutingError`], with the call that was refused.
+    /// Returns [`RoutingError`], with the call that was refused.
     pub fn set(instance: &str, interfaces: &[String], families: &[Family]) -> Result<Routing, RoutingError> {
         Routing::clear(instance).map_err(fail("removing what was left"))?;
         let mut routing = Routing {
@@ -74,11 +74,11 @@ impl Routing {
         Ok(routing)
     }
 
-    /// Adds what these interfaces and families need beyond what there is.
+    /// Adds what these interfaces and families need beyond the present objects.
     ///
     /// # Errors
-    /// [`RoutingError`], with the call that was refused. What was there is there still; [`Routing::keep_only`] removes what was
-    /// added.
+    /// Returns [`RoutingError`], with the call that was refused. The former objects remain; [`Routing::keep_only`]
+    /// removes the added ones.
     pub fn extend(&mut self, interfaces: &[String], families: &[Family]) -> Result<(), RoutingError> {
         let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
         for family in families {
@@ -104,7 +104,8 @@ impl Routing {
         Ok(())
     }
 
-    /// Removes what these interfaces and families do not need. What cannot be removed is logged, and removed when this is dropped.
+    /// Removes objects that these interfaces and families do not need. One that cannot be removed is logged, and removed
+    /// on drop.
     pub fn keep_only(&mut self, interfaces: &[String], families: &[Family]) {
         let wanted = |number: u8| families.iter().any(|f| f.number() == number);
         let netlink = match Netlink::open() {
@@ -132,10 +133,10 @@ impl Routing {
         }
     }
 
-    /// Removes what a process of this instance has left.
+    /// Removes the remains of a process of this instance.
     ///
     /// # Errors
-    /// Those of the kernel; that there is nothing, or no IPv6, is none.
+    /// Returns those of the kernel. Without remains, or without IPv6, it succeeds.
     pub fn clear(instance: &str) -> io::Result<()> {
         let netlink = Netlink::open()?;
         let table = table_of(instance);
@@ -158,8 +159,8 @@ impl Routing {
         route
     }
 
-    /// The interface is part of it, so that packets of our own sockets never fall under it, even where they inherit marks
-    /// (`net.ipv4.tcp_fwmark_accept`).
+    /// Returns the routing rule of an interface. The interface is part of it, so that packets of our own sockets never
+    /// match, even if they inherit marks (`net.ipv4.tcp_fwmark_accept`).
     fn rule(&self, family: Family, interface: &str) -> RuleMessage {
         let mut rule = RuleMessage::default();
         rule.header.family = address_family(family);
@@ -198,7 +199,7 @@ fn address_family(family: Family) -> AddressFamily {
     }
 }
 
-/// The same for each start of an instance (FNV-1a of its name, folded to 16 bits).
+/// Returns the table of an instance, always the same for a name (FNV-1a of its name, folded to 16 bits).
 fn table_of(instance: &str) -> u32 {
     let hash = instance.bytes().fold(0x811c_9dc5_u32, |h, b| {
         (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
@@ -206,7 +207,7 @@ fn table_of(instance: &str) -> u32 {
     TABLES | (hash >> 16 ^ hash) & 0xffff
 }
 
-/// A kernel without IPv6 has none of it.
+/// Returns an empty list for a kernel without IPv6.
 fn none_without(
     family: AddressFamily,
     dumped: io::Result<Vec<RouteNetlinkMessage>>,

@@ -1,4 +1,4 @@
-//! Two flows, of which each turns the other's segments back: so a packet can be translated again and again.
+//! Installs two flows, each of which turns the other's segments back, so that a packet can be translated again and again.
 
 use std::{
     io,
@@ -7,7 +7,7 @@ use std::{
 
 use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Peek, Side};
 
-/// Where the segments of either flow go.
+/// Destinations of the segments of either flow.
 pub(super) const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 2, 2), Ipv4Addr::new(198, 18, 1, 1)];
 
 const CLIENT: (Ipv4Addr, u16) = (Ipv4Addr::new(198, 18, 1, 2), 40_000);
@@ -19,7 +19,7 @@ const TSVAL: u32 = 10_000;
 const TSVAL_OFF: u32 = 777;
 const WINDOW: u32 = 1 << 16;
 
-/// The numbers of a flow, by side: the next one of each peer, and of our socket toward it.
+/// Numbers of a flow, by side: the next one of each peer, and of our socket toward it.
 struct Numbers {
     peer: [u32; 2],
     local: [u32; 2],
@@ -41,7 +41,7 @@ const BACK: Numbers = Numbers {
     tsval_off: TSVAL_OFF.wrapping_neg(),
 };
 
-/// Installs both, detached.
+/// Installs both flows, detached.
 pub(super) fn install(plane: &Dataplane) -> io::Result<()> {
     let slot = plane
         .take_slot()
@@ -85,10 +85,10 @@ fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
     }
 }
 
-/// An acknowledgement of the first flow's client, as it comes in at an interface with this address.
+/// Returns an acknowledgement of the first flow's client, as it comes in at an interface with this address.
 pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
     let mut frame = [&mac[..], &mac, &[0x08, 0x00]].concat();
-    // IPv4: 52 bytes, DF, time to live 255, TCP. Nobody verifies the checksums here; they are only mended.
+    // IPv4: 52 bytes, DF, time to live 255, TCP. The checksums are never verified here, only updated.
     frame.extend([0x45, 0, 0, 52, 0, 1, 0x40, 0, 255, 6, 0, 0]);
     frame.extend(CLIENT.0.octets());
     frame.extend(FRONT.0.octets());

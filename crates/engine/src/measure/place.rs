@@ -1,4 +1,4 @@
-//! A network namespace with a veth pair: it is the thread's, and vanishes with it.
+//! Makes a network namespace with a veth pair: it is the thread's, and vanishes with it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,21 +8,21 @@ use nix::{
 };
 use rtnetlink::{Handle, LinkUnspec, LinkVeth, packet_route::neighbour::NeighbourState};
 
-/// Of the interface, and of all that is behind it: what leaves comes in again.
+/// Address of the interface, and of all neighbors behind it: a frame that leaves comes in again.
 pub(super) const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
-/// Ours, of a network to which all that is measured belongs (RFC 2544).
+/// Our own address, in a network that holds all measured addresses (RFC 2544).
 const OURS: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 1), 15);
 const LOOPBACK: u32 = 1;
 
-/// The two interfaces, by number.
+/// Numbers of the two interfaces.
 pub(super) struct Place {
-    /// Where segments come in and leave.
+    /// Interface at which segments come in and leave.
     pub(super) near: u32,
-    /// The other end.
+    /// Other end of the pair.
     pub(super) far: u32,
 }
 
-/// Moves the thread there; these ends are known behind the near interface.
+/// Moves the thread to the new namespace; these ends are neighbors behind the near interface.
 pub(super) fn make(ends: [IpAddr; 2]) -> Result<Place, String> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|e| format!("unshare: {e}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()

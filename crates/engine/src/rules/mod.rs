@@ -25,15 +25,15 @@ pub use longsplice_core::rules::{
 };
 pub use longsplice_dataplane::rules::RulePacket;
 
-/// Whether rules can be put in force together, before anything is changed.
+/// Checks that rules can be put in force together, before anything is changed.
 ///
 /// # Errors
-/// The first rule that is wrong, why, and what to do.
+/// Returns the first wrong rule, the reason, and a remedy.
 pub fn check(rules: &[Rule]) -> Result<(), CompileError> {
     compile(rules).map(drop)
 }
 
-/// The bits of `skb->mark` by which the routing rule knows what is to reach this host. (The others are the user's.)
+/// Bits of `skb->mark` by which the routing rule finds packets for this host. (The others are the user's.)
 pub(crate) const MARK: Mark = Mark {
     value: 0x4c00_0000,
     mask: 0xff00_0000,
@@ -41,11 +41,11 @@ pub(crate) const MARK: Mark = Mark {
 
 const LOOPBACK: &str = "lo";
 
-/// Why rules could not be put in force. Those before them still are.
+/// Reason that rules could not be put in force. The rules before them still are.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
-    /// They cannot be meant.
+    /// The rules are wrong.
     #[error(transparent)]
     Wrong(#[from] CompileError),
     /// This splicer only relays.
@@ -56,49 +56,49 @@ pub enum RulesError {
     System(String),
 }
 
-/// The rules in force, and what they have seen.
+/// Lists the rules in force, and their counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesInfo {
-    /// In their order.
+    /// Rules in their order.
     pub rules: Vec<RuleInfo>,
     /// Packets dropped, by the reason that rules name.
     pub drops: BTreeMap<String, u64>,
-    /// What became of TCP packets, by verdict (docs/rules.md), since rules were first set.
+    /// TCP packets by verdict (docs/rules.md), since rules were first set.
     pub verdicts: BTreeMap<String, u64>,
-    /// The interfaces whose packets are looked at.
+    /// Interfaces whose packets are looked at.
     pub interfaces: Vec<String>,
-    /// How many entries the rules take.
+    /// Number of entries that the rules take.
     pub entries: usize,
-    /// How many there can be.
+    /// Maximum number of entries.
     pub max_entries: usize,
 }
 
-/// A rule, and what it has seen since it was put in force.
+/// Describes a rule, and its counters since it was put in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleInfo {
-    /// What it says.
+    /// Text of the rule.
     pub rule: Rule,
-    /// Packets that met it; a GRO super-packet is one.
+    /// Packets that matched it; a GRO super-packet is one.
     pub packets: u64,
-    /// Their bytes, from the IP header on.
+    /// Bytes of those packets, from the IP header on.
     pub bytes: u64,
 }
 
-/// The packets that rules have for a program (`ask` and `copy`).
+/// Delivers the packets that rules send to a program (`ask` and `copy`).
 #[derive(Debug)]
 pub struct RulePackets(Ring<Packets, RulePacket>);
 
 impl RulePackets {
-    /// What has come, at least one packet. Cancel-safe.
+    /// Returns the packets that have come, at least one. Cancel-safe.
     ///
     /// # Errors
-    /// The ring cannot be read.
+    /// Returns the error of the ring if it cannot be read.
     pub async fn next(&mut self) -> io::Result<Vec<RulePacket>> {
         self.0.next().await
     }
 }
 
-/// The rules of a splicer, and the interfaces that they are for.
+/// Holds the rules of a splicer, and their interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     state: Mutex<State>,
@@ -106,13 +106,13 @@ pub(crate) struct Keeper {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not before there is a rule.
+    /// Program of the rules; `None` before there is a rule.
     loaded: Option<Arc<Rules>>,
     rules: Vec<Rule>,
     program: Program,
     /// Interfaces that can be watched.
     links: HashMap<String, u32>,
-    /// As the set in force has them.
+    /// Interface numbers in the set in force.
     resolved: BTreeMap<String, Option<u32>>,
 }
 
@@ -121,13 +121,13 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts rules in the place of those before. Waits for the kernel.
+    /// Replaces all rules. Blocks on the kernel.
     pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>) -> Result<(), RulesError> {
         let program = compile(&rules)?;
         let mut state = self.state();
         let loaded = state.load(plane)?;
         let wanted = state.interfaces_of(&rules);
-        // First, while nothing has changed: under the old rules an interface more does no harm.
+        // Watch new interfaces before anything else changes: under the old rules an additional interface does no harm.
         let both = &wanted | &loaded.watched();
         if let Some((ifindex, error)) = loaded.watch(&both).into_iter().next() {
             loaded.watch(&state.interfaces_of(&state.rules));
@@ -150,7 +150,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The interfaces are these now, by index.
+    /// Adapts to the present interfaces, by index.
     pub(crate) fn follow(&self, links: &HashMap<u32, String>) {
         let mut state = self.state();
         state.links = links.iter().map(|(index, name)| (name.clone(), *index)).collect();
@@ -233,7 +233,7 @@ impl State {
         Ok(loaded)
     }
 
-    /// Where these rules need the program.
+    /// Returns the interfaces on which these rules need the program.
     fn interfaces_of(&self, rules: &[Rule]) -> BTreeSet<u32> {
         let all = || self.links.iter().filter(|(name, _)| *name != LOOPBACK);
         let wanted = |name: &String| {
@@ -247,7 +247,7 @@ impl State {
             .collect()
     }
 
-    /// What the interfaces that a set names are now.
+    /// Returns the present numbers of the interfaces that a set names.
     fn resolve(&self, program: &Program) -> BTreeMap<String, Option<u32>> {
         let names = program.entries.iter().filter_map(|e| e.interface.as_ref());
         names

@@ -1,4 +1,4 @@
-//! The checksum of a packet that was taken before its device had computed it.
+//! Completes the checksum of a packet that was taken before its device had computed it.
 
 use crate::packet;
 
@@ -6,18 +6,18 @@ const ETHERNET: usize = 14;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const TCP: u8 = 6;
-/// Without options (RFC 9293 section 3.1).
+/// Length of a header without options (RFC 9293 section 3.1).
 const TCP_HEADER: usize = 20;
-/// Hop-by-hop, routing and destination options (RFC 8200 section 4): the headers that have a length and may stand before TCP.
+/// Hop-by-hop, routing and destination options (RFC 8200 section 4): the headers with a length that may stand before TCP.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Puts the checksums of a whole packet right, whatever they were. `None`, and nothing changed, if it is no such packet.
+/// Sets the checksums of a whole packet, whatever they were. `None`, and nothing changed, if it is no such packet.
 pub(super) fn seal(packet: &mut [u8]) -> Option<()> {
     let (begin, end) = place_of_tcp(packet)?;
     packet::seal(packet.get_mut(ETHERNET..end)?, begin - ETHERNET)
 }
 
-/// From where to where TCP goes in a frame. `None`: it is no whole packet of TCP.
+/// Returns the beginning and the end of TCP in a frame; `None` if it is no whole packet of TCP.
 pub(crate) fn place_of_tcp(packet: &[u8]) -> Option<(usize, usize)> {
     let (begin, end) = match *packet.get(12..14)?.first_chunk()? {
         IPV4 => ipv4(packet)?,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::packet::{fold, sum};
 
-    /// Frames of a SYN, without checksums.
+    /// Returns frames of a SYN, without checksums.
     fn frames() -> [Vec<u8>; 2] {
         let tcp = [
             0x9c, 0x40, 0, 80, 0, 0, 3, 0xe8, 0, 0, 0, 0, 0x50, 2, 0x20, 0, 0, 0, 0, 0,

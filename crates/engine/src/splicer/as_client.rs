@@ -1,4 +1,4 @@
-//! Leg B in the name of the client.
+//! Connects leg B in the name of the client.
 
 use std::{
     io,
@@ -13,11 +13,12 @@ use super::{Splicer, connect::segment_limit};
 use crate::{identity, legs};
 
 impl Splicer {
-    /// As [`Splicer::connect`], from the client's own address, which takes CAP_NET_ADMIN: the target sees the client. Its answers must come in
-    /// on an interface where a rule has them follow their connection ([`Action::Follow`](crate::rules::Action::Follow)), by a route over this host.
+    /// Connects like [`Splicer::connect`], but from the client's own address, which needs CAP_NET_ADMIN: the target sees
+    /// the client. Its answers must come in over this host, on an interface with a rule that makes them follow their
+    /// connection ([`Action::Follow`](crate::rules::Action::Follow)).
     ///
     /// # Errors
-    /// Those of [`Splicer::connect`]; `InvalidInput` where client and target are of two families.
+    /// Returns those of [`Splicer::connect`]; `InvalidInput` if client and target are of two families.
     pub async fn connect_as_client(
         &self,
         target: SocketAddr,
@@ -29,15 +30,15 @@ impl Splicer {
         self.connect_from(Some(from), target, client, timeout).await
     }
 
-    /// The same with the client's port and its initial sequence number, too, so that the client's stream has the same numbers
-    /// on both legs (papers' section III-F; docs/decisions/0016). Where that port is in use toward the target, with
-    /// another one, as [`Splicer::connect_as_client`].
+    /// Connects with the client's port and its initial sequence number, too, so that the client's stream has the same
+    /// numbers on both legs (papers' section III-F; docs/decisions/0016). If that port is in use toward the target, takes
+    /// another one, like [`Splicer::connect_as_client`].
     ///
-    /// To a connection tracker between the two, nftables' on this host among them, both legs are one connection: there must
-    /// be none.
+    /// A connection tracker between the two, such as that of nftables on this host, takes both legs for one connection:
+    /// there must be none.
     ///
     /// # Errors
-    /// Those of [`Splicer::connect_as_client`].
+    /// Returns those of [`Splicer::connect_as_client`].
     pub async fn connect_as_client_and_port(
         &self,
         target: SocketAddr,
@@ -58,7 +59,7 @@ impl Splicer {
     }
 }
 
-/// The address from which to connect in the name of a client.
+/// Returns the address from which to connect in the name of a client.
 fn client_address(target: SocketAddr, client: BorrowedFd<'_>) -> io::Result<IpAddr> {
     let from = legs::addresses(client)?.peer.ip();
     if from.is_ipv4() == longsplice_repair::canonical(target).is_ipv4() {

@@ -1,4 +1,4 @@
-//! What makes both legs fit each other: the listening socket's segments, and leg B's address, port and segments.
+//! Makes both legs fit each other: the listening socket's segments, and leg B's address, port and segments.
 
 use std::{
     io,
@@ -17,15 +17,15 @@ use crate::{
     ports::{self, Origin},
 };
 
-/// The largest one that TCP_MAXSEG can say, in bytes; longer ones are none but the loopback's.
+/// Largest value of TCP_MAXSEG, in bytes; only the loopback has longer segments.
 const LARGEST_SEGMENT: u32 = 32_767;
 
 impl Splicer {
-    /// Sets on a listening socket what makes its connections fit for splicing towards `target`: it offers clients no
-    /// longer segments than the way to the target takes.
+    /// Prepares a listening socket for splicing toward `target`: it offers clients no longer segments than the route to
+    /// the target takes.
     ///
     /// # Errors
-    /// The socket is not a TCP socket.
+    /// Returns an error if the socket is not a TCP socket.
     pub fn prepare_listener(&self, listener: impl AsFd, target: SocketAddr) -> io::Result<()> {
         if self.inner.plane.is_some()
             && let Ok(way) = self.inner.routes.ask(longsplice_repair::canonical(target))
@@ -37,12 +37,14 @@ impl Splicer {
     }
 
     /// Connects leg B from a source port that this instance owns, so that the port is not given away while a flow without
-    /// sockets has it, and with an MSS (RFC 9293 section 3.7.1) that fits leg A. A pair whose leg B was connected otherwise can be
-    /// spliced, too, where the segments fit; its port is safe only while it has its socket.
+    /// sockets has it, and with an MSS (RFC 9293 section 3.7.1) that fits leg A. A pair whose leg B was connected
+    /// otherwise can be spliced, too, if the segments fit; its port is safe only while it has its socket. The socket
+    /// resets on close (`SO_LINGER` of 0) from before its SYN is sent, until a call of [`Splicer::splice`] has ended the
+    /// pair.
     ///
     /// # Errors
-    /// Those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` where all source ports toward the target are
-    /// in use.
+    /// Returns those of `connect`; `TimedOut` after `timeout`; `AddrNotAvailable` if all source ports toward the target
+    /// are in use.
     pub async fn connect(
         &self,
         target: SocketAddr,
@@ -64,7 +66,7 @@ impl Splicer {
         let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
             let connect = async {
                 match from {
-                    None => TcpStream::connect(target).await,
+                    None => ports::connect_plainly(target).await,
                     Some(from) => {
                         let origin = Origin {
                             local: (from, 0).into(),
@@ -84,7 +86,7 @@ impl Splicer {
     }
 }
 
-/// The longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
+/// Returns the longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
 pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>, target: SocketAddr) -> Option<u32> {
     legs::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
 }

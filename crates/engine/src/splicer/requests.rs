@@ -1,8 +1,10 @@
-//! Which flows there are, and what may be asked of one.
+//! Lists flows, and handles requests about one.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
+use longsplice_core::reason::RelayReason;
 use longsplice_dataplane::{Direction, Leg};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Splicer;
 use crate::{
@@ -11,9 +13,16 @@ use crate::{
     registry::direction_info,
 };
 
+/// Longest time to wait for an attempt to splice: less than a client of the admin interface waits.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Time to retry an attempt that failed for a momentary reason, and the interval of retries.
+const MOMENT: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(10);
+
 impl Splicer {
-    /// Every flow there is, relayed ones too, by number; not those whose sockets a handler has. Walks over all records, which
-    /// takes a while where there are many: a task should leave it to `spawn_blocking`.
+    /// Returns every flow, relayed ones too, by number; not those whose sockets a handler has. Walks over all records,
+    /// which takes a while if there are many: a task should leave it to `spawn_blocking`.
     pub fn flows(&self) -> Vec<FlowInfo> {
         let mut flows = self.inner.registry.list();
         let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
@@ -30,35 +39,50 @@ impl Splicer {
         flows
     }
 
-    /// Asks for a relayed pair to be spliced now, whatever its policy; returns once that is under way. Whether it succeeds is
-    /// seen in [`Splicer::flows`]: in the state, or in the reason.
+    /// Asks for a relayed pair to be spliced now, whatever its policy. Returns once its drain has begun: new segments
+    /// bypass the sockets then. That is one attempt, which takes some round trips, a second or 20 of them at most. If
+    /// other pairs, or unacknowledged bytes from before the pair came back, are in its way for the moment, it is retried
+    /// for a second.
+    /// before the pair came back, are in its way for the moment, it is made again for a second.
     ///
     /// # Errors
-    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::CannotSplice`].
+    /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::StaysRelayed`],
+    /// [`RequestError::CannotSplice`].
     pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
         if let Some((why, _)) = &self.inner.why_not {
             return Err(RequestError::CannotSplice(why.clone()));
         }
-        match self.inner.registry.get(id) {
-            Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
-                entry.ask();
-                Ok(())
-            }
-            Some(_) => Err(RequestError::AlreadySpliced(id)),
-            None => {
+        let begun = Instant::now();
+        loop {
+            let Some(entry) = self.inner.registry.get(id) else {
                 reclaim::find(&self.inner, id).await?;
-                Err(RequestError::AlreadySpliced(id))
+                return Err(RequestError::AlreadySpliced(id));
+            };
+            let told = entry.ask_and_wait().ok_or(RequestError::AlreadySpliced(id))?;
+            let told = timeout(PATIENCE, told).await;
+            match told {
+                Ok(Ok(Ok(()))) => return Ok(()),
+                Ok(Ok(Err(reason))) if is_for_a_moment(reason) && begun.elapsed() < MOMENT => {
+                    sleep(AGAIN).await;
+                }
+                Ok(Ok(Err(reason))) => return Err(RequestError::StaysRelayed(id, reason)),
+                Ok(Err(_)) => return Err(RequestError::NoSuchFlow(id)),
+                Err(_) => {
+                    let reason = entry.reason().unwrap_or(RelayReason::CouplingTimeout);
+                    return Err(RequestError::StaysRelayed(id, reason));
+                }
             }
         }
     }
 
-    /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that somebody waits for comes back
-    /// to them ([`Ended::Returned`] with [`crate::Trap::Asked`]), whatever their conditions: then `None`, once it is under way. A flow that
-    /// nobody waits for is given to the caller, with sockets built for it; dropped, they end it. One for which a predecessor has said
-    /// how it is to end ([`Pair::with_successor`]) comes to that end: `None`, too.
+    /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that a task waits for
+    /// comes back to that task ([`Ended::Returned`] with [`crate::Trap::Asked`]), whatever its conditions; then this
+    /// returns `None`, once it is under way. A flow that no task waits for is returned to the caller, with sockets built
+    /// for it; dropping them ends it. A flow whose end a predecessor has set ([`Pair::with_successor`]) comes to that
+    /// end: `None`, too.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     ///
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
@@ -75,11 +99,12 @@ impl Splicer {
         }
     }
 
-    /// Ends a pair or flow: both its ends are reset, or, where a detached flow cannot have sockets now, meet a reset with their next
-    /// segment. A call of [`Splicer::splice`] that has the pair comes to its end soon: then this returns before.
+    /// Ends a pair or flow by resetting both its ends. If a detached flow cannot have sockets now, the next segment of
+    /// each end is answered by a reset. If a call of [`Splicer::splice`] has the pair, that call ends soon: this returns
+    /// before.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     ///
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
@@ -92,6 +117,11 @@ impl Splicer {
             None => reclaim::end(&self.inner, id).await,
         }
     }
+}
+
+/// Returns true if the obstacle to a splice goes away soon by itself.
+fn is_for_a_moment(reason: RelayReason) -> bool {
+    matches!(reason, RelayReason::Unsettled | RelayReason::Busy)
 }
 
 fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
@@ -115,7 +145,7 @@ fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
         reason: None,
         to_server: direction_info(a),
         to_client: direction_info(b),
-        // Of a flow that was adopted only this process's part is known, and that it is older than its last segment.
+        // The age of an adopted flow counts from the adoption; it is at least that of its last segment.
         age_seconds: a.age.max(end.idle).as_secs_f64(),
         idle_seconds: Some(end.idle.as_secs_f64()),
     })

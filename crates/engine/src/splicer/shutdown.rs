@@ -1,4 +1,4 @@
-//! The end of a splicer.
+//! Shuts a splicer down.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Inner, Phase, Splicer};
 use crate::{api::Shutdown, reaper};
 
-/// How long it takes at most until pairs have noticed that they are to be reset.
+/// Longest time until pairs have noticed that they must reset.
 const RESET_TIME: Duration = Duration::from_millis(500);
 
 impl Splicer {
@@ -18,14 +18,14 @@ impl Splicer {
         }
     }
 
-    /// Waits up to `grace` for what is relayed to end, and resets the rest, which takes half a second at most. What is dormant is
-    /// detached at once; what is spliced is left or ended. Pins go when nothing is left that needs them. Nothing is to be
-    /// asked of the splicer afterwards; sockets that a handler holds at that time are its own to close before.
+    /// Waits up to `grace` for relayed pairs to end, and resets the others, which takes half a second at most. Detaches
+    /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
+    /// no calls to the splicer afterwards; close sockets that a handler holds before it.
     pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
         self.inner.phase.send_replace(Phase::Closing);
         self.wait_empty(grace).await;
         self.inner.phase.send_replace(Phase::Ended);
-        // What is in its drain now ends with the process.
+        // A pair that is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
         let inner = self.inner.clone();
         let ended = tokio::task::spawn_blocking(move || inner.leave_kernel(how)).await;
@@ -36,9 +36,9 @@ impl Splicer {
 }
 
 impl Inner {
-    /// Leaves the kernel half to a successor, or takes it down: where nothing is left of it, or is to be.
+    /// Leaves the kernel half to a successor, or removes it: if no flow is left, or none is to be.
     fn leave_kernel(&self, how: Shutdown) {
-        // First: what is put on an interface after the pins are gone would stay there.
+        // End it first: programs that are put on an interface after the pins are gone would stay there.
         self.upkeep.end();
         self.rules.end();
         let Some(plane) = &self.plane else { return };

@@ -1,11 +1,11 @@
-//! A histogram of durations whose memory does not grow.
+//! Histogram of durations in bounded memory.
 
 use std::fmt;
 
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// Each power of two is divided into so many buckets (a power of two itself): quantiles are right to 1/16.
+/// Number of buckets for each power of two (a power of two itself): quantiles are accurate to 1/16.
 const SUB: u64 = 16;
 const SUB_BITS: u32 = SUB.trailing_zeros();
 
@@ -19,7 +19,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Takes in a value.
+    /// Adds a value.
     pub fn add(&mut self, ns: u64) {
         let bucket = bucket(ns);
         if bucket >= self.buckets.len() {
@@ -31,7 +31,7 @@ impl Histogram {
         self.max = self.max.max(ns);
     }
 
-    /// Takes in all values of another histogram.
+    /// Adds all values of another histogram.
     pub fn merge(&mut self, other: &Histogram) {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -44,12 +44,12 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean in nanoseconds; 0 when there are none.
+    /// Returns the mean in nanoseconds; 0 for an empty histogram.
     pub fn mean_ns(&self) -> f64 {
         if self.count == 0 {
             0.0
@@ -58,13 +58,12 @@ impl Histogram {
         }
     }
 
-    /// The largest in nanoseconds; 0 when there are none.
+    /// Returns the largest value in nanoseconds; 0 for an empty histogram.
     pub fn max_ns(&self) -> u64 {
         self.max
     }
 
-    /// The value in nanoseconds that a share of `q` (0 to 1) of the values do not pass, rounded up by at most
-    /// 1/16; 0 when there are none.
+    /// Returns the quantile `q` (0 to 1) in nanoseconds, rounded up by at most 1/16; 0 for an empty histogram.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let rank = ((q * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -77,19 +76,19 @@ impl Histogram {
         self.max
     }
 
-    /// The median in nanoseconds.
+    /// Returns the median in nanoseconds.
     pub fn p50_ns(&self) -> u64 {
         self.quantile_ns(0.5)
     }
 
-    /// The 99th percentile in nanoseconds.
+    /// Returns the 99th percentile in nanoseconds.
     pub fn p99_ns(&self) -> u64 {
         self.quantile_ns(0.99)
     }
 }
 
 impl fmt::Display for Histogram {
-    /// In milliseconds, or microseconds where that is little.
+    /// Writes the quantiles in milliseconds, and short ones in microseconds.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quantiles =
             [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)].map(|(name, q)| (name, self.quantile_ns(q)));
@@ -100,7 +99,7 @@ impl fmt::Display for Histogram {
     }
 }
 
-/// A duration for a person.
+/// Formats a duration for a reader.
 fn short(ns: u64) -> String {
     match ns {
         100_000.. => format!("{:.2} ms", ns as f64 / 1e6),
@@ -109,7 +108,7 @@ fn short(ns: u64) -> String {
 }
 
 impl Serialize for Histogram {
-    /// The figures that a report shows; not the buckets.
+    /// Writes the figures that a report shows, without the buckets.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_struct("Histogram", 6)?;
         fields.serialize_field("count", &self.count)?;
@@ -122,7 +121,8 @@ impl Serialize for Histogram {
     }
 }
 
-/// Values below `SUB` have a bucket each; from there, the top bits below the leading one choose the bucket.
+/// Returns the bucket of a value. Each value below `SUB` has a bucket of its own; from there, the top bits below the
+/// leading one choose the bucket.
 fn bucket(ns: u64) -> usize {
     if ns < SUB {
         return ns as usize;
@@ -131,7 +131,7 @@ fn bucket(ns: u64) -> usize {
     (u64::from(shift) * SUB + (ns >> shift)) as usize
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn upper_end(bucket: u64) -> u64 {
     if bucket < SUB {
         return bucket;

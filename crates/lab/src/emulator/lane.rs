@@ -1,4 +1,4 @@
-//! The packets under way in one direction, between the schedule and the devices.
+//! Packets under way in one direction, between the schedule and the devices.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -9,13 +9,13 @@ use tun_rs::SyncDevice;
 use super::report::{Report, lateness_bound};
 use super::schedule::{Fate, Nanos, Schedule};
 
-/// A packet under way. Ordered by its arrival; packets that arrive together keep their order.
+/// Packet under way. Packets are ordered by arrival; those that arrive together keep their order.
 #[derive(Debug)]
 struct Packet {
     arrival: Nanos,
     number: u64,
     second_copy: bool,
-    /// For how long, at most, it had waited at the device before it was taken in: it will be late by that.
+    /// Longest time that it may have waited at the device before it was taken in: it is delivered late by that much.
     waited: Nanos,
     frame: Vec<u8>,
 }
@@ -46,25 +46,25 @@ impl Ord for Packet {
     }
 }
 
-/// One direction of a link at work.
+/// State of one direction of a link.
 #[derive(Debug)]
 pub(super) struct Lane {
     schedule: Schedule,
     under_way: BinaryHeap<Reverse<Packet>>,
     count: u64,
-    /// Buffers of packets that have arrived, for the next ones.
+    /// Buffers of delivered packets, for reuse.
     spare: Vec<Vec<u8>>,
-    /// The longest frame that the devices can carry.
+    /// Longest frame that the devices can carry.
     frame_len: usize,
-    /// When the device was last seen to have nothing: what it has now came later.
+    /// Last time at which the device was seen empty: the packets that it holds now came later.
     empty_at: Nanos,
-    /// A packet that comes later than it should by more than this is late.
+    /// Lateness above which a packet is counted as late.
     bound: Nanos,
-    /// Shared with the [`super::Emulator`]. Locked for a batch of packets, not for each.
+    /// Report shared with the [`super::Emulator`]. It is locked for a batch of packets, not for each one.
     report: SharedReport,
 }
 
-/// What happened so far in one direction.
+/// Report of one direction, shared between threads.
 pub(super) type SharedReport = Arc<Mutex<Report>>;
 
 pub(super) fn lock(report: &SharedReport) -> MutexGuard<'_, Report> {
@@ -72,7 +72,7 @@ pub(super) fn lock(report: &SharedReport) -> MutexGuard<'_, Report> {
 }
 
 impl Lane {
-    /// A direction at rest, `now`.
+    /// Creates an idle direction at the time `now`.
     pub(super) fn new(schedule: Schedule, frame_len: usize, now: Nanos) -> Self {
         let bound = lateness_bound(schedule.spec()).as_nanos();
         Lane {
@@ -87,23 +87,23 @@ impl Lane {
         }
     }
 
-    /// Where this direction keeps its report.
+    /// Returns the report of this direction.
     pub(super) fn report(&self) -> SharedReport {
         Arc::clone(&self.report)
     }
 
-    /// When the next packet is to arrive.
+    /// Returns the arrival time of the next packet.
     pub(super) fn next_arrival(&self) -> Option<Nanos> {
         self.under_way.peek().map(|Reverse(packet)| packet.arrival)
     }
 
-    /// The device was seen to have nothing.
+    /// Notes that the device was empty at `now`.
     pub(super) fn nothing_at(&mut self, now: Nanos) {
         self.empty_at = now;
     }
 
-    /// Takes at most `limit` packets from `device`, none of which came before `since`; answers whether there may
-    /// be more.
+    /// Takes at most `limit` packets from `device`, all of which came after `since`. Returns true if the device may
+    /// hold more.
     pub(super) fn collect(
         &mut self,
         device: &SyncDevice,
@@ -129,7 +129,7 @@ impl Lane {
         true
     }
 
-    /// Decides about a packet that is here `now`, and came after `since`.
+    /// Decides the fate of a packet that was read at `now` and came after `since`.
     fn admit(&mut self, now: Nanos, since: Nanos, mut frame: Vec<u8>, report: &mut Report) {
         match self.schedule.offer(now, frame.len()) {
             Fate::Dropped => report.dropped += 1,
@@ -165,7 +165,7 @@ impl Lane {
         self.spare.push(frame);
     }
 
-    /// Delivers to `device` what is due, at most `limit` packets; answers whether more is due.
+    /// Delivers at most `limit` due packets to `device`. Returns true if more are due.
     pub(super) fn deliver(&mut self, device: &SyncDevice, limit: usize, clock: fn() -> Nanos) -> bool {
         let report = self.report();
         let mut report = lock(&report);
@@ -190,21 +190,25 @@ impl Lane {
     }
 }
 
-/// Changes a bit of what the frame carries, this one modulo their number; answers whether it carries anything.
+/// Flips one bit of the packet in the frame, `bit` modulo the number of its bits. Returns false, and changes nothing,
+/// for an ARP or empty packet: ARP has no checksum, so its receiver would accept the damage and the link would be dead
+/// for a while.
 fn flip(frame: &mut [u8], bit: u64) -> bool {
-    let Some(payload) = frame
-        .get_mut(ETHERNET_HEADER..)
-        .filter(|payload| !payload.is_empty())
-    else {
+    let Some((header, payload)) = frame.split_at_mut_checked(ETHERNET_HEADER) else {
         return false;
     };
+    if header[12..] == ETHERTYPE_ARP || payload.is_empty() {
+        return false;
+    }
     let bit = bit % (payload.len() as u64 * 8);
     payload[(bit / 8) as usize] ^= 1 << (bit % 8);
     true
 }
 
-/// Without a VLAN tag, which the laboratory does not use.
+/// Length of an Ethernet header without a VLAN tag; the laboratory uses none.
 const ETHERNET_HEADER: usize = 14;
+/// Ethertype of ARP: the last two bytes of the header.
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
 #[cfg(test)]
 mod tests {
@@ -220,6 +224,9 @@ mod tests {
             assert_eq!(ones, 1, "{bit}");
         }
         assert!(!flip(&mut [0; ETHERNET_HEADER], 3), "nothing to change");
+        let mut arp = [0; ETHERNET_HEADER + 28];
+        arp[12..14].copy_from_slice(&ETHERTYPE_ARP);
+        assert!(!flip(&mut arp, 3) && arp[ETHERNET_HEADER..].iter().all(|byte| *byte == 0));
         assert!(!flip(&mut [0; 3], 3));
     }
 }

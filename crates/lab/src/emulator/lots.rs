@@ -1,26 +1,26 @@
-//! The luck of packets: what the seed of a direction has in store for the first, the second, the third one.
+//! Random events of packets: what the seed of a direction does to the first, second and third packet.
 
 use crate::link::{Burst, Direction, Distribution};
 use crate::random::Luck;
 
-/// The luck of one packet.
+/// Random events of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Lot {
-    /// The wire loses it, alone or in a burst.
+    /// True if the wire loses it, alone or in a burst.
     pub(super) lost: bool,
-    /// It is held back.
+    /// True if it is held back.
     pub(super) held_back: bool,
-    /// It arrives twice.
+    /// True if it arrives twice.
     pub(super) duplicated: bool,
-    /// A bit of it is changed: which one, modulo their number.
+    /// Index of the bit that is flipped, modulo the number of bits; `None` leaves the packet intact.
     pub(super) corrupted: Option<u64>,
-    /// By how much its delay differs from the mean, in nanoseconds.
+    /// Difference of its delay from the mean, in nanoseconds.
     pub(super) jitter: f64,
 }
 
-/// Draws a [`Lot`] for each packet that comes to the link. Every impairment draws from a sequence of its own and draws for
-/// every packet, whether it passes or not: so the luck of the n-th packet depends on the seed and on n, and not on
-/// what happens to other packets, or on which other impairments there are.
+/// Draws a [`Lot`] for each packet that comes to the link. Every impairment draws from a sequence of its own, and draws
+/// for every packet, even for one that is dropped. So the events of the n-th packet depend on the seed and on n alone:
+/// neither other packets nor other impairments change them.
 #[derive(Debug, Clone)]
 pub(super) struct Lots {
     spec: Direction,
@@ -30,9 +30,9 @@ pub(super) struct Lots {
     duplicate: Luck,
     corrupt: Luck,
     jitter: Luck,
-    /// How many packets came since the last one that might be held back.
+    /// Number of packets since the last one that might be held back.
     since_gap: u32,
-    /// Whether the link is in the bad state of its [`Burst`].
+    /// True while the link is in the bad state of its [`Burst`].
     is_bad: bool,
 }
 
@@ -52,7 +52,7 @@ impl Lots {
         }
     }
 
-    /// The luck of the next packet.
+    /// Draws the events of the next packet.
     pub(super) fn draw(&mut self) -> Lot {
         let alone = self.loss.share() < self.spec.loss;
         let in_burst = self.spec.burst.is_some_and(|burst| self.burst(burst));
@@ -66,7 +66,7 @@ impl Lots {
         }
     }
 
-    /// Whether the state of the link loses this packet; then the state may change, as in netem.
+    /// Returns true if the state of the link loses this packet; the state may change afterwards, as in netem.
     fn burst(&mut self, burst: Burst) -> bool {
         let [loss, change] = [self.burst.share(), self.burst.share()];
         let (lost, changes) = if self.is_bad {
@@ -92,7 +92,7 @@ impl Lots {
         let [one, other] = [self.jitter.share(), self.jitter.share()];
         let unit = match self.spec.distribution {
             Distribution::Uniform => 2.0 * one - 1.0,
-            // Box and Muller. `1 - one` is never 0, whose logarithm is none.
+            // Box-Muller transform. `1 - one` is never 0, which has no logarithm.
             Distribution::Normal => (-2.0 * (1.0 - one).ln()).sqrt() * (std::f64::consts::TAU * other).cos(),
         };
         unit * self.spec.jitter.as_nanos() as f64
@@ -125,7 +125,7 @@ mod tests {
             ..Direction::default()
         };
         let drawn = lots(&spec, 100_000);
-        // Five standard deviations; a fixed seed cannot be unlucky one day.
+        // Five standard deviations; the seed is fixed, so the test cannot fail by chance.
         for (is, asked) in [
             (share(&drawn, |lot| lot.lost), 0.01),
             (share(&drawn, |lot| lot.held_back), 0.02),

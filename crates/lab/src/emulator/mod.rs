@@ -1,24 +1,24 @@
-//! The link emulator: a thread that carries packets between TAP devices, late, seldom or twice as asked.
+//! Link emulator: a thread that carries packets between TAP devices and delays, drops or duplicates them as configured.
 //!
-//! The kernel of the machine has no netem. What is emulated is decided in [`schedule`], which knows neither
-//! devices nor clocks; this module and its other files move the packets. The thread runs under `SCHED_FIFO` where
-//! that is permitted, and [`Emulator::not_real_time`] says why it does not otherwise.
+//! The kernel of the machine has no netem. [`schedule`] decides the fate of each packet and knows neither devices nor
+//! clocks; this module and its other files move the packets. The thread runs under `SCHED_FIFO` where that is
+//! permitted; otherwise [`Emulator::not_real_time`] gives the reason.
 //!
 //! # Late runs do not count
-//! A user-space emulator on a busy machine is late now and then, and then a run measures the machine. So every
-//! packet's lateness is known: how much later than scheduled it was delivered, and how long, at most, it had waited
-//! before the emulator took it in. [`Emulator::verdict`] says whether a run counts: in every direction, the 99th
-//! percentile of the lateness must keep to 1 ms or 5 % of the link's delay, whichever is more
-//! ([`lateness_bound`]), and the 99.9th to five times that. (A kernel without preemption, as where this was
-//! measured, holds even the first of all threads back for a few milliseconds now and then: so the 99.9th percentile
-//! has a bound of its own.) [`Emulator::counted`] repeats a run until it counts. A link without a rate is as fast as
-//! the emulator, and a bulk transfer over it does not count: give it a rate, of 100 Mbit/s say.
+//! A user-space emulator on a busy machine is late now and then, and such a run measures the machine. So the emulator
+//! records every packet's lateness: the time between its scheduled and its real delivery, and the longest time that it
+//! may have waited before the emulator took it in. [`Emulator::verdict`] tells if a run counts: in every direction, the
+//! 99th percentile of the lateness must keep to 1 ms or 5 % of the link's delay, whichever is more
+//! ([`lateness_bound`]), and the 99.9th to five times that. (A kernel without preemption, like the one of these
+//! measurements, delays even the thread of the highest priority by a few milliseconds now and then: so the 99.9th
+//! percentile has a bound of its own.) [`Emulator::counted`] repeats a run until it counts. A link without a rate is as
+//! fast as the emulator, and a bulk transfer over it does not count: give it a rate, such as 100 Mbit/s.
 //!
 //! # Repeating a run
-//! The same seed has the same luck in store for the n-th packet of a direction, whatever happens to the others.
-//! Every report shows the links with their seeds, and an emulator that is dropped by a panic, a failed test that
-//! is, prints its reports. What is not decided by luck depends on time: which packets a full queue drops, and how
-//! many packets a TCP sends.
+//! A seed gives the n-th packet of a direction the same random events in every run, whatever happens to the others.
+//! Every report shows the links with their seeds, and an emulator that is dropped by a panic, as of a failed test,
+//! prints its reports. Two things depend on time and not on the seed: which packets a full queue drops, and how many
+//! packets a TCP sends.
 
 mod histogram;
 mod lane;
@@ -43,7 +43,7 @@ use crate::{Error, Namespace};
 use lane::{SharedReport, lock};
 use worker::{Link, Worker, be_punctual};
 
-/// Emulated links at work, until dropped. Their devices vanish with them.
+/// Emulated links at work, until dropped. Dropping it removes their devices.
 #[derive(Debug)]
 pub struct Emulator {
     links: Vec<Known>,
@@ -52,34 +52,34 @@ pub struct Emulator {
     not_real_time: Option<String>,
 }
 
-/// What is known of a link outside of the thread.
+/// State of a link that is visible outside of the thread.
 #[derive(Debug)]
 struct Known {
     name: String,
     spec: LinkSpec,
-    /// To the server, to the client.
+    /// Reports of the direction to the server and of that to the client.
     reports: [SharedReport; 2],
 }
 
-/// Where a link is to be.
+/// Position of a link: its two devices and their namespaces.
 #[derive(Debug)]
 pub struct Span<'a> {
-    /// What reports call it.
+    /// Name of the link in reports.
     pub name: String,
     /// The namespace and the name of the device on the client's side.
     pub client_side: (&'a Namespace, &'a str),
     /// The namespace and the name of the device on the server's side.
     pub server_side: (&'a Namespace, &'a str),
-    /// What the link does to packets.
+    /// Properties of the link.
     pub spec: LinkSpec,
 }
 
 impl Emulator {
-    /// Makes the devices of all `spans`, which are left down and without addresses, and begins.
+    /// Makes the devices of all `spans`, which are left down and without addresses, and starts the thread.
     ///
     /// # Errors
-    /// [`Error::Io`] or [`Error::Tool`] when a device or the thread cannot be made; [`Error::Link`] for a link that
-    /// makes no sense.
+    /// [`Error::Io`] or [`Error::Tool`] when a device or the thread cannot be made; [`Error::Link`] for a link out of
+    /// range.
     pub fn start(spans: &[Span<'_>]) -> Result<Self, Error> {
         let links = spans.iter().map(Link::new).collect::<Result<Vec<_>, _>>()?;
         let known = |(link, span): (&Link, &Span<'_>)| Known {
@@ -96,7 +96,7 @@ impl Emulator {
         let thread = thread::Builder::new()
             .name("lab-emulator".into())
             .spawn(move || {
-                // Fails only when `start` has panicked.
+                // The receiver is gone only if `start` has panicked.
                 let _ = report_thread.send(be_punctual());
                 worker.run();
             })
@@ -113,7 +113,7 @@ impl Emulator {
         })
     }
 
-    /// What happened so far, all links and directions together.
+    /// Returns one report on all links and directions together.
     pub fn report(&self) -> Report {
         let mut sum = Report::default();
         for report in self.links.iter().flat_map(|link| &link.reports) {
@@ -122,7 +122,7 @@ impl Emulator {
         sum
     }
 
-    /// What happened so far on each link, in the order of the spans.
+    /// Returns a report on each link, in the order of the spans.
     pub fn reports(&self) -> Vec<LinkReport> {
         let report = |link: &Known| {
             let [to_server, to_client] = &link.reports;
@@ -136,24 +136,24 @@ impl Emulator {
         self.links.iter().map(report).collect()
     }
 
-    /// Whether what happened so far counts.
+    /// Returns the verdict on the run so far.
     pub fn verdict(&self) -> Verdict {
         Verdict::of(&self.reports(), self.not_real_time.clone())
     }
 
-    /// Forgets what happened so far: a measurement begins after its connections are set up. The luck goes on where
-    /// it was.
+    /// Clears the reports: a measurement begins after its connections are set up. The random sequences go on without a
+    /// break.
     pub fn reset(&self) {
         for report in self.links.iter().flat_map(|link| &link.reports) {
             *lock(report) = Report::default();
         }
     }
 
-    /// Makes a run with the reports [reset](Emulator::reset) before it, again and again until one counts, and
-    /// answers what that one answered.
+    /// Repeats a run until one counts, and returns the value of that one. Each run begins with a
+    /// [reset](Emulator::reset) of the reports.
     ///
     /// # Errors
-    /// [`DoesNotCount`] when none of so many `attempts` did.
+    /// [`DoesNotCount`] when none of `attempts` runs counted.
     pub fn counted<T>(&self, attempts: usize, mut run: impl FnMut() -> T) -> Result<T, DoesNotCount> {
         for _ in 0..attempts {
             self.reset();
@@ -170,12 +170,12 @@ impl Emulator {
         })
     }
 
-    /// Whether the emulator runs under `SCHED_FIFO`; if not, expect late packets on a busy machine.
+    /// Returns whether the emulator runs under `SCHED_FIFO`; without it, expect late packets on a busy machine.
     pub fn is_real_time(&self) -> bool {
         self.not_real_time.is_none()
     }
 
-    /// Why the emulator does not run under `SCHED_FIFO`, if it does not.
+    /// Returns the reason why the emulator runs without `SCHED_FIFO`; `None` if it has it.
     pub fn not_real_time(&self) -> Option<&str> {
         self.not_real_time.as_deref()
     }
@@ -183,14 +183,14 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // An eventfd takes any first write.
+        // The first write to an eventfd always succeeds.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed when it happened, and a drop must not add another.
+            // The panic of the thread was printed when it happened, and a drop must not add another.
             let _ = thread.join();
         }
         if thread::panicking() {
-            // A test has failed: this repeats it.
+            // A test has failed: these lines hold the seeds that repeat it.
             self.reports().iter().for_each(|report| eprintln!("{report}"));
             eprintln!("{}", self.verdict());
         }

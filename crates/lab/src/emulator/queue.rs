@@ -1,19 +1,19 @@
-//! The queue in front of a link with a rate: drop-tail, in bytes or packets.
+//! Drop-tail queue in front of a link with a rate, limited in bytes or packets.
 
 use std::collections::VecDeque;
 
 use super::schedule::Nanos;
 use crate::link::{Direction, Queue};
 
-/// What waits for its turn, or is being sent.
+/// Packets that wait or are being sent.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
-    /// In bit/s; without one nothing waits.
+    /// Rate in bit/s; without one no packet waits.
     rate: Option<u64>,
     limit: Queue,
-    /// When the last packet that was admitted will have left.
+    /// Time at which the last admitted packet has been sent.
     free_at: Nanos,
-    /// When each packet will have left, and its length.
+    /// Departure time and length of each packet.
     waiting: VecDeque<(Nanos, u64)>,
     bytes: u64,
 }
@@ -29,8 +29,8 @@ impl Tail {
         }
     }
 
-    /// Takes in a packet of `len` bytes at `now`: when its last bit is on the wire, or `None` when there is no
-    /// room.
+    /// Admits a packet of `len` bytes at `now`. Returns the time at which its last bit is on the wire, or `None` when
+    /// there is no room.
     pub(super) fn admit(&mut self, now: Nanos, len: usize) -> Option<Nanos> {
         let Some(rate) = self.rate else {
             return Some(now);
@@ -64,7 +64,7 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
 
-    /// 1,500 bytes at 12 Mbit/s take 1 ms.
+    /// Makes a queue in front of 12 Mbit/s, where 1,500 bytes take 1 ms.
     fn tail(limit: Queue) -> Tail {
         Tail::new(&Direction {
             rate: Some(12_000_000),
@@ -107,8 +107,8 @@ mod tests {
     }
 
     proptest! {
-        /// What was admitted leaves at the rate, in order; what waits never exceeds the limit, and nothing is
-        /// refused that fits.
+        /// Admitted packets leave at the rate and in order; those that wait never exceed the limit, and every packet
+        /// that fits is admitted.
         #[test]
         fn exactly_what_fits_is_admitted(
             packets in prop::collection::vec((0..3 * MS, (1..=15usize).prop_map(|hundreds| hundreds * 100)), 1..200),

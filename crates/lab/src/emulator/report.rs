@@ -1,4 +1,4 @@
-//! What the emulator did, and when it counts.
+//! Reports on the emulator's work, and the verdict on a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,67 +8,65 @@ use serde::Serialize;
 use super::histogram::Histogram;
 use crate::link::{Direction, LinkSpec};
 
-/// A packet that comes later than it should by more than this is late, however short the delay of its link.
+/// Lateness above which a packet is late, however short the delay of its link.
 pub const LATE: Duration = Duration::from_millis(1);
 
-/// On a long link a packet is late when it comes later by more than the delay divided by this: 5 %.
+/// Divisor of a long link's delay that gives the lateness bound: 5 %.
 pub const LATE_SHARE: u32 = 20;
 
-/// A packet is very late when it comes later by so many times what makes it late.
+/// Factor of the lateness bound above which a packet is very late.
 pub const VERY_LATE: u32 = 5;
 
-/// By how much a packet may come later than it should before it is late: [`LATE`], or 5 % of the delay, whichever is
-/// more.
+/// Returns the lateness above which a packet is late: [`LATE`], or 5 % of the delay, whichever is more.
 pub fn lateness_bound(direction: &Direction) -> Duration {
     LATE.max(direction.delay / LATE_SHARE)
 }
 
-/// What became of the packets of one direction, or of all.
+/// Counts of the packets of one direction, or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// By how much packets arrived later than they should have.
+    /// Differences between real and scheduled arrival.
     pub lateness: Histogram,
-    /// Packets, second copies too, that arrived later by more than [`lateness_bound`].
+    /// Packets, second copies too, with a lateness above [`lateness_bound`].
     pub late: u64,
-    /// Those of them that arrived later by more than [`VERY_LATE`] times that.
+    /// Packets with a lateness above [`VERY_LATE`] times that; `late` includes them.
     pub very_late: u64,
     /// Packets that arrived, second copies not counted.
     pub forwarded: u64,
-    /// Packets that the wire lost, as asked.
+    /// Packets that the wire lost, as configured.
     pub lost: u64,
     /// Packets for which there was no room in the queue.
     pub dropped: u64,
-    /// Packets that were held back or overtook others by their jitter, as asked.
+    /// Packets that were held back or overtook others by their jitter, as configured.
     pub reordered: u64,
-    /// Packets that arrived twice, as asked.
+    /// Packets that arrived twice, as configured.
     pub duplicated: u64,
-    /// Packets of which a bit was changed, as asked.
+    /// Packets of which a bit was flipped, as configured.
     pub corrupted: u64,
     /// Packets that the receiving device refused: it was down, or the machine out of memory.
     pub refused: u64,
 }
 
 impl Report {
-    /// Whether the emulator did here what it was told: at most one packet in a hundred was late, and at most one in
-    /// a thousand very late; which is to say that the 99th percentile of the lateness kept to [`lateness_bound`]
-    /// and the 99.9th to five times that. And every packet could be delivered. Of fewer than a hundred packets
-    /// none may be late.
+    /// Returns whether the emulator did what it was told: at most one packet in a hundred was late, and at most one in
+    /// a thousand very late. In other words, the 99th percentile of the lateness kept to [`lateness_bound`] and the
+    /// 99.9th to five times that. Every packet must also have been delivered. Of fewer than a hundred packets none may
+    /// be late.
     ///
-    /// Sums of several directions can hide one that was late: for a run as a whole, ask
-    /// [`super::Emulator::verdict`].
+    /// Sums of several directions can hide one that was late: for a run as a whole, use [`super::Emulator::verdict`].
     pub fn counts(&self) -> bool {
         let all = self.lateness.count();
         self.refused == 0 && self.late * 100 <= all && self.very_late * 1000 <= all
     }
 
-    /// Takes in the lateness of a packet, given the bound of its direction, both in nanoseconds.
+    /// Adds the lateness of a packet, given the bound of its direction, both in nanoseconds.
     pub(super) fn arrived(&mut self, lateness: u64, bound: u64) {
         self.lateness.add(lateness);
         self.late += u64::from(lateness > bound);
         self.very_late += u64::from(lateness > bound.saturating_mul(VERY_LATE.into()));
     }
 
-    /// Takes in another report.
+    /// Adds another report.
     pub fn merge(&mut self, other: &Report) {
         self.lateness.merge(&other.lateness);
         self.late += other.late;
@@ -84,7 +82,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// One line; what did not happen is left out.
+    /// Writes one line; counts of zero are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} forwarded", self.forwarded)?;
         for (count, what) in [
@@ -107,12 +105,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// What happened on one link, by direction.
+/// Report on one link, by direction.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// The name of the link: which node it connects to the forwarder.
+    /// Name of the link: the node that it connects to the forwarder.
     pub name: String,
-    /// What the link does, with the seeds that repeat it.
+    /// Properties of the link, with the seeds that repeat the run.
     pub link: LinkSpec,
     /// From the client's side to the server's.
     pub to_server: Report,
@@ -121,7 +119,7 @@ pub struct LinkReport {
 }
 
 impl LinkReport {
-    /// The directions, and what packets there pass.
+    /// Returns the name, the properties and the report of each direction.
     pub fn directions(&self) -> [(&'static str, &Direction, &Report); 2] {
         [
             ("to the server", &self.link.to_server, &self.to_server),
@@ -140,20 +138,20 @@ impl fmt::Display for LinkReport {
     }
 }
 
-/// Whether a run counts: whether it measured the links, and not the emulator.
+/// Verdict on a run: true to the links, or spoiled by a late emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Whether it counts.
+    /// True if the run counts.
     counts: bool,
-    /// Why the emulator could not run under `SCHED_FIFO`, if it could not: no reason not to count, but likely the
-    /// cause.
+    /// Reason why the emulator runs without `SCHED_FIFO`. A run without it may still count, but this is the likely
+    /// cause of one that does not.
     not_real_time: Option<String>,
-    /// What speaks against it, in words.
+    /// Reasons against the run, in words.
     against: Vec<String>,
 }
 
 impl Default for Verdict {
-    /// Of a run without emulated links, which counts.
+    /// Returns the verdict on a run without emulated links, which counts.
     fn default() -> Self {
         Verdict::of(&[], None)
     }
@@ -187,12 +185,12 @@ impl Verdict {
         }
     }
 
-    /// Whether the run counts: every direction of every link [did what it was told](Report::counts).
+    /// Returns whether the run counts: every direction of every link [did what it was told](Report::counts).
     pub fn counts(&self) -> bool {
         self.counts
     }
 
-    /// What speaks against it, one for each direction that was late.
+    /// Returns the reasons against the run, one for each direction that was late.
     pub fn against(&self) -> &[String] {
         &self.against
     }
@@ -215,13 +213,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A run was repeated, and none counted.
+/// Error: a run was repeated, and none counted.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("none of {attempts} runs counts; the last one: {verdict}")]
 pub struct DoesNotCount {
-    /// How many runs there were.
+    /// Number of runs.
     pub attempts: usize,
-    /// What is said of the last one.
+    /// Verdict on the last run.
     pub verdict: Verdict,
 }
 
@@ -229,7 +227,7 @@ pub struct DoesNotCount {
 mod tests {
     use super::*;
 
-    /// A report of a direction whose packets were 20 µs, 2 ms and 6 ms late: so many of each.
+    /// Returns a report of a direction with so many packets that were 20 µs, 2 ms and 6 ms late.
     fn report(in_time: u64, late: u64, very_late: u64) -> Report {
         let mut report = Report::default();
         for (count, lateness) in [(in_time, 20_000), (late, 2_000_000), (very_late, 6_000_000)] {

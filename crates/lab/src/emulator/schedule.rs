@@ -1,4 +1,4 @@
-//! When a packet leaves an emulated link, if it does. No I/O and no clock: time is an argument.
+//! Decides if and when a packet leaves an emulated link. No I/O and no clock: time is an argument.
 
 use super::lots::Lots;
 use super::queue::Tail;
@@ -7,7 +7,7 @@ use crate::link::Direction;
 /// An instant in nanoseconds since any fixed moment.
 pub type Nanos = u64;
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// There was no room in the queue.
@@ -16,30 +16,30 @@ pub enum Fate {
     Lost,
     /// It arrives.
     Delivered {
-        /// When it arrives.
+        /// Time of its arrival.
         at: Nanos,
-        /// Whether it is held back, so that later packets may overtake it, or overtakes one by its jitter.
+        /// True if it is held back, so that later packets may overtake it, or overtakes one by its jitter.
         reordered: bool,
-        /// Whether it arrives twice, the second time at once after the first.
+        /// True if it arrives twice, the second time directly after the first.
         duplicated: bool,
-        /// Which bit of it is changed, if any: this number modulo the number of bits.
+        /// Index of the bit that is flipped, modulo the number of bits; `None` leaves it intact.
         corrupted: Option<u64>,
     },
 }
 
-/// The state of one direction of a link. What it decides follows from its specification, the seed included, and
-/// from when packets came and how long they were; the luck of the n-th packet, from the seed and n alone.
+/// State of one direction of a link. Its decisions follow from its specification, the seed included, and from the
+/// arrival times and lengths of packets; the random events of the n-th packet follow from the seed and n alone.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     spec: Direction,
     lots: Lots,
     tail: Tail,
-    /// The latest arrival of a packet that was not held back.
+    /// Latest arrival of a packet that was not held back.
     latest: Nanos,
 }
 
 impl Schedule {
-    /// An idle link.
+    /// Creates an idle link.
     pub fn new(spec: Direction) -> Self {
         Schedule {
             lots: Lots::new(&spec),
@@ -49,7 +49,7 @@ impl Schedule {
         }
     }
 
-    /// Decides about a packet of `len` bytes that comes to the link at `now`. `now` never goes back.
+    /// Decides the fate of a packet of `len` bytes that comes to the link at `now`. `now` never goes back.
     pub fn offer(&mut self, now: Nanos, len: usize) -> Fate {
         let lot = self.lots.draw();
         let Some(sent) = self.tail.admit(now, len) else {
@@ -58,7 +58,7 @@ impl Schedule {
         if lot.lost {
             return Fate::Lost;
         }
-        // Never before it was sent: a conversion from a negative number gives 0.
+        // A packet arrives after it was sent: the conversion from a negative number gives 0.
         let delay = (nanos(self.spec.delay) as f64 + lot.jitter) as Nanos;
         let mut at = sent.saturating_add(delay.min(MOST));
         let overtakes = self.spec.jitter_reorders && at < self.latest;
@@ -78,13 +78,13 @@ impl Schedule {
         }
     }
 
-    /// What it was made from.
+    /// Returns the specification that it was made from.
     pub fn spec(&self) -> &Direction {
         &self.spec
     }
 }
 
-/// The longest delay, some 73 years: sums of a few of them still fit.
+/// Longest delay, some 73 years: sums of a few of them still fit.
 const MOST: Nanos = Nanos::MAX / 8;
 
 fn nanos(duration: std::time::Duration) -> Nanos {
@@ -109,13 +109,13 @@ mod tests {
         }
     }
 
-    /// The fates of `count` packets of 1,500 bytes that come 1 ms apart.
+    /// Returns the fates of `count` packets of 1,500 bytes that come 1 ms apart.
     fn fates(spec: &Direction, count: u64) -> Vec<Fate> {
         let mut schedule = Schedule::new(spec.clone());
         (0..count).map(|i| schedule.offer(i * MS, 1500)).collect()
     }
 
-    /// When each packet arrives, and whether it was reordered.
+    /// Returns the arrival time of each packet, and whether it was reordered.
     fn arrivals(spec: &Direction, count: u64) -> Vec<(Nanos, bool)> {
         let arrival = |fate| match fate {
             Fate::Delivered { at, reordered, .. } => (at, reordered),

@@ -4,12 +4,12 @@ use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::{Error, Namespace, tool};
 
-/// The length of the device's own queue in packets: what a TCP may send in a burst must wait in the emulated
-/// queue, where it is seen, and not be dropped before.
+/// Length of the device's own queue in packets. A burst of a TCP must wait in the emulated queue, where it is
+/// counted, and must not be dropped before.
 const TX_QUEUE_LEN: u32 = 4000;
 
-/// Makes the TAP `device` in `namespace`, without offloads: the emulator must see the packets that a real wire
-/// would carry, not the kernel's super-packets. The device lives as long as the answer, and is still down.
+/// Makes the TAP `device` in `namespace`, without offloads: the emulator must see the packets that a real wire would
+/// carry, not the kernel's super-packets. The device lives as long as the returned handle, and is still down.
 pub(crate) fn open(namespace: &Namespace, device: &str, mtu: u16) -> Result<SyncDevice, Error> {
     let tap = namespace
         .run(|| {

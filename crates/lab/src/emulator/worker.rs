@@ -1,4 +1,4 @@
-//! The emulator's thread: it looks at all devices in turn, and sleeps until a packet comes or is due.
+//! Emulator thread: visits all devices in turn, and sleeps until a packet comes or is due.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use super::schedule::{Nanos, Schedule};
 use super::{Span, tap};
 use crate::{Error, monotonic_ns, tool};
 
-/// How many packets are moved in one direction before the others have their turn.
+/// Number of packets moved in one direction before the others have their turn.
 const BATCH: usize = 64;
 
-/// While there is traffic the thread sleeps no longer than this at a time. That it wakes too late is seen by what
-/// it finds overdue; so a packet that waits at a device is noticed to have waited, even on a link without delay,
-/// on which nothing is ever due.
+/// Longest sleep of the thread while there is traffic. A thread that wakes too late notices it by the packets that
+/// are overdue; this bound makes it notice a packet that waits at a device of a link without delay, too, on which no
+/// packet is ever due.
 const HEARTBEAT: Nanos = 1_000_000;
 
-/// For how long there is traffic after a packet.
+/// Time after a packet for which traffic is assumed.
 const ACTIVE: Nanos = 100_000_000;
 
-/// The lowest real-time priorities are above every ordinary thread, and that is all that is needed.
+/// Priority of the thread. The lowest real-time priorities are above every ordinary thread, which is enough.
 const FIFO_PRIORITY: &str = "10";
 
 /// Bytes of an Ethernet header, with room for a VLAN tag.
 const ETHERNET: usize = 14 + 4;
 
-/// Asks the kernel to wake this thread in time; answers why it did not get real-time priority, if so.
+/// Asks the kernel to wake this thread in time. Returns the reason if it got no real-time priority.
 pub(super) fn be_punctual() -> Option<String> {
-    // 1 ns is the least; without it, timeouts of ordinary threads are rounded by 50 µs.
+    // 1 ns is the least; by default, timeouts of ordinary threads are rounded by 50 µs.
     let slack = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let tid = rustix::thread::gettid().as_raw_nonzero().to_string();
     match tool::run("chrt", &["--fifo", "--pid", FIFO_PRIORITY, &tid]) {
@@ -41,7 +41,7 @@ pub(super) fn be_punctual() -> Option<String> {
     }
 }
 
-/// One link: its devices, and the packets under way between them.
+/// Link: its devices, and the packets under way between them.
 pub(super) struct Link {
     client_side: SyncDevice,
     server_side: SyncDevice,
@@ -63,7 +63,7 @@ impl Link {
         })
     }
 
-    /// Moves what can be moved; answers whether more can at once.
+    /// Moves all packets that can be moved. Returns true if there is more to do at once.
     fn work(&mut self, awake: &Awake, ready: [bool; 2]) -> bool {
         let mut more = false;
         for (lane, device, ready) in [
@@ -89,20 +89,21 @@ impl Link {
     }
 }
 
-/// What the thread found when it woke.
+/// State of the devices when the thread woke.
 struct Awake {
     now: Nanos,
-    /// What is found at the devices came no earlier: had it come before, it would have ended the sleep.
+    /// Earliest time at which the packets at the devices can have come: an earlier one would have ended the
+    /// sleep.
     since: Nanos,
-    /// For each link, whether the devices of its sides have packets.
+    /// For each link, true for the sides whose devices have packets.
     ready: Vec<[bool; 2]>,
 }
 
-/// The emulator's thread.
+/// State of the emulator thread.
 pub(super) struct Worker {
     links: Vec<Link>,
     stop: Arc<OwnedFd>,
-    /// Until when there is traffic.
+    /// Time until which traffic is assumed.
     active_until: Nanos,
 }
 
@@ -121,21 +122,21 @@ impl Worker {
             if awake.ready.as_flattened().contains(&true) {
                 self.active_until = awake.now + ACTIVE;
             }
-            // Each link has its turn, however much another one has to do.
+            // Each link has its turn, however much work another one has.
             let turns = self.links.iter_mut().zip(&awake.ready);
             more = turns.fold(false, |more, (link, ready)| link.work(&awake, *ready) | more);
         }
     }
 
-    /// When the sleep that begins `now` ends at the latest, if ever.
+    /// Returns the latest end of a sleep that begins at `now`; `None` for an unbounded sleep.
     fn deadline(&self, now: Nanos) -> Option<Nanos> {
         let due = self.links.iter().filter_map(Link::next_arrival).min();
         let heartbeat = (now < self.active_until).then_some(now + HEARTBEAT);
         due.into_iter().chain(heartbeat).min()
     }
 
-    /// Waits, unless there is `more` to do at once, for a packet or for an arrival to be due; `None`: to stop. The
-    /// timeout is in nanoseconds: in milliseconds, every packet would be late by half of one.
+    /// Waits for a packet or until an arrival is due; returns at once if there is `more` to do. Returns `None` to stop.
+    /// The timeout is in nanoseconds: one in milliseconds would make every packet late by half of one.
     fn wait(&self, more: bool) -> Option<Awake> {
         let asleep = monotonic_ns();
         let deadline = if more { Some(asleep) } else { self.deadline(asleep) };
@@ -155,9 +156,9 @@ impl Worker {
         let interrupted = poll(&mut fds, timeout.as_ref()).is_err();
         let now = monotonic_ns();
         let is = |fd: &PollFd<'_>, flag| !interrupted && fd.revents().contains(flag);
-        // Nothing is known then: it looks.
+        // An interrupted poll says nothing of the devices: visit all of them.
         let ready = |fd| interrupted || is(fd, PollFlags::IN);
-        // A device in error was deleted by somebody else. It would stay ready for ever, and this thread, with its
+        // A device in error was deleted from outside. It would stay ready for ever, and this thread, with its
         // priority, would take a processor for itself.
         if is(&fds[0], PollFlags::IN) || fds.iter().any(|fd| is(fd, PollFlags::ERR)) {
             return None;
@@ -165,7 +166,7 @@ impl Worker {
         let sides = fds[1..].chunks_exact(2);
         Some(Awake {
             now,
-            // Without a sleep, what is here may have come at any time since the device was last looked at.
+            // Without a sleep, these packets may have come at any time since the device was last visited.
             since: match deadline {
                 _ if more || interrupted => 0,
                 Some(deadline) => deadline.min(now),

@@ -1,8 +1,8 @@
-//! What can be wrong with the description of a link.
+//! Errors in the description of a link.
 
 use std::fmt::Display;
 
-/// Why a description of a link cannot be used.
+/// Reason why a description of a link cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -14,15 +14,15 @@ pub enum LinkError {
     Value {
         /// The option.
         option: &'static str,
-        /// What was given.
+        /// Value as given.
         text: String,
-        /// What is expected, with an example.
+        /// Expected value, with an example.
         wants: &'static str,
     },
     /// An option was given twice.
     #[error("{0} is given twice")]
     Twice(&'static str),
-    /// A value makes no sense.
+    /// A value is out of range.
     #[error("{option} cannot be {value}")]
     OutOfRange {
         /// The option.
@@ -30,7 +30,7 @@ pub enum LinkError {
         /// Its value.
         value: String,
     },
-    /// There are more directions than two.
+    /// There are more than two directions.
     #[error("a link has two directions, not {0}")]
     Directions(usize),
 }

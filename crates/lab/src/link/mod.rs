@@ -1,7 +1,7 @@
-//! What an emulated link does to the packets that pass it.
+//! Description of an emulated link: its effect on the packets that pass it.
 //!
-//! A [`LinkSpec`] is written as text where a person gives it, and shown as the same text in every report, its
-//! seeds included, so that a run can be repeated: see [`LinkSpec`] for the syntax.
+//! A [`LinkSpec`] is written as text on a command line, and reports show the same text, its seeds included, so that a
+//! run can be repeated: see [`LinkSpec`] for the syntax.
 
 mod error;
 mod preset;
@@ -15,7 +15,7 @@ pub use preset::{PRESETS, Preset};
 
 use crate::random::mix;
 
-/// The limit of a drop-tail queue in front of a link with a rate.
+/// Limit of a drop-tail queue in front of a link with a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// At most so many bytes wait, the packet that is being sent included.
@@ -24,35 +24,35 @@ pub enum Queue {
     Packets(usize),
 }
 
-/// How the jitter is distributed around the delay.
+/// Distribution of the jitter around the delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Distribution {
-    /// Evenly, between `delay - jitter` and `delay + jitter`.
+    /// Uniform, between `delay - jitter` and `delay + jitter`.
     #[default]
     Uniform,
-    /// Normally; `jitter` is the standard deviation.
+    /// Normal; `jitter` is the standard deviation.
     Normal,
 }
 
-/// Losses that come in bursts: the model of Gilbert and Elliott, as netem's `loss gemodel`.
+/// Losses that come in bursts: the model of Gilbert and Elliott, as in netem's `loss gemodel`.
 ///
-/// The link is in a good or in a bad state. A packet is lost with the probability of the state that it meets,
-/// then the state may change. The mean length of a bad time is `1 / leave` packets; over a long time the share
-/// `enter / (enter + leave)` of all packets meets the bad state. All four are probabilities, 0 to 1.
+/// The link is in a good or in a bad state. A packet is lost with the probability of the state that it meets, then
+/// the state may change. The mean length of a bad time is `1 / leave` packets; over a long time the share `enter /
+/// (enter + leave)` of all packets meets the bad state. All four are probabilities, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Burst {
-    /// That a good state turns bad (netem's `p`).
+    /// Probability that a good state turns bad (netem's `p`).
     pub enter: f64,
-    /// That a bad state turns good (netem's `r`).
+    /// Probability that a bad state turns good (netem's `r`).
     pub leave: f64,
-    /// That a packet is lost in the bad state (netem's `1-h`).
+    /// Probability that a packet is lost in the bad state (netem's `1-h`).
     pub loss_bad: f64,
-    /// That a packet is lost in the good state (netem's `1-k`).
+    /// Probability that a packet is lost in the good state (netem's `1-k`).
     pub loss_good: f64,
 }
 
 impl Burst {
-    /// Bursts in which every packet is lost, and times between them in which none is.
+    /// Creates bursts in which every packet is lost, with times between them in which none is.
     pub fn new(enter: f64, leave: f64) -> Self {
         Burst {
             enter,
@@ -62,7 +62,7 @@ impl Burst {
         }
     }
 
-    /// The share of packets that is lost over a long time, 0 to 1.
+    /// Returns the share of packets that is lost over a long time, 0 to 1.
     pub fn mean_loss(&self) -> f64 {
         let bad = if self.enter > 0.0 {
             self.enter / (self.enter + self.leave)
@@ -75,41 +75,42 @@ impl Burst {
 
 /// One direction of a link. The default is a wire: no delay, no loss, no limit.
 ///
-/// A packet first waits in the queue for its turn at the `rate`; then the wire may lose it, damage it, delay
-/// it, hold it back (`reorder`) or deliver it twice (`duplicate`). A lost packet has used the link's capacity,
-/// a dropped one has not. Jitter changes the order of packets only where `jitter_reorders` says so; otherwise a
-/// packet waits for the one before it, which makes the mean delay a little longer than `delay`.
+/// A packet first waits in the queue for its turn at the `rate`; then the wire may lose it, damage it, delay it, hold
+/// it back (`reorder`) or deliver it twice (`duplicate`). A lost packet has used the link's capacity, a dropped one
+/// has not. Jitter changes the order of packets only under `jitter_reorders`; otherwise a packet waits for the one
+/// before it, which makes the mean delay a little longer than `delay`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Direction {
-    /// The propagation delay, one way.
+    /// Propagation delay, one way.
     pub delay: Duration,
-    /// By how much the delay of a packet differs, see [`Distribution`]. No packet arrives before it was sent:
-    /// a jitter larger than the delay is cut off there.
+    /// Range of the difference of a packet's delay, see [`Distribution`]. Every packet arrives after it was sent: a
+    /// jitter larger than the delay is cut off there.
     pub jitter: Duration,
-    /// How the jitter is distributed.
+    /// Distribution of the jitter.
     pub distribution: Distribution,
-    /// Whether packets may overtake each other by their jitter.
+    /// True if packets may overtake each other by their jitter.
     pub jitter_reorders: bool,
-    /// The probability, 0 to 1, that a packet is lost on the wire; independent for each packet.
+    /// Probability, 0 to 1, that a packet is lost on the wire; independent for each packet.
     pub loss: f64,
-    /// Losses in bursts, in addition to those.
+    /// Losses in bursts, in addition to `loss`.
     pub burst: Option<Burst>,
-    /// The probability, 0 to 1, that a packet is held back by `reorder_delay` while later ones pass.
+    /// Probability, 0 to 1, that a packet is held back by `reorder_delay` while later ones pass.
     pub reorder: f64,
-    /// How long a reordered packet is held back.
+    /// Time for which a reordered packet is held back.
     pub reorder_delay: Duration,
-    /// Of so many packets only the last one may be held back; 0 and 1 mean each. With a `reorder` of 1 exactly one in
-    /// so many is.
+    /// Size of a group of packets of which only the last one may be held back; 0 and 1 mean each. With a `reorder` of 1
+    /// exactly one packet of each group is.
     pub reorder_gap: u32,
-    /// The probability, 0 to 1, that a packet is delivered twice.
+    /// Probability, 0 to 1, that a packet is delivered twice.
     pub duplicate: f64,
-    /// The probability, 0 to 1, that one bit of a packet, behind its Ethernet header, is changed.
+    /// Probability, 0 to 1, that one bit of an IP packet, behind its Ethernet header, is flipped. Its checksums stay as
+    /// they are.
     pub corrupt: f64,
-    /// The rate in bit/s, counted over whole Ethernet frames without checksum and preamble; `None`: unlimited.
+    /// Rate in bit/s, counted over whole Ethernet frames without checksum and preamble; `None`: unlimited.
     pub rate: Option<u64>,
-    /// The queue; without a `rate` nothing ever waits in it.
+    /// Queue; without a `rate` it stays empty.
     pub queue: Queue,
-    /// The seed: with the same one, the n-th packet meets the same luck, whatever the other fields are.
+    /// Seed: it alone decides the random events of the n-th packet, whatever the other fields are.
     pub seed: u64,
 }
 
@@ -135,10 +136,10 @@ impl Default for Direction {
 }
 
 impl Direction {
-    /// Whether all fields are in their ranges.
+    /// Checks that all fields are in their ranges.
     ///
     /// # Errors
-    /// [`LinkError::OutOfRange`] for a probability that is none, a rate of 0, or a queue for nothing.
+    /// [`LinkError::OutOfRange`] for a probability below 0 or above 1, a rate of 0, or a queue without room.
     pub fn check(&self) -> Result<(), LinkError> {
         let burst = self.burst.unwrap_or(Burst::new(0.0, 1.0));
         let probabilities = [
@@ -164,9 +165,9 @@ impl Direction {
     }
 }
 
-/// A link: its two directions, named after where the packets go.
+/// Link with its two directions, named after the destination of the packets.
 ///
-/// As text it is one direction for both, or two with a slash between them, to the server and to the client.
+/// Its text is one direction for both, or two with a slash between them, to the server and to the client.
 /// A direction is a list with commas: a preset from [`PRESETS`] first, if any, then options, each once:
 ///
 /// | option | meaning |
@@ -188,11 +189,11 @@ impl Direction {
 /// `Display` shows what `FromStr` reads: `20ms,100Mbit,loss=0.5%,seed=7`. The seed is always shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinkSpec {
-    /// From the client's side to the server's.
+    /// Direction from the client's side to the server's.
     pub to_server: Direction,
-    /// From the server's side to the client's.
+    /// Direction from the server's side to the client's.
     pub to_client: Direction,
-    /// The MTU of the devices at both ends, in bytes.
+    /// MTU of the devices at both ends, in bytes.
     pub mtu: u16,
 }
 
@@ -203,7 +204,7 @@ impl Default for LinkSpec {
 }
 
 impl LinkSpec {
-    /// A link that treats both directions alike, each with luck of its own.
+    /// Creates a link with the same properties in both directions, each with a seed of its own.
     pub fn symmetric(direction: Direction) -> Self {
         let back = Direction {
             seed: seed_of_the_way_back(direction.seed),
@@ -216,7 +217,7 @@ impl LinkSpec {
         }
     }
 
-    /// A link with nothing but `delay` each way.
+    /// Creates a link with nothing but `delay` each way.
     pub fn delay(delay: Duration) -> Self {
         LinkSpec::symmetric(Direction {
             delay,
@@ -224,7 +225,7 @@ impl LinkSpec {
         })
     }
 
-    /// The same link with other luck: `seed` to the server, and one that follows from it to the client.
+    /// Returns the link with other seeds: `seed` to the server, and one derived from it to the client.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {
         self.to_server.seed = seed;
@@ -232,8 +233,8 @@ impl LinkSpec {
         self
     }
 
-    /// Gives `links` luck of their own where several have the same seed: two links that are alike would lose
-    /// the same packets.
+    /// Gives `links` seeds of their own where several have the same one: two links that are alike would lose the same
+    /// packets.
     pub fn tell_apart<'a>(links: impl IntoIterator<Item = &'a mut LinkSpec>) {
         let mut taken = Vec::new();
         for link in links {
@@ -248,10 +249,10 @@ impl LinkSpec {
         }
     }
 
-    /// Whether all fields of both directions are in their ranges.
+    /// Checks that all fields of both directions are in their ranges.
     ///
     /// # Errors
-    /// As [`Direction::check`]; an MTU that IPv4 does not know.
+    /// Those of [`Direction::check`]; [`LinkError::OutOfRange`] for an MTU below the least one of IPv4.
     pub fn check(&self) -> Result<(), LinkError> {
         if self.mtu < MIN_MTU {
             return Err(LinkError::out_of_range("mtu", &self.mtu));
@@ -261,10 +262,11 @@ impl LinkSpec {
     }
 }
 
-/// The least MTU of IPv4 (RFC 791), which the kernel insists on, too.
+/// Least MTU of IPv4 (RFC 791); the kernel enforces it, too.
 const MIN_MTU: u16 = 68;
 
-/// An arbitrary constant, so that consecutive seeds given by a caller do not meet the derived ones.
+/// Derives a seed by an arbitrary constant, so that consecutive seeds given by a caller differ from the derived
+/// ones.
 fn seed_of_the_way_back(seed: u64) -> u64 {
     seed ^ 0x9e37_79b9_7f4a_7c15
 }

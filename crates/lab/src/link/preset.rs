@@ -1,13 +1,13 @@
-//! Links with a name.
+//! Named links.
 
-/// A link that tests and people ask for by name.
+/// Link that tests and users refer to by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preset {
-    /// What stands for it in a description.
+    /// Name in a description.
     pub name: &'static str,
-    /// What it stands for: a direction, for both ways.
+    /// Description that it stands for: one direction, for both ways.
     pub text: &'static str,
-    /// When to use it.
+    /// Purpose.
     pub about: &'static str,
 }
 
@@ -51,7 +51,7 @@ pub const PRESETS: [Preset; 7] = [
     },
 ];
 
-/// What the preset `name` stands for.
+/// Returns the description that the preset `name` stands for.
 pub(super) fn text(name: &str) -> Option<&'static str> {
     PRESETS
         .iter()

@@ -51,17 +51,17 @@ impl FromStr for Direction {
     }
 }
 
-/// A direction that is being read.
+/// State of a direction that is being read.
 struct Reader<'a> {
     direction: Direction,
-    /// The options that were given, so that none is given twice.
+    /// Options given so far; a second one of the same name is an error.
     given: Vec<&'static str>,
-    /// Where the MTU goes, which belongs to the link and not to a direction.
+    /// Destination of the MTU, which belongs to the link and not to a direction.
     mtu: Option<&'a mut Option<u16>>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads a direction; answers it, and whether its seed was given.
+    /// Reads a direction. Returns it, and whether its seed was given.
     fn read(text: &str, mtu: Option<&'a mut Option<u16>>) -> Result<(Direction, bool), LinkError> {
         let mut reader = Reader {
             direction: Direction::default(),
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         if let Some(preset) = items.peek().and_then(|name| preset::text(name)) {
             items.next();
             preset.split(',').try_for_each(|item| reader.take(item))?;
-            // They may be given again.
+            // Options after a preset may repeat those of the preset.
             reader.given.clear();
         }
         items.try_for_each(|item| reader.take(item))?;
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         Ok((reader.direction, seeded))
     }
 
-    /// Takes in one option.
+    /// Reads one option.
     fn take(&mut self, item: &str) -> Result<(), LinkError> {
         let Some((name, text)) = item.split_once('=') else {
             return self.bare(item);
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An option without a name, or without a value.
+    /// Reads an option without a name, or without a value.
     fn bare(&mut self, item: &str) -> Result<(), LinkError> {
         if read_time(item).is_some() {
             self.once("delay")?;
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The options that have a value.
+/// Names of the options that have a value.
 const OPTIONS: [&str; 14] = [
     "delay",
     "rtt",
@@ -155,7 +155,7 @@ const OPTIONS: [&str; 14] = [
     "mtu",
 ];
 
-/// Sets what `option`, one of [`OPTIONS`] without the MTU, stands for.
+/// Sets the property of `option`, one of [`OPTIONS`] without the MTU.
 fn set(direction: &mut Direction, option: &'static str, text: &str) -> Result<(), LinkError> {
     let percent = |text| value(option, text, "a percentage, as 0.5%", read_percent(text));
     let time = || value(option, text, "a time, as 20ms", read_time(text));
@@ -188,7 +188,7 @@ fn set(direction: &mut Direction, option: &'static str, text: &str) -> Result<()
     Ok(())
 }
 
-/// The parameters of a [`Burst`]: two, three or four percentages.
+/// Reads the parameters of a [`Burst`]: two, three or four percentages.
 fn burst(text: &str) -> Option<Burst> {
     let mut parts = text.split(':').map(read_percent);
     let mut burst = Burst::new(parts.next()??, parts.next()??);
@@ -204,7 +204,7 @@ fn number<T: FromStr>(option: &'static str, text: &str) -> Result<T, LinkError> 
     value(option, text, "a whole number in its range", text.parse().ok())
 }
 
-/// The value that was `read`, or what to say when there is none.
+/// Returns the value that was `read`, or the error when there is none.
 fn value<T>(option: &'static str, text: &str, wants: &'static str, read: Option<T>) -> Result<T, LinkError> {
     read.ok_or_else(|| LinkError::Value {
         option,
@@ -232,7 +232,7 @@ impl fmt::Display for LinkSpec {
 
 impl fmt::Display for Direction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whatever differs from this is shown.
+        // Only differences from the default are shown.
         let plain = Direction::default();
         write!(f, "{}", show_time(self.delay))?;
         if let Some(rate) = self.rate {
@@ -275,7 +275,7 @@ impl fmt::Display for Direction {
 }
 
 impl Serialize for LinkSpec {
-    /// As text.
+    /// Writes the link as text.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -1,12 +1,12 @@
-//! Numbers with their units, as text and back, without losing anything: no value passes through a rounding.
+//! Converts numbers with units to text and back exactly: no value is rounded.
 
 use std::time::Duration;
 
 use super::Queue;
 
-/// A probability, 0 to 1, in percent: the decimal point is moved, not the number multiplied.
+/// Formats a probability, 0 to 1, in percent: the decimal point is moved, the number is not multiplied.
 pub(super) fn show_percent(probability: f64) -> String {
-    // Never in scientific notation.
+    // This conversion never uses scientific notation.
     let text = probability.to_string();
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
     let part = format!("{part:0<2}");
@@ -23,7 +23,7 @@ pub(super) fn show_percent(probability: f64) -> String {
     }
 }
 
-/// The probability that `text` states in percent, with the sign; `None` for anything else, above 100 % too.
+/// Reads a probability from a percentage with its sign; `None` for any other text, also above 100 %.
 pub(super) fn read_percent(text: &str) -> Option<f64> {
     let number = text.strip_suffix('%')?;
     let (whole, part) = split_decimal(number)?;
@@ -33,7 +33,7 @@ pub(super) fn read_percent(text: &str) -> Option<f64> {
     (probability <= 1.0).then_some(probability)
 }
 
-/// A time with the unit that suits it.
+/// Formats a time with a fitting unit.
 pub(super) fn show_time(time: Duration) -> String {
     let ns = time.as_nanos();
     let (digits, unit) = match ns {
@@ -46,7 +46,7 @@ pub(super) fn show_time(time: Duration) -> String {
     show_decimal(ns, digits) + unit
 }
 
-/// The time that `text` states with a unit; to the nanosecond, or `None`.
+/// Reads a time with a unit, exact to the nanosecond; `None` for any other text.
 pub(super) fn read_time(text: &str) -> Option<Duration> {
     let (number, unit) = split_unit(text);
     let digits = match unit {
@@ -59,7 +59,7 @@ pub(super) fn read_time(text: &str) -> Option<Duration> {
     read_decimal(number, digits).map(Duration::from_nanos)
 }
 
-/// A rate in bit/s with the unit that suits it.
+/// Formats a rate in bit/s with a fitting unit.
 pub(super) fn show_rate(rate: u64) -> String {
     let (digits, unit) = match rate {
         1_000_000_000.. => (9, "Gbit"),
@@ -70,7 +70,7 @@ pub(super) fn show_rate(rate: u64) -> String {
     show_decimal(rate.into(), digits) + unit
 }
 
-/// The rate in bit/s that `text` states with a unit.
+/// Reads a rate in bit/s with a unit.
 pub(super) fn read_rate(text: &str) -> Option<u64> {
     let (number, unit) = split_unit(text);
     let digits = match unit.to_ascii_lowercase().as_str() {
@@ -85,7 +85,7 @@ pub(super) fn read_rate(text: &str) -> Option<u64> {
 
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
-/// The limit of a queue, in bytes or packets.
+/// Formats the limit of a queue, in bytes or packets.
 pub(super) fn show_queue(queue: Queue) -> String {
     let bytes = match queue {
         Queue::Packets(packets) => return format!("{packets}p"),
@@ -96,7 +96,7 @@ pub(super) fn show_queue(queue: Queue) -> String {
     format!("{}{unit}", bytes / size)
 }
 
-/// The limit of a queue that `text` states: `256KiB`, `50p`.
+/// Reads the limit of a queue: `256KiB`, `50p`.
 pub(super) fn read_queue(text: &str) -> Option<Queue> {
     let (number, unit) = split_unit(text);
     if unit == "p" {
@@ -106,20 +106,20 @@ pub(super) fn read_queue(text: &str) -> Option<Queue> {
     number.parse::<u64>().ok()?.checked_mul(*size).map(Queue::Bytes)
 }
 
-/// A number with a unit behind it, apart.
+/// Splits a number from the unit behind it.
 fn split_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     text.split_at(end.unwrap_or(text.len()))
 }
 
-/// The digits before and behind the point of a decimal number without a sign.
+/// Splits a decimal number without a sign into the digits before and behind its point.
 fn split_decimal(text: &str) -> Option<(&str, &str)> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     (!whole.is_empty() && digits(whole) && digits(part)).then_some((whole, part))
 }
 
-/// `value / 10^digits`, exactly.
+/// Formats `value / 10^digits`, exactly.
 fn show_decimal(value: u128, digits: usize) -> String {
     let text = format!("{value:0>width$}", width = digits + 1);
     let (whole, part) = text.split_at(text.len() - digits);
@@ -129,7 +129,7 @@ fn show_decimal(value: u128, digits: usize) -> String {
     }
 }
 
-/// `text * 10^digits`, if that is a whole number that fits.
+/// Returns `text * 10^digits`, if that is a whole number that fits.
 fn read_decimal(text: &str, digits: usize) -> Option<u64> {
     let (whole, part) = split_decimal(text)?;
     let part = part.trim_end_matches('0');

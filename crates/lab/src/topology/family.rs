@@ -1,4 +1,4 @@
-//! The two families of addresses: each node has one address of each, which are told from each other by arithmetic.
+//! The two families of addresses: each node has one address of each, and arithmetic converts one into the other.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::Error;
 
-/// The addresses that a topology is known by.
+/// Family of the addresses that a topology is known by.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4; IPv6 is switched off, so that there are no packets but those that are asked for.
+    /// IPv4; IPv6 is switched off, so that only the packets of the test occur.
     #[default]
     V4,
     /// IPv6, beside IPv4.
@@ -17,10 +17,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(addr: IpAddr) -> Family {
         match addr {
             IpAddr::V4(_) => Family::V4,
@@ -28,8 +28,8 @@ impl Family {
         }
     }
 
-    /// The address in this family of the interface that has `addr`: the fourth group of 2001:db8::/32 is the number of the /24
-    /// network in 198.18.0.0/15, the last one the number of the host.
+    /// Returns the address in this family of the interface that has `addr`: the fourth group of 2001:db8::/32 is the
+    /// number of the /24 network in 198.18.0.0/15, the last one the number of the host.
     pub fn addr(self, addr: IpAddr) -> IpAddr {
         match (self, addr) {
             (Family::V4, IpAddr::V6(v6)) => {
@@ -46,7 +46,7 @@ impl Family {
         }
     }
 
-    /// 127.0.0.1 or ::1.
+    /// Returns 127.0.0.1 or ::1.
     pub fn loopback(self) -> IpAddr {
         match self {
             Family::V4 => Ipv4Addr::LOCALHOST.into(),
@@ -54,7 +54,7 @@ impl Family {
         }
     }
 
-    /// 0.0.0.0 or ::, which stand for all addresses of the host.
+    /// Returns 0.0.0.0 or ::, which stand for all addresses of the host.
     pub fn unspecified(self) -> IpAddr {
         match self {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -62,8 +62,8 @@ impl Family {
         }
     }
 
-    /// What `ip` wants to hear of an address: the length of the prefix of each network here, and that no duplicates are to be
-    /// looked for: until that is done, or found to be unwanted, an address cannot be bound.
+    /// Returns the suffix of an address for `ip`: the length of the prefix of each network here, and for IPv6 `nodad`:
+    /// an address under duplicate detection cannot be bound.
     pub(super) fn network(self) -> &'static str {
         match self {
             Family::V4 => "/24",
@@ -71,7 +71,7 @@ impl Family {
         }
     }
 
-    /// The families that the nodes of a topology have, which is known by this one.
+    /// Returns the families of addresses in a topology that is known by this one.
     pub(super) fn present(self) -> &'static [Family] {
         match self {
             Family::V4 => &[Family::V4],
@@ -83,7 +83,7 @@ impl Family {
 impl FromStr for Family {
     type Err = Error;
 
-    /// `4` or `6`.
+    /// Reads `4` or `6`.
     fn from_str(text: &str) -> Result<Self, Error> {
         match text {
             "4" => Ok(Family::V4),

@@ -1,4 +1,4 @@
-//! A client, a forwarder and any number of servers behind it; a router before it, where one is wanted.
+//! Client, forwarder and any number of servers behind it; optionally a router before the forwarder.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,23 +7,23 @@ use super::{C0, F0, Family, R0, R1, S0, settings};
 use crate::emulator::{Emulator, LinkReport, Verdict};
 use crate::{Error, Namespace};
 
-/// The most servers: as many as there are /24 networks in 198.18.0.0/15 beside those of the client's side.
+/// Largest number of servers: that of the /24 networks in 198.18.0.0/15 beside those of the client's side.
 const MOST_SERVERS: usize = 510;
 
-/// How a [`Farm`] is set up. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
+/// Options of a [`Farm`]. The default is one server, veth pairs, and a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FarmOptions {
-    /// The addresses that it is known by.
+    /// Family of addresses that it is known by.
     pub family: Family,
-    /// Between the client and what is next to it.
+    /// Leg between the client and the node next to it.
     pub client: Leg,
-    /// With this, there is a router next to the client, and this leg between it and the forwarder.
+    /// Leg between a router next to the client and the forwarder; `None`: no router.
     pub router: Option<Leg>,
-    /// Between the forwarder and each of the servers, of which there are as many: 1 to 510.
+    /// Legs between the forwarder and each of the servers, of which there are as many: 1 to 510.
     pub servers: Vec<Leg>,
-    /// Whether the forwarder's kernel routes, too (`ip_forward`, `forwarding`).
+    /// True if the forwarder's kernel routes, too (`ip_forward`, `forwarding`).
     pub forwards: bool,
-    /// Whether sockets may use up to 32 MiB for each direction, as long and fast paths want.
+    /// True if sockets may use up to 32 MiB for each direction, which long and fast paths need.
     pub large_buffers: bool,
 }
 
@@ -40,35 +40,35 @@ impl Default for FarmOptions {
     }
 }
 
-/// A server of a [`Farm`].
+/// Server of a [`Farm`].
 #[derive(Debug)]
 pub struct Server {
-    /// Where it runs.
+    /// Namespace in which it runs.
     pub namespace: Namespace,
-    /// Its address, of its device `s0`.
+    /// Address of its device `s0`.
     pub addr: IpAddr,
-    /// The forwarder's address on this side: what this server sees as its client.
+    /// Forwarder's address on this side: this server sees it as its client.
     pub forwarder_addr: IpAddr,
-    /// The forwarder's device on this side: `f1` for the first one.
+    /// Forwarder's device on this side: `f1` for the first one.
     pub forwarder_device: String,
 }
 
-/// A client, a forwarder and servers; see [`super`] for names and addresses.
+/// Client, forwarder and servers; see [`super`] for names and addresses.
 #[derive(Debug)]
 pub struct Farm {
-    // First: the devices go before the namespaces they are in.
+    // Dropped first: the devices go before the namespaces they are in.
     emulator: Option<Emulator>,
-    /// Where connections begin.
+    /// Node where connections begin.
     pub client: Namespace,
-    /// The router next to the client, if there is one.
+    /// Router next to the client, if there is one.
     pub router: Option<Namespace>,
-    /// The node before the servers.
+    /// Node before the servers.
     pub forwarder: Namespace,
-    /// Where connections end.
+    /// Nodes where connections end.
     pub servers: Vec<Server>,
-    /// The address of `c0`.
+    /// Address of `c0`.
     pub client_addr: IpAddr,
-    /// The address of the forwarder's `f0`: where the client finds it.
+    /// Address of the forwarder's `f0`, to which the client connects.
     pub forwarder_client_addr: IpAddr,
 }
 
@@ -76,7 +76,7 @@ impl Farm {
     /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
     ///
     /// # Errors
-    /// As [`Namespace::new`] and [`Emulator::start`]; [`Error::TooMany`] for more than 510 servers.
+    /// Those of [`Namespace::new`] and [`Emulator::start`]; [`Error::TooMany`] for more than 510 servers.
     pub fn new(name: &str, options: FarmOptions) -> Result<Self, Error> {
         if options.servers.len() > MOST_SERVERS {
             return Err(Error::TooMany {
@@ -109,22 +109,22 @@ impl Farm {
         Ok(farm)
     }
 
-    /// The emulator of its emulated links, if it has any.
+    /// Returns the emulator of its emulated links, if it has any.
     pub fn emulator(&self) -> Option<&Emulator> {
         self.emulator.as_ref()
     }
 
-    /// What each emulated link did so far.
+    /// Returns a report on each emulated link.
     pub fn link_reports(&self) -> Vec<LinkReport> {
         self.emulator.as_ref().map(Emulator::reports).unwrap_or_default()
     }
 
-    /// Whether what happened so far counts; always where no link is emulated.
+    /// Returns the verdict on the run so far; without emulated links the run counts.
     pub fn verdict(&self) -> Verdict {
         self.emulator.as_ref().map(Emulator::verdict).unwrap_or_default()
     }
 
-    /// All nodes with their names: `client`, `router`, `forwarder`, `server`, `server2` and so on.
+    /// Returns all nodes with their names: `client`, `router`, `forwarder`, `server`, `server2` and so on.
     pub fn nodes(&self) -> Vec<(String, &Namespace)> {
         let mut nodes = vec![("client".to_owned(), &self.client)];
         nodes.extend(self.router.iter().map(|router| ("router".to_owned(), router)));
@@ -186,24 +186,24 @@ impl Farm {
         Ok(())
     }
 
-    /// In the family that it is known by.
+    /// Converts an address to the family that the topology is known by.
     fn addr(&self, addr: Ipv4Addr) -> IpAddr {
         Family::of(self.client_addr).addr(addr.into())
     }
 }
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
-/// What is next to the client: the forwarder, or the router.
+/// Address of the node next to the client: the forwarder, or the router.
 const NEXT_TO_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 2);
-/// The router's side of the network between it and the forwarder.
+/// Router's address in the network between it and the forwarder.
 const ROUTER_BEHIND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// The forwarder's.
+/// Forwarder's address in that network.
 const BEHIND_ROUTER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 
 impl Server {
-    /// The `n`-th server, counted from 0.
+    /// Creates the `n`-th server, counted from 0.
     fn new(name: &str, family: Family, n: usize) -> Result<Self, Error> {
-        // The networks 198.18.2.0/24 to 198.19.255.0/24; `n` is below 510.
+        // Networks are 198.18.2.0/24 to 198.19.255.0/24; `n` is below 510.
         let number = n as u16 + 2;
         let addr =
             |host| family.addr(Ipv4Addr::new(198, 18 + (number >> 8) as u8, number as u8, host).into());
@@ -216,7 +216,7 @@ impl Server {
     }
 }
 
-/// `server`, `server2`, `server3`.
+/// Returns `server`, `server2`, `server3` and so on.
 fn server_name(n: usize) -> String {
     match n {
         0 => "server".to_owned(),

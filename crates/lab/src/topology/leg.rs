@@ -1,4 +1,4 @@
-//! What connects two nodes: a veth pair, or an emulated link.
+//! Connection of two nodes: a veth pair, or an emulated link.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,27 +9,27 @@ use crate::emulator::{Emulator, Span};
 use crate::link::{LinkError, LinkSpec};
 use crate::{Error, Namespace, tool};
 
-/// What is between two nodes.
+/// Connection of two nodes.
 ///
-/// As text it is `veth`, with `mtu=` and `no-offloads` behind it if need be (`veth,mtu=900,no-offloads`), or what a
-/// [`LinkSpec`] is.
+/// Its text is `veth`, optionally followed by `mtu=` and `no-offloads` (`veth,mtu=900,no-offloads`), or that of a
+/// [`LinkSpec`].
 #[derive(Debug, Clone, PartialEq)]
 #[allow(clippy::large_enum_variant, reason = "a topology has a handful of them")]
 pub enum Leg {
-    /// A veth pair: as fast as the machine.
+    /// Veth pair: as fast as the machine.
     Veth {
-        /// The MTU of both devices, in bytes.
+        /// MTU of both devices, in bytes.
         mtu: u16,
-        /// Whether the devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one
+        /// True if the devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one
         /// segment with its checksum filled in, as on a wire.
         offloads: bool,
     },
-    /// An emulated link. Neighbours are permanent there: a request for one that the link lost would cost a second.
+    /// Emulated link. Its neighbor entries are permanent: a neighbor request that the link lost would cost a second.
     Link(LinkSpec),
 }
 
 impl Default for Leg {
-    /// A veth pair with offloads and an MTU of 1,500.
+    /// Returns a veth pair with offloads and an MTU of 1,500.
     fn default() -> Self {
         Leg::Veth {
             mtu: 1500,
@@ -86,12 +86,12 @@ impl fmt::Display for Leg {
     }
 }
 
-/// The end of a leg.
+/// End of a leg.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) device: &'a str,
-    /// Of the family that the topology is known by.
+    /// Address, of the family that the topology is known by.
     pub(super) addr: IpAddr,
 }
 
@@ -101,18 +101,18 @@ impl End<'_> {
     }
 }
 
-/// A leg and where it is.
+/// Leg with its two ends.
 #[derive(Debug)]
 pub(super) struct Cable<'a> {
-    /// What reports call it.
+    /// Name of the leg in reports.
     pub(super) name: String,
     pub(super) client_side: End<'a>,
     pub(super) server_side: End<'a>,
     pub(super) leg: Leg,
 }
 
-/// Makes all legs, gives their devices addresses of /24 networks (and of /64 ones) and sets them up. Answers the emulator, if there is an
-/// emulated link among them.
+/// Makes all legs, gives their devices addresses of /24 networks (and of /64 ones) and sets them up. Returns the
+/// emulator, if there is an emulated link among them.
 pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
     if cables.iter().any(|cable| matches!(cable.leg, Leg::Link(_))) {
         return emulate(cables).map(Some);
@@ -121,7 +121,8 @@ pub(super) fn lay(cables: Vec<Cable<'_>>) -> Result<Option<Emulator>, Error> {
     Ok(None)
 }
 
-/// The same where there are emulated links. Those with the same seed are [told apart](LinkSpec::tell_apart).
+/// Makes all legs, emulated links among them, and returns the emulator. Links with the same seed are [told
+/// apart](LinkSpec::tell_apart).
 pub(super) fn emulate(mut cables: Vec<Cable<'_>>) -> Result<Emulator, Error> {
     LinkSpec::tell_apart(cables.iter_mut().filter_map(|cable| match &mut cable.leg {
         Leg::Link(link) => Some(link),
@@ -190,7 +191,7 @@ fn set_up(end: End<'_>) -> Result<(), Error> {
     tool::ip(&format!("-n {namespace} link set {device} up"))
 }
 
-/// Tells one end the hardware address of the other, for good.
+/// Adds a permanent neighbor entry at one end with the hardware address of the other.
 fn introduce(here: End<'_>, there: End<'_>) -> Result<(), Error> {
     let mac = mac(there.namespace, there.device)?;
     for family in there.families() {
@@ -204,7 +205,7 @@ fn introduce(here: End<'_>, there: End<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The hardware address of a device.
+/// Returns the hardware address of a device.
 fn mac(namespace: &Namespace, device: &str) -> Result<String, Error> {
     let output = namespace
         .command("ip")

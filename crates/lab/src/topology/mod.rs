@@ -17,8 +17,8 @@
 //!                          r1 198.18.0.1 -------- f0 198.18.0.2   with a router before the forwarder
 //! ```
 //!
-//! A topology of [`Family::V6`] has IPv6 addresses, too, and its addresses are those: where the drawing has 198.18.1.2, it is
-//! 2001:db8:0:1::2. No address waits for duplicates to be found, no router is asked for.
+//! A topology of [`Family::V6`] has IPv6 addresses, too, and is known by those: where the drawing has 198.18.1.2, its
+//! address is 2001:db8:0:1::2. There is no duplicate address detection and no router solicitation.
 //!
 //! Namespaces are named after the test, the node, the process that made them and a counter: `my-test-client-4711-0`.
 //! They go with their guards; see [`crate::cleanup`] for other ends.
@@ -34,15 +34,15 @@ pub use farm::{Farm, FarmOptions, Server};
 pub use leg::Leg;
 pub use three::{Emulated, Nodes, Three, ThreeOptions};
 
-/// The client's device.
+/// Client's device.
 pub const C0: &str = "c0";
-/// The forwarder's device on the client's side.
+/// Forwarder's device on the client's side.
 pub const F0: &str = "f0";
-/// The forwarder's device on the side of the first server.
+/// Forwarder's device on the side of the first server.
 pub const F1: &str = "f1";
-/// The server's device.
+/// Server's device.
 pub const S0: &str = "s0";
-/// The router's device on the client's side.
+/// Router's device on the client's side.
 pub const R0: &str = "r0";
-/// The router's device on the forwarder's side.
+/// Router's device on the forwarder's side.
 pub const R1: &str = "r1";

@@ -9,40 +9,40 @@ use crate::emulator::{Emulator, LinkReport, Report, Verdict};
 use crate::link::LinkSpec;
 use crate::{Error, Namespace};
 
-/// The three namespaces and their addresses, of one [`Family`], whatever connects them.
+/// Three namespaces and their addresses, of one [`Family`], with any kind of connection.
 #[derive(Debug)]
 pub struct Nodes {
-    /// Where connections begin.
+    /// Node where connections begin.
     pub client: Namespace,
-    /// The node in the middle.
+    /// Node in the middle.
     pub forwarder: Namespace,
-    /// Where connections end.
+    /// Node where connections end.
     pub server: Namespace,
-    /// The address of `c0`.
+    /// Address of `c0`.
     pub client_addr: IpAddr,
-    /// The address of `f0`.
+    /// Address of `f0`.
     pub forwarder_client_addr: IpAddr,
-    /// The address of `f1`.
+    /// Address of `f1`.
     pub forwarder_server_addr: IpAddr,
-    /// The address of `s0`.
+    /// Address of `s0`.
     pub server_addr: IpAddr,
 }
 
-/// How [`Three`] is set up. The default is a forwarder that forwards no packets by itself.
+/// Options of [`Three`]. The default is a forwarder that forwards no packets by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreeOptions {
-    /// The addresses that it is known by.
+    /// Family of addresses that it is known by.
     pub family: Family,
-    /// Whether the forwarder's kernel routes between its two sides (`ip_forward`, `forwarding`).
+    /// True if the forwarder's kernel routes between its two sides (`ip_forward`, `forwarding`).
     pub router: bool,
-    /// Whether devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one segment
-    /// with its checksum filled in, as on a wire.
+    /// True if devices keep their offloads (TSO, GSO, GRO, checksums); without them, each packet is one segment with
+    /// its checksum filled in, as on a wire.
     pub offloads: bool,
-    /// The MTU between client and forwarder, in bytes. IPv6 needs 1,280.
+    /// MTU between client and forwarder, in bytes. IPv6 needs 1,280.
     pub mtu_client: u16,
-    /// The MTU between forwarder and server, in bytes.
+    /// MTU between forwarder and server, in bytes.
     pub mtu_server: u16,
-    /// Whether sockets may use up to 32 MiB for each direction, as long and fast paths want.
+    /// True if sockets may use up to 32 MiB for each direction, which long and fast paths need.
     pub large_buffers: bool,
 }
 
@@ -67,7 +67,7 @@ impl Three {
     /// Sets the topology up; `name` is that of the test, and becomes part of the namespaces' names.
     ///
     /// # Errors
-    /// As [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
+    /// Those of [`Namespace::new`]; [`Error::Tool`] when a device cannot be set up.
     pub fn new(name: &str, options: ThreeOptions) -> Result<Self, Error> {
         let nodes = Nodes::new(name, options.family)?;
         let leg = |mtu| Leg::Veth {
@@ -89,13 +89,13 @@ impl Deref for Three {
     }
 }
 
-/// Three nodes connected by two emulated links. The forwarder's kernel routes, and sockets may have large
-/// buffers, as long paths need them.
+/// Three nodes connected by two emulated links. The forwarder's kernel routes, and sockets may have large buffers,
+/// which long paths need.
 ///
-/// Neighbours are permanent: a request for one that the link lost would cost a whole second.
+/// Neighbor entries are permanent: a neighbor request that the link lost would cost a whole second.
 #[derive(Debug)]
 pub struct Emulated {
-    // In this order: the devices go before the namespaces they are in.
+    // Fields are dropped in this order: the devices go before the namespaces they are in.
     emulator: Emulator,
     nodes: Nodes,
 }
@@ -105,15 +105,16 @@ impl Emulated {
     /// both have the same seed, the second one gets another: see [`LinkSpec::tell_apart`].
     ///
     /// # Errors
-    /// As [`Namespace::new`] and [`Emulator::start`].
+    /// Those of [`Namespace::new`] and [`Emulator::start`].
     pub fn new(name: &str, client_link: LinkSpec, server_link: LinkSpec) -> Result<Self, Error> {
         Emulated::of(Family::V4, name, client_link, server_link)
     }
 
-    /// The same, known by the addresses of a family.
+    /// Sets the topology up, known by the addresses of a family, with a link between client and forwarder and
+    /// one between forwarder and server.
     ///
     /// # Errors
-    /// As [`Emulated::new`].
+    /// Those of [`Emulated::new`].
     pub fn of(
         family: Family,
         name: &str,
@@ -127,22 +128,22 @@ impl Emulated {
         Ok(Emulated { emulator, nodes })
     }
 
-    /// The emulator of both links.
+    /// Returns the emulator of both links.
     pub fn emulator(&self) -> &Emulator {
         &self.emulator
     }
 
-    /// What both links did so far.
+    /// Returns one report on both links.
     pub fn report(&self) -> Report {
         self.emulator.report()
     }
 
-    /// What the client's and the server's link did so far.
+    /// Returns the reports on the client's and the server's link.
     pub fn link_reports(&self) -> Vec<LinkReport> {
         self.emulator.reports()
     }
 
-    /// Whether what happened so far counts.
+    /// Returns the verdict on the run so far.
     pub fn verdict(&self) -> Verdict {
         self.emulator.verdict()
     }
@@ -170,17 +171,17 @@ impl Nodes {
         })
     }
 
-    /// The family of its addresses.
+    /// Returns the family of its addresses.
     pub fn family(&self) -> Family {
         Family::of(self.client_addr)
     }
 
-    /// The names of the namespaces of client, forwarder and server.
+    /// Returns the names of the namespaces of client, forwarder and server.
     pub fn names(&self) -> [&str; 3] {
         [self.client.name(), self.forwarder.name(), self.server.name()]
     }
 
-    /// Sysctls, which devices take over when they are made.
+    /// Sets sysctls, which devices inherit when they are made.
     fn settle(&self, router: bool, large_buffers: bool) -> Result<(), Error> {
         let family = self.family();
         for namespace in [&self.client, &self.forwarder, &self.server] {

@@ -1,4 +1,4 @@
-//! Where the servers of this process leave what they saw, for the clients of this process.
+//! Board on which the servers of this process leave their reports for the clients of this process.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ fn board() -> MutexGuard<'static, Option<Board>> {
     BOARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Numbers for connections: the process in the upper half, a counter in the lower.
+/// Returns a new connection number: the process in the upper half, a counter in the lower.
 pub(super) fn new_id() -> u64 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     u64::from(std::process::id()) << 32 | u64::from(NEXT.fetch_add(1, Ordering::Relaxed))
@@ -31,14 +31,15 @@ fn is_ours(id: u64) -> bool {
     id >> 32 == u64::from(std::process::id())
 }
 
-/// A server of this process has read the header of `id`.
+/// Notes that a server of this process has read the header of `id`.
 pub(super) fn begin(id: u64) {
     if is_ours(id) {
         board().get_or_insert_default().begun.insert(id);
     }
 }
 
-/// A server of this process is done with `id`. Nobody asks for the connections of other processes.
+/// Posts the report of a server of this process on `id`. Reports on connections of other processes are
+/// discarded: no client here takes them.
 pub(super) fn end(id: u64, report: EndReport) {
     if is_ours(id) {
         board().get_or_insert_default().ended.insert(id, report);
@@ -46,8 +47,8 @@ pub(super) fn end(id: u64, report: EndReport) {
     }
 }
 
-/// Takes what a server saw of `id`, waiting for it until `patience` after `since` when a server has begun with
-/// it, and until `grace` after `since` when none has: such a connection failed on its way, most likely.
+/// Takes the server's report on `id`. Waits for it until `patience` after `since` when a server has begun with the
+/// connection, and until `grace` after `since` when none has: such a connection failed on its way, most likely.
 pub(super) fn take(id: u64, since: Instant, patience: Duration, grace: Duration) -> Option<EndReport> {
     let mut guard = board();
     loop {

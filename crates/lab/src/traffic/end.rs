@@ -14,20 +14,20 @@ use super::progress::Progress;
 use super::spec::{Job, Side};
 use super::tcp_info;
 
-/// A connected end at work. Its halves are in [`super::send`] and [`super::receive`].
+/// State of a connected end. Its halves are in [`super::send`] and [`super::receive`].
 pub(super) struct End<'a> {
     pub(super) stream: &'a TcpStream,
     pub(super) side: Side,
     pub(super) job: &'a Job,
     pub(super) sent: AtomicU64,
     pub(super) progress: Progress,
-    /// When the last message was written, in nanoseconds of `CLOCK_MONOTONIC`, where both sides take turns.
+    /// Time of the last write of a message, in nanoseconds of `CLOCK_MONOTONIC`, where both sides take turns.
     pub(super) written_at: AtomicU64,
-    /// The first failure: what follows from it is not told.
+    /// First failure; failures that follow from it are discarded.
     failure: Mutex<Option<Failure>>,
 }
 
-/// Does the `side`'s part of `job` over `stream`, on this thread and another one, and leaves it shut down.
+/// Does the part of `side` in `job` over `stream`, on this thread and another one, and leaves the stream shut down.
 pub(super) fn run(stream: &TcpStream, side: Side, job: &Job) -> EndReport {
     let start = Instant::now();
     let end = End {
@@ -65,7 +65,7 @@ impl End<'_> {
         let stall = Some(self.job.spec.stall);
         self.stream.set_read_timeout(stall)?;
         self.stream.set_write_timeout(stall)?;
-        // What is written in chunks is meant to be sent in chunks.
+        // Send each chunk as soon as it is written.
         self.stream.set_nodelay(true)?;
         match &self.job.spec.congestion {
             Some(name) => socket2::SockRef::from(self.stream).set_tcp_congestion(name.as_bytes()),
@@ -82,7 +82,7 @@ impl End<'_> {
                 return self.fail(Failure::Other(error.to_string()));
             }
             self.receive(&begun, report);
-            // However receiving ended: the sender may wait for it.
+            // However receiving ended, the sender may wait for its end.
             self.progress.end();
         });
     }
@@ -99,7 +99,7 @@ impl End<'_> {
         }
     }
 
-    /// Notes why this end failed, and wakes its other half.
+    /// Records the reason why this end failed, and wakes its other half.
     pub(super) fn fail(&self, failure: Failure) {
         self.failure
             .lock()
@@ -113,7 +113,7 @@ impl End<'_> {
         let received = self.progress.received();
         let sent = self.sent.load(Ordering::Relaxed);
         match error.kind() {
-            // Not connected any more: the other half has heard of the reset already.
+            // `NotConnected`: the other half has already read the reset.
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::NotConnected => {
                 Failure::Reset { received, sent }
             }
@@ -123,7 +123,7 @@ impl End<'_> {
     }
 }
 
-/// A thousand connections at a time are four thousand threads.
+/// Stack size of a thread, in bytes. A thousand connections at a time are four thousand threads.
 pub(super) const STACK: usize = 128 << 10;
 
 pub(super) fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {

@@ -1,4 +1,5 @@
-//! Requests and replies by turns on one connection: whose turn it is, and how long each exchange took.
+//! Requests and replies by turns on one connection: the order of the turns, and the time that each exchange
+//! took.
 
 use std::time::Duration;
 
@@ -10,20 +11,20 @@ use super::spec::Side;
 /// before is complete, the server replies when the request is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchanges {
-    /// How many there are.
+    /// Number of exchanges.
     pub count: u32,
-    /// How long each request is, in bytes.
+    /// Length of each request, in bytes.
     pub request: u64,
-    /// How long each reply is, in bytes.
+    /// Length of each reply, in bytes.
     pub reply: u64,
-    /// How long the client thinks between a reply and its next request: less than [`super::ConnectionSpec::stall`].
+    /// Pause of the client between a reply and its next request; shorter than [`super::ConnectionSpec::stall`].
     pub think: Duration,
-    /// How long the server works between a request and its reply: less than the same.
+    /// Pause of the server between a request and its reply; shorter than [`super::ConnectionSpec::stall`].
     pub work: Duration,
 }
 
 impl Exchanges {
-    /// Exchanges without pauses between them.
+    /// Creates exchanges without pauses between them.
     pub fn new(count: u32, request: u64, reply: u64) -> Self {
         Exchanges {
             count,
@@ -34,12 +35,12 @@ impl Exchanges {
         }
     }
 
-    /// The bytes of all requests and of all replies.
+    /// Returns the bytes of all requests and of all replies.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [self.request, self.reply].map(|each| each.saturating_mul(self.count.into()))
     }
 
-    /// The turns of one side.
+    /// Returns the turns of one side.
     pub(super) fn turns(&self, side: Side) -> Turns {
         match side {
             Side::Client => Turns {
@@ -58,26 +59,26 @@ impl Exchanges {
     }
 }
 
-/// When a side may send.
+/// Turns of one side: the times at which it may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turns {
     own: u64,
     other: u64,
-    /// How many more messages of the other side than of its own come first.
+    /// Number of messages of the other side that come before the first of its own.
     ahead: u64,
     pause: Duration,
 }
 
 impl Turns {
-    /// If a message begins after `sent` bytes: how many bytes must have been received before it, and how long to
-    /// pause then.
+    /// Returns the number of bytes that must be received before a message that begins after `sent` bytes, and the
+    /// pause that follows; `None` if no message begins there.
     pub(super) fn before(&self, sent: u64) -> Option<(u64, Duration)> {
         if self.own == 0 || !sent.is_multiple_of(self.own) {
             return None;
         }
         let turn = sent / self.own;
         let received = (turn + self.ahead).saturating_mul(self.other);
-        // A client does not think before it has seen anything.
+        // A client begins without a pause.
         let pause = if turn + self.ahead == 0 {
             Duration::ZERO
         } else {
@@ -86,7 +87,7 @@ impl Turns {
         Some((received, pause))
     }
 
-    /// Where the message ends that has a byte at `sent`.
+    /// Returns the end of the message that has a byte at `sent`.
     pub(super) fn message_end(&self, sent: u64) -> u64 {
         match self.own {
             0 => u64::MAX,
@@ -95,25 +96,25 @@ impl Turns {
     }
 }
 
-/// How one exchange went, as its client saw it.
+/// Times of one exchange, as its client saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ExchangeTime {
-    /// When the request was begun to be written, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the first write of the request, in nanoseconds of `CLOCK_MONOTONIC`.
     pub begin_ns: u64,
-    /// How long after that the first byte of the reply was read, in nanoseconds.
+    /// Time from there until the first byte of the reply was read, in nanoseconds.
     pub first_byte_ns: u64,
-    /// How long after that the last byte of the reply was read, in nanoseconds.
+    /// Time from there until the last byte of the reply was read, in nanoseconds.
     pub last_byte_ns: u64,
 }
 
-/// A connection that lasts for ever would fill the memory with its exchanges.
+/// Largest number of exchanges in a report: those of a connection without end would fill the memory.
 const MAX_LISTED: usize = 65_536;
 
-/// Notes when replies come. Without replies there is nothing to note.
+/// Records the times of replies. Without replies it records nothing.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     reply: u64,
-    /// The exchange whose reply has begun, and is not complete.
+    /// Exchange whose reply has begun and is not complete.
     open: Option<ExchangeTime>,
     done: Vec<ExchangeTime>,
 }
@@ -127,8 +128,8 @@ impl Stopwatch {
         }
     }
 
-    /// The bytes of the replies from `start` to `end` were read at `now_ns`. `begun` answers when the next request was
-    /// begun, for each reply in turn.
+    /// Notes that the bytes of the replies from `start` to `end` were read at `now_ns`. `begun` returns the time at
+    /// which the next request was begun, for each reply in turn.
     pub(super) fn read(&mut self, now_ns: u64, start: u64, end: u64, mut begun: impl FnMut() -> Option<u64>) {
         if self.reply == 0 {
             return;
@@ -154,7 +155,7 @@ impl Stopwatch {
         }
     }
 
-    /// The exchanges that were completed, the first 65,536 of them.
+    /// Returns the completed exchanges, the first 65,536 of them.
     pub(super) fn finish(self) -> Vec<ExchangeTime> {
         self.done
     }
@@ -213,7 +214,7 @@ mod tests {
         let mut begun = [100, 200, 300].into_iter();
         watch.read(110, 0, 4, || begun.next());
         watch.read(120, 4, 10, || begun.next());
-        // Two at once, as through a relay that held them back.
+        // Two replies at once, as through a relay that held them back.
         watch.read(350, 10, 25, || begun.next());
         watch.read(360, 25, 30, || begun.next());
         watch.read(370, 30, 31, || begun.next());
@@ -222,7 +223,7 @@ mod tests {
             first_byte_ns,
             last_byte_ns,
         };
-        // What came after them nobody had asked for.
+        // The byte after them answers no request.
         let expected = [time(100, 10, 20), time(200, 150, 150), time(300, 50, 60)];
         assert_eq!(watch.finish(), expected);
     }

@@ -1,13 +1,13 @@
-//! Silences between reads.
+//! Measures the gaps between reads.
 
 use std::time::Duration;
 
 use super::outcome::Gap;
 
-/// Silences longer than this are listed one by one.
+/// Length above which gaps are listed one by one.
 pub const LONG_GAP: Duration = Duration::from_millis(1);
 
-/// A connection that never moves fast would fill the memory with its silences.
+/// Largest number of listed gaps: those of a slow connection would fill the memory.
 const MAX_LISTED: usize = 65_536;
 
 /// Measures the time between successive reads. The time before the first one does not count.
@@ -19,7 +19,7 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// Data came at `now_ns`, after `offset` bytes.
+    /// Notes that data came at `now_ns`, after `offset` bytes.
     pub(super) fn read(&mut self, now_ns: u64, offset: u64) {
         if let Some(last_ns) = self.last_ns {
             let length_ns = now_ns.saturating_sub(last_ns);
@@ -35,17 +35,17 @@ impl Gaps {
         self.last_ns = Some(now_ns);
     }
 
-    /// The reader itself let time pass until `now_ns`.
+    /// Ends a pause of the reader at `now_ns`: a gap begins there at the earliest.
     pub(super) fn resume(&mut self, now_ns: u64) {
         self.last_ns = Some(now_ns);
     }
 
-    /// The other end was not to send before `ns`: a silence begins there at the earliest.
+    /// Notes that the other end was not to send before `ns`: a gap begins there at the earliest.
     pub(super) fn not_before(&mut self, ns: u64) {
         self.last_ns = self.last_ns.map(|last_ns| last_ns.max(ns));
     }
 
-    /// The longest silence in microseconds, and the list of the long ones.
+    /// Returns the longest gap in microseconds, and the list of the long ones.
     pub(super) fn finish(self) -> (u64, Vec<Gap>) {
         (self.longest_ns / 1000, self.listed)
     }

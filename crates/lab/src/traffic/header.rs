@@ -1,4 +1,4 @@
-//! The header of a stream: a mark, the length of what follows, and the [`Job`] as JSON.
+//! Header of a stream: a mark, the length of the rest, and the [`Job`] as JSON.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use super::spec::Job;
 
 const MARK: [u8; 4] = *b"LSL1";
 
-/// The bytes that tell a server what to do.
+/// Encodes the header that gives the server its job.
 pub(super) fn encode(job: &Job) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec(job)?;
     let len = u16::try_from(json.len()).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -1,8 +1,8 @@
-//! Verified traffic: connections that send a pattern of their own in both directions, at once or by turns, and
-//! whose every byte is checked where it arrives.
+//! Verified traffic: connections that send a pattern of their own in both directions, at once or by turns, and whose
+//! every byte is checked on arrival.
 //!
-//! A client says at the beginning of each stream, in a small header, what the connection shall do; the server
-//! does its part. When both are in this process, as in tests, the outcome holds what both saw.
+//! A client begins each stream with a small header that describes the connection; the server does its part of it.
+//! When both are in this process, as in tests, the outcome holds the reports of both.
 
 mod board;
 mod end;
@@ -38,20 +38,20 @@ use crate::{Error, Namespace};
 use end::STACK;
 use spec::{Job, Side};
 
-/// How long to wait for the server's word about a connection that no server has heard of.
+/// Time for which a client waits for the server's report on a connection that no server has read a header of.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The client's end of verified traffic.
+/// Client's end of verified traffic.
 #[derive(Debug)]
 pub struct Traffic;
 
 impl Traffic {
-    /// Runs the connections from `namespace` to `to`, and waits for all to end. They must arrive, through
-    /// whatever is between, at a [`TrafficServer`] of this process.
+    /// Runs the connections from `namespace` to `to`, and waits for all to end. They must arrive, possibly through a
+    /// forwarder, at a [`TrafficServer`] of this process.
     ///
     /// # Errors
-    /// [`Error::Io`] when the namespace cannot be entered. A connection that fails is not an error of this
-    /// function: see [`Outcome::failures`].
+    /// [`Error::Io`] when the namespace cannot be entered. A failed connection is no error of this function: see
+    /// [`Outcome::failures`].
     pub fn run(namespace: &Namespace, to: SocketAddr, spec: &TrafficSpec) -> Result<Outcome, Error> {
         let jobs = jobs(spec);
         let mut outcome = namespace.run(|| drive(to, &jobs, spec))?;
@@ -61,7 +61,7 @@ impl Traffic {
                 failure: Some(Failure::Silent),
                 ..EndReport::default()
             };
-            // The server notices a connection that got lost only after a stall of its own.
+            // The server notices a lost connection only after a stall of its own.
             let patience = job.spec.stall * 2;
             connection.server = Some(board::take(job.id, ended, patience, GRACE).unwrap_or_else(silent));
         }
@@ -98,11 +98,11 @@ fn drive(to: SocketAddr, jobs: &[Job], spec: &TrafficSpec) -> Outcome {
         }
     };
     thread::scope(|scope| {
-        // This thread is one of them.
+        // This thread is one of the clients.
         for _ in 1..spec.parallel.min(jobs.len()) {
             let thread = thread::Builder::new().name("lab-client".into()).stack_size(STACK);
             if thread.spawn_scoped(scope, work).is_err() {
-                // Fewer at a time, then.
+                // Run fewer connections at a time.
                 break;
             }
         }
@@ -141,7 +141,7 @@ fn connect(to: SocketAddr, job: &Job) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Lets this process open as many files as it may: the usual limit of 1,024 is that of select(2).
+/// Raises the soft limit of open files to the hard one: the usual limit of 1,024 is that of select(2).
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

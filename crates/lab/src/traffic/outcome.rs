@@ -1,4 +1,4 @@
-//! What became of connections.
+//! Outcomes of connections.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,119 +8,119 @@ use serde::Serialize;
 use super::exchange::ExchangeTime;
 use crate::emulator::Histogram;
 
-/// Why an end of a connection is not content.
+/// Reason why an end of a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No connection was made.
+    /// The connection could not be established.
     #[error("cannot connect: {0}")]
     Connect(String),
-    /// A byte is not the one that was sent.
+    /// A received byte differs from the one that was sent.
     #[error("the byte at {offset} is wrong")]
     Mismatch {
-        /// The offset of the first wrong byte in this direction.
+        /// Offset of the first wrong byte in this direction.
         offset: u64,
     },
     /// The stream ended too early.
     #[error("the stream ended after {received} of {expected} bytes")]
     Short {
-        /// How many bytes came.
+        /// Number of bytes that came.
         received: u64,
-        /// How many were sent.
+        /// Number of bytes that were sent.
         expected: u64,
     },
-    /// More came than was sent.
+    /// More bytes came than were sent.
     #[error("more than {expected} bytes came")]
     Long {
-        /// How many were sent.
+        /// Number of bytes that were sent.
         expected: u64,
     },
     /// The connection was reset.
     #[error("reset after {received} bytes received and {sent} sent")]
     Reset {
-        /// How many bytes came before.
+        /// Number of bytes that came before.
         received: u64,
-        /// How many had been given to the kernel.
+        /// Number of bytes that had been given to the kernel.
         sent: u64,
     },
-    /// Nothing moved for too long.
+    /// No byte moved for longer than the limit.
     #[error("stalled after {received} bytes received and {sent} sent")]
     Stalled {
-        /// How many bytes came before.
+        /// Number of bytes that came before.
         received: u64,
-        /// How many had been given to the kernel.
+        /// Number of bytes that had been given to the kernel.
         sent: u64,
     },
-    /// The server never told what it saw: the connection did not reach it, or still runs there.
+    /// The server sent no report: the connection did not reach it, or still runs there.
     #[error("the server knows nothing of it")]
     Silent,
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
 }
 
-/// A silence between two successive reads.
+/// Gap between two successive reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Gap {
-    /// When it ended, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of its end, in nanoseconds of `CLOCK_MONOTONIC`.
     pub end_ns: u64,
-    /// How long it was, in nanoseconds.
+    /// Its length, in nanoseconds.
     pub length_ns: u64,
-    /// How many bytes had come before.
+    /// Number of bytes that had come before.
     pub offset: u64,
 }
 
-/// What one end of a connection saw.
+/// Report of one end of a connection.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct EndReport {
-    /// Why it is not content; `None` when all is well.
+    /// Reason why it failed; `None` when all is well.
     pub failure: Option<Failure>,
-    /// Its own address; `None` when there was no connection.
+    /// Its own address; `None` without a connection.
     pub local: Option<SocketAddr>,
-    /// The address of the other end, or of what stands for it.
+    /// Address of the other end, or of the forwarder in its place.
     pub peer: Option<SocketAddr>,
     /// Bytes of the pattern given to the kernel.
     pub sent: u64,
-    /// Bytes of the pattern that were received, and compared.
+    /// Bytes of the pattern that were received and compared.
     pub received: u64,
-    /// The time from the header to the end, in microseconds.
+    /// Time from the header to the end, in microseconds.
     pub duration_us: u64,
-    /// The longest silence between two successive reads, in microseconds. The time that a slow reader lets pass
-    /// on purpose does not count; a pause of the sender does. Where both take turns it begins when this end has sent
-    /// its message: it is the time that the reply, or the next request, took.
+    /// Longest gap between two successive reads, in microseconds. A deliberate pause of a slow reader does not count; a
+    /// pause of the sender does. Where both take turns the gap begins when this end has sent its message: it is the
+    /// time that the reply, or the next request, took.
     pub longest_gap_us: u64,
-    /// The silences of more than [`super::LONG_GAP`], the first 65,536 of them.
+    /// Gaps of more than [`super::LONG_GAP`], the first 65,536 of them.
     pub gaps: Vec<Gap>,
-    /// Segments that its TCP had sent again when the connection ended.
+    /// Number of segments that its TCP had retransmitted when the connection ended.
     pub total_retrans: u32,
-    /// How often its TCP's retransmission timer had expired when the connection ended; `None` where the kernel
-    /// does not say (before Linux 6.7) or there was no connection.
+    /// Number of expiries of its TCP's retransmission timer when the connection ended; `None` without a connection or
+    /// on a kernel that does not report it (before Linux 6.7).
     pub timeouts: Option<u32>,
-    /// The exchanges that were completed, the first 65,536 of them; of the client only.
+    /// Completed exchanges, the first 65,536 of them; of the client only.
     pub exchanges: Vec<ExchangeTime>,
-    /// The SHA-256 of what was received, in hexadecimal, if it was asked for.
+    /// SHA-256 of the received bytes, in hexadecimal, if it was requested.
     pub sha256: Option<String>,
 }
 
-/// What became of one connection.
+/// Outcome of one connection.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ConnectionOutcome {
-    /// The time that connecting took, in microseconds.
+    /// Time that connecting took, in microseconds.
     pub connect_us: u64,
-    /// What the client saw.
+    /// Report of the client.
     pub client: EndReport,
-    /// What the server saw; `None` only from [`super::Traffic::drive`], whose server is elsewhere.
+    /// Report of the server; `None` only from [`super::Traffic::drive`], whose server is in another process.
     pub server: Option<EndReport>,
 }
 
 impl ConnectionOutcome {
-    /// Why the connection failed: what the client saw, or else what the server saw.
+    /// Returns the reason why the connection failed: the client's, or else the server's.
     pub fn failure(&self) -> Option<&Failure> {
         let server = self.server.as_ref().and_then(|server| server.failure.as_ref());
         self.client.failure.as_ref().or(server)
     }
 
-    /// The client's port.
+    /// Returns the client's port.
     pub fn client_port(&self) -> Option<u16> {
         self.client.local.map(|addr| addr.port())
     }
@@ -130,24 +130,24 @@ impl ConnectionOutcome {
     }
 }
 
-/// What became of all connections.
+/// Outcome of all connections.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Outcome {
-    /// The seed of the patterns.
+    /// Seed of the patterns.
     pub seed: u64,
-    /// Each of them, in the order of the specification.
+    /// Outcome of each connection, in the order of the specification.
     pub connections: Vec<ConnectionOutcome>,
-    /// The time from the first connection's beginning to the last one's end, in microseconds.
+    /// Time from the first connection's beginning to the last one's end, in microseconds.
     pub duration_us: u64,
 }
 
 impl Outcome {
-    /// Whether every byte of every connection arrived, once and in order, at both ends.
+    /// Returns whether every byte of every connection arrived, once and in order, at both ends.
     pub fn all_ok(&self) -> bool {
         self.failures().next().is_none()
     }
 
-    /// The numbers of the connections that failed, and why.
+    /// Returns the numbers of the failed connections, with the reasons.
     pub fn failures(&self) -> impl Iterator<Item = (usize, &Failure)> {
         self.connections
             .iter()
@@ -155,8 +155,8 @@ impl Outcome {
             .filter_map(|(number, each)| Some((number, each.failure()?)))
     }
 
-    /// Bytes of patterns that were received, and right. Without a report of the server, those that the client
-    /// has sent count as received by a connection that did not fail.
+    /// Returns the number of pattern bytes that were received and right. Without a report of the server, the bytes
+    /// that the client sent count as received, if the connection did not fail.
     pub fn bytes(&self) -> u64 {
         let to_server = |each: &ConnectionOutcome| match &each.server {
             Some(server) => server.received,
@@ -169,29 +169,30 @@ impl Outcome {
             .sum()
     }
 
-    /// The throughput of all connections in both directions, in bit/s.
+    /// Returns the throughput of all connections in both directions, in bit/s.
     pub fn bits_per_second(&self) -> f64 {
         self.bytes() as f64 * 8e6 / self.duration_us.max(1) as f64
     }
 
-    /// The longest silence at any receiver, in microseconds.
+    /// Returns the longest gap at any receiver, in microseconds.
     pub fn longest_gap_us(&self) -> u64 {
         self.ends().map(|end| end.longest_gap_us).max().unwrap_or(0)
     }
 
-    /// Segments that the TCPs of all ends sent again.
+    /// Returns the number of segments that the TCPs of all ends retransmitted.
     pub fn total_retrans(&self) -> u64 {
         self.ends().map(|end| u64::from(end.total_retrans)).sum()
     }
 
-    /// How often the retransmission timers of all ends expired; `None` where the kernel does not say.
+    /// Returns the number of expiries of the retransmission timers of all ends; `None` where the kernel does
+    /// not report it.
     pub fn timeouts(&self) -> Option<u64> {
         let told = self.ends().filter_map(|end| end.timeouts);
         told.map(u64::from).reduce(|sum, more| sum + more)
     }
 
-    /// How long the completed exchanges of all connections took, from the first byte of the request to the last one
-    /// of the reply.
+    /// Returns the times of the completed exchanges of all connections, from the first byte of the request to the last
+    /// one of the reply.
     pub fn exchange_times(&self) -> Histogram {
         let mut times = Histogram::default();
         let exchanges = self.connections.iter().flat_map(|each| &each.client.exchanges);
@@ -204,11 +205,11 @@ impl Outcome {
     }
 }
 
-/// How many failures are told one by one.
+/// Number of failures that are listed one by one.
 const MOST_TOLD: usize = 20;
 
 impl fmt::Display for Outcome {
-    /// A summary with the seed, and what failed.
+    /// Writes a summary with the seed and the failures.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed = self.failures().count();
         write!(
@@ -245,7 +246,7 @@ impl fmt::Display for Outcome {
 mod tests {
     use super::*;
 
-    /// A connection whose ends saw this.
+    /// Returns a connection whose ends report this.
     fn connection(timeouts: [Option<u32>; 2], failure: Option<Failure>) -> ConnectionOutcome {
         let [client, server] = timeouts.map(|timeouts| EndReport {
             timeouts,

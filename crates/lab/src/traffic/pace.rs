@@ -1,15 +1,15 @@
-//! Keeping to a rate.
+//! Keeps transfers to a rate.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lets the time pass that a number of bytes takes at a rate.
+/// Waits for as long as a number of bytes takes at a rate.
 #[derive(Debug)]
 pub(super) struct Pacer {
     start: Instant,
-    /// What had been moved at the start.
+    /// Number of bytes that had been moved at the start.
     done: u64,
-    /// In byte/s.
+    /// Rate in byte/s.
     rate: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ impl Pacer {
         }
     }
 
-    /// How many bytes may be moved in one go: `most`, or what makes 10 ms at the rate.
+    /// Returns the number of bytes that may be moved in one go: `most`, or 10 ms worth of the rate.
     pub(super) fn piece(&self, most: usize) -> usize {
         let smooth = self
             .rate
@@ -30,7 +30,7 @@ impl Pacer {
         smooth.clamp(1, most.max(1))
     }
 
-    /// Sleeps until `done` bytes are due; answers whether it slept.
+    /// Sleeps until `done` bytes are due. Returns true if it slept.
     pub(super) fn keep(&self, done: u64) -> bool {
         let Some(rate) = self.rate else { return false };
         let due = self.start + Duration::from_secs_f64((done - self.done) as f64 / rate as f64);
@@ -39,7 +39,7 @@ impl Pacer {
         !wait.is_zero()
     }
 
-    /// Begins anew when `done` bytes are moved, after a pause: or what was not moved in it would be moved in one burst.
+    /// Starts over at `done` bytes, after a pause: otherwise the bytes due in the pause would move in one burst.
     pub(super) fn start_over(&mut self, done: u64) {
         self.start = Instant::now();
         self.done = done;

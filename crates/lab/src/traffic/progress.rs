@@ -1,8 +1,8 @@
-//! How far the receiving half of an end is, for the sending half, which may have to wait for it.
+//! Progress of the receiving half of an end. The sending half may have to wait for it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many bytes were received, and whether there will be more.
+/// Number of bytes received, and the end of receiving.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     state: Mutex<State>,
@@ -20,24 +20,24 @@ impl Progress {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// So many bytes were received, altogether.
+    /// Sets the total number of bytes received.
     pub(super) fn advance(&self, received: u64) {
         self.lock().received = received;
         self.news.notify_all();
     }
 
-    /// Nothing will be received any more, however that came.
+    /// Ends receiving, after success or failure.
     pub(super) fn end(&self) {
         self.lock().is_over = true;
         self.news.notify_all();
     }
 
-    /// How many bytes were received so far.
+    /// Returns the number of bytes received so far.
     pub(super) fn received(&self) -> u64 {
         self.lock().received
     }
 
-    /// Waits until so many bytes were received; answers false when that will never be.
+    /// Waits until `bytes` bytes were received; returns false when receiving ended before.
     pub(super) fn wait_for(&self, bytes: u64) -> bool {
         let waiting = |state: &mut State| state.received < bytes && !state.is_over;
         let state = self.news.wait_while(self.lock(), waiting);

@@ -1,4 +1,4 @@
-//! The receiving half of an end: it compares every byte.
+//! Receiving half of an end: it compares every byte.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::monotonic_ns;
 use crate::pattern::MAX_PIECE;
 
 impl End<'_> {
-    /// Reads everything that the other side sends; `begun` says when the messages of this side were begun.
+    /// Reads everything that the other side sends; `begun` holds the times at which the messages of this side began.
     pub(super) fn receive(&self, begun: &Receiver<u64>, report: &mut EndReport) {
         let (transfer, _) = self.job.incoming(self.side);
         let mut seen = Seen {
@@ -58,7 +58,7 @@ impl End<'_> {
         report.sha256 = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
     }
 
-    /// Reads what is there after `received` bytes, and checks it; answers its length, or 0 at a proper end.
+    /// Reads and checks the bytes that are there after `received` bytes. Returns their number, or 0 at a proper end.
     fn read(
         &self,
         received: u64,
@@ -100,8 +100,8 @@ impl End<'_> {
         Ok(bytes.len())
     }
 
-    /// What an end of the stream means that comes too early. The kernel tells of a reset once, and it may have told the
-    /// sending half: then this one reads an end in order. But a socket that still sends is closed by nothing else.
+    /// Returns the failure behind an early end of the stream. The kernel reports a reset once, and possibly to the
+    /// sending half: then this half reads an orderly end. But only a reset closes a socket that still sends.
     fn early_end(&self, received: u64, expected: u64) -> Failure {
         let sent = self.sent.load(Ordering::Relaxed);
         if sent < self.job.outgoing(self.side).0.bytes && tcp_info::is_closed(self.stream) {
@@ -111,14 +111,14 @@ impl End<'_> {
     }
 }
 
-/// What is noted of the bytes that come.
+/// Records of the bytes that come.
 struct Seen {
     gaps: Gaps,
     hash: Option<Sha256>,
     stopwatch: Option<Stopwatch>,
 }
 
-/// The pauses of a reader that are still to come, the next one last.
+/// Pauses of a reader that are still to come, the next one last.
 struct Pauses(Vec<Pause>);
 
 impl Pauses {
@@ -128,7 +128,7 @@ impl Pauses {
         Pauses(pauses)
     }
 
-    /// How much may be read, of at most `most`, so that the next pause begins where it should.
+    /// Returns the number of bytes, at most `most`, that may be read so that the next pause begins on time.
     fn room(&self, received: u64, most: usize) -> usize {
         let until_pause = self
             .0
@@ -138,7 +138,7 @@ impl Pauses {
         until_pause.map_or(most, |left| left.clamp(1, most))
     }
 
-    /// Lets the pauses pass that are due; answers whether there were any.
+    /// Sleeps through the pauses that are due. Returns true if there were any.
     fn keep(&mut self, received: u64) -> bool {
         let mut paused = false;
         while let Some(pause) = self.0.pop_if(|pause| pause.after_bytes <= received) {
@@ -149,7 +149,7 @@ impl Pauses {
     }
 }
 
-/// No more than what will come, and one byte that should not.
+/// Returns the size of a buffer for all bytes that should come, and one that should not.
 fn buffer_len(bytes: u64) -> usize {
     usize::try_from(bytes.saturating_add(1)).map_or(MAX_PIECE, |len| len.min(MAX_PIECE))
 }

@@ -1,4 +1,4 @@
-//! The sending half of an end.
+//! Sending half of an end.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::Ordering;
@@ -10,7 +10,8 @@ use super::pace::Pacer;
 use crate::monotonic_ns;
 
 impl End<'_> {
-    /// Writes everything that this side has to send, when it may; says of each message of an exchange when it began.
+    /// Writes all bytes of this side, each message in its turn; sends the time at which each message of an exchange
+    /// begins to `begins`.
     pub(super) fn send_all(&self, begins: &Sender<u64>) -> io::Result<()> {
         let (transfer, pattern) = self.job.outgoing(self.side);
         let turns = self
@@ -26,12 +27,12 @@ impl End<'_> {
         while sent < transfer.bytes {
             if let Some((received, length)) = turns.and_then(|turns| turns.before(sent)) {
                 if !self.progress.wait_for(received) {
-                    // The receiving half knows why.
+                    // The receiving half has recorded the reason.
                     return Ok(());
                 }
                 thread::sleep(length);
                 pacer.start_over(sent);
-                // Nobody listens any more where receiving is over.
+                // The receiver is gone once receiving is over.
                 let _ = begins.send(monotonic_ns());
             }
             if let Some(now) = pause.take_if(|pause| sent >= pause.after_bytes) {

@@ -1,4 +1,4 @@
-//! The server's end of verified traffic.
+//! Server's end of verified traffic.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -15,13 +15,14 @@ use super::spec::Side;
 use super::{board, header};
 use crate::{Error, Namespace};
 
-/// How long a client may take to say what it wants.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits how long a client may take to say what it wants. One whose SYN was lost has measured a round trip of a second: where its
+/// first segment is lost three times, it comes after 21 s.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// As many connections as may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
+/// Number of connections that may wait to be accepted; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A server that does what the header of each connection asks. Dropping it ends all of them.
+/// Server that does the job in the header of each connection. Dropping it ends all of them.
 #[derive(Debug)]
 pub struct TrafficServer {
     listener: Arc<TcpListener>,
@@ -30,7 +31,7 @@ pub struct TrafficServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The connections that are open, so that they can be ended.
+/// Open connections, so that they can be ended.
 #[derive(Debug, Clone, Default)]
 struct Open(Arc<Mutex<HashMap<u64, Arc<TcpStream>>>>);
 
@@ -72,17 +73,17 @@ impl TrafficServer {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// How many connections are open.
+    /// Returns the number of open connections.
     pub fn open_connections(&self) -> usize {
         self.open.lock().len()
     }
 
-    /// Waits until it is dropped by another thread or the listener fails: for a program that only serves.
+    /// Waits until another thread drops it or the listener fails: for a program that only serves.
     pub fn wait(mut self) {
         if let Some(thread) = self.thread.take() {
             // A panic was printed when it happened.
@@ -113,7 +114,7 @@ fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
 fn accept_all(listener: &TcpListener, open: &Open) {
     thread::scope(|scope| {
         serve_until_shut_down(listener, open, scope);
-        // All of them: only this thread adds any.
+        // The map is complete: only this thread adds connections.
         for stream in open.lock().values() {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -141,7 +142,7 @@ fn serve_until_shut_down<'scope>(
             let ended = serve_one(&stream);
             open.lock().remove(&number);
             drop(stream);
-            // Last: who has read the report finds the connection closed.
+            // Post the report last: a client that has read it finds the connection closed.
             if let Some((id, report)) = ended {
                 board::end(id, report);
             }
@@ -153,7 +154,7 @@ fn serve_until_shut_down<'scope>(
     }
 }
 
-/// Does what the header asks; answers which connection this was, and what became of it.
+/// Does the job in the header. Returns the number of the connection and the report on it.
 fn serve_one(stream: &TcpStream) -> Option<(u64, EndReport)> {
     let header = stream
         .set_read_timeout(Some(HEADER_TIMEOUT))
@@ -163,7 +164,7 @@ fn serve_one(stream: &TcpStream) -> Option<(u64, EndReport)> {
             board::begin(job.id);
             Some((job.id, end::run(stream, Side::Server, &job)))
         }
-        // Whose connection this is, is not known. Its client will notice.
+        // The connection cannot be identified. Its client will notice.
         Err(error) => {
             eprintln!("longsplice-lab: no header from {:?}: {error}", stream.peer_addr());
             None

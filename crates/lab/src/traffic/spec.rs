@@ -1,4 +1,4 @@
-//! What a connection shall do.
+//! Specification of a connection.
 
 use std::time::Duration;
 
@@ -10,73 +10,73 @@ use crate::pattern::{MAX_PIECE, Pattern};
 /// One direction of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfer {
-    /// How many bytes are sent, not counting the header that tells the server what to do.
+    /// Number of bytes to send, not counting the header that gives the server its job.
     pub bytes: u64,
-    /// The rate at which the sender writes, in byte/s; `None`: as fast as it can.
+    /// Rate at which the sender writes, in byte/s; `None`: as fast as it can.
     pub send_rate: Option<u64>,
-    /// The rate at which the receiver reads, in byte/s: a slow reader closes its window; `None`: as it comes.
+    /// Rate at which the receiver reads, in byte/s: a slow reader closes its window; `None`: at once.
     pub receive_rate: Option<u64>,
-    /// At most so many bytes are given to one `write`.
+    /// Most bytes given to one `write`.
     pub chunk: usize,
-    /// A silence of the sender.
+    /// Pause of the sender.
     pub pause: Option<Pause>,
-    /// Times in which the receiver reads nothing, so that its window closes; in any order.
+    /// Pauses of the receiver, so that its window closes; in any order.
     pub read_pauses: Vec<Pause>,
 }
 
-/// A silence in the middle of a transfer. One of the sender is a gap for the receiver; one of the receiver is not.
+/// Pause in the middle of a transfer. A pause of the sender is a gap for the receiver; a pause of the receiver is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// It begins when so many bytes are written, or read.
+    /// Number of bytes, written or read, after which it begins.
     pub after_bytes: u64,
-    /// How long it lasts: less than [`ConnectionSpec::stall`], or the other end gives up.
+    /// Its length: shorter than [`ConnectionSpec::stall`], or the other end gives up.
     pub length: Duration,
 }
 
-/// Who sends its FIN when.
+/// Order of the two FINs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Close {
-    /// Each as soon as it has sent everything: each direction closes by itself.
+    /// Each end closes as soon as it has sent everything: each direction closes by itself.
     #[default]
     Both,
-    /// The server only after it has read the client's.
+    /// The server closes only after it has read the client's FIN.
     ClientFirst,
-    /// The client only after it has read the server's.
+    /// The client closes only after it has read the server's FIN.
     ServerFirst,
 }
 
 /// One connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionSpec {
-    /// From the client to the server.
+    /// Transfer from the client to the server.
     pub to_server: Transfer,
-    /// From the server to the client; both run at the same time.
+    /// Transfer from the server to the client; both run at the same time.
     pub to_client: Transfer,
-    /// Both sides send by turns instead. The bytes of both transfers follow from this, whatever they say.
+    /// Turns of requests and replies in place of free transfers. They set the bytes of both transfers.
     pub exchanges: Option<Exchanges>,
-    /// Who closes when.
+    /// Order of the two FINs.
     pub close: Close,
-    /// The congestion control of both ends, `cubic` say; `None`: that of the namespace.
+    /// Congestion control of both ends, such as `cubic`; `None`: that of the namespace.
     pub congestion: Option<String>,
-    /// Whether the receivers compute the SHA-256 of what they get, in addition to comparing every byte.
+    /// True if the receivers compute the SHA-256 of the received bytes, in addition to comparing every byte.
     pub sha256: bool,
-    /// After so long without any progress the connection has failed.
+    /// Time without any progress after which the connection has failed.
     pub stall: Duration,
 }
 
 /// Many connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrafficSpec {
-    /// Each of them, in the order in which they begin.
+    /// Specification of each connection, in the order in which they begin.
     pub connections: Vec<ConnectionSpec>,
-    /// How many are open at the same time, at most; 0 counts as 1.
+    /// Largest number of connections open at the same time; 0 counts as 1.
     pub parallel: usize,
-    /// The same seed gives the same bytes.
+    /// Seed of the patterns: the same seed gives the same bytes.
     pub seed: u64,
 }
 
 impl Transfer {
-    /// `bytes`, as fast as possible.
+    /// Creates a transfer of `bytes` bytes, as fast as possible.
     pub fn of(bytes: u64) -> Self {
         Transfer {
             bytes,
@@ -90,7 +90,7 @@ impl Transfer {
 }
 
 impl ConnectionSpec {
-    /// A connection with these transfers, which fails after 10 s without progress.
+    /// Creates a connection with these transfers, which fails after 10 s without progress.
     pub fn new(to_server: Transfer, to_client: Transfer) -> Self {
         ConnectionSpec {
             to_server,
@@ -103,19 +103,20 @@ impl ConnectionSpec {
         }
     }
 
-    /// A connection that sends `bytes` in each direction, as fast as possible.
+    /// Creates a connection that sends `bytes` in each direction, as fast as possible.
     pub fn both_ways(bytes: u64) -> Self {
         ConnectionSpec::new(Transfer::of(bytes), Transfer::of(bytes))
     }
 
-    /// A connection on which requests and replies take turns.
+    /// Creates a connection on which requests and replies take turns.
     pub fn exchanges(exchanges: Exchanges) -> Self {
         let mut spec = ConnectionSpec::both_ways(0);
         spec.exchanges = Some(exchanges);
         spec.settled()
     }
 
-    /// The same, where the bytes of both transfers are those of the exchanges, if there are any.
+    /// Returns the specification with the bytes of both transfers set to those of the exchanges, if there are
+    /// any.
     pub(super) fn settled(mut self) -> Self {
         if let Some(exchanges) = self.exchanges {
             [self.to_server.bytes, self.to_client.bytes] = exchanges.bytes();
@@ -125,7 +126,7 @@ impl ConnectionSpec {
 }
 
 impl TrafficSpec {
-    /// `count` connections like `each`, all at the same time.
+    /// Creates `count` connections like `each`, all at the same time.
     pub fn same(count: usize, each: ConnectionSpec) -> Self {
         TrafficSpec {
             connections: vec![each; count],
@@ -134,7 +135,7 @@ impl TrafficSpec {
         }
     }
 
-    /// Opens at most `parallel` of them at the same time.
+    /// Limits the number of connections open at the same time to `parallel`.
     pub fn parallel(mut self, parallel: usize) -> Self {
         self.parallel = parallel;
         self
@@ -149,24 +150,24 @@ impl TrafficSpec {
     }
 }
 
-/// An end of a connection.
+/// End of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
     Server,
 }
 
-/// What the client tells the server at the beginning of the stream.
+/// Job that the client sends to the server at the beginning of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// Unique among all connections of this process and, by the upper half, among processes.
+    /// Number, unique among all connections of this process and, by its upper half, among processes.
     pub(super) id: u64,
     pub(super) seed: u64,
     pub(super) spec: ConnectionSpec,
 }
 
 impl Job {
-    /// What this side sends, and its pattern.
+    /// Returns the transfer that this side sends, and its pattern.
     pub(super) fn outgoing(&self, side: Side) -> (&Transfer, Pattern) {
         match side {
             Side::Client => (&self.spec.to_server, Pattern::new(self.seed)),
@@ -174,7 +175,7 @@ impl Job {
         }
     }
 
-    /// What this side receives, and its pattern.
+    /// Returns the transfer that this side receives, and its pattern.
     pub(super) fn incoming(&self, side: Side) -> (&Transfer, Pattern) {
         match side {
             Side::Client => self.outgoing(Side::Server),
@@ -182,7 +183,7 @@ impl Job {
         }
     }
 
-    /// Whether this side's FIN waits for the other's.
+    /// Returns whether this side's FIN waits for the other's.
     pub(super) fn closes_second(&self, side: Side) -> bool {
         match self.spec.close {
             Close::Both => false,

@@ -1,4 +1,4 @@
-//! What the kernel tells of a TCP socket.
+//! Kernel's information on a TCP socket.
 
 use std::fs;
 use std::mem::offset_of;
@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 
 use nix::sys::socket::{getsockopt, sockopt::GetStruct};
 
-/// `TCP_INFO`, which nix does not have, up to `tcpi_total_retrans`, as bytes: libc's struct is longer than what a kernel before 6.7
-/// answers, at which nix panics. Its macro holds the system call: no `unsafe` of ours is in it.
+/// Socket option `TCP_INFO`, which nix lacks, up to `tcpi_total_retrans`, as bytes: libc's struct is longer than the
+/// answer of a kernel before 6.7, at which nix panics. The macro of nix holds the system call: there is no `unsafe` of
+/// ours in it.
 #[derive(Debug, Clone, Copy)]
 struct TcpInfo;
 
@@ -23,13 +24,13 @@ nix::getsockopt_impl!(
     GetStruct<[u8; TOTAL_RETRANS_END]>
 );
 
-/// The same up to `tcpi_total_rto_time`, as bytes: more than libc knows of.
+/// Socket option `TCP_INFO` up to `tcpi_total_rto_time`, as bytes: libc's struct does not reach that far.
 #[derive(Debug, Clone, Copy)]
 struct TcpInfoBytes;
 
-/// The offset of `tcpi_total_rto`, a `u16`, in `struct tcp_info` of `<linux/tcp.h>`: the kernel's promise.
+/// Offset of `tcpi_total_rto`, a `u16`, in `struct tcp_info` of `<linux/tcp.h>`: part of the kernel's ABI.
 const TOTAL_RTO: usize = 240;
-/// Where `tcpi_total_rto_time` ends, the last of the fields that came with it.
+/// End of `tcpi_total_rto_time`, the last of the fields that were added with it.
 const LEN: usize = TOTAL_RTO + 8;
 
 nix::getsockopt_impl!(
@@ -40,7 +41,8 @@ nix::getsockopt_impl!(
     GetStruct<[u8; LEN]>
 );
 
-/// How many segments the socket has sent again so far; 0 when the kernel does not say.
+/// Returns the number of segments that the socket has retransmitted so far; 0 when the kernel does not report
+/// it.
 pub(super) fn total_retrans(stream: &TcpStream) -> u32 {
     getsockopt(stream, TcpInfo).map_or(0, |info| {
         let bytes = info[TOTAL_RETRANS..].first_chunk();
@@ -48,13 +50,14 @@ pub(super) fn total_retrans(stream: &TcpStream) -> u32 {
     })
 }
 
-/// How often the socket's retransmission timer has expired so far; `None` before Linux 6.7, which does not say.
+/// Returns the number of expiries of the socket's retransmission timer so far; `None` before Linux 6.7, which does
+/// not report it.
 pub(super) fn timeouts(stream: &TcpStream) -> Option<u32> {
     static IS_TOLD: LazyLock<bool> = LazyLock::new(|| {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         version(&release).is_some_and(|version| version >= (6, 7))
     });
-    // Not asked for in vain: an older kernel answers less, at which nix panics.
+    // Do not ask an older kernel: its answer is shorter, at which nix panics.
     if !*IS_TOLD {
         return None;
     }
@@ -63,13 +66,14 @@ pub(super) fn timeouts(stream: &TcpStream) -> Option<u32> {
     Some(u16::from_ne_bytes([low, high]).into())
 }
 
-/// Whether the connection is over for both sides, or was reset; false when the kernel does not say.
+/// Returns whether the connection is over for both sides, or was reset; false when the kernel does not report
+/// it.
 pub(super) fn is_closed(stream: &TcpStream) -> bool {
     const TCP_CLOSE: u8 = 7;
     getsockopt(stream, TcpInfo).is_ok_and(|info| info[offset_of!(libc::tcp_info, tcpi_state)] == TCP_CLOSE)
 }
 
-/// The first two numbers of a release of the kernel.
+/// Returns the first two numbers of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -1,4 +1,4 @@
-//! A record as a line.
+//! Formats a record as a line.
 
 use std::{fmt::Write as _, io::Write, net::IpAddr, time::SystemTime};
 
@@ -8,14 +8,14 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use super::{AccessRecord, End};
 use crate::config::AccessLogFormat;
 
-/// RFC 3339, in UTC, with milliseconds.
+/// Format of RFC 3339, in UTC, with milliseconds.
 const RFC_3339: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z");
-/// As NCSA httpd wrote it.
+/// Format of NCSA httpd.
 const NCSA: &[BorrowedFormatItem<'_>] =
     format_description!("[day]/[month repr:short]/[year]:[hour]:[minute]:[second] +0000");
 
-/// The record as the JSON format has it: each key is there in each line.
+/// A record in the JSON format: each line has each key.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -84,17 +84,17 @@ fn json(record: &AccessRecord, out: &mut Vec<u8>) {
     let begin = out.len();
     match serde_json::to_writer(&mut *out, &line) {
         Ok(()) => out.push(b'\n'),
-        // No field of it can fail; half a line would spoil the next one.
+        // Remove a partial line, which would spoil the next one. No field can fail.
         Err(_) => out.truncate(begin),
     }
 }
 
-/// Microseconds are as much as a clock of the system is worth here.
+/// Rounds to microseconds, the useful precision of a system's clock.
 fn seconds(time: std::time::Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }
 
-/// `host ident user [date] "request" status bytes`, and `"referrer" "user agent"`.
+/// Writes `host ident user [date] "request" status bytes`, and, if `combined`, `"referrer" "user agent"`.
 fn ncsa(record: &AccessRecord, combined: bool, out: &mut Vec<u8>) {
     let mut request = String::new();
     let (mut referer, mut user_agent) = ("-", "-");
@@ -124,11 +124,11 @@ fn ncsa(record: &AccessRecord, combined: bool, out: &mut Vec<u8>) {
 
 fn time(time: SystemTime, format: &[BorrowedFormatItem<'_>]) -> String {
     let time = OffsetDateTime::from(time);
-    // No year that a clock shows is too long for the format.
+    // Every year of a system's clock fits the format.
     time.format(format).unwrap_or_else(|_| "-".to_owned())
 }
 
-/// Text between quotes: nothing in it ends the quotes or the line.
+/// Text for use between quotes: it contains no quote and no line end.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

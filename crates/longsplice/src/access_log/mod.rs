@@ -1,7 +1,7 @@
-//! The access log: one line for each request, or for each connection of which no requests are read.
+//! Writes the access log: one line for each request, or for each connection of which no requests are read.
 //!
-//! Records go over a bounded queue to one thread, which formats and writes them: a disk that is slow or broken stops no traffic.
-//! What does not fit, or cannot be written, is counted.
+//! Records go over a bounded queue to one thread, which formats and writes them: a slow or broken disk stops no
+//! traffic. Records that do not fit, or that cannot be written, are counted.
 
 mod format;
 mod record;
@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 pub use record::{AccessRecord, End, MAX_TEXT, Request, cut};
 pub use target::{LogTarget, OpenError};
 
-/// How many records wait to be written at most: some megabytes.
+/// Limit of the records that wait to be written: some megabytes.
 const QUEUE: usize = 8192;
 
-/// Where records go. All clones are one.
+/// Handle of the access log. All clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
     inner: Arc<Inner>,
@@ -38,23 +38,23 @@ struct Inner {
     shared: Arc<Shared>,
 }
 
-/// What the writer has, too.
+/// State that the writer shares.
 #[derive(Debug, Default)]
 struct Shared {
     orders: Mutex<Orders>,
     counts: Counts,
 }
 
-/// What the writer is to do before the next record.
+/// Orders that the writer executes before the next record.
 #[derive(Debug, Default)]
 struct Orders {
-    /// Another place.
+    /// New destination.
     target: Option<Option<LogTarget>>,
-    /// The same file by its name: the old one was moved away.
+    /// True if the file must be opened again by its name: the old one was moved away.
     reopen: bool,
 }
 
-/// What became of records.
+/// Counts of records.
 #[derive(Debug, Default)]
 struct Counts {
     written: AtomicU64,
@@ -62,33 +62,33 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// The same for those who look.
+/// Counts of records, for the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LogCounts {
-    /// Lines written.
+    /// Number of lines written.
     pub written: u64,
-    /// Records for which there was no room in the queue.
+    /// Number of records for which there was no room in the queue.
     pub dropped: u64,
-    /// Records that could not be written.
+    /// Number of records that could not be written.
     pub failed: u64,
 }
 
 #[derive(Debug)]
 enum Message {
     Record(Box<AccessRecord>),
-    /// There are orders.
+    /// Wakes the writer: there are orders.
     Look,
-    /// Everything before is to be written; then the sender goes.
+    /// Asks to write everything before it; the sender is dropped then.
     Flush(SyncSender<()>),
 }
 
 impl AccessLog {
-    /// Whether anybody reads what is written.
+    /// Returns whether there is a destination.
     pub fn is_on(&self) -> bool {
         self.inner.on.load(Ordering::Relaxed)
     }
 
-    /// Writes a line, some time soon. Never waits: what does not fit is counted.
+    /// Queues a record for writing. Never waits: a record that does not fit is counted.
     pub fn write(&self, record: AccessRecord) {
         if !self.is_on() {
             return;
@@ -101,7 +101,8 @@ impl AccessLog {
         }
     }
 
-    /// Writes to this place from now on; `None`: nowhere. What waits still goes to the place before, or to this one.
+    /// Writes to this destination from now on; `None` stops the log. Records that wait go to the old destination, or to
+    /// this one.
     pub fn set(&self, target: Option<LogTarget>) {
         if target.is_none() && self.inner.sender.get().is_none() {
             return;
@@ -110,7 +111,7 @@ impl AccessLog {
         self.order(|orders| orders.target = Some(target));
     }
 
-    /// Opens the file again by its name, where it goes to one: the old one was moved away (logrotate).
+    /// Opens the file again by its name: the old one was moved away (logrotate).
     pub fn reopen(&self) {
         if self.inner.sender.get().is_some() {
             self.order(|orders| orders.reopen = true);
@@ -131,11 +132,11 @@ impl AccessLog {
             writer::start(Arc::clone(&self.inner.shared), receiver);
             sender
         });
-        // Where there is no room, the writer is awake, and looks.
+        // Ignore a full queue: the writer is awake then, and looks for orders.
         let _ = sender.try_send(Message::Look);
     }
 
-    /// Waits until all is written that was given, but no longer than `patience`.
+    /// Waits until all queued records are written, but no longer than `patience`.
     pub fn flush(&self, patience: Duration) {
         let Some(sender) = self.inner.sender.get() else {
             return;
@@ -153,7 +154,7 @@ impl AccessLog {
         let _ = written.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()));
     }
 
-    /// What became of records.
+    /// Returns the counts of records.
     pub fn counts(&self) -> LogCounts {
         let Counts {
             written,

@@ -1,4 +1,4 @@
-//! What is told of a connection, or of one request of it, once it is over.
+//! Describes a connection, or one of its requests, after its end.
 
 use std::{
     net::SocketAddr,
@@ -8,80 +8,80 @@ use std::{
 use longsplice_engine::{FlowId, Returned, Summary, reason::RelayReason};
 use serde::Serialize;
 
-/// How long a name, a target or a header field may be in a log line, in bytes; what is longer is cut.
+/// Limit of a name, a target or a header field in a log line, in bytes; longer text is cut.
 pub const MAX_TEXT: usize = 2048;
 
 /// One line of the access log: a request and its reply, or a connection of which no requests are read.
 #[derive(Debug, Clone)]
 pub struct AccessRecord {
-    /// When it began.
+    /// Time of its beginning.
     pub time: SystemTime,
-    /// The client, by the PROXY header where one was read.
+    /// Address of the client; from the PROXY header, if one was read.
     pub client: SocketAddr,
-    /// The listener.
+    /// Listener.
     pub listener: String,
-    /// The route that took it.
+    /// Route that took it.
     pub route: Option<String>,
-    /// The upstream that it went to.
+    /// Upstream that it went to.
     pub upstream: Option<String>,
-    /// The server that it went to.
+    /// Server that it went to.
     pub server: Option<String>,
-    /// The flow, as `longsplice flows` shows it.
+    /// Number of the flow, as `longsplice flows` shows it.
     pub flow: Option<FlowId>,
-    /// Whether it is a request, and no connection of which none are read.
+    /// True for a request; false for a connection of which no requests are read.
     pub is_request: bool,
-    /// What was asked for, where it was read and there is an access log.
+    /// Request, if it was read and there is an access log.
     pub request: Option<Request>,
-    /// The status code that the client got (RFC 9110 section 15).
+    /// Status code that the client got (RFC 9110 section 15).
     pub status: Option<u16>,
-    /// Payload bytes to the client, heads included; of what was spliced, as the kernel counted.
+    /// Payload bytes to the client, including heads; for spliced bytes, as the kernel counted them.
     pub bytes_to_client: u64,
-    /// The same to the server.
+    /// Payload bytes to the server, including heads; for spliced bytes, as the kernel counted them.
     pub bytes_to_server: u64,
-    /// From its beginning to its end.
+    /// Time from its beginning to its end.
     pub duration: Duration,
-    /// From its beginning to the first byte of the reply, where that was seen.
+    /// Time from its beginning to the first byte of the reply, if that was seen.
     pub first_byte: Option<Duration>,
-    /// Whether it was spliced at any time.
+    /// True if it was spliced at any time.
     pub spliced: bool,
     /// Payload bytes that passed while it was spliced, in both directions.
     pub bytes_spliced: u64,
-    /// Why it was not spliced, where it was not.
+    /// Reason why it was not spliced.
     pub relay_reason: Option<RelayReason>,
-    /// The server's name in the ClientHello.
+    /// Name of the server in the ClientHello.
     pub sni: Option<String>,
-    /// How it ended.
+    /// Kind of its end.
     pub end: End,
 }
 
 /// A request, for a log line.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// The method.
+    /// Method.
     pub method: String,
-    /// The target, as it came.
+    /// Target, as the client sent it.
     pub target: String,
-    /// The host that was asked for.
+    /// Host of the request.
     pub host: Option<String>,
-    /// The version, such as `HTTP/1.1`.
+    /// Version, such as `HTTP/1.1`.
     pub version: &'static str,
-    /// The Referer field (RFC 9110 section 10.1.3), for the combined format.
+    /// Value of Referer, for the combined format (RFC 9110 section 10.1.3).
     pub referer: Option<String>,
-    /// The User-Agent field (RFC 9110 section 10.1.5), likewise.
+    /// Value of User-Agent, for the combined format (RFC 9110 section 10.1.5).
     pub user_agent: Option<String>,
 }
 
-/// How a connection or request ended. The names are stable.
+/// End of a connection or request. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// In order: the reply was delivered, or both streams have ended.
+    /// The reply was delivered, or both streams ended in order.
     Complete,
-    /// One of the ends was reset.
+    /// A connection was reset.
     Reset,
-    /// The client went away before its end.
+    /// The client closed too early.
     ClientClosed,
-    /// The server went away before its end.
+    /// The server closed too early.
     ServerClosed,
     /// The client was too slow.
     ClientTimeout,
@@ -89,27 +89,31 @@ pub enum End {
     ServerTimeout,
     /// No server could be reached, or none was free.
     Unavailable,
-    /// It was answered or closed here, as a route or a limit says.
+    /// The proxy answered or closed, because of a route or a limit.
     Refused,
-    /// What the client sent cannot be understood.
+    /// The client sent an invalid request.
     BadRequest,
-    /// What the server sent cannot be understood.
+    /// The server sent an invalid reply.
     BadReply,
-    /// Nothing passed for longer than `idle_timeout`.
+    /// More bytes passed than the reply had: a defect of the proxy. Both connections were reset.
+    OutOfStep,
+    /// No byte passed for longer than `idle_timeout` (spliced) or `relay_idle_timeout` (relayed).
     Idle,
-    /// It was ended by command.
+    /// A command ended it.
     Asked,
-    /// The configuration changed, and `on_change` says so.
+    /// The configuration changed, and `on_change` ended it.
     Changed,
+    /// Memory ran out.
+    Memory,
     /// The daemon shut down.
     Stopped,
-    /// Its record in the kernel is gone and nobody saw how: a new connection took the place of one that had ended.
+    /// The record in the kernel is gone without an observed end: a new connection replaced one that had ended.
     Lost,
 }
 
 impl End {
-    /// All of them.
-    pub const ALL: [End; 15] = [
+    /// All ends.
+    pub const ALL: [End; 17] = [
         End::Complete,
         End::Reset,
         End::ClientClosed,
@@ -120,14 +124,16 @@ impl End {
         End::Refused,
         End::BadRequest,
         End::BadReply,
+        End::OutOfStep,
         End::Idle,
         End::Asked,
         End::Changed,
+        End::Memory,
         End::Stopped,
         End::Lost,
     ];
 
-    /// As it stands in a log line and in a label.
+    /// Returns the name in log lines and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             End::Complete => "complete",
@@ -140,9 +146,11 @@ impl End {
             End::Refused => "refused",
             End::BadRequest => "bad_request",
             End::BadReply => "bad_reply",
+            End::OutOfStep => "out_of_step",
             End::Idle => "idle",
             End::Asked => "asked",
             End::Changed => "changed",
+            End::Memory => "memory",
             End::Stopped => "stopped",
             End::Lost => "lost",
         }
@@ -150,7 +158,7 @@ impl End {
 }
 
 impl AccessRecord {
-    /// Of something that begins now.
+    /// Creates the record of a connection or request that begins now.
     pub fn new(listener: &str, client: SocketAddr) -> AccessRecord {
         AccessRecord {
             time: SystemTime::now(),
@@ -175,7 +183,7 @@ impl AccessRecord {
         }
     }
 
-    /// The same, over now; `began` is its beginning on the clock that only runs forward.
+    /// Completes the record now; `began` is the beginning on the monotonic clock.
     #[must_use]
     pub fn ended(self, began: Instant, end: End) -> AccessRecord {
         AccessRecord {
@@ -185,7 +193,7 @@ impl AccessRecord {
         }
     }
 
-    /// Adds what passed during a call of [`longsplice_engine::Splicer::splice`] that ended the pair.
+    /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] that ended the pair.
     pub fn add(&mut self, summary: &Summary) {
         self.flow = Some(summary.id);
         self.bytes_to_server += summary.bytes_to_server;
@@ -195,7 +203,7 @@ impl AccessRecord {
         self.relay_reason = summary.relay_reason;
     }
 
-    /// The same of a call after which the pair came back.
+    /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] after which the pair came back.
     pub fn add_returned(&mut self, returned: &Returned) {
         self.flow = Some(returned.id);
         self.bytes_to_server += returned.passed[0];
@@ -205,7 +213,7 @@ impl AccessRecord {
     }
 }
 
-/// The beginning of a text, as long as a log line has room for.
+/// Cuts a text to the length that a log line has room for.
 pub fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_TEXT)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Where lines go: a file, or standard output.
+//! Opens and writes the destination of lines: a file, or standard output.
 
 use std::{
     fs::{File, OpenOptions},
@@ -9,12 +9,12 @@ use std::{
 
 use crate::config::{AccessLogConfig, AccessLogFormat};
 
-/// A place for lines, open, and their form.
+/// An open destination of lines, with their format.
 #[derive(Debug)]
 pub struct LogTarget {
     pub(super) format: AccessLogFormat,
     place: Place,
-    /// The last line was not written to its end.
+    /// True if the last line was not written completely.
     torn: bool,
 }
 
@@ -24,7 +24,7 @@ enum Place {
     File { path: PathBuf, file: File },
 }
 
-/// Why it could not be opened.
+/// Error: the destination could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open the access log {}: {source}{}", path.display(), remedy(.source))]
 pub struct OpenError {
@@ -43,7 +43,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl LogTarget {
-    /// Opens it; a file is made, or appended to.
+    /// Opens the destination; creates the file, or appends to it.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -66,7 +66,7 @@ impl LogTarget {
     /// Opens the file again by its name.
     ///
     /// # Errors
-    /// [`OpenError`]; it still goes to the file that it had.
+    /// [`OpenError`]; lines still go to the old file.
     pub(super) fn reopen(&mut self) -> Result<(), OpenError> {
         if let Place::File { path, file } = &mut self.place {
             *file = open(path)?;
@@ -75,7 +75,7 @@ impl LogTarget {
         Ok(())
     }
 
-    /// Writes lines at once. After an error, what is left of a line stands alone.
+    /// Writes lines at once. After an error, the rest of a torn line stands alone.
     pub(super) fn write(&mut self, mut lines: &[u8]) -> io::Result<()> {
         if self.torn {
             self.place.write(b"\n")?;
@@ -100,18 +100,18 @@ impl LogTarget {
 impl Place {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            // Not io::stdout(), which would keep what it could not write.
+            // Write directly: io::stdout() would keep bytes that it could not write.
             Place::Stdout => Ok(nix::unistd::write(io::stdout(), bytes)?),
             Place::File { file, .. } => file.write(bytes),
         }
     }
 }
 
-/// Others than the owner and the group have no business with who asked for what.
+/// Opens the file so that only its owner and group may read it: it tells which client asked for what.
 fn open(path: &Path) -> Result<File, OpenError> {
     let mut options = OpenOptions::new();
     options.append(true).create(true).mode(0o640);
-    // A FIFO that nobody reads must not stop the daemon.
+    // Open without blocking: a FIFO without a reader must not stop the daemon.
     options.custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY);
     options.open(path).map_err(|source| OpenError {
         path: path.to_owned(),

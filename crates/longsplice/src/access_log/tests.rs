@@ -1,4 +1,4 @@
-//! The log as a whole, with files of its own.
+//! Tests the whole log, with its own files.
 
 use std::{fs, path::Path, time::Instant};
 

@@ -1,4 +1,4 @@
-//! The thread that writes.
+//! Runs the thread that writes.
 
 use std::{
     mem,
@@ -8,10 +8,10 @@ use std::{
 
 use super::{Message, Orders, Shared, format, target::LogTarget};
 
-/// So many bytes are written at once.
+/// Number of bytes that are written at once.
 const BATCH: usize = 64 << 10;
 
-/// Starts it; it ends with the last [`super::AccessLog`].
+/// Starts the thread; it ends with the last [`super::AccessLog`].
 pub(super) fn start(shared: Arc<Shared>, receiver: Receiver<Message>) {
     let spawned = thread::Builder::new().name("access-log".into()).spawn(move || {
         let mut writer = Writer {
@@ -30,7 +30,7 @@ pub(super) fn start(shared: Arc<Shared>, receiver: Receiver<Message>) {
         }
     });
     if let Err(error) = spawned {
-        // Its receiver is gone: every record is counted as dropped.
+        // The receiver is gone then, so every record is counted as dropped.
         tracing::error!(%error, "the access log has no thread");
     }
 }
@@ -39,9 +39,9 @@ struct Writer {
     shared: Arc<Shared>,
     target: Option<LogTarget>,
     lines: Vec<u8>,
-    /// In `lines`.
+    /// Number of records in `lines`.
     records: u64,
-    /// The last write failed, and the log says so.
+    /// True if the last write failed, and the log shows it.
     broken: bool,
 }
 
@@ -61,7 +61,7 @@ impl Writer {
             Message::Look => self.obey(),
             Message::Flush(done) => {
                 self.write();
-                // Nobody may wait any more.
+                // The caller may have stopped waiting.
                 let _ = done.try_send(());
             }
         }
@@ -100,14 +100,14 @@ impl Writer {
             }
             Err(error) => {
                 self.shared.counts.failed.fetch_add(records, Ordering::Relaxed);
-                // One line for each time that it breaks.
+                // Write one line each time it breaks.
                 if !mem::replace(&mut self.broken, true) {
                     tracing::error!(%error, "the access log cannot be written: lines are lost, and counted");
                 }
             }
         }
         self.lines.clear();
-        // After a burst.
+        // Release memory after a burst.
         self.lines.shrink_to(2 * BATCH);
     }
 }

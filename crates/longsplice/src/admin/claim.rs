@@ -1,4 +1,4 @@
-//! One daemon for each instance: a lock that dies with its process, and the socket that clients find.
+//! Ensures one daemon for each instance: by a lock that ends with its process, and the socket for clients.
 
 use std::{
     fs::{self, File, Permissions, TryLockError},
@@ -13,7 +13,7 @@ use std::{
 use super::Places;
 use crate::instance::InstanceName;
 
-/// The right to be the daemon of an instance. Dropping it takes the socket and the lock away.
+/// Right to be the daemon of an instance. Dropping it removes the socket and the lock.
 #[derive(Debug)]
 pub struct Claim {
     socket: PathBuf,
@@ -22,32 +22,32 @@ pub struct Claim {
     _lock: File,
 }
 
-/// Why an instance could not be claimed.
+/// Reason why an instance could not be claimed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// Somebody is it already.
+    /// Another daemon has claimed it.
     #[error(
         "a daemon of instance `{instance}` is running already ({}): give this one another name with --instance NAME, or stop that one",
         at.display()
     )]
     Running {
-        /// Of which instance.
+        /// Name of the instance.
         instance: InstanceName,
-        /// What shows it.
+        /// Lock or socket of that daemon.
         at: PathBuf,
     },
     /// No directory can hold the lock.
     #[error("there is no place for the admin socket: {}", list(.0))]
     NoPlace(Vec<(PathBuf, io::Error)>),
-    /// The lock or the socket could not be made.
+    /// The lock or the socket could not be created.
     #[error("cannot make {}: {source}", path.display())]
     Make {
-        /// Which.
+        /// Path of the lock or socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Something else is at the place of the socket.
+    /// A file that is no socket has the socket's path.
     #[error("{} is in the way of the admin socket: it is no socket, so it is left alone", .0.display())]
     InTheWay(PathBuf),
     /// The socket could not be served.
@@ -62,10 +62,10 @@ fn list(why: &[(PathBuf, io::Error)]) -> String {
         .join("; ")
 }
 
-/// Claims the instance; `admin` is where its socket shall be instead of the usual place.
+/// Claims the instance. `admin` is the path of its socket, instead of the usual one.
 pub fn claim(places: &Places, instance: &InstanceName, admin: Option<&Path>) -> Result<Claim, ClaimError> {
     let directory = places.own_directory().map_err(ClaimError::NoPlace)?;
-    // The lock is by instance and not by socket: with two sockets there would still be one set of pins.
+    // Lock the instance, not the socket: two sockets would still share one set of pins.
     let lock_path = directory.join(format!("{instance}.lock"));
     let lock = match lock(&lock_path) {
         Ok(Some(lock)) => lock,
@@ -108,7 +108,7 @@ fn is_socket(meta: &fs::Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type())
 }
 
-/// Locks the file; `None` if another process holds it.
+/// Locks the file; returns `None` if another process holds it.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
         let file = File::options()
@@ -122,8 +122,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(e)) => return Err(e),
         }
-        // The one before may have removed the file between the two calls: a lock on a file without a name
-        // keeps nobody out.
+        // Check the name: the previous daemon may have removed the file between the two calls, and a lock on a file
+        // without a name excludes no process.
         let ours = file.metadata()?;
         match fs::metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(Some(file)),
@@ -134,7 +134,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Makes the socket beside its place and moves it there: it replaces a stale one, and is never open to others.
+/// Binds the socket under another name, and moves it to its path: this replaces a stale socket, and no other user can
+/// ever open it.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push("~");
@@ -151,7 +152,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
 }
 
 impl Claim {
-    /// Where clients find this daemon.
+    /// Returns the path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -163,8 +164,8 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // In this order: while the lock is held, both names are ours. What cannot be removed is replaced by the
-        // next daemon.
+        // Keep this order: while the lock is held, both names belong to this daemon. The next daemon replaces a file
+        // that cannot be removed.
         let _ = fs::remove_file(&self.socket);
         let _ = fs::remove_file(&self.lock_path);
     }

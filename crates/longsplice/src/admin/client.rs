@@ -1,4 +1,4 @@
-//! The command line's side of the admin socket.
+//! Runs the command line's side of the admin socket.
 
 use std::{
     io::{self, Read, Write},
@@ -10,32 +10,32 @@ use std::{
 use super::{ErrorBody, Places};
 use crate::instance::InstanceName;
 
-/// A daemon that does not answer within this is stuck.
+/// Longest time for an answer; a daemon that needs longer is stuck.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// More than a full table of flows, less than memory.
+/// Limit of an answer: more than a full table of flows, less than the memory.
 const LONGEST_ANSWER: u64 = 1 << 30;
 
-/// Why a daemon could not be asked.
+/// Reason why a request to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers.
+    /// No daemon answers.
     #[error("no daemon of instance `{instance}` is running (looked for {})", list(.looked))]
     NotRunning {
-        /// Of which instance.
+        /// Name of the instance.
         instance: InstanceName,
-        /// Where it was looked for.
+        /// Paths that were tried.
         looked: Vec<PathBuf>,
     },
-    /// The socket is another user's.
+    /// The socket belongs to another user.
     #[error("{} may not be opened by this user: the daemon runs as another, try with sudo", .0.display())]
     Denied(PathBuf),
-    /// The daemon answered, and would not.
+    /// The daemon refused the request.
     #[error("{0}")]
     Refused(String),
-    /// The conversation broke off.
+    /// The connection failed.
     #[error("the daemon did not answer: {0}")]
     Io(#[from] io::Error),
-    /// What came is not what this version understands.
+    /// This version does not understand the answer.
     #[error("the daemon answered what this version ({version}) does not understand: {0}", version = env!("CARGO_PKG_VERSION"))]
     Strange(String),
 }
@@ -49,14 +49,14 @@ fn list(paths: &[PathBuf]) -> String {
     }
 }
 
-/// A connection to the daemon of an instance, good for one request.
+/// A connection to the daemon of an instance, for one request.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
 }
 
 impl Client {
-    /// Finds the daemon: at `admin` where given, else at the usual places.
+    /// Connects to the daemon: at `admin` if given, else at the usual paths.
     pub fn connect(
         places: &Places,
         instance: &InstanceName,
@@ -84,14 +84,14 @@ impl Client {
         }
     }
 
-    /// Asks, and returns the body of the answer.
+    /// Sends a request, and returns the body of the answer.
     pub fn request(self, method: &str, path: &str) -> Result<String, ClientError> {
         self.request_with(method, path, "")
     }
 
-    /// The same with a body of JSON.
+    /// Sends a request with a body of JSON, and returns the body of the answer.
     pub fn request_with(mut self, method: &str, path: &str, body: &str) -> Result<String, ClientError> {
-        // HTTP/1.0: the answer ends with the connection, in one piece.
+        // Use HTTP/1.0: the answer has no chunks, and ends with the connection.
         write!(
             self.stream,
             "{method} {path} HTTP/1.0\r\nHost: longsplice\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -111,7 +111,7 @@ impl Client {
     }
 }
 
-/// Takes an answer apart into its status and its body.
+/// Splits an answer into its status and its body.
 fn parse_answer(answer: &[u8]) -> Option<(u16, &str)> {
     let (head, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
     let mut status_line = head.lines().next()?.split(' ');

@@ -1,4 +1,4 @@
-//! The way into a running daemon: HTTP and JSON over a Unix socket that only its user can open.
+//! Provides the admin interface of a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
 //! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/end`, `GET`, `PUT` and `DELETE /rules`,
 //! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/undrain`. Errors are `{"error": "…"}`.
@@ -23,69 +23,73 @@ use crate::{
     daemon::ReloadRequest,
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
+    memory::MemoryStatus,
     reload::{Board, GenerationStatus},
     rulebook::RuleBook,
 };
 
-/// What the admin interface shows and acts upon.
+/// State that the admin interface shows and changes.
 #[derive(Debug)]
 pub struct Admin {
-    /// Which instance this is.
+    /// Name of the instance.
     pub instance: InstanceName,
-    /// What all listeners share, the engine among it.
+    /// State that all listeners share, such as the engine.
     pub shared: Arc<Shared>,
-    /// The configuration in force.
+    /// Configuration in force.
     pub board: Arc<Board>,
-    /// The rules.
+    /// Rules.
     pub rules: Arc<RuleBook>,
-    /// Where a reload is asked for.
+    /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
-    /// When the daemon started, on the clock that only runs forward.
+    /// Start of the daemon, on the monotonic clock.
     pub started: Instant,
-    /// The same on the wall clock.
+    /// Start of the daemon, on the wall clock.
     pub started_at: SystemTime,
     /// Turns true when the daemon shuts down.
     pub stopping: watch::Receiver<bool>,
 }
 
-/// What `longsplice status --json` shows; the counters stand at the top level.
+/// Output of `longsplice status --json`; the counters are at the top level.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// The daemon's version.
+    /// Version of the daemon.
     pub version: String,
-    /// Its instance.
+    /// Name of the instance.
     pub instance: String,
-    /// Its process.
+    /// Number of its process.
     pub pid: u32,
-    /// Since when it runs, in seconds of the Unix epoch.
+    /// Time of its start, in seconds of the Unix epoch.
     pub started_at: u64,
-    /// For how long it has run.
+    /// Time since its start, in seconds.
     pub uptime_seconds: f64,
-    /// Whether it is shutting down.
+    /// True if it is shutting down.
     pub stopping: bool,
-    /// What was counted since it started.
+    /// Counters since its start.
     #[serde(flatten)]
     pub counters: Counters,
-    /// What it can do.
+    /// Capabilities.
     pub health: Health,
-    /// The configuration in force.
+    /// Configuration in force.
     #[serde(default)]
     pub generation: Option<GenerationStatus>,
-    /// The access log, where there is one.
+    /// Memory, if it is limited.
+    #[serde(default)]
+    pub memory: Option<MemoryStatus>,
+    /// Counts of the access log, if there is one.
     #[serde(default)]
     pub access_log: Option<LogCounts>,
-    /// What it listens on.
+    /// Listeners.
     pub listeners: Vec<ListenerStatus>,
 }
 
-/// The body of an answer that is not 2xx.
+/// Body of an answer that is not 2xx.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ErrorBody {
     pub(crate) error: String,
 }
 
 impl Admin {
-    /// What is to be seen now.
+    /// Returns the status.
     pub fn status(&self) -> Status {
         let log = &self.shared.access_log;
         let epoch = self.started_at.duration_since(SystemTime::UNIX_EPOCH);
@@ -99,6 +103,7 @@ impl Admin {
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
             generation: Some(self.board.generation()),
+            memory: self.shared.memory.status(self.shared.tracker.count()),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self
                 .board

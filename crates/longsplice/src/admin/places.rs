@@ -1,4 +1,4 @@
-//! Where the admin socket of an instance can be. Daemon and client look at the same places in the same order.
+//! Lists the directories for the admin socket of an instance. Daemon and client search them in the same order.
 
 use std::{
     env, fs, io,
@@ -10,14 +10,14 @@ use nix::unistd::{Uid, geteuid};
 
 use crate::instance::InstanceName;
 
-/// The directories that may hold admin sockets, in order of preference.
+/// Directories that may hold admin sockets, in order of preference.
 #[derive(Debug, Clone)]
 pub struct Places {
     directories: Vec<PathBuf>,
 }
 
 impl Places {
-    /// `/run/longsplice`, `$XDG_RUNTIME_DIR/longsplice`, `/tmp/longsplice-UID`.
+    /// Returns `/run/longsplice`, `$XDG_RUNTIME_DIR/longsplice`, `/tmp/longsplice-UID`.
     pub fn of_this_user() -> Self {
         let runtime = env::var_os("XDG_RUNTIME_DIR")
             .map(PathBuf::from)
@@ -32,12 +32,12 @@ impl Places {
         }
     }
 
-    /// Only these.
+    /// Uses only these directories.
     pub fn only(directories: Vec<PathBuf>) -> Self {
         Places { directories }
     }
 
-    /// The sockets that a daemon of the instance may have, wherever a client can trust the place.
+    /// Returns the possible sockets of the instance's daemon, in directories that a client can trust.
     pub fn sockets(&self, instance: &InstanceName) -> Vec<PathBuf> {
         self.directories
             .iter()
@@ -46,12 +46,12 @@ impl Places {
             .collect()
     }
 
-    /// All directories, for messages.
+    /// Returns all directories, for messages.
     pub fn directories(&self) -> &[PathBuf] {
         &self.directories
     }
 
-    /// The first directory that is, or can be made, this user's own; else why not, for each.
+    /// Returns the first directory that belongs to this user, or that can be created. Fails with the reason for each.
     pub(super) fn own_directory(&self) -> Result<&Path, Vec<(PathBuf, io::Error)>> {
         let mut why = Vec::new();
         for directory in &self.directories {
@@ -76,7 +76,7 @@ fn make_own(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a directory in which a stranger could have put a socket: /tmp is everybody's.
+/// Refuses a directory into which another user could have put a socket: /tmp is open to all.
 fn trusted(directory: &Path) -> io::Result<Uid> {
     let meta = fs::symlink_metadata(directory)?;
     let owner = Uid::from_raw(meta.uid());

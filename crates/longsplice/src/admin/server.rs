@@ -1,4 +1,4 @@
-//! The daemon's side of the admin socket.
+//! Runs the daemon's side of the admin socket.
 
 use std::{io, sync::Arc};
 
@@ -49,7 +49,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// Answers with what takes a while to be read and written down, of which there may be a million: connections must not wait for it.
+/// Builds an answer on a blocking thread: it may list a million flows, and connections must not wait for that.
 async fn read<T: Serialize>(admin: &Arc<Admin>, what: impl FnOnce(&Admin) -> T + Send + 'static) -> Response {
     let admin = Arc::clone(admin);
     match tokio::task::spawn_blocking(move || Json(what(&admin)).into_response()).await {
@@ -81,14 +81,14 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
-    // What is relayed is about to be reset; what is spliced lives on.
+    // Refuse during a shutdown: relayed connections are about to be reset, while spliced ones live on.
     if *admin.stopping.borrow() {
         let message = format!("flow {id} stays as it is: the daemon is shutting down");
         return error(StatusCode::CONFLICT, &message);
     }
     match admin.shared.splicer.request_unsplice(id).await {
         Ok(None) => {}
-        // Nobody waits for it but us now.
+        // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
             spawn_reclaimed(returned, &admin.shared, &admin.board.listeners());
         }
@@ -102,7 +102,7 @@ async fn end(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Respons
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
-    // A handler that has it ends it; what no handler has is ended here.
+    // Let the connection's handler end it; end it here if it has none.
     if !admin.shared.tracker.end(id, End::Asked) {
         match admin.shared.splicer.request_end(id).await {
             Ok(()) => {}

@@ -1,4 +1,4 @@
-//! `GET /servers`, `POST /servers/drain` and `POST /servers/undrain`.
+//! Serves `GET /servers`, `POST /servers/drain` and `POST /servers/undrain`.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 use super::{Admin, server::error};
 use crate::upstream::UpstreamStatus;
 
-/// Which server is meant: names may hold slashes, so that a path could not say it.
+/// Name of a server. It is in the body, because a path could not hold names with slashes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Which {
-    /// The upstream.
+    /// Upstream.
     pub upstream: String,
-    /// The server's name or address.
+    /// Name or address of the server.
     pub server: String,
 }
 
-/// How many servers it concerned.
+/// Number of servers that a request concerned.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Concerned {
     /// A name may have several addresses, or none yet.

@@ -1,4 +1,4 @@
-//! What can be asked on the command line.
+//! Defines the command line.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -11,7 +11,7 @@ use longsplice_engine::{FlowId, Until, XdpMode};
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
-    config::{LogFormat, OnShutdown, Period},
+    config::{KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
     instance::InstanceName,
 };
 
@@ -176,6 +176,9 @@ pub struct Run {
     /// The configuration (docs/configuration.md)
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
+    /// End at once where splicing is out of reach [default: relay every connection, and say why]
+    #[arg(long)]
+    pub require_splice: bool,
     /// Spliced flows at a clean shutdown: keep them running, or end them [default: keep]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_shutdown: Option<OnShutdown>,
@@ -207,6 +210,13 @@ pub struct Forward {
     /// server=RATE for what they send; burst=BYTES; joined by commas. A RATE is such as 10MB/s [default: no limit]
     #[arg(long, value_name = "LIMIT")]
     pub rate_limit: Option<RateLimit>,
+    /// End a relayed connection in which nothing passed for this long [default: 1h]
+    #[arg(long, value_name = "DURATION")]
+    pub relay_idle_timeout: Option<Period>,
+    /// How to probe the ends of an idle relayed connection: off, or idle=DURATION, interval=DURATION and probes=COUNT, joined by
+    /// commas [default: idle=2m,interval=15s,probes=4]
+    #[arg(long, value_name = "PROBES")]
+    pub keepalive: Option<KeepaliveSetting>,
     /// Splice only over this interface; can be given again [default: all that routes use]
     #[arg(long, value_name = "NAME", value_parser = interface)]
     pub interface: Vec<String>,
@@ -228,6 +238,13 @@ pub struct Forward {
     /// How long an address of the target may take to answer [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub connect_timeout: Option<Period>,
+    /// How much memory it may take before connections are refused: auto (as the control group allows), none, or a size such as
+    /// 512MiB [default: auto]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<MemoryLimit>,
+    /// End at once where splicing is out of reach [default: relay every connection, and say why]
+    #[arg(long)]
+    pub require_splice: bool,
     /// Spliced connections at a clean shutdown: keep them running, or end them
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     pub on_shutdown: OnShutdown,

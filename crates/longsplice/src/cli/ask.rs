@@ -1,4 +1,4 @@
-//! `flows`, `status`, `splice` and `unsplice`: ask a running daemon.
+//! Asks a running daemon: `flows`, `status`, `splice` and `unsplice`.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ pub(super) fn status(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
 pub(super) fn splice(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
     request("POST", &format!("/flows/{id}/splice"), "", admin, common)?;
     print(&format!(
-        "flow {id} is being spliced; `longsplice flows` shows how it goes\n"
+        "flow {id} is spliced: new segments pass by the daemon, which delivers what it still has\n"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -61,7 +61,7 @@ pub(super) fn reload(admin: Option<&Path>, common: &Common) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Programs get what the daemon said, word for word; people get it explained.
+/// Prints the daemon's answer: unchanged for programs, explained for users.
 pub(super) fn answer<T: DeserializeOwned>(
     ask: &Ask,
     body: String,
@@ -76,7 +76,7 @@ pub(super) fn answer<T: DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks the daemon of the instance, and answers the body of what it said.
+/// Sends a request to the daemon of the instance, and returns the body of the answer.
 pub(super) fn request(
     method: &str,
     path: &str,
@@ -93,7 +93,7 @@ pub(super) fn request(
     })
 }
 
-/// The flows of a daemon that has died are not gone, and whoever asks for them should know.
+/// Returns a hint for the user: the flows of a daemon that has died are not gone.
 fn when_nobody_runs(instance: &InstanceName) -> String {
     let named = match instance == &InstanceName::default() {
         true => String::new(),

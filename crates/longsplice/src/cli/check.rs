@@ -1,4 +1,4 @@
-//! `check` and `doctor`: look, and change nothing.
+//! Runs `check` and `doctor`, which change nothing.
 
 use std::process::ExitCode;
 
@@ -12,14 +12,19 @@ pub(super) fn check(args: &args::Check) -> Result<ExitCode, Failure> {
     let mut wrong = Vec::new();
     for file in &args.files {
         match config::load(file) {
-            Ok(config) => print(&format!("{}: good\n{}", file.display(), show::config(&config)))?,
+            Ok(config) => {
+                for warning in &config.warnings {
+                    complain(&format!("warning: {warning}"));
+                }
+                print(&format!("{}: good\n{}", file.display(), show::config(&config)))?;
+            }
             Err(e) => wrong.push(e.to_string()),
         }
     }
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    // As compilers do: the place begins the line, so that editors find it.
+    // Begin the line with the position, as compilers do, so that editors find it.
     for message in &wrong {
         complain(message);
     }

@@ -1,4 +1,4 @@
-//! `check --explain`: which route a request would take.
+//! Runs `check --explain`: tells which route a request would take.
 
 mod request;
 
@@ -10,6 +10,7 @@ use self::request::Asked;
 use super::{Failure, args::Check, complain, print};
 use crate::{
     config::{self, Config, ListenerConfig, Protocol},
+    http::{admit, ends_here},
     show::{self, Destination, Explained},
 };
 
@@ -38,7 +39,7 @@ pub(super) fn explain(request: &str, args: &Check) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The listener that the request comes to.
+/// Returns the listener that the request arrives at.
 fn listener<'c>(config: &'c Config, asked: &Asked, name: Option<&str>) -> Result<&'c ListenerConfig, String> {
     let all = &config.listeners;
     if let Some(name) = name {
@@ -74,7 +75,7 @@ fn names<'c>(all: impl Iterator<Item = &'c ListenerConfig>) -> String {
     all.map(quoted).collect::<Vec<_>>().join(" or ")
 }
 
-/// Whether the URL could lead to it.
+/// Returns whether the URL could lead to this listener.
 fn listens_for(listener: &ListenerConfig, asked: &Asked) -> bool {
     let here = |at: &std::net::SocketAddr| {
         let address = asked.address();
@@ -105,7 +106,9 @@ fn explained(
             listener.name
         ));
     }
-    let head = reads_http.then(|| asked.head()).transpose()?;
+    let mut head = reads_http.then(|| asked.head()).transpose()?;
+    // Admit the head first, in the order of a session.
+    let admitted = head.as_mut().map(|head| admit(&listener.http, head)).transpose();
     let mut facts = match &head {
         Some(head) => Facts::of_request(args.client, head),
         None => Facts::of_client(args.client),
@@ -115,29 +118,46 @@ fn explained(
         facts.sni = args.sni.as_deref().or(asked.name_for_sni());
         facts.alpn = &alpn;
     }
-    let explanation = listener.routes.explain(&facts);
-    let won = explanation.winner.and_then(|n| listener.routes.routes().get(n));
-    let destination = match won.map(|route| &route.action) {
-        Some(Action::Upstream(name)) => upstream(config, name),
-        Some(Action::Original) => Destination::Original,
-        Some(Action::Status(status)) => Destination::Status(*status),
-        Some(Action::Redirect(to)) => Destination::Redirect(match &head {
-            Some(head) => to.location(&head.target()),
-            None => to.to_string(),
-        }),
-        None => otherwise(config, listener),
-    };
-    Ok(Explained {
+    let mut explained = Explained {
         listener: listener.name.clone(),
         protocol: listener.protocol,
         seen: show::Seen::of(&facts),
-        route: won.map(|route| route.name.clone()),
-        routes: explanation.routes,
-        destination,
-    })
+        read_as: None,
+        refused: None,
+        route: None,
+        routes: Vec::new(),
+        destination: Destination::Status(400),
+    };
+    let other_paths = match admitted {
+        Ok(paths) => paths.unwrap_or_default(),
+        Err(why) => {
+            explained.refused = Some(why.to_string());
+            return Ok(explained);
+        }
+    };
+    facts.other_paths = &other_paths;
+    let explanation = listener.routes.explain(&facts);
+    let read_as = listener.routes.reading(&facts).path;
+    explained.read_as = read_as.filter(|path| facts.path != Some(path)).map(str::to_owned);
+    let won = explanation.winner.and_then(|n| listener.routes.routes().get(n));
+    explained.route = won.map(|route| route.name.clone());
+    explained.routes = explanation.routes;
+    let last_hop = head.as_ref().and_then(ends_here);
+    explained.destination = match (won.map(|route| &route.action), last_hop) {
+        (Some(Action::Status(status)), _) => Destination::Status(*status),
+        (Some(Action::Redirect(to)), _) => Destination::Redirect(match &head {
+            Some(head) => to.location(&head.target()),
+            None => to.to_string(),
+        }),
+        (_, Some(status)) => Destination::Status(status),
+        (Some(Action::Upstream(name)), _) => upstream(config, name),
+        (Some(Action::Original), _) => Destination::Original,
+        (None, _) => otherwise(config, listener),
+    };
+    Ok(explained)
 }
 
-/// Where what no route takes goes.
+/// Returns the destination of requests that no route takes.
 fn otherwise(config: &Config, listener: &ListenerConfig) -> Destination {
     match &listener.upstream {
         Some(name) => upstream(config, name),

@@ -1,4 +1,4 @@
-//! The command line: [`args`] says what can be asked, the other modules do it.
+//! Runs the command line: [`args`] defines it, and the other modules run the commands.
 
 pub mod args;
 mod ask;
@@ -18,12 +18,12 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
-/// How a command failed: the message, and the exit code that goes with it.
+/// Failure of a command: the message, and its exit code.
 #[derive(Debug)]
 enum Failure {
-    /// What was asked for cannot be meant (exit code 2).
+    /// The arguments or the configuration are wrong (exit code 2).
     Usage(String),
-    /// It was tried, and failed (exit code 1).
+    /// The command failed (exit code 1).
     Runtime(String),
 }
 
@@ -37,8 +37,7 @@ impl Failure {
     }
 }
 
-/// Reads the arguments, does what they ask, and answers with the exit code: 0, 1 (failed) or 2 (wrong usage or
-/// configuration).
+/// Reads the arguments, runs the command, and returns the exit code: 0, 1 (failed) or 2 (wrong usage or configuration).
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let common = cli.common;
@@ -67,12 +66,12 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints a line to standard error. If that is gone, the exit code still tells.
+/// Prints a line to standard error. Ignores an error, because the exit code still tells the result.
 fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
+/// Prints to standard output. A reader that has closed the pipe (`| head`) is no error.
 fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,4 +1,4 @@
-//! `rules`: those of a running daemon.
+//! Runs `rules`: shows or replaces the rules of a running daemon.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! `run` and `forward`: become a daemon.
+//! Runs a daemon: `run` and `forward`.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -21,12 +21,13 @@ use crate::{
 
 pub(super) fn run(args: Run, common: &Common) -> Result<ExitCode, Failure> {
     let admin = args.admin.map(absolute).transpose()?;
-    // A relative path means the same folder at each reload.
+    // Make the path absolute, so that it names the same file at each reload.
     let path = std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone());
     let (instance, levels) = (common.instance.clone(), Levels::of(common));
-    // The command line's word goes over the file's, whenever it is read.
+    // Options of the command line override the file, whenever it is read.
     let over = move |config: Config| Config {
         instance: instance.clone().unwrap_or(config.instance),
+        require_splice: args.require_splice || config.require_splice,
         shutdown: args.on_shutdown.unwrap_or(config.shutdown),
         admin: admin.clone().or(config.admin),
         log: levels.over(config.log),
@@ -43,7 +44,7 @@ pub(super) fn forward(args: Forward, common: &Common) -> Result<ExitCode, Failur
     serve(Config { admin, log, ..config }, None)
 }
 
-/// The configuration that the arguments stand for; they keep the rules of a file.
+/// Converts the arguments into a configuration, with the checks of a file.
 fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
     let mut listen = Vec::new();
     for address in args.listen {
@@ -72,6 +73,13 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             Period(idle_timeout)
         ));
     }
+    let relay_idle = args.relay_idle_timeout.map(|p| p.0);
+    if let Some(short) = relay_idle.filter(|time| *time < Duration::from_secs(1)) {
+        return Err(format!(
+            "--relay-idle-timeout {} is too short: use 1s or more",
+            Period(short)
+        ));
+    }
     let unsplice = args.unsplice.unwrap_or_default();
     if let Some(rules::Complaint { message, help }) = rules::unsplice(args.splice, unsplice) {
         return Err(format!("--{message}\n{help}"));
@@ -95,12 +103,15 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             idle_timeout,
             ..default
         },
+        memory: args.memory.unwrap_or_default(),
+        require_splice: args.require_splice,
         shutdown: args.on_shutdown,
         grace: args.grace.map_or(DEFAULT_GRACE, |p| p.0),
         log: LogConfig::default(),
         rules: Vec::new(),
         operations: OperationsConfig::default(),
         upstreams: Vec::new(),
+        warnings: Vec::new(),
         listeners: vec![ListenerConfig {
             name,
             listen,
@@ -110,9 +121,11 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             detach: args.detach,
             unsplice,
             rate_limit: args.rate_limit.unwrap_or_default(),
+            idle: config::idle_policy(relay_idle, args.keepalive),
             connect_timeout: args.connect_timeout.map_or(DEFAULT_CONNECT_TIMEOUT, |p| p.0),
             max_connections: None,
             on_full: OnFull::default(),
+            abort_on_close: false,
             protocol: Protocol::default(),
             upstream: None,
             accept_proxy: Vec::new(),
@@ -133,7 +146,7 @@ fn serve(config: Config, load: Option<Load>) -> Result<ExitCode, Failure> {
         .build()
         .map_err(|e| Failure::runtime(format!("cannot start the threads: {e}")))?;
     let outcome = runtime.block_on(daemon::run(config, load));
-    // A name that is being looked up blocks its thread: nobody waits for it any more.
+    // Do not wait for threads that look names up: no task needs the result any more.
     runtime.shutdown_background();
     match outcome.map_err(Failure::runtime)? {
         Outcome::Clean => Ok(ExitCode::SUCCESS),
@@ -145,7 +158,7 @@ fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
     std::path::absolute(&path).map_err(|e| Failure::usage(format!("--admin {}: {e}", path.display())))
 }
 
-/// What the command line says of the log.
+/// Options of the command line for the log.
 #[derive(Debug, Clone, Copy)]
 struct Levels {
     level: Option<LogLevel>,
@@ -167,11 +180,12 @@ impl Levels {
         }
     }
 
-    /// Its word goes over the file's.
+    /// Overrides the settings of the file.
     fn over(self, file: LogConfig) -> LogConfig {
         LogConfig {
             level: self.level.unwrap_or(file.level),
             format: self.format.unwrap_or(file.format),
+            ..file
         }
     }
 }
@@ -181,7 +195,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::{Cli, Command};
+    use crate::{
+        cli::args::{Cli, Command},
+        config::MemoryLimit,
+    };
 
     fn config(line: &str) -> Result<Config, String> {
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|e| e.to_string())?;
@@ -209,7 +226,7 @@ mod tests {
             "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
              --unsplice data=client,after=1m --rate-limit server=1MB/s,burst=64KiB \
              --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
-             --instance x --admin /tmp/x --on-shutdown end --grace 1s -v --log-format json",
+             --instance x --admin /tmp/x --on-shutdown end --require-splice --memory 64MiB --grace 1s -v --log-format json",
         )
         .unwrap();
         let s = c.splicer_config();
@@ -223,6 +240,8 @@ mod tests {
             (s.idle_timeout, c.grace),
             (Duration::from_secs(300), Duration::from_secs(1))
         );
+        assert!(c.require_splice);
+        assert_eq!(c.memory, MemoryLimit::Bytes(64 << 20));
         let l = &c.listeners[0];
         assert_eq!((l.listen.len(), l.to.len()), (2, 2));
         assert_eq!(l.unsplice.to_string(), "data=client,after=60s");

@@ -1,4 +1,4 @@
-//! `servers`, `drain` and `undrain`: the servers of a running daemon.
+//! Runs `servers`, `drain` and `undrain` on a running daemon.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub(super) fn servers(ask: &Ask, common: &Common) -> Result<ExitCode, Failure> {
 }
 
 pub(super) fn drain(server: &Server, drain: bool, common: &Common) -> Result<ExitCode, Failure> {
-    // A server's name holds no slash.
+    // The name of a server contains no slash.
     let Some((upstream, name)) = server.name.rsplit_once('/') else {
         return Err(Failure::Usage(format!(
             "`{}` names no server: write UPSTREAM/SERVER (`longsplice servers` shows them)",

@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where.
+//! Reports errors in a file with their positions.
 
 use std::{
     fmt,
@@ -6,21 +6,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One thing that is wrong, with its place and the remedy.
+/// An error in a file, with its position and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     path: PathBuf,
     line: usize,
     column: usize,
-    /// The offending line, tabs as blanks.
+    /// The line with the error; tabs are replaced by blanks.
     text: String,
-    /// How many characters the caret marks.
+    /// Number of characters that the caret marks.
     width: usize,
     message: String,
     help: Option<String>,
 }
 
-/// A file that diagnostics point into.
+/// A file that diagnostics refer to.
 pub(super) struct Source<'a> {
     path: &'a Path,
     text: &'a str,
@@ -31,12 +31,12 @@ impl<'a> Source<'a> {
         Source { path, text }
     }
 
-    /// The folder that the file is in.
+    /// Returns the folder of the file.
     pub(super) fn folder(&self) -> &'a Path {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    /// A diagnostic about the bytes of `span`; a span that lies outside of the text points at its end.
+    /// Returns a diagnostic about the bytes of `span`; a span outside of the text points at its end.
     pub(super) fn at(
         &self,
         span: Range<usize>,
@@ -62,7 +62,16 @@ impl<'a> Source<'a> {
 }
 
 impl Diagnostic {
-    /// The line, from 1.
+    /// Returns it on one line, for a log: place, message and remedy.
+    pub fn brief(&self) -> String {
+        let help = self
+            .help
+            .as_ref()
+            .map_or(String::new(), |help| format!(": {help}"));
+        format!("{}:{}: {}{help}", self.path.display(), self.line, self.message)
+    }
+
+    /// Returns the line, from 1.
     pub fn line(&self) -> usize {
         self.line
     }

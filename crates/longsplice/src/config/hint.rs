@@ -1,6 +1,6 @@
-//! Turns what the TOML reader says into what the user should do.
+//! Turns messages of the TOML reader into instructions for the user.
 
-/// The message in our words, and the remedy where there is one.
+/// Returns the message in plain words, and the remedy if there is one.
 pub(super) fn explain(message: &str) -> (String, Option<String>) {
     let message = message.trim();
     if let Some((given, known)) = unknown(message, "unknown field ") {
@@ -27,23 +27,23 @@ pub(super) fn explain(message: &str) -> (String, Option<String>) {
         };
         return (format!("missing key {key}"), Some(help.to_owned()));
     }
-    // The reader spreads what it expected over lines.
+    // The reader's list of expected values has several lines.
     (
         message.lines().map(str::trim).collect::<Vec<_>>().join("; "),
         None,
     )
 }
 
-/// Takes serde's "unknown … `given`, expected … `a`, `b`" apart.
+/// Parses serde's "unknown … `given`, expected … `a`, `b`".
 fn unknown<'m>(message: &'m str, kind: &str) -> Option<(&'m str, Vec<&'m str>)> {
     let rest = message.strip_prefix(kind)?;
-    // The name given may itself hold backticks: what follows it is fixed, and comes last.
+    // Split from the right: the given name may contain backticks, but the text behind it is fixed.
     let (given, expected) = rest.rsplit_once("`, expected ")?;
     let known = expected.split('`').skip(1).step_by(2).collect();
     Some((given.strip_prefix('`')?, known))
 }
 
-/// The name that was meant; or, where none is near, those that are known.
+/// Suggests the known name that is nearest, or lists the known names if none is near.
 pub(super) fn suggest(given: &str, known: &[&str], otherwise: &str) -> String {
     let nearest = known.iter().map(|k| (distance(given, k), k)).min();
     match nearest {
@@ -52,9 +52,9 @@ pub(super) fn suggest(given: &str, known: &[&str], otherwise: &str) -> String {
     }
 }
 
-/// How many characters must be inserted, removed or replaced to get from one to the other.
+/// Returns the number of characters that must be inserted, removed or replaced to get from one to the other.
 fn distance(a: &str, b: &str) -> usize {
-    // A name that is far longer than any key is far from all of them; do not spend its square on it.
+    // Cut long names off: they are far from any key anyway, and the cost grows with the square of the length.
     const LONG: usize = 64;
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(LONG).collect(), b.chars().take(LONG).collect());
     let mut row: Vec<usize> = (0..=b.len()).collect();

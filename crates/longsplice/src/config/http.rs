@@ -1,33 +1,73 @@
-//! `[listener.http]`: limits and habits of a listener that speaks HTTP.
+//! Reads `[listener.http]`: limits and options of a listener for HTTP.
 
 use std::{ops::Range, time::Duration};
 
-use longsplice_core::{http::rewrite::ForwardedFields, policy::parse_bytes};
+use longsplice_core::{
+    http::{Authority, rewrite::ForwardedFields},
+    policy::parse_bytes,
+    route::{Condition, Table, Token},
+};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Period, Protocol, settle::Settler};
 
-/// Limits and habits of a listener that speaks HTTP.
+/// Limits and options of a listener for HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
-    /// How long the head of a request may take from its first byte on, the first one from the accept on: 408 after that.
+    /// Longest time for the head of a request, from its first byte on; for the first request, from the accept on.
+    /// Answered with 408.
     pub head_timeout: Duration,
-    /// How long the head of a request or reply may be, in bytes: 431 beyond.
+    /// Longest head of a request or reply, in bytes. A longer request head is answered with 431.
     pub max_head: usize,
-    /// How long a client may be silent between two requests.
+    /// Longest silence of a client between two requests.
     pub idle_timeout: Duration,
-    /// How long no byte of a body may come or go.
+    /// Longest time without a byte of a body, in either direction.
     pub body_timeout: Duration,
-    /// How long a server may take to begin its reply: 504 after that.
+    /// Longest time until a server begins its reply. Answered with 504.
     pub reply_timeout: Duration,
-    /// Which fields tell the server of the client.
+    /// Fields that tell the server about the client.
     pub forwarded: ForwardedFields,
-    /// How many requests of one client connection are served.
+    /// Treatment of such fields from the client.
+    pub forwarded_mode: ForwardedMode,
+    /// True if refusing routes are asked about each reading of a path that servers may read in several ways.
+    pub strict_paths: bool,
+    /// Treatment of fields with underscores in their names.
+    pub underscores: Underscores,
+    /// Name of the proxy in Via: a token, or a host with an optional port. `None` leaves Via unchanged.
+    pub via: Option<String>,
+    /// True if replies without Date get one.
+    pub date: bool,
+    /// Limit of requests over one client connection.
     pub max_requests: u64,
 }
 
-/// A field that tells the server of the client.
+/// Treatment of the fields in which a client names the origin of its request: `Forwarded`, `X-Forwarded-*`,
+/// `X-Real-IP`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ForwardedMode {
+    /// Forward them; the client's address is appended.
+    #[default]
+    Append,
+    /// Remove them.
+    Replace,
+}
+
+/// Treatment of a request's fields with underscores in their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Underscores {
+    /// Remove them: no route and no server sees them.
+    #[default]
+    Drop,
+    /// Forward them.
+    Pass,
+    /// Answer the request with 400.
+    Refuse,
+}
+
+/// A field that tells the server about the client.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Field {
@@ -46,12 +86,17 @@ impl Default for HttpConfig {
             body_timeout: Duration::from_secs(60),
             reply_timeout: Duration::from_secs(60),
             forwarded: ForwardedFields::default(),
+            forwarded_mode: ForwardedMode::default(),
+            strict_paths: false,
+            underscores: Underscores::default(),
+            via: None,
+            date: true,
             max_requests: 10_000,
         }
     }
 }
 
-/// The table as it is written.
+/// The table as written in the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
@@ -62,15 +107,26 @@ pub(super) struct Raw {
     reply_timeout: Option<Spanned<Period>>,
     #[serde(default)]
     forwarded: Vec<Spanned<Field>>,
+    forwarded_mode: Option<ForwardedMode>,
+    strict_paths: Option<bool>,
+    underscores: Option<Underscores>,
+    via: Option<Spanned<String>>,
+    date: Option<bool>,
     max_requests: Option<Spanned<i64>>,
 }
 
-/// Less would not take what browsers send; more is an attack.
+/// Range of `max_head` in bytes: less would not take browsers' requests, more would allow an attack.
 const HEADS: Range<u64> = 1 << 10..(1 << 20) + 1;
 
 impl Settler<'_> {
-    /// What the table means.
-    pub(super) fn http(&mut self, given: Option<Spanned<Raw>>, protocol: Protocol) -> HttpConfig {
+    /// Checks and converts the table; `routes` are those of its listener, which is at `place`.
+    pub(super) fn http(
+        &mut self,
+        given: Option<Spanned<Raw>>,
+        protocol: Protocol,
+        routes: &Table,
+        place: Range<usize>,
+    ) -> HttpConfig {
         if let Some(given) = &given {
             self.needs_http("[listener.http]", given.span(), protocol);
         }
@@ -88,6 +144,10 @@ impl Settler<'_> {
         let max_requests = raw.max_requests.map_or(default.max_requests, |n| {
             self.count("max_requests", Some(&n), 1, u32::MAX).into()
         });
+        let underscores = raw.underscores.unwrap_or_default();
+        if underscores != Underscores::Pass {
+            self.check_underscores(routes, place);
+        }
         HttpConfig {
             head_timeout,
             max_head: raw.max_head.map_or(default.max_head, |n| self.max_head(&n)),
@@ -95,11 +155,47 @@ impl Settler<'_> {
             body_timeout,
             reply_timeout,
             forwarded: self.forwarded(raw.forwarded),
+            forwarded_mode: raw.forwarded_mode.unwrap_or_default(),
+            strict_paths: raw.strict_paths.unwrap_or_else(|| routes.refuses_by_path()),
+            underscores,
+            via: raw.via.and_then(|name| self.via(name)),
+            date: raw.date.unwrap_or(default.date),
             max_requests,
         }
     }
 
-    /// A key of a listener that means something to HTTP only.
+    /// Complains about a route on a field that is never let in.
+    fn check_underscores(&mut self, routes: &Table, place: Range<usize>) {
+        for route in routes.routes() {
+            for condition in &route.conditions {
+                if let Condition::Header(name, _) = condition
+                    && name.as_str().contains('_')
+                {
+                    let message = format!(
+                        "route `{}` asks for the field `{name}`, and none with an underscore is let in",
+                        route.name
+                    );
+                    let help =
+                        "add underscores = \"pass\" to [listener.http], or have it written with a hyphen";
+                    self.complain(place.clone(), message, help);
+                }
+            }
+        }
+    }
+
+    fn via(&mut self, given: Spanned<String>) -> Option<String> {
+        let name = given.get_ref();
+        let is_host = Authority::parse(name.as_bytes()).is_ok_and(|a| !a.host().is_empty());
+        if !is_host && name.parse::<Token>().is_err() {
+            let message = format!("`{}` cannot stand in Via", name.escape_debug());
+            let help = "write a name without blanks, such as \"switch\", or a host with a port";
+            self.complain(given.span(), message, help);
+            return None;
+        }
+        Some(given.into_inner())
+    }
+
+    /// Complains about a key of a listener that has a meaning for HTTP only.
     fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
         if protocol != Protocol::Http {
             let message = format!("{key} is for HTTP, which this listener does not read");
@@ -108,7 +204,7 @@ impl Settler<'_> {
         }
     }
 
-    /// From which length on replies are spliced, in bytes; `None`: as measured.
+    /// Returns the length from which on replies are spliced, in bytes; `None` means as measured.
     pub(super) fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
         let given = given?;
         self.needs_http("splice_from", given.span(), protocol);
@@ -169,7 +265,8 @@ mod tests {
     #[test]
     fn every_key_is_taken_and_what_is_left_out_has_its_default() {
         let all = "head_timeout = \"1s\"\nmax_head = \"64KiB\"\nidle_timeout = \"2s\"\nbody_timeout = \"3s\"\n\
-                   reply_timeout = \"4s\"\nforwarded = [\"x-forwarded-for\", \"forwarded\"]\nmax_requests = 5";
+                   reply_timeout = \"4s\"\nforwarded = [\"x-forwarded-for\", \"forwarded\"]\nmax_requests = 5\n\
+                   forwarded_mode = \"replace\"\nstrict_paths = true\nunderscores = \"refuse\"\nvia = \"a:1\"\ndate = false";
         let http = |text: &str| {
             parse(Path::new("t"), &listener(text)).unwrap().listeners[0]
                 .http
@@ -187,10 +284,30 @@ mod tests {
                 standard: true,
                 ..ForwardedFields::default()
             },
+            forwarded_mode: ForwardedMode::Replace,
+            strict_paths: true,
+            underscores: Underscores::Refuse,
+            via: Some("a:1".into()),
+            date: false,
             max_requests: 5,
         };
         assert_eq!(http(all), expected);
         assert_eq!(http(""), HttpConfig::default());
+    }
+
+    #[test]
+    fn paths_are_strict_where_one_is_refused() {
+        let strict = |text: &str| {
+            let config = parse(Path::new("t"), &listener(text)).unwrap();
+            config.listeners[0].http.strict_paths
+        };
+        let route = |text: &str| format!("[[listener.route]]\n{text}\n");
+        let refuses = route("path_prefix = \"/admin\"\nstatus = 403");
+        assert!(strict(&refuses));
+        assert!(!strict(&format!("strict_paths = false\n{refuses}")));
+        assert!(!strict("") && strict("strict_paths = true"));
+        assert!(!strict(&route("client = \"10.0.0.0/8\"\nstatus = 403")));
+        assert!(!strict(&route("path = \"/a\"\nredirect = \"https://b.example\"")));
     }
 
     #[test]
@@ -221,6 +338,14 @@ mod tests {
             ("forwarded = [\"forwarded\", \"forwarded\"]", "name each once"),
             ("forwarded = [\"via\"]", "x-forwarded-for"),
             ("head_timout = \"1s\"", "head_timeout"),
+            ("via = \"a b\"", "without blanks"),
+            ("via = \"\"", "without blanks"),
+            ("underscores = \"off\"", "drop, pass, refuse"),
+            ("forwarded_mode = \"add\"", "append, replace"),
+            (
+                "[[listener.route]]\nheader = { name = \"x_y\" }\nstatus = 403",
+                "add underscores = \"pass\"",
+            ),
         ] {
             let wrong = parse(Path::new("t"), &listener(text)).unwrap_err();
             let error: String = wrong.iter().map(ToString::to_string).collect();

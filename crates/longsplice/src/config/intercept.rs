@@ -1,48 +1,52 @@
-//! Listeners that intercept: connections to others that come by on an interface.
+//! Reads listeners that intercept connections to other hosts on an interface.
 
+use std::net::IpAddr;
+
+use longsplice_core::route::{self, Route};
 use longsplice_engine::rules::{Action, MAX_TEXT, Match, Network, Ports, Rule};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    ListenerConfig,
+    ListenerConfig, guarded,
     packet_rules::list,
     raw::{OneOrMany, flatten},
     rules::Complaint,
 };
 
-/// Which connections a listener intercepts, and as whom it connects.
+/// Selects the connections that a listener intercepts, and its source address toward the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterceptConfig {
-    /// The interfaces on which clients' packets come in.
+    /// Interfaces on which clients' packets arrive.
     pub interfaces: Vec<String>,
-    /// The clients' networks; empty: all.
+    /// Networks of the clients; empty means all.
     pub from: Vec<Network>,
-    /// The networks that clients connect to; empty: all.
+    /// Networks that clients connect to; empty means all.
     pub to: Vec<Network>,
-    /// The ports that clients connect to; empty: all.
+    /// Ports that clients connect to; empty means all.
     pub ports: Vec<Ports>,
-    /// Whose address the target sees.
+    /// Selects the source address that the target sees.
     pub source: SourceAddress,
-    /// The interface on which the answers of the targets come in, if they are addressed to the client.
+    /// Interface on which the targets' answers arrive, if they are addressed to the client.
     pub answers: Option<String>,
 }
 
-/// Whose address the target of an intercepted connection sees.
+/// Source address of the connection to the target of an intercepted connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceAddress {
-    /// The forwarder's.
+    /// Address of the forwarder.
     #[default]
     Forwarder,
-    /// The client's, from another port.
+    /// Address of the client, with another port.
     Client,
-    /// The client's, from its own port where that is free, and with its initial sequence number (papers' section III-F).
+    /// Address of the client, with its own port if that is free, and with its initial sequence number (papers' section
+    /// III-F).
     ClientAndPort,
 }
 
 impl SourceAddress {
-    /// As it is written.
+    /// Returns the name in a configuration.
     pub fn name(self) -> &'static str {
         match self {
             SourceAddress::Forwarder => "forwarder",
@@ -52,7 +56,7 @@ impl SourceAddress {
     }
 }
 
-/// The table as it is written.
+/// The table as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
@@ -64,7 +68,10 @@ pub(super) struct Raw {
     answers: Option<String>,
 }
 
-/// What the table means, or what is wrong with it.
+/// Checks and converts the table.
+///
+/// # Errors
+/// The complaint about it.
 pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
     let complaint = |message: &str, help| Complaint {
         message: message.to_owned(),
@@ -102,38 +109,59 @@ pub(super) fn settle(raw: Raw) -> Result<InterceptConfig, Complaint> {
 }
 
 impl InterceptConfig {
-    /// The interfaces whose packets have to be routed to this host.
+    /// Returns the interfaces whose packets must be routed to this host.
     pub fn all_interfaces(&self) -> Vec<String> {
         self.interfaces.iter().chain(&self.answers).cloned().collect()
     }
 }
 
 impl ListenerConfig {
-    /// Whose address its servers see.
+    /// Returns which source address its servers see.
     pub fn source(&self) -> SourceAddress {
         self.intercept
             .as_ref()
             .map_or(SourceAddress::Forwarder, |i| i.source)
     }
 
-    /// The rules by which it intercepts.
+    /// Returns the rules by which it intercepts.
     pub fn rules(&self) -> Vec<Rule> {
         let Some(intercept) = &self.intercept else {
             return Vec::new();
         };
-        let deliver = intercept.interfaces.iter().map(|interface| Rule {
-            name: name(&format!("{interface} to listener {}", self.name)),
+        let deliver = |interface: &String, to: &[Network], how: &str| Rule {
+            name: name(&format!("{interface} to listener {}{how}", self.name)),
             matching: Match {
                 interface: Some(interface.clone()),
                 from: intercept.from.clone(),
-                to: intercept.to.clone(),
+                to: to.to_vec(),
                 to_ports: intercept.ports.clone(),
                 ..Match::default()
             },
             action: Action::Deliver {
                 to: self.listen.clone(),
             },
-        });
+        };
+        let pass = |interface: &String, to: Vec<Network>| Rule {
+            name: name(&format!("{interface} around listener {}", self.name)),
+            matching: Match {
+                interface: Some(interface.clone()),
+                to,
+                ..Match::default()
+            },
+            action: Action::Pass,
+        };
+        let mut rules = Vec::new();
+        let around = self.passed_by(intercept);
+        for interface in &intercept.interfaces {
+            if !around.is_empty() {
+                let named = guarded::named(&intercept.to);
+                if !named.is_empty() {
+                    rules.push(deliver(interface, &named, " by name"));
+                }
+                rules.push(pass(interface, around.clone()));
+            }
+            rules.push(deliver(interface, &intercept.to, ""));
+        }
         let follow = intercept.answers.iter().map(|interface| Rule {
             name: name(&format!("{interface} back to listener {}", self.name)),
             matching: Match {
@@ -145,11 +173,45 @@ impl ListenerConfig {
             },
             action: Action::Follow,
         });
-        deliver.chain(follow).collect()
+        rules.extend(follow);
+        rules
+    }
+
+    /// Returns the guarded networks that its rules pass by, in the families in which it listens.
+    fn passed_by(&self, intercept: &InterceptConfig) -> Vec<Network> {
+        if !self.goes_on() {
+            return Vec::new();
+        }
+        let listens = |network: &Network| {
+            let mut listen = self.listen.iter();
+            listen.any(|at| at.is_ipv4() == network.address().is_ipv4())
+        };
+        let covered = guarded::covered(&intercept.to);
+        covered.into_iter().filter(listens).collect()
+    }
+
+    /// Returns whether some of its connections go to their original destinations.
+    fn goes_on(&self) -> bool {
+        let by_route = |route: &Route| route.action == route::Action::Original;
+        let rest = self.to.is_empty() && self.upstream.is_none() && !self.routes.takes_all();
+        self.intercept.is_some() && (rest || self.routes.routes().iter().any(by_route))
+    }
+
+    /// Returns whether its clients reach every address that this host reaches, with this host's address.
+    pub(super) fn reaches_all(&self) -> bool {
+        let is_open = |i: &InterceptConfig| i.to.is_empty() && i.source == SourceAddress::Forwarder;
+        self.goes_on() && self.intercept.as_ref().is_some_and(is_open)
+    }
+
+    /// Returns whether a connection to this address is not forwarded: the address is link-local, of a metadata service
+    /// or of this host itself, and `to` does not name it.
+    pub fn is_guarded(&self, address: IpAddr) -> bool {
+        let to = self.intercept.as_ref().map_or(&[][..], |i| i.to.as_slice());
+        guarded::is_guarded(address, to)
     }
 }
 
-/// A listener may have a longer name than a rule.
+/// Cuts the name to the longest that a rule may have.
 fn name(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_TEXT))
         .unwrap_or_default()

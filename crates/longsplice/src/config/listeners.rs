@@ -1,4 +1,4 @@
-//! The `[[listener]]`s of the file as settled: each by itself, and beside the others.
+//! Checks the `[[listener]]`s of the file, each by itself and against the others.
 
 use std::{ops::Range, time::Duration};
 
@@ -6,14 +6,15 @@ use longsplice_engine::Until;
 use toml::Spanned;
 
 use super::{
-    DEFAULT_CONNECT_TIMEOUT, ListenerConfig, OnChange, intercept, packet_rules,
+    DEFAULT_CONNECT_TIMEOUT, DEFAULT_RELAY_IDLE_TIMEOUT, ListenerConfig, OnChange, idle_policy, intercept,
+    packet_rules,
     raw::{self, flatten},
     route, rules,
     settle::Settler,
 };
 use crate::address::{ListenAddr, PortRange, Target};
 
-/// What every listener has to know of the rest of the file.
+/// Values from the rest of the file that every listener needs.
 pub(super) struct Shared {
     pub(super) source_ports: Option<PortRange>,
     pub(super) upstreams: Vec<String>,
@@ -65,7 +66,7 @@ impl Settler<'_> {
             let help = "leave one of them out, or add the target to the servers of the upstream";
             self.complain(to.span(), "the listener has `to` and `upstream`", help);
         }
-        let to = self.targets(given.to, elsewhere || routed, place);
+        let to = self.targets(given.to, elsewhere || routed, place.clone());
         let upstream = given
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
@@ -93,6 +94,13 @@ impl Settler<'_> {
             }
             given.into_inner()
         });
+        let relay_idle_timeout = self.period(
+            "relay_idle_timeout",
+            given.relay_idle_timeout,
+            DEFAULT_RELAY_IDLE_TIMEOUT,
+            ms * 1000,
+            Duration::from_secs(365 * 86_400),
+        );
         ListenerConfig {
             name,
             listen,
@@ -102,6 +110,7 @@ impl Settler<'_> {
             detach: given.detach.unwrap_or_default(),
             unsplice,
             rate_limit: given.rate_limit.unwrap_or_default(),
+            idle: idle_policy(Some(relay_idle_timeout), given.keepalive),
             connect_timeout: self.period(
                 "connect_timeout",
                 given.connect_timeout,
@@ -113,13 +122,14 @@ impl Settler<'_> {
                 .max_connections
                 .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26)),
             on_full: given.on_full.unwrap_or_default(),
+            abort_on_close: given.abort_on_close.unwrap_or_default(),
             protocol,
             upstream,
             accept_proxy: packet_rules::list(given.accept_proxy),
             splice_from,
             on_change: given.on_change.unwrap_or(shared.on_change),
             tls: self.tls(given.tls, protocol),
-            http: self.http(given.http, protocol),
+            http: self.http(given.http, protocol, &routes, place),
             routes,
         }
     }

@@ -1,8 +1,10 @@
-//! What a daemon is to do: read from a TOML file ([`load`]) or made from the command line.
+//! Describes the task of a daemon: read from a TOML file ([`load`]) or made from the command line.
 
 mod diagnostic;
+mod guarded;
 mod hint;
 mod http;
+mod idle;
 mod intercept;
 mod listeners;
 mod operations;
@@ -28,15 +30,16 @@ use longsplice_core::{
     route::Table,
 };
 use longsplice_engine::{
-    Shutdown, SplicerConfig, Until,
+    IdlePolicy, Shutdown, SplicerConfig, Until,
     rules::{Network, Rule},
 };
 use serde::{Deserialize, Serialize};
 
 pub use diagnostic::Diagnostic;
-pub use http::HttpConfig;
+pub use http::{ForwardedMode, HttpConfig, Underscores};
+pub use idle::{KeepaliveSetting, idle_policy};
 pub use intercept::{InterceptConfig, SourceAddress};
-pub use operations::{AccessLogConfig, AccessLogFormat, OnChange, OperationsConfig};
+pub use operations::{AccessLogConfig, AccessLogFormat, MemoryLimit, OnChange, OperationsConfig};
 pub use period::{Period, PeriodError};
 pub use tls::TlsConfig;
 pub use upstream::{
@@ -45,104 +48,117 @@ pub use upstream::{
 
 use crate::{address::Target, instance::InstanceName};
 
-/// The time that connections in control mode get at a shutdown, unless set.
+/// Default time for connections in control mode to end at a shutdown.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-/// The time that one address gets to answer, unless set.
+/// Default time that a relayed connection may be idle.
+pub const DEFAULT_RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Default time for connecting to one address.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything a daemon needs to know, checked.
+/// The checked configuration of a daemon.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Which instance this is.
+    /// Name of the instance.
     pub instance: InstanceName,
-    /// Where the admin socket is, if not at the usual place.
+    /// Path of the admin socket, if it is not the usual one.
     pub admin: Option<PathBuf>,
-    /// The engine's part; its `instance` is filled in by [`Config::splicer_config`].
+    /// Settings of the engine; [`Config::splicer_config`] fills in its `instance`.
     pub splicer: SplicerConfig,
-    /// What becomes of spliced flows when the daemon ends.
+    /// Limit of its memory.
+    pub memory: MemoryLimit,
+    /// True if the daemon ends at its start if it could only relay.
+    pub require_splice: bool,
+    /// Treatment of spliced flows when the daemon ends.
     pub shutdown: OnShutdown,
-    /// How long connections in control mode may go on after a shutdown began.
+    /// Time that connections in control mode have after a shutdown began.
     pub grace: Duration,
-    /// How to log.
+    /// Format and level of the log.
     pub log: LogConfig,
-    /// Rules for packets that come in.
+    /// Rules for incoming packets.
     pub rules: Vec<Rule>,
     /// Metrics and logs.
     pub operations: OperationsConfig,
     /// Sets of servers.
     pub upstreams: Vec<UpstreamConfig>,
-    /// What to listen on, and where to connect to.
+    /// Listeners and their destinations.
     pub listeners: Vec<ListenerConfig>,
+    /// Diagnostics about settings that are valid but may be unintended.
+    pub warnings: Vec<Diagnostic>,
 }
 
-/// One listener: its addresses, its targets, its policies.
+/// A listener: its addresses, targets and policies.
 #[derive(Debug, Clone)]
 pub struct ListenerConfig {
-    /// Names it in logs and in `status`.
+    /// Name in logs and in `status`.
     pub name: String,
-    /// Where it listens.
+    /// Addresses that it listens on.
     pub listen: Vec<SocketAddr>,
-    /// Where its connections go: the first that answers. None: where they were going when they were intercepted.
+    /// Targets of its connections; the first that answers is used. If empty, connections go to their original
+    /// destination.
     pub to: Vec<Target>,
-    /// Which connections to others it takes.
+    /// Connections to other hosts that it intercepts.
     pub intercept: Option<InterceptConfig>,
-    /// When to splice.
+    /// Selects when to splice.
     pub splice: SplicePolicy,
-    /// When to let go of the parked sockets.
+    /// Selects when to release the parked sockets.
     pub detach: DetachPolicy,
-    /// When it comes back to the relay, to be spliced again when its policy says so.
+    /// Conditions for returning to the relay; the policy may splice again later.
     pub unsplice: Until,
-    /// How fast the payload of each connection may pass, relayed or spliced.
+    /// Rate limit of each connection's payload, relayed or spliced.
     pub rate_limit: RateLimit,
-    /// How long each address of a target may take to answer.
+    /// Limit of the idle time of relayed connections, and the probes meanwhile.
+    pub idle: IdlePolicy,
+    /// Longest time for connecting to one address of a target.
     pub connect_timeout: Duration,
-    /// How many connections this process may hold at once; a detached flow is not one of them.
+    /// Limit of the connections that this process holds; a detached flow does not count.
     pub max_connections: Option<u32>,
-    /// What happens to the next one.
+    /// Treatment of connections beyond that.
     pub on_full: OnFull,
-    /// What it reads of a connection before it chooses a server.
+    /// True if a client's FIN ends its wait for a server, or for a server's reply.
+    pub abort_on_close: bool,
+    /// Part of a connection that is read before a server is chosen.
     pub protocol: Protocol,
-    /// The upstream of what no route takes; `None`: `to`, or where the connection was going.
+    /// Upstream of connections that no route takes; `None` means `to`, or the original destination.
     pub upstream: Option<String>,
-    /// Peers whose connections begin with a PROXY header; nobody else's is read.
+    /// Peers whose connections begin with a PROXY header. It is not read from other peers.
     pub accept_proxy: Vec<Network>,
-    /// From which length on a reply is spliced, in bytes; `None`: as the daemon measures.
+    /// Length from which on a reply is spliced, in bytes; `None` means as the daemon measures.
     pub splice_from: Option<u64>,
-    /// What becomes of its open flows when its configuration changes.
+    /// Treatment of its open flows when its configuration changes.
     pub on_change: OnChange,
-    /// Certificates, where it terminates TLS.
+    /// Certificates, if it terminates TLS.
     pub tls: Option<TlsConfig>,
-    /// Limits of HTTP.
+    /// Limits and options of HTTP.
     pub http: HttpConfig,
-    /// Which upstream a connection or request gets; the first that matches.
+    /// Routes of connections or requests; the first match is used.
     pub routes: Table,
 }
 
-/// What a listener reads of a connection before it chooses a server.
+/// Part of a connection that a listener reads before it chooses a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// Nothing.
     #[default]
     Tcp,
-    /// A ClientHello (SNI and ALPN), which is passed on.
+    /// The ClientHello (SNI and ALPN), which is passed on.
     Tls,
-    /// Each request of HTTP/1.
+    /// Each HTTP/1 request.
     Http,
 }
 
-/// What becomes of a connection beyond `max_connections`.
+/// Treatment of a connection beyond `max_connections`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFull {
-    /// It waits, in the kernel's queue.
+    /// Leave it in the kernel's queue.
     #[default]
     Wait,
-    /// It is reset.
+    /// Reset it.
     Refuse,
 }
 
-/// What becomes of spliced flows at a clean shutdown.
+/// Treatment of spliced flows at a clean shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OnShutdown {
@@ -154,7 +170,7 @@ pub enum OnShutdown {
 }
 
 impl OnShutdown {
-    /// As it is written in a file.
+    /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             OnShutdown::Keep => "keep",
@@ -172,16 +188,28 @@ impl From<OnShutdown> for Shutdown {
     }
 }
 
-/// How to log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Format and level of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogConfig {
-    /// Lines for people or for machines.
+    /// Format for people or for machines.
     pub format: LogFormat,
-    /// From which level on.
+    /// Lowest level that is written.
     pub level: LogLevel,
+    /// Average limit of lines of one kind in a second; 0 means no limit.
+    pub lines_per_second: u32,
 }
 
-/// The form of a log line.
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig {
+            format: LogFormat::default(),
+            level: LogLevel::default(),
+            lines_per_second: crate::logging::DEFAULT_RATE,
+        }
+    }
+}
+
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -192,13 +220,13 @@ pub enum LogFormat {
     Json,
 }
 
-/// From which level on to log.
+/// Lowest level that is logged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What failed.
+    /// Failures.
     Error,
-    /// What will need attention.
+    /// Conditions that will need attention.
     Warn,
     /// Starts, stops, refused connections.
     #[default]
@@ -209,18 +237,18 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Why a configuration cannot be used.
+/// Reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The file says something that cannot be meant; each diagnostic bears its place.
+    /// The file is invalid; each diagnostic has its position.
     #[error("{}", join(.0))]
     Wrong(Vec<Diagnostic>),
 }
@@ -234,7 +262,14 @@ fn join(diagnostics: &[Diagnostic]) -> String {
 }
 
 impl Config {
-    /// What the engine is opened with.
+    /// Writes the warnings to the log.
+    pub fn log_warnings(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{}", warning.brief());
+        }
+    }
+
+    /// Returns the settings for opening the engine.
     pub fn splicer_config(&self) -> SplicerConfig {
         SplicerConfig {
             instance: self.instance.to_string(),
@@ -253,7 +288,7 @@ pub fn load_rules(path: &Path) -> Result<Vec<Rule>, ConfigError> {
     parse_rules(path, &read(path)?).map_err(ConfigError::Wrong)
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 fn read(path: &Path) -> Result<String, ConfigError> {
     let bytes = fs::read(path).map_err(|source| ConfigError::Read {
         path: path.to_owned(),
@@ -271,13 +306,13 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Checks the text of a configuration file; `path` is only what diagnostics call it.
+/// Checks the text of a configuration file; diagnostics show it as `path`.
 pub fn parse(path: &Path, text: &str) -> Result<Config, Vec<Diagnostic>> {
     let source = diagnostic::Source::new(path, text);
     settle::settle(toml(text, &source)?, &source)
 }
 
-/// The same of a file of rules.
+/// Checks the text of a file of rules; diagnostics show it as `path`.
 pub fn parse_rules(path: &Path, text: &str) -> Result<Vec<Rule>, Vec<Diagnostic>> {
     let source = diagnostic::Source::new(path, text);
     packet_rules::settle_file(toml(text, &source)?, &source)

@@ -1,46 +1,47 @@
-//! How the daemon is watched: metrics, the access log, and what a reload does to open flows.
+//! Reads the settings for operators: metrics, the access log, and the effect of a reload on open flows.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use serde::Deserialize;
+use longsplice_core::policy::parse_bytes;
+use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::settle::Settler;
 use crate::address::ListenAddr;
 
-/// What is to be seen from outside.
+/// Settings for monitoring.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OperationsConfig {
-    /// Where metrics, health and readiness are asked for.
+    /// Address for requests of metrics, health and readiness.
     pub metrics: Option<SocketAddr>,
-    /// Where requests and connections are told of.
+    /// Log of requests and connections.
     pub access_log: Option<AccessLogConfig>,
 }
 
-/// Where and how requests and connections are told of.
+/// Settings of the log of requests and connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessLogConfig {
-    /// The file; `None`: standard output.
+    /// Path of the file; `None` means standard output.
     pub path: Option<PathBuf>,
-    /// The form of a line.
+    /// Format of a line.
     pub format: AccessLogFormat,
 }
 
-/// The form of a line of the access log.
+/// Format of a line of the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccessLogFormat {
-    /// One JSON object, with all that is known.
+    /// One JSON object with all fields.
     #[default]
     Json,
     /// The Common Log Format of NCSA httpd.
     Common,
-    /// The same with referrer and user agent.
+    /// The Common Log Format, with referrer and user agent.
     Combined,
 }
 
 impl AccessLogFormat {
-    /// As it is written.
+    /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             AccessLogFormat::Json => "json",
@@ -50,21 +51,70 @@ impl AccessLogFormat {
     }
 }
 
-/// What becomes of open flows when what decided about them changes.
+/// Limit of the daemon's memory. Beyond it, no connection is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MemoryLimit {
+    /// The limits of its control group and of the machine.
+    #[default]
+    Auto,
+    /// No limit.
+    None,
+    /// This many bytes, and no more than the limits of its control group and of the machine.
+    Bytes(u64),
+}
+
+impl FromStr for MemoryLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MemoryLimit, String> {
+        match (text, parse_bytes(text)) {
+            ("auto", _) => Ok(MemoryLimit::Auto),
+            ("none", _) => Ok(MemoryLimit::None),
+            (_, Some(bytes)) if bytes >= LEAST_MEMORY => Ok(MemoryLimit::Bytes(bytes)),
+            (_, Some(_)) => Err(format!(
+                "`{text}` is too little memory for a daemon: use 16MiB or more"
+            )),
+            _ => Err(format!(
+                "`{text}` is no amount of memory: use auto, none, or a size such as 512MiB"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MemoryLimit::Auto => f.write_str("as its control group and the machine allow"),
+            MemoryLimit::None => f.write_str("no limit"),
+            MemoryLimit::Bytes(bytes) => write!(f, "at most {bytes} bytes"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MemoryLimit {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// Smallest limit in bytes: the programs and their maps alone need this.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+/// Treatment of open flows when the settings that decided about them change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnChange {
-    /// They go on as they are.
+    /// Leave them as they are.
     #[default]
     Keep,
-    /// They go on if the new configuration would have decided likewise; else they are reset.
+    /// Leave them if the new configuration decides alike; else reset them.
     Recheck,
-    /// They are reset.
+    /// Reset them.
     Reset,
 }
 
 impl OnChange {
-    /// As it is written.
+    /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             OnChange::Keep => "keep",
@@ -74,14 +124,14 @@ impl OnChange {
     }
 }
 
-/// `[metrics]` as it is written.
+/// The table `[metrics]` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawMetrics {
     listen: Spanned<ListenAddr>,
 }
 
-/// `[access_log]` as it is written.
+/// The table `[access_log]` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAccessLog {
@@ -90,7 +140,7 @@ pub(super) struct RawAccessLog {
 }
 
 impl Settler<'_> {
-    /// What the tables mean; `taken` are the addresses of listeners.
+    /// Checks and converts the tables; `taken` are the addresses of listeners.
     pub(super) fn operations(
         &mut self,
         metrics: Option<Spanned<RawMetrics>>,
@@ -165,6 +215,21 @@ mod tests {
         let stdout = parse("[access_log]\npath = \"stdout\"").unwrap();
         let log = stdout.operations.access_log.unwrap();
         assert_eq!((log.path, log.format), (None, AccessLogFormat::Json));
+    }
+
+    #[test]
+    fn memory_is_a_size_or_a_word() {
+        assert_eq!(parse("").unwrap().memory, MemoryLimit::Auto);
+        assert_eq!(parse("memory = \"none\"").unwrap().memory, MemoryLimit::None);
+        let limited = parse("memory = \"64MiB\"").unwrap().memory;
+        assert_eq!(limited, MemoryLimit::Bytes(64 << 20));
+        for (text, says) in [("much", "such as 512MiB"), ("1MiB", "16MiB or more")] {
+            let error = parse(&format!("memory = \"{text}\"")).unwrap_err();
+            assert!(
+                error.contains(says) && error.contains("/etc/x/y.toml:1"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rules for packets that come in: from what is written to what the engine takes.
+//! Reads rules for incoming packets, and converts them for the engine.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::address::ListenAddr;
 
-/// A file of rules only.
+/// A file with rules only.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
@@ -21,7 +21,7 @@ pub(super) struct File {
     rule: Vec<Spanned<Raw>>,
 }
 
-/// A rule as it is written.
+/// A rule as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
@@ -51,7 +51,7 @@ enum Verb {
     Copy,
 }
 
-/// A translation as it is written: what is to be added may be negative.
+/// A translation as written in the file: offsets may be negative.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -67,7 +67,7 @@ struct Record {
     tsecr: Offset,
 }
 
-/// A number from -2^31 to 2^32 - 1: numbers of TCP are added modulo 2^32.
+/// An offset from -2^31 to 2^32 - 1; TCP numbers are added modulo 2^32.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(try_from = "i64")]
 struct Offset(u32);
@@ -83,14 +83,14 @@ impl TryFrom<i64> for Offset {
     }
 }
 
-/// The elements of a list, or of none.
+/// Returns the elements of a list; none without a list.
 pub(super) fn list<T>(given: Option<Spanned<OneOrMany<T>>>) -> Vec<T> {
     given.map_or_else(Vec::new, |given| {
         flatten(given).into_iter().map(Spanned::into_inner).collect()
     })
 }
 
-/// The rules of a file that has nothing else.
+/// Checks a file that has rules only.
 pub(super) fn settle_file(file: File, source: &Source<'_>) -> Result<Vec<Rule>, Vec<Diagnostic>> {
     let mut wrong = Vec::new();
     let (rules, places) = settle(file.rule, source, &mut wrong);
@@ -101,10 +101,10 @@ pub(super) fn settle_file(file: File, source: &Source<'_>) -> Result<Vec<Rule>, 
     if wrong.is_empty() { Ok(rules) } else { Err(wrong) }
 }
 
-/// The places of rules in their file.
+/// Positions of rules in their file.
 pub(super) type Places = Vec<std::ops::Range<usize>>;
 
-/// What each rule means by itself. One that is wrong is among the answers, too, so that numbers fit.
+/// Converts each rule by itself. A wrong rule is returned, too, so that the indices match.
 pub(super) fn settle(
     given: Vec<Spanned<Raw>>,
     source: &Source<'_>,
@@ -130,14 +130,14 @@ pub(super) fn settle(
     (rules.collect(), places)
 }
 
-/// What the rules mean together; `place` is where the one with this number stands.
+/// Checks the rules together; `place` returns the position of the rule with this index.
 pub(super) fn check(
     rules: &[Rule],
     source: &Source<'_>,
     wrong: &mut Vec<Diagnostic>,
     place: impl Fn(usize) -> std::ops::Range<usize>,
 ) {
-    // What is wrong by itself would only be said once more, in other words.
+    // Skip this after other errors: it would only report them again in other words.
     if wrong.is_empty()
         && let Err(e) = rules::check(rules)
     {

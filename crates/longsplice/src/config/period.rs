@@ -1,15 +1,15 @@
-//! Spans of time as text.
+//! Reads and writes durations.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use longsplice_core::policy::parse_duration;
 use serde::{Deserialize, Deserializer, de};
 
-/// A span of time, written as a whole number with its unit: `500ms`, `30s`, `24h`.
+/// A duration, written as a whole number with its unit: `500ms`, `30s`, `24h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period(pub Duration);
 
-/// Text that is no span of time.
+/// Error: the text is no duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no duration: write a whole number and its unit (us, ms, s, m, h or d), such as 30s")]
 pub struct PeriodError(String);
@@ -24,7 +24,7 @@ impl FromStr for Period {
     }
 }
 
-/// In the largest unit that leaves a whole number, so that it reads back as the same.
+/// Writes the largest unit that leaves a whole number, so that it reads back as the same value.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u128, &str); 6] = [

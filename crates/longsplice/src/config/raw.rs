@@ -1,4 +1,4 @@
-//! The file as it is written: each key with its place, nothing decided yet.
+//! Holds the file as written: each key with its position, nothing decided yet.
 
 use std::{fmt, path::PathBuf};
 
@@ -14,8 +14,8 @@ use serde::{
 use toml::Spanned;
 
 use super::{
-    LogFormat, LogLevel, OnChange, OnFull, OnShutdown, Period, Protocol, http, intercept, operations,
-    packet_rules, route, tls, upstream,
+    KeepaliveSetting, LogFormat, LogLevel, MemoryLimit, OnChange, OnFull, OnShutdown, Period, Protocol, http,
+    intercept, operations, packet_rules, route, tls, upstream,
 };
 use crate::{
     address::{ListenAddr, PortRange, Target},
@@ -35,6 +35,8 @@ pub(super) struct File {
     pub(super) max_dormant: Option<Spanned<i64>>,
     pub(super) idle_timeout: Option<Spanned<Period>>,
     pub(super) linger: Option<Spanned<Period>>,
+    pub(super) memory: Option<MemoryLimit>,
+    pub(super) require_splice: Option<bool>,
     pub(super) shutdown: Option<OnShutdown>,
     pub(super) grace: Option<Spanned<Period>>,
     pub(super) log: Option<Log>,
@@ -54,6 +56,7 @@ pub(super) struct File {
 pub(super) struct Log {
     pub(super) format: Option<LogFormat>,
     pub(super) level: Option<LogLevel>,
+    pub(super) lines_per_second: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -67,9 +70,12 @@ pub(super) struct Listener {
     pub(super) detach: Option<DetachPolicy>,
     pub(super) unsplice: Option<Spanned<Until>>,
     pub(super) rate_limit: Option<RateLimit>,
+    pub(super) relay_idle_timeout: Option<Spanned<Period>>,
+    pub(super) keepalive: Option<KeepaliveSetting>,
     pub(super) connect_timeout: Option<Spanned<Period>>,
     pub(super) max_connections: Option<Spanned<i64>>,
     pub(super) on_full: Option<OnFull>,
+    pub(super) abort_on_close: Option<bool>,
     pub(super) protocol: Option<Protocol>,
     pub(super) upstream: Option<Spanned<String>>,
     pub(super) accept_proxy: Option<Spanned<OneOrMany<Network>>>,
@@ -111,7 +117,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// The elements, each with its place.
+/// Returns the elements, each with its position.
 pub(super) fn flatten<T>(list: Spanned<OneOrMany<T>>) -> Vec<Spanned<T>> {
     let span = list.span();
     match list.into_inner() {

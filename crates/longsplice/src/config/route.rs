@@ -1,4 +1,4 @@
-//! Routes of a listener: which upstream a request gets.
+//! Reads the routes of a listener, which choose the upstream of a request.
 
 mod check;
 mod field;
@@ -16,7 +16,7 @@ use super::{
     settle::Settler,
 };
 
-/// The table as it is written.
+/// The table as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
@@ -40,18 +40,18 @@ pub(super) struct Raw {
     redirect: Option<Spanned<Redirect>>,
 }
 
-/// What routes have to know of their listener.
+/// Properties of a listener that its routes depend on.
 pub(super) struct Of<'a> {
     pub(super) protocol: Protocol,
-    /// Whether it terminates TLS.
+    /// True if it terminates TLS.
     pub(super) terminates: bool,
     pub(super) intercepts: bool,
-    /// The names there are.
+    /// Names of all upstreams.
     pub(super) upstreams: &'a [String],
 }
 
 impl Settler<'_> {
-    /// What the tables of a listener mean.
+    /// Checks and converts the tables of a listener.
     pub(super) fn routes(&mut self, given: Vec<Spanned<Raw>>, of: &Of<'_>) -> Table {
         let places: Vec<_> = given.iter().map(Spanned::span).collect();
         let before = self.complaints();
@@ -69,7 +69,7 @@ impl Settler<'_> {
             });
         }
         let table = Table::new(routes);
-        // What is left of a route that is wrong says nothing about the others.
+        // Skip this after an error: the rest of a wrong route tells nothing about the other routes.
         if self.complaints() == before {
             self.check_table(&table, &places);
         }
@@ -95,7 +95,7 @@ impl Settler<'_> {
         given.into_inner()
     }
 
-    /// What stands in the table, each condition with its place.
+    /// Returns the conditions of the table, each with its position.
     fn conditions(&mut self, raw: Raw) -> Vec<Spanned<Condition>> {
         let mut all = Vec::new();
         all.extend(self.any_of(raw.client, |list| Some(Condition::Client(list))));

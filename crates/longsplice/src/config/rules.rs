@@ -1,4 +1,4 @@
-//! What must not be, whether it stands in a file or on the command line. Each rule answers with its complaint.
+//! Checks that apply to the file and to the command line. Each check returns its complaint.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,25 +12,25 @@ use longsplice_engine::Until;
 use super::Period;
 use crate::address::{PortRange, Target};
 
-/// With less, a connection would do little else than come back.
+/// Shortest time until an unsplice: with less, a connection would do little but come back.
 const LEAST_UNSPLICE_TIME: Duration = Duration::from_millis(1);
 
-/// What is wrong, and what to do about it.
+/// Error in a setting, with the remedy.
 #[derive(Debug)]
 pub struct Complaint {
-    /// The message.
+    /// Message.
     pub message: String,
-    /// The remedy.
+    /// Remedy.
     pub help: &'static str,
 }
 
-/// A token (RFC 9110 section 5.6.2): what the name of a header field or of a cookie is made of.
+/// Returns whether the text is a token, as the names of header fields and cookies are (RFC 9110 section 5.6.2).
 pub fn is_token(text: &str) -> bool {
     let tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     !text.is_empty() && text.bytes().all(tchar)
 }
 
-/// An interface that segments cannot be translated on in XDP: it has no driver, or is none of those that are watched.
+/// Complains about an interface on which XDP cannot translate segments: it has no driver, or is not watched.
 pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     let complaint = |what: &str, help| {
         Some(Complaint {
@@ -56,7 +56,7 @@ pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     None
 }
 
-/// Conditions of coming back that could never be met by a spliced connection, or would be met all the time.
+/// Complains about unsplice conditions that a spliced connection could never meet, or would meet all the time.
 pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
     let complaint = |message, help| Some(Complaint { message, help });
     if until.is_closed() {
@@ -85,7 +85,7 @@ pub fn unsplice(splice: SplicePolicy, until: Until) -> Option<Complaint> {
     }
 }
 
-/// Two listeners may not take the same port of the same address.
+/// Complains about two listeners on one port of the same address.
 pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
     let same = new.ip() == earlier.ip() || new.ip().is_unspecified() || earlier.ip().is_unspecified();
     let clash = new.port() != 0 && new.port() == earlier.port() && new.is_ipv4() == earlier.is_ipv4() && same;
@@ -95,7 +95,7 @@ pub fn overlap(new: SocketAddr, earlier: SocketAddr) -> Option<String> {
     })
 }
 
-/// A listener whose target is itself would connect to itself until the descriptors are gone.
+/// Complains about a listener whose target is itself: it would connect to itself until the descriptors are used up.
 pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
     let to = to.literal()?;
     let local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
@@ -103,7 +103,7 @@ pub fn connects_to_itself(listen: SocketAddr, to: &Target) -> Option<String> {
     (to.port() == listen.port() && same_host).then(|| format!("{listen} would forward to itself ({to})"))
 }
 
-/// The kernel would refuse a source port that a listener holds.
+/// Complains about a listener on a source port: the kernel could not use it for connections.
 pub fn in_source_ports(listen: SocketAddr, source_ports: PortRange) -> Option<String> {
     source_ports
         .contains(listen.port())

@@ -1,4 +1,4 @@
-//! From the file as written to the configuration: defaults, ranges, and what concerns several keys at once.
+//! Converts the file as written into the configuration: applies defaults, and checks ranges and combinations of keys.
 
 use std::{
     ops::Range,
@@ -14,13 +14,16 @@ use super::{
     packet_rules, raw, rules,
 };
 
-/// Collects everything that is wrong, so that one run of `check` shows all of it.
+/// Collects all errors, so that one run of `check` shows all of them.
 pub(super) struct Settler<'a> {
     source: &'a Source<'a>,
     wrong: Vec<Diagnostic>,
 }
 
-/// Decides what the file means, or says all that is wrong with it.
+/// Checks and converts the file.
+///
+/// # Errors
+/// All that is wrong with the file.
 pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec<Diagnostic>> {
     let mut s = Settler {
         source,
@@ -28,10 +31,7 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     };
     let splicer = s.splicer(&file);
     let source_ports = file.source_ports;
-    let log = file.log.map_or_else(LogConfig::default, |log| LogConfig {
-        format: log.format.unwrap_or_default(),
-        level: log.level.unwrap_or_default(),
-    });
+    let log = file.log.map_or_else(LogConfig::default, |log| s.log(&log));
     if let Some(admin) = &file.admin {
         s.admin_path(admin);
     }
@@ -39,6 +39,8 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     let (rules, mut places) = packet_rules::settle(file.rule, source, &mut wrong);
     s.wrong.append(&mut wrong);
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
+    let intercepts = |l: &Spanned<raw::Listener>| l.get_ref().intercept.as_ref().map(Spanned::span);
+    let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
     let upstreams = s.upstreams(file.upstream);
     let shared = Shared {
         source_ports,
@@ -56,10 +58,24 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     packet_rules::check(&all, source, &mut s.wrong, |n| {
         places.get(n).cloned().unwrap_or_default()
     });
+    let mut warnings = Vec::new();
+    for (listener, place) in listeners.iter().zip(intercept_places) {
+        if let Some(place) = place.filter(|_| listener.reaches_all()) {
+            let message = format!(
+                "clients of listener {} reach every address that this host does, as this host (but for link-local ones and metadata services)",
+                listener.name
+            );
+            let help = "name the servers' networks, such as to = \"198.18.0.0/15\"; to = [\"0.0.0.0/0\", \"::/0\"] says that it is meant";
+            warnings.push(source.at(place, message, Some(help.to_owned())));
+        }
+    }
     let config = Config {
+        warnings,
         instance: file.instance.unwrap_or_default(),
         admin: file.admin.map(Spanned::into_inner),
         splicer,
+        memory: file.memory.unwrap_or_default(),
+        require_splice: file.require_splice.unwrap_or_default(),
         shutdown: file.shutdown.unwrap_or_default(),
         grace: s.period(
             "grace",
@@ -88,15 +104,30 @@ impl Settler<'_> {
             .push(self.source.at(at, message, Some(help.to_owned())));
     }
 
-    /// Where a file is that is named in this one: relative to its folder, wherever the daemon was started.
+    /// Returns the path of a file that is named in this one: relative to the folder of this file, not to the daemon's
+    /// working directory.
     pub(super) fn beside(&self, path: &Path) -> PathBuf {
         self.source.folder().join(path)
+    }
+
+    fn log(&mut self, log: &raw::Log) -> LogConfig {
+        let default = LogConfig::default();
+        let unlimited = |n: &&Spanned<i64>| *n.get_ref() != 0;
+        let given = log.lines_per_second.as_ref();
+        LogConfig {
+            format: log.format.unwrap_or_default(),
+            level: log.level.unwrap_or_default(),
+            lines_per_second: match given.filter(unlimited) {
+                None if given.is_some() => 0,
+                limit => self.count("log.lines_per_second", limit, default.lines_per_second, 1_000_000),
+            },
+        }
     }
 
     fn splicer(&mut self, file: &raw::File) -> SplicerConfig {
         let default = SplicerConfig::default();
         let max_flows = self.count("max_flows", file.max_flows.as_ref(), default.max_flows, 1 << 26);
-        // A table smaller than the usual number of dormant flows needs no second setting.
+        // Lower the default, so that a small table needs no second setting.
         let dormant = default.max_dormant.min(max_flows);
         let max_dormant = self.count("max_dormant", file.max_dormant.as_ref(), dormant, 1 << 20);
         if let (Some(given), true) = (&file.max_dormant, max_dormant > max_flows) {
@@ -182,7 +213,7 @@ impl Settler<'_> {
         }
     }
 
-    /// A whole number from 1 to `most`.
+    /// Checks a whole number from 1 to `most`.
     pub(super) fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
         let Some(given) = given else { return default };
         match u32::try_from(*given.get_ref()) {
@@ -195,7 +226,7 @@ impl Settler<'_> {
         }
     }
 
-    /// A span of time from `least` to `most`.
+    /// Checks a duration from `least` to `most`.
     pub(super) fn period(
         &mut self,
         key: &str,
@@ -218,7 +249,7 @@ impl Settler<'_> {
         default
     }
 
-    /// The name of an upstream that there is.
+    /// Checks that an upstream of this name exists.
     pub(super) fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
         if !known.contains(name.get_ref()) {
             let message = format!("there is no upstream `{}`", name.get_ref());
@@ -236,7 +267,7 @@ impl Settler<'_> {
         name.into_inner()
     }
 
-    /// How many there were.
+    /// Returns the number of complaints so far.
     pub(super) fn complaints(&self) -> usize {
         self.wrong.len()
     }

@@ -22,6 +22,7 @@ grace = "0s"
 [log]
 format = "json"
 level = "debug"
+lines_per_second = 0
 
 [[listener]]
 name = "web"
@@ -64,7 +65,8 @@ fn a_full_file_is_understood() {
         c.log,
         LogConfig {
             format: LogFormat::Json,
-            level: LogLevel::Debug
+            level: LogLevel::Debug,
+            lines_per_second: 0,
         }
     );
     let web = &c.listeners[0];
@@ -81,7 +83,7 @@ fn a_full_file_is_understood() {
     assert_eq!(c.listeners[1].connect_timeout, DEFAULT_CONNECT_TIMEOUT);
 }
 
-/// Each text with the whole message that `check` prints for it.
+/// Compares the whole message that `check` prints for each text.
 #[test]
 fn messages_name_the_place_and_the_remedy() {
     let listener = "[[listener]]\nlisten = \":80\"\nto = \"a:1\"\n";
@@ -207,7 +209,7 @@ proptest! {
         let _ = parse(Path::new("x"), &text).map_err(|w| join(&w));
     }
 
-    /// Near misses reach deeper than noise: a good file with a piece replaced.
+    /// Mutates a valid file: such text reaches deeper into the parser than noise.
     #[test]
     fn no_near_miss_makes_it_panic(at in 0..FULL.len(), len in 0usize..20, by in "[\\PC\n\t\"'=\\[\\]0-9:-]{0,8}") {
         let (from, to) = (FULL.floor_char_boundary(at), FULL.floor_char_boundary(at + len));

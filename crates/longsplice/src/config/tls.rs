@@ -1,4 +1,4 @@
-//! TLS of a listener: what is terminated, by which certificates.
+//! Reads the TLS settings of a listener.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,14 @@ use crate::tls::{self, CertificateFiles};
 /// TLS that a listener terminates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Its certificates; clients that name no server, or one that none is for, get the first.
+    /// Certificates of the listener. The first serves clients that name no server, or one without a certificate of its
+    /// own.
     pub certificates: Vec<CertificateFiles>,
-    /// The protocols that it offers by ALPN (RFC 7301), the preferred one first; empty: the extension is ignored.
+    /// Protocols that it offers by ALPN, the preferred one first (RFC 7301). If empty, the extension is ignored.
     pub alpn: Vec<String>,
 }
 
-/// The table as it is written.
+/// The table as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Raw {
@@ -27,7 +28,7 @@ pub(super) struct Raw {
     alpn: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
-/// A certificate as it is written.
+/// A certificate as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFiles {
@@ -35,10 +36,10 @@ struct RawFiles {
     key: Option<Spanned<PathBuf>>,
 }
 
-/// Protocols of HTTP that a listener with `protocol = "http"` reads.
+/// HTTP protocols that a listener with `protocol = "http"` reads.
 const HTTP: [&str; 2] = ["http/1.1", "http/1.0"];
 
-/// Names that people write for a protocol, and its registered one (IANA: TLS ALPN Protocol IDs).
+/// Wrong names of protocols, with the registered ones (IANA: TLS ALPN Protocol IDs).
 const SLIPS: [(&[&str], &str); 3] = [
     (&["http2", "http/2", "http/2.0", "http2.0"], "h2"),
     (&["http1.1", "http1", "http/1", "http", "h1"], "http/1.1"),
@@ -46,7 +47,7 @@ const SLIPS: [(&[&str], &str); 3] = [
 ];
 
 impl Settler<'_> {
-    /// What the table of a listener means. Its files are read, and thrown away: who checks a configuration wants to know.
+    /// Checks and converts the table of a listener. Reads its files to check them, and discards them.
     pub(super) fn tls(&mut self, given: Option<Spanned<Raw>>, protocol: Protocol) -> Option<TlsConfig> {
         let given = given?;
         let place = given.span();
@@ -91,7 +92,7 @@ impl Settler<'_> {
 
     fn certificate(&mut self, given: RawFiles) -> Option<CertificateFiles> {
         let certificate_place = given.certificate.span();
-        // Both may be in one file.
+        // Certificate and key may be in one file.
         let key = given.key.unwrap_or_else(|| given.certificate.clone());
         let files = CertificateFiles {
             certificate: self.beside(given.certificate.get_ref()),

@@ -1,4 +1,4 @@
-//! Upstreams: sets of servers, and how they share the work.
+//! Reads upstreams: sets of servers, and the choice among them.
 
 mod balance;
 mod health;
@@ -21,40 +21,40 @@ use crate::address::Target;
 /// A set of servers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UpstreamConfig {
-    /// Routes and listeners name it.
+    /// Name that routes and listeners use.
     pub name: String,
-    /// Its servers, of which at least one is no backup.
+    /// Servers; at least one is no backup.
     pub servers: Vec<ServerConfig>,
-    /// How a server is chosen.
+    /// Algorithm that chooses a server.
     pub balance: Balance,
-    /// The name of the cookie that keeps a client at its server.
+    /// Name of the cookie that keeps a client at its server.
     pub sticky: Option<String>,
-    /// How long an address may take to answer.
+    /// Longest time for connecting to an address.
     pub connect_timeout: Duration,
-    /// How many other servers are tried when one cannot be connected to; `None`: all.
+    /// Number of other servers that are tried after a failed connection; `None` means all.
     pub retries: Option<u32>,
-    /// How many connections may wait for a place.
+    /// Limit of the connections that wait in the queue.
     pub queue: u32,
-    /// How long each of them may.
+    /// Longest time in the queue.
     pub queue_timeout: Duration,
-    /// How many idle connections are kept for each server.
+    /// Number of idle connections that are kept for each server.
     pub keep_idle: u32,
-    /// How long each of them is.
+    /// Time that an idle connection is kept.
     pub idle_timeout: Duration,
-    /// The PROXY header that new connections begin with.
+    /// PROXY header at the beginning of new connections.
     pub send_proxy: Option<Version>,
     /// Active checks.
     pub health: Option<HealthConfig>,
-    /// When failed connections take a server out.
+    /// Failures that take a server out.
     pub passive: PassiveRules,
-    /// Whether a status of 500 or more counts as one.
+    /// True if a status of 500 or more counts as a failure.
     pub passive_status: bool,
-    /// How long a server that comes back takes to get its full weight.
+    /// Time until a server that comes back gets its full weight.
     pub slow_start: Duration,
 }
 
 impl UpstreamConfig {
-    /// With the defaults; nothing is checked.
+    /// Creates an upstream with the defaults; checks nothing.
     pub fn new(name: &str, servers: Vec<ServerConfig>) -> UpstreamConfig {
         let s = Duration::from_secs;
         UpstreamConfig {
@@ -80,7 +80,7 @@ impl UpstreamConfig {
         }
     }
 
-    /// That of a listener with `to`: the first target that answers, whatever happened before.
+    /// Creates the upstream of a listener with `to`: it uses the first target that answers, whatever happened before.
     pub fn in_order(name: &str, to: &[Target], connect_timeout: Duration) -> UpstreamConfig {
         let servers = to
             .iter()

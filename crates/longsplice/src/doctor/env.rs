@@ -1,4 +1,4 @@
-//! The machine that is examined.
+//! Abstracts the machine that is examined.
 
 use std::{fs, io, path::Path, process::Command};
 
@@ -10,49 +10,49 @@ use crate::address::PortRange;
 /// A network interface.
 #[derive(Debug, Clone)]
 pub struct Interface {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What its headers are, as `ARPHRD_…`.
+    /// Hardware type, as `ARPHRD_…`.
     pub kind: u16,
-    /// Whether it is administratively up.
+    /// True if it is administratively up.
     pub up: bool,
 }
 
-/// What the checks may ask of a machine.
+/// Queries that the checks send to a machine.
 pub trait Env {
-    /// The text of a file.
+    /// Returns the text of a file.
     fn read(&self, path: &str) -> io::Result<String>;
-    /// Whether there is such a file.
+    /// Returns whether the file exists.
     fn exists(&self, path: &str) -> bool;
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     fn link(&self, path: &str) -> io::Result<String>;
-    /// The interfaces of this network namespace, sorted by name.
+    /// Returns the interfaces of this network namespace, sorted by name.
     fn interfaces(&self) -> Vec<Interface>;
-    /// What a command prints.
+    /// Returns the output of a command.
     fn run(&self, program: &str, args: &[&str]) -> io::Result<String>;
-    /// Whether a socket can be put into repair mode; if not, what the system said.
+    /// Checks whether a socket can be put into repair mode. Fails with the error of the system.
     fn probe_repair(&self) -> Result<(), String>;
-    /// The source ports that are to be used, where known.
+    /// Returns the planned source ports, if they are known.
     fn source_ports(&self) -> Option<PortRange>;
-    /// What a segment costs at tc and in XDP; if that could not be measured, why.
+    /// Returns the cost of a segment at tc and in XDP. Fails with the reason why it could not be measured.
     fn segment_cost(&self) -> Result<SegmentCost, String>;
-    /// Whether an interface's driver has XDP that redirects, as far as is known.
+    /// Returns whether an interface's driver is known to support XDP with redirects.
     fn has_native_xdp(&self, interface: &str) -> bool;
 
-    /// A file that holds one value.
+    /// Returns the trimmed text of a file that holds one value.
     fn value(&self, path: &str) -> io::Result<String> {
         self.read(path).map(|text| text.trim().to_owned())
     }
 }
 
-/// This machine.
+/// The machine that this process runs on.
 #[derive(Debug)]
 pub struct Machine {
     source_ports: Option<PortRange>,
 }
 
 impl Machine {
-    /// The machine that this process runs on, and the source ports that are planned.
+    /// Returns this machine, with the planned source ports.
     pub fn here(source_ports: Option<PortRange>) -> Self {
         Machine { source_ports }
     }
@@ -71,8 +71,8 @@ impl Env for Machine {
         fs::read_link(path).map(|p| p.to_string_lossy().into_owned())
     }
 
-    /// By netlink, through getifaddrs(3): /sys/class/net shows the namespace in which /sys was mounted, which after
-    /// `nsenter --net` is another.
+    /// Lists the interfaces over netlink, by getifaddrs(3): /sys/class/net shows the namespace in which /sys was
+    /// mounted, which differs after `nsenter --net`.
     fn interfaces(&self) -> Vec<Interface> {
         let Ok(addresses) = nix::ifaddrs::getifaddrs() else {
             return Vec::new();

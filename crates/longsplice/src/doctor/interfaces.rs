@@ -1,10 +1,10 @@
-//! The interfaces over which flows can be spliced.
+//! Checks the interfaces over which flows can be spliced.
 
 use super::{Env, Finding, Interface};
 
-/// ARPHRD_ETHER and ARPHRD_LOOPBACK: what has an Ethernet header to rewrite.
+/// Types with an Ethernet header to rewrite: ARPHRD_ETHER and ARPHRD_LOOPBACK.
 const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
-/// A host of containers has hundreds of interfaces: look closely at the first ones.
+/// Limits the interfaces that are examined in detail: a host of containers has hundreds.
 const MOST_EXAMINED: usize = 8;
 
 impl Interface {
@@ -44,7 +44,7 @@ pub(super) fn usable(env: &dyn Env) -> Vec<Finding> {
     findings
 }
 
-/// Those that are worth a closer look.
+/// Returns the interfaces to examine in detail.
 pub(super) fn examined(env: &dyn Env) -> impl Iterator<Item = Interface> {
     let all = env.interfaces().into_iter();
     all.filter(|i| i.ethernet() && i.up && i.name != "lo")
@@ -72,7 +72,7 @@ pub(super) fn offloads(env: &dyn Env) -> Vec<Finding> {
     findings
 }
 
-/// Only what should be otherwise.
+/// Returns findings about features with an unsuitable setting only.
 fn judge(name: &str, features: &str) -> Vec<Finding> {
     let on = |feature: &str| {
         let value = features

@@ -1,12 +1,12 @@
-//! The kernel: its version, its types, its compiler, how it was built.
+//! Checks the kernel: its version, types, compiler and options.
 
 use super::{Env, Finding};
 
-/// The oldest kernel whose helpers and verifier suffice: `make test-kernels` boots it.
+/// Oldest kernel with sufficient helpers and verifier: `make test-kernels` boots it.
 const FLOOR: (u32, u32) = (6, 1);
-/// From here on a program sees in which state a checksum is; before, helpers find out for each segment.
+/// First kernel that shows a program the state of a checksum; on older ones, helpers find it out for each segment.
 const CHECKSUMS: (u32, u32) = (6, 2);
-/// From here on programs attach by tcx links; before, as clsact filters.
+/// First kernel with tcx links; on older ones, programs attach as clsact filters.
 const TCX: (u32, u32) = (6, 6);
 
 fn version(env: &dyn Env) -> Option<(String, (u32, u32))> {
@@ -66,7 +66,7 @@ pub(super) fn jit(env: &dyn Env) -> Vec<Finding> {
     }]
 }
 
-/// What tc programs need; a module will be loaded when it is asked for.
+/// Options that tc programs need. A module is loaded on demand.
 const OPTIONS: [&str; 4] = [
     "CONFIG_BPF_SYSCALL",
     "CONFIG_NET_CLS_ACT",

@@ -1,6 +1,6 @@
-//! `longsplice doctor`: what this machine can do, what is missing, and the command that mends it.
+//! Runs `longsplice doctor`: reports what this machine can do, what is missing, and the command that mends it.
 //!
-//! Each check is a function of an [`Env`], so that tests can show it any machine.
+//! Each check is a function of an [`Env`], so that tests can pass any machine.
 
 mod env;
 mod interfaces;
@@ -18,28 +18,28 @@ use serde::Serialize;
 
 pub use env::{Env, Interface, Machine};
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// As it should be.
+    /// The machine is as it should be.
     Good,
-    /// It works, and there is something to know.
+    /// It works, with a limitation to know.
     Notice,
     /// Without it nothing can be spliced.
     Missing,
 }
 
-/// What a check found.
+/// Finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was checked; stable, for programs.
+    /// Name of the check; stable, for programs.
     pub check: &'static str,
-    /// How it came out.
+    /// Result.
     pub verdict: Verdict,
-    /// The same in words.
+    /// Result in words.
     pub text: String,
-    /// The command that mends it, where one does.
+    /// Command that mends it, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -75,14 +75,14 @@ impl Finding {
     }
 }
 
-/// Everything that was found.
+/// All findings.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The version that looked.
+    /// Version of this program.
     pub version: &'static str,
-    /// Whether nothing is missing.
+    /// True if nothing is missing.
     pub can_splice: bool,
-    /// One or more for each check.
+    /// Findings: one or more for each check.
     pub findings: Vec<Finding>,
 }
 
@@ -109,7 +109,7 @@ const CHECKS: &[Check] = &[
     sysctls::conntrack,
 ];
 
-/// Makes every check.
+/// Runs all checks.
 pub fn examine(env: &dyn Env) -> Report {
     let findings: Vec<_> = CHECKS.iter().flat_map(|check| check(env)).collect();
     Report {

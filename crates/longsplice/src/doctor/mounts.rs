@@ -1,10 +1,10 @@
-//! Where pins are kept, and whether they will be found again.
+//! Checks the file system of the pins, and whether it outlives this process.
 
 use super::{Env, Finding, privileges};
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// The device number and the type of what is mounted there, in the view of a process.
+/// Returns the device number and the type of the file system at `BPFFS`, as a process sees it.
 fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
     let mountinfo = env.read(&format!("/proc/{process}/mountinfo")).ok()?;
     let mount = |line: &str| {
@@ -18,7 +18,7 @@ fn mounted(env: &dyn Env, process: &str) -> Option<(String, String)> {
             )
         })
     };
-    // The last one lies on top.
+    // The last mount covers the others.
     mountinfo.lines().filter_map(mount).next_back()
 }
 
@@ -40,15 +40,15 @@ pub(super) fn bpffs(env: &dyn Env) -> Vec<Finding> {
     }]
 }
 
-/// `ip netns exec` gives its command a mount namespace of its own, with a /sys of its own: what is pinned there is
-/// gone with the command, and the flows with it.
+/// Checks whether pins outlive this process: `ip netns exec` runs its command in a new mount namespace with its own
+/// /sys. Pins there vanish with the command, and the flows with them.
 pub(super) fn namespace(env: &dyn Env) -> Vec<Finding> {
     let (ours, first) = (mounted(env, "self"), mounted(env, "1"));
     if ours.is_some() && ours == first {
         let text = format!("{BPFFS} is the machine's own: pins outlive this process");
         return vec![Finding::good("mounts", text)];
     }
-    // Where there is no bpffs yet, the namespaces themselves must be compared.
+    // Compare the namespaces themselves if there is no bpffs yet.
     let same = match (env.link("/proc/self/ns/mnt"), env.link("/proc/1/ns/mnt")) {
         (Ok(ours), Ok(first)) => Some(ours == first),
         _ if first.is_some() => Some(false),

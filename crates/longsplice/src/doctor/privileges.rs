@@ -1,4 +1,4 @@
-//! What this process may do.
+//! Checks the privileges of this process.
 
 use super::{Env, Finding};
 
@@ -8,10 +8,10 @@ const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
-/// Below this many descriptors a busy relay will run short.
+/// Number of descriptors below which a busy relay runs short.
 const FEW_DESCRIPTORS: u64 = 4096;
 
-/// The effective capabilities, as a set of bits.
+/// Returns the effective capabilities, as a set of bits.
 fn effective(env: &dyn Env) -> Option<u64> {
     let status = env.read("/proc/self/status").ok()?;
     let bits = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
@@ -33,7 +33,7 @@ pub(super) fn capabilities(env: &dyn Env) -> Vec<Finding> {
             "cannot be read (/proc/self/status)",
         )];
     };
-    // CAP_SYS_ADMIN stands for the two that were split off it.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which were split off it.
     let network = |capability| matches!(capability, NET_ADMIN | NET_RAW);
     let lacks = |capability| !has(set, capability) && (network(capability) || !has(set, SYS_ADMIN));
     let needed = [
@@ -81,7 +81,7 @@ pub(super) fn descriptors(env: &dyn Env) -> Vec<Finding> {
         .find_map(|l| l.strip_prefix("Max open files"))
         .and_then(|l| l.split_whitespace().nth(1))
         .map(str::to_owned);
-    // Two sockets for each connection; the daemon raises its soft limit to the hard one.
+    // A connection takes two sockets; the daemon raises its soft limit to the hard one.
     vec![match hard.as_deref().map(|h| (h, h.parse::<u64>())) {
         None => Finding::notice("descriptors", "the limit cannot be read (/proc/self/limits)"),
         Some((_, Ok(n))) if n < FEW_DESCRIPTORS => Finding::notice(

@@ -1,12 +1,12 @@
-//! tc or XDP: what a segment costs in either program on this machine, and which is worth using on which interface.
+//! Compares the costs of a segment at tc and in XDP on this machine, and advises which to use on which interface.
 
 use super::{Env, Finding, Verdict, interfaces, mounts, privileges};
 
-/// Segments of a super-packet of 64 kB, about: GRO hands them to tc as one.
+/// Approximate number of segments in a super-packet of 64 kB, which GRO hands to tc as one.
 const MERGED: u32 = 44;
 
 pub(super) fn tc_or_xdp(env: &dyn Env) -> Vec<Finding> {
-    // What is missing was told; nothing is mounted or loaded here that would hide it.
+    // Skip this if a prerequisite is missing, which another check reports: mounting or loading here could hide it.
     let lacking = [mounts::bpffs(env), privileges::capabilities(env)].concat();
     if lacking.iter().any(|f| f.verdict != Verdict::Good) {
         return Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn tc_or_xdp(env: &dyn Env) -> Vec<Finding> {
     vec![Finding::good("xdp", text)]
 }
 
-/// Interfaces whose drivers have XDP.
+/// Returns the interfaces whose drivers support XDP.
 fn native(env: &dyn Env) -> Vec<String> {
     interfaces::examined(env)
         .map(|i| i.name)

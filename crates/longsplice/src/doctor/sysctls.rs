@@ -1,4 +1,4 @@
-//! Settings of the network stack.
+//! Checks settings of the network stack.
 
 use super::{Env, Finding};
 
@@ -25,7 +25,7 @@ pub(super) fn tcp_options(env: &dyn Env) -> Vec<Finding> {
     vec![Finding::notice("tcp-options", text).mend(format!("sysctl -w {}", set.join(" ")))]
 }
 
-/// The kernel must not hand out the port of a spliced flow: it sees no socket there.
+/// Checks that the kernel does not assign the port of a spliced flow: it sees no socket there.
 pub(super) fn source_ports(env: &dyn Env) -> Vec<Finding> {
     let local = ipv4(env, "ip_local_port_range").and_then(|range| {
         let mut ends = range.split_whitespace().map(str::parse::<u16>);
@@ -74,7 +74,7 @@ pub(super) fn source_ports(env: &dyn Env) -> Vec<Finding> {
     }]
 }
 
-/// Reads a list such as `80,20000-29999`; what is malformed is left out.
+/// Parses a list such as `80,20000-29999`, without its malformed elements.
 fn parse_ports(list: &str) -> Vec<(u16, u16)> {
     let one = |item: &str| {
         let (from, to) = item.split_once('-').unwrap_or((item, item));
@@ -127,16 +127,27 @@ pub(super) fn ipv6(env: &dyn Env) -> Vec<Finding> {
 }
 
 pub(super) fn conntrack(env: &dyn Env) -> Vec<Finding> {
-    vec![if env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
-        Finding::notice(
-            "netfilter",
-            "connection tracking is loaded; a spliced flow's segments pass beside it: firewall rules and NAT hold \
-             when a connection is set up, and do not see it afterwards",
-        )
-    } else {
-        Finding::good(
+    if !env.exists("/proc/sys/net/netfilter/nf_conntrack_max") {
+        return vec![Finding::good(
             "netfilter",
             "no connection tracking (spliced flows' segments would pass beside it)",
-        )
-    }]
+        )];
+    }
+    let told = match env
+        .value("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+        .as_deref()
+    {
+        Ok("0") => {
+            "a return has ctnetlink tell it not to judge that connection by its windows (nf_conntrack_tcp_be_liberal is 0); \
+             an entry that has expired is made anew, without NAT"
+        }
+        _ => "it judges no connection by its windows (nf_conntrack_tcp_be_liberal)",
+    };
+    vec![Finding::notice(
+        "netfilter",
+        format!(
+            "connection tracking is loaded; a spliced flow's segments pass beside it: firewall rules and NAT hold when a \
+             connection is set up, and do not see it afterwards; {told}"
+        ),
+    )]
 }

@@ -5,7 +5,7 @@ use longsplice_engine::measure::SegmentCost;
 use super::*;
 use crate::address::PortRange;
 
-/// A machine made of text; links and the output of commands are files, too.
+/// A machine made of text: links and outputs of commands are files, too.
 struct Fake {
     files: BTreeMap<String, String>,
     interfaces: Vec<Interface>,
@@ -32,7 +32,7 @@ fn interface(name: &str, kind: u16) -> Interface {
 }
 
 impl Fake {
-    /// A machine on which everything is as it should be.
+    /// Returns a machine on which all is as it should be.
     fn good() -> Self {
         let files = [
             ("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n"),
@@ -110,7 +110,7 @@ impl Env for Fake {
     }
 }
 
-/// What is not good, as `check verdict text → remedy`.
+/// Returns the findings that are not good, as `check verdict text → remedy`.
 fn complaints(fake: &Fake) -> Vec<String> {
     let bad = examine(fake)
         .findings
@@ -140,7 +140,7 @@ fn a_good_machine_has_nothing_to_mend() {
             .contains("✔ kernel         Linux 6.1.0-18-amd64"),
         "{report}"
     );
-    // What an old kernel means is said, and of a new one nothing.
+    // The consequences of an old kernel are shown; a new kernel has none.
     assert!(report.to_string().contains("as clsact filters"), "{report}");
     let new = examine(&Fake::good().with("/proc/sys/kernel/osrelease", "6.18.44"));
     assert!(
@@ -186,7 +186,7 @@ fn tc_or_xdp_is_recommended_by_what_was_measured() {
         complaints(&failed),
         ["xdp Notice tc and XDP were not compared: no veth → "]
     );
-    // Where something else is missing, that is what is told.
+    // Only the missing prerequisite is reported, without a comparison.
     assert_eq!(says(Fake::good().with("/proc/self/mountinfo", "")), "");
     let bpf_and_net = "CapEff:\t000000c000003000\n";
     assert!(says(Fake::good().with("/proc/self/status", bpf_and_net)).contains("CAP_SYS_ADMIN"));

@@ -1,4 +1,4 @@
-//! What we say ourselves, in words, and how a connection ends after that.
+//! Sends the proxy's own answers, and closes connections after them.
 
 use std::{borrow::Cow, time::SystemTime};
 
@@ -9,21 +9,22 @@ use tokio::time::Instant;
 use super::{front::Front, request::Request, session::Session, wire::Wire};
 use crate::{access_log::End, upstream::Unavailable};
 
-/// How soon it is worth to come back where no server has a place.
+/// Value of Retry-After if no server can take the request, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// A reply that no server gave.
+/// A reply by the proxy itself.
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
     status: u16,
-    /// How the request ends with it.
+    /// End of the request, for the log.
     end: End,
     why: Cow<'static, str>,
     location: Option<String>,
+    allow: Option<&'static str>,
     retry_after: Option<u32>,
 }
 
-/// The answer to what was not understood. Where the next request would begin nobody knows.
+/// Answer to a request that cannot be parsed. The connection ends: the position of the next request is unknown.
 #[derive(Debug)]
 pub(super) struct Refusal(OwnAnswer);
 
@@ -34,6 +35,7 @@ impl OwnAnswer {
             end,
             why: why.into(),
             location: None,
+            allow: None,
             retry_after: None,
         }
     }
@@ -49,7 +51,19 @@ impl OwnAnswer {
         }
     }
 
-    /// A route says so.
+    /// Answers a request that must not be forwarded any further.
+    pub(super) fn last_hop(status: u16) -> OwnAnswer {
+        OwnAnswer {
+            allow: Some("OPTIONS"),
+            ..OwnAnswer::new(
+                status,
+                End::Refused,
+                "Max-Forwards ended at the switch, which traces nothing itself",
+            )
+        }
+    }
+
+    /// Answers with the status of a route.
     pub(super) fn configured(status: u16) -> OwnAnswer {
         OwnAnswer::new(
             status,
@@ -58,7 +72,7 @@ impl OwnAnswer {
         )
     }
 
-    /// What was tried is for our log, and not for a stranger.
+    /// Answers that no server is available. The attempts are logged only, and not shown to the client.
     pub(super) fn unavailable(error: &Unavailable) -> OwnAnswer {
         match error.status() {
             503 => OwnAnswer {
@@ -80,6 +94,7 @@ impl OwnAnswer {
     fn bytes(&self, kind: RequestKind, persistence: Persistence) -> Vec<u8> {
         let answer = Answer {
             location: self.location.as_deref(),
+            allow: self.allow,
             retry_after: self.retry_after,
             ..Answer::new(self.status, &self.why)
         };
@@ -101,7 +116,7 @@ impl Refusal {
         ))
     }
 
-    /// RFC 9113 section 3.3.
+    /// Refuses HTTP/2 with prior knowledge (RFC 9113 section 3.3).
     pub(super) fn http2() -> Refusal {
         let why = "HTTP/2 without TLS and ALPN is not spoken here: use HTTP/1.1";
         Refusal(OwnAnswer::new(505, End::BadRequest, why))
@@ -115,7 +130,8 @@ impl From<HeadError> for Refusal {
 }
 
 impl Session<'_> {
-    /// Answers a request whose head was read, and passes over it; the connection, if another request may follow.
+    /// Answers a request whose head was read, and skips the request. Returns the connection if another request may
+    /// follow.
     pub(super) async fn answer(
         &mut self,
         mut client: Wire<Front>,
@@ -145,9 +161,15 @@ impl Session<'_> {
         Some(client)
     }
 
-    /// Answers what was not understood, and closes.
+    /// Answers a request that cannot be parsed, and closes.
     pub(super) async fn refuse(&mut self, mut client: Wire<Front>, refusal: &Refusal) {
-        let bytes = refusal.0.bytes(RequestKind::USUAL, Persistence::Close);
+        // Recognize HEAD even in an invalid request: a reply to HEAD has no body (RFC 9110 section 9.3.2).
+        let begun = client.buffer.data().trim_ascii_start();
+        let kind = RequestKind {
+            is_head: begun.starts_with(b"HEAD "),
+            ..RequestKind::USUAL
+        };
+        let bytes = refusal.0.bytes(kind, Persistence::Close);
         let limit = self.settings.listener.http.body_timeout;
         let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
         self.note(|told| told.answered(refusal.0.status, bytes.len()));
@@ -157,12 +179,12 @@ impl Session<'_> {
         }
     }
 
-    /// Closes so that what was written arrives, whatever the client still says.
+    /// Closes so that the written bytes arrive, even if the client still sends.
     pub(super) async fn say_goodbye(&mut self, mut client: Wire<Front>) {
         client.buffer.consume(usize::MAX);
         client.buffer.rest();
         let deadline = Instant::now() + GOODBYE;
-        // However it ends, it has ended.
+        // Ignore the result: the connection is closed either way.
         let _ = self
             .clock
             .by(deadline, Box::pin(goodbye(&mut client.stream)))

@@ -1,4 +1,4 @@
-//! A body on its way from one connection to the other.
+//! Passes a body from one connection to the other.
 
 use std::{
     io,
@@ -8,23 +8,32 @@ use std::{
 
 use longsplice_core::http::{Body, ChunkError, Chunks};
 
-use super::wire::{Readable, Wire};
+use super::{
+    buffer::{Buffer, LITTLE},
+    wire::{Readable, Wire},
+};
 use crate::access_log::End;
 
-/// How much of a body has passed. Its framing passes with it, unchanged.
+/// Progress of a body. Its framing passes with it, unchanged.
 #[derive(Debug)]
 pub(super) struct Passage {
     rest: Rest,
-    /// So many bytes at the front of the sender's buffer belong to it and were looked at.
+    /// Number of bytes at the front of the sender's buffer that were examined and can be written.
     ready: usize,
-    /// The last byte was looked at.
+    /// True once the last byte was examined.
     ended: bool,
-    /// What was written may wait within the recipient's stream: TLS keeps what its socket does not take.
+    /// True if written bytes may wait within the recipient's stream: TLS keeps bytes that its socket does not take.
     unflushed: bool,
+    /// True if the last read returned at least `FIRST` bytes: there may be more.
+    filled: bool,
     passed: u64,
 }
 
-/// What is still to come.
+/// Smallest limit of a read of a body, in bytes, whatever room the recipient has. So many bytes are held for a
+/// recipient that takes none.
+const FIRST: usize = LITTLE;
+
+/// Remaining part of a body.
 #[derive(Debug)]
 enum Rest {
     Length(u64),
@@ -32,7 +41,7 @@ enum Rest {
     UntilClose,
 }
 
-/// Why a body did not pass to its end.
+/// Reason why a body did not pass completely.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     /// The sender's connection failed.
@@ -41,7 +50,7 @@ pub(super) enum Broken {
     /// The sender's stream ended before the body did.
     #[error("the connection ended before the body did")]
     CutShort,
-    /// Nobody knows where it ends.
+    /// The framing is invalid: the end of the body is unknown.
     #[error(transparent)]
     Malformed(#[from] ChunkError),
     /// The recipient's connection failed.
@@ -49,8 +58,18 @@ pub(super) enum Broken {
     To(io::Error),
 }
 
+/// Error: the engine reports more bytes than were left. It is the only sign of a pair with wrong records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{passed} bytes are said to have passed, of {left} that were left: the pair is out of step")]
+pub(super) struct OutOfStep {
+    /// Bytes that are reported to have passed.
+    passed: u64,
+    /// Bytes that were left.
+    left: u64,
+}
+
 impl Broken {
-    /// How a reply ends whose body breaks so.
+    /// Returns the end of a reply whose body breaks so.
     pub(super) fn end(&self) -> End {
         match self {
             Broken::From(_) | Broken::CutShort => End::ServerClosed,
@@ -72,15 +91,18 @@ impl Passage {
             ended: matches!(rest, Rest::Length(0)),
             rest,
             unflushed: false,
+            filled: false,
             ready: 0,
             passed: 0,
         }
     }
 
-    /// Looks at bytes that stand behind those that are ready; how many are ready then.
-    pub(super) fn look(&mut self, new: &[u8]) -> Result<usize, ChunkError> {
+    /// Examines the buffer behind its first `behind` bytes, and returns how many bytes there can be written. Removes
+    /// bytes that must not be forwarded. Call it only if no bytes are ready.
+    pub(super) fn look(&mut self, buffer: &mut Buffer, behind: usize) -> Result<usize, ChunkError> {
         if !self.ended {
-            self.ready += match &mut self.rest {
+            let new = buffer.data().get(behind..).unwrap_or_default();
+            self.ready = match &mut self.rest {
                 Rest::Length(left) => {
                     let here = usize::try_from(*left).unwrap_or(usize::MAX).min(new.len());
                     *left -= here as u64;
@@ -88,9 +110,17 @@ impl Passage {
                     here
                 }
                 Rest::Chunks(chunks) => {
-                    let fed = chunks.feed(new)?;
-                    self.ended = fed.ended;
-                    fed.length
+                    let mut ready = 0;
+                    loop {
+                        let at = behind + ready;
+                        let fed = chunks.feed(buffer.data().get(at..).unwrap_or_default())?;
+                        ready += fed.length;
+                        self.ended = fed.ended;
+                        if fed.dropped == 0 {
+                            break ready;
+                        }
+                        buffer.remove(behind + ready, fed.dropped);
+                    }
                 }
                 Rest::UntilClose => new.len(),
             };
@@ -98,28 +128,28 @@ impl Passage {
         Ok(self.ready)
     }
 
-    /// All that is ready was written and taken from the buffer.
+    /// Notes that all ready bytes were written and taken from the buffer.
     pub(super) fn wrote_ready(&mut self) {
         self.passed += self.ready as u64;
         self.ready = 0;
     }
 
-    /// Whether all of it has passed.
+    /// Returns whether the whole body has passed.
     pub(super) fn is_done(&self) -> bool {
         self.ended && self.ready == 0 && !self.unflushed
     }
 
-    /// Whether its last byte has been read.
+    /// Returns whether its last byte has been read.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Bytes that were written, with the sizes of chunks.
+    /// Returns the number of bytes that have passed, chunk framing included.
     pub(super) fn passed(&self) -> u64 {
         self.passed
     }
 
-    /// Whom a reply has waited for that takes too long.
+    /// Returns the end of a reply that takes too long: by the server, or by the client if bytes are ready for it.
     pub(super) fn late(&self) -> End {
         match self.ready {
             0 => End::ServerTimeout,
@@ -127,7 +157,7 @@ impl Passage {
         }
     }
 
-    /// How many bytes may pass unseen now.
+    /// Returns how many bytes may pass now without being examined.
     pub(super) fn unseen(&self) -> Unseen {
         match &self.rest {
             _ if self.ended || self.ready > 0 => Unseen::Bytes(0),
@@ -137,26 +167,33 @@ impl Passage {
         }
     }
 
-    /// Whether it has ended where [`Passage::unseen`] has.
+    /// Returns whether the body ends where [`Passage::unseen`] does.
     pub(super) fn ends_unseen(&self) -> bool {
         !matches!(self.rest, Rest::Chunks(_))
     }
 
-    /// So many bytes passed unseen.
-    pub(super) fn went_by(&mut self, bytes: u64) -> Result<(), ChunkError> {
-        self.passed += bytes;
+    /// Counts bytes that passed without being examined.
+    ///
+    /// # Errors
+    /// [`OutOfStep`]: they are more than [`Passage::unseen`] said.
+    pub(super) fn went_by(&mut self, bytes: u64) -> Result<(), OutOfStep> {
+        let out_of_step = |left| OutOfStep { passed: bytes, left };
         match &mut self.rest {
             Rest::Length(left) => {
-                *left = left.saturating_sub(bytes);
+                *left = left.checked_sub(bytes).ok_or(out_of_step(*left))?;
                 self.ended = *left == 0;
             }
-            Rest::Chunks(chunks) => chunks.passed(bytes)?,
+            Rest::Chunks(chunks) => {
+                let left = chunks.left();
+                chunks.passed(bytes).map_err(|_| out_of_step(left))?;
+            }
             Rest::UntilClose => {}
         }
+        self.passed += bytes;
         Ok(())
     }
 
-    /// Writes what is ready, or reads more; ready when either has happened.
+    /// Writes the ready bytes, or reads more. Ready when either has happened.
     pub(super) fn poll_pass<A: Readable, B: Readable>(
         &mut self,
         cx: &mut Context<'_>,
@@ -165,7 +202,11 @@ impl Passage {
     ) -> Poll<Result<(), Broken>> {
         if self.ready > 0 {
             let bytes = from.buffer.data().get(..self.ready).unwrap_or_default();
-            let n = match ready!(Pin::new(&mut to.stream).poll_write(cx, bytes)) {
+            let polled = Pin::new(&mut to.stream).poll_write(cx, bytes);
+            if polled.is_pending() {
+                from.buffer.rest();
+            }
+            let n = match ready!(polled) {
                 Ok(0) => return Poll::Ready(Err(Broken::To(io::ErrorKind::WriteZero.into()))),
                 written => written.map_err(Broken::To)?,
             };
@@ -181,23 +222,50 @@ impl Passage {
         if self.ended {
             return Poll::Ready(Ok(()));
         }
-        // All that was in the buffer has been looked at and written.
-        match ready!(from.poll_read(cx)).map_err(Broken::From)? {
+        // The buffer is empty by now, or holds the beginning of a trailer line.
+        let most = match self.filled {
+            true => to.stream.room().max(FIRST),
+            false => FIRST,
+        };
+        match ready!(from.poll_read_up_to(most, cx)).map_err(Broken::From)? {
             0 if matches!(self.rest, Rest::UntilClose) => self.ended = true,
             0 => return Poll::Ready(Err(Broken::CutShort)),
-            _ => {
-                self.look(from.buffer.data())?;
+            n => {
+                self.filled = n >= FIRST;
+                self.look(&mut from.buffer, 0)?;
             }
         }
         Poll::Ready(Ok(()))
     }
 }
 
-/// How much of a body the handler need not see.
+/// Amount of a body that may pass without being examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unseen {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
-    /// Everything up to the end of the connection.
+    /// All bytes up to the end of the connection.
     All,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_was_left_is_an_error() {
+        let mut passage = Passage::new(Body::Length(10));
+        passage.went_by(4).unwrap();
+        assert_eq!(passage.went_by(7), Err(OutOfStep { passed: 7, left: 6 }));
+        assert_eq!(passage.passed(), 4);
+        passage.went_by(6).unwrap();
+        assert!(passage.is_done());
+
+        let mut passage = Passage::new(Body::Chunked);
+        let mut begun = Buffer::of(b"a\r\n12".to_vec());
+        assert_eq!(passage.look(&mut begun, 0).unwrap(), 5);
+        passage.wrote_ready();
+        assert_eq!(passage.unseen(), Unseen::Bytes(8));
+        assert_eq!(passage.went_by(9), Err(OutOfStep { passed: 9, left: 8 }));
+    }
 }

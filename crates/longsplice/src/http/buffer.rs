@@ -1,37 +1,38 @@
-//! What was read of a connection and not yet used. Idle connections hold no memory for it.
+//! Buffers bytes that were read from a connection and not used yet. An idle connection holds no buffer memory.
 
 use std::cell::RefCell;
 
-/// A read brings at most this, and a head longer than it makes the buffer grow.
+/// Limit of one read. A longer head makes the buffer grow.
 const SIZE: usize = 64 << 10;
 
-/// So many bytes are moved rather than kept in a buffer that others could use: the heads of most requests.
-const LITTLE: usize = 4 << 10;
+/// Copies up to this many bytes into a small buffer while a connection waits, so that others can use the large one.
+/// Most request heads fit, as do bytes for a slow reader.
+pub(super) const LITTLE: usize = 16 << 10;
 
-/// Buffers that a thread keeps for its next reads: few, as each is given back before its connection waits.
+/// Number of free buffers that a thread keeps. Few suffice, because each is returned before its connection waits.
 const KEPT: usize = 4;
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes in the order they came; taken from the front.
+/// Queue of bytes: filled at the end, consumed from the front.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
-    /// Initialised to its whole length.
+    /// Initialized over its whole length.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl Buffer {
-    /// Holds these bytes.
+    /// Creates a buffer with these bytes.
     pub(super) fn of(bytes: Vec<u8>) -> Buffer {
         let end = bytes.len();
         Buffer { bytes, start: 0, end }
     }
 
-    /// What is there.
+    /// Returns the unused bytes.
     pub(super) fn data(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
@@ -44,7 +45,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// The first `n` are used.
+    /// Removes the first `n` bytes.
     pub(super) fn consume(&mut self, n: usize) {
         self.start = self.start.saturating_add(n).min(self.end);
         if self.start == self.end {
@@ -53,7 +54,15 @@ impl Buffer {
         }
     }
 
-    /// Where more may be read to; never empty.
+    /// Removes `n` bytes behind the first `at`.
+    pub(super) fn remove(&mut self, at: usize, n: usize) {
+        let from = self.start.saturating_add(at).min(self.end);
+        let to = from.saturating_add(n).min(self.end);
+        self.bytes.copy_within(to..self.end, from);
+        self.end -= to - from;
+    }
+
+    /// Returns the space for the next read; never empty.
     pub(super) fn space(&mut self) -> &mut [u8] {
         if self.bytes.len() < SIZE {
             let mut large = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
@@ -76,12 +85,12 @@ impl Buffer {
         &mut self.bytes[self.end..]
     }
 
-    /// `n` bytes were read to [`Buffer::space`].
+    /// Notes that `n` bytes were read into [`Buffer::space`].
     pub(super) fn filled(&mut self, n: usize) {
         self.end = (self.end + n).min(self.bytes.len());
     }
 
-    /// Before a wait: holds no more memory than what is in it needs, if that is little.
+    /// Releases memory before a wait: afterwards a little content takes no more than its own length.
     pub(super) fn rest(&mut self) {
         let is_little = self.bytes.len() >= SIZE && self.len() <= LITTLE;
         if is_little || self.is_empty() {
@@ -100,7 +109,7 @@ fn give_back(bytes: Vec<u8>) {
     if bytes.len() != SIZE {
         return;
     }
-    // At the end of a thread there may be nobody to give it to.
+    // The thread's list may be gone when the thread ends.
     let _ = FREE.try_with(|free| {
         if let Ok(mut free) = free.try_borrow_mut()
             && free.len() < KEPT
@@ -144,7 +153,7 @@ mod tests {
         assert_eq!((buffer.data(), buffer.bytes.len()), (&b"ne"[..], 2));
         let mut other = Buffer::default();
         assert_eq!(other.space().as_ptr(), place.wrapping_sub(1));
-        // More comes behind it.
+        // Further bytes are appended.
         buffer.space()[..3].copy_from_slice(b"two");
         buffer.filled(3);
         assert_eq!(buffer.data(), b"netwo");

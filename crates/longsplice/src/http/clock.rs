@@ -1,4 +1,5 @@
-//! The one timer of a connection. Most waits end long before it, so it is moved as seldom as possible.
+//! Limits the waits of a connection with one timer. Most waits end long before their limit, so the timer is moved as
+//! rarely as possible.
 
 use std::{
     future::{Future, poll_fn},
@@ -10,17 +11,17 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// It took too long, or the connection is to end before.
+/// Error: the limit has passed, or the connection was told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing came or went for too long")]
 pub(super) struct Late;
 
-/// Limits of time, one after the other.
+/// Timer for the waits of one connection, one after the other.
 #[derive(Debug)]
 pub(super) struct Clock<'a> {
-    /// Whether the connection is to end now: then nothing is waited for.
+    /// True once the connection is told to end: then every wait fails at once.
     is_told: &'a AtomicBool,
-    /// Made at the first wait. It may ring before the limit, and is moved then.
+    /// Timer, created at the first wait. It may fire before the deadline, and is then moved.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -29,14 +30,15 @@ impl<'a> Clock<'a> {
         Clock { is_told, sleep: None }
     }
 
-    /// Whether the connection is to end now.
+    /// Returns whether the connection is told to end.
     pub(super) fn is_told(&self) -> bool {
         self.is_told.load(Ordering::Relaxed)
     }
 
-    /// What the future gives, if it does so within `limit`.
+    /// Returns the future's output if it is ready within `limit`.
     ///
-    /// (Of all three: pinned by who calls, a future takes its place in the connection's memory once, and is not moved.)
+    /// (`within`, `by` and `told` take pinned futures: then a future has one place in the connection's memory, and is
+    /// never moved.)
     pub(super) fn within<F: Future + Unpin>(
         &mut self,
         limit: Duration,
@@ -48,7 +50,7 @@ impl<'a> Clock<'a> {
         })
     }
 
-    /// What the future gives, if it does so before `deadline`.
+    /// Returns the future's output if it is ready before `deadline`.
     pub(super) fn by<F: Future + Unpin>(
         &mut self,
         deadline: Instant,
@@ -57,7 +59,7 @@ impl<'a> Clock<'a> {
         self.race(future, move || Some(deadline))
     }
 
-    /// What the future gives, which has limits of its own.
+    /// Returns the output of a future that has limits of its own.
     pub(super) fn told<F: Future + Unpin>(
         &mut self,
         future: F,
@@ -65,7 +67,7 @@ impl<'a> Clock<'a> {
         self.race(future, || None)
     }
 
-    /// The deadline is not asked for where the future is ready at once.
+    /// Waits for the future or the deadline. Does not compute the deadline if the future is ready at once.
     fn race<F: Future + Unpin>(
         &mut self,
         mut future: F,

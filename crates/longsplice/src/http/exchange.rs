@@ -1,15 +1,15 @@
-//! A request at a server: sent, and answered.
+//! Sends a request to a server, and reads the head of the reply.
 
 use std::{
     future::poll_fn,
     io,
     pin::pin,
     task::{Poll, ready},
-    time::Duration,
 };
 
 use longsplice_core::http::{HeadError, Limits, Persistence, Scan, Scanned, Version};
 use longsplice_engine::Side;
+use longsplice_repair::options::set_reset_on_close;
 use tokio::time::Instant;
 
 use super::{
@@ -19,63 +19,65 @@ use super::{
     front::Front,
     reply::Reply,
     request::{Goal, Request},
-    server::AtServer,
+    server::{AtServer, UNHEARD},
     session::{Session, reset},
     wire::Wire,
 };
-use crate::{
-    access_log::End,
-    upstream::{Failure, Reuse},
-};
+use crate::{access_log::End, upstream::Failure};
 
-/// Who waits longer than this for a server is asked whether he is still there.
-const UNHEARD: Duration = Duration::from_millis(50);
+/// Limit of interim replies before a server's reply (RFC 9110 section 15.2).
+const MOST_INTERIM: u32 = 64;
+/// Limits the time until the reply, in multiples of `reply_timeout`: each interim reply restarts that timeout.
+const MOST_WAITS: u32 = 10;
 
-/// Why there is no reply.
+/// Reason why there is no reply.
 #[derive(Debug)]
 pub(super) enum Failed {
-    /// An idle connection was dead: another one is to be tried.
+    /// An idle connection was dead: try another one.
     Stale,
-    /// The server's fault, by the request's status.
+    /// The server failed.
     Server(Failure, String),
-    /// The body of the request could not be read: the client is to be told.
+    /// The body of the request is malformed: the client is told so.
     BadBody(String),
-    /// The body did not come.
+    /// The body did not come in time.
     SlowBody,
-    /// The client has gone.
+    /// The client is gone.
     Client,
 }
 
-/// What a wait for the reply brought.
+/// Result of one wait for the reply.
 enum Step {
-    /// More of the reply.
+    /// More bytes of the reply were read.
     Read,
-    /// The end of the server's stream, and how it came.
+    /// The server's stream ended, for this reason.
     Ended(String),
-    /// A piece of the body was passed on.
+    /// A piece of the body was forwarded.
     Passed,
 }
 
 impl Session<'_> {
-    /// Sends a request to a server and its reply to the client; the client's connection, if another request may follow.
+    /// Sends a request to a server, and its reply to the client. Returns the client's connection if another request may
+    /// follow.
     pub(super) async fn exchange(
         &mut self,
         mut client: Wire<Front>,
         mut request: Request,
         to: Goal,
     ) -> Option<Wire<Front>> {
-        // What cannot be sent twice must not meet a dead connection.
-        let mut reuse = match (request.whole, request.is_idempotent) {
-            (None, _) => Reuse::No,
-            (Some(_), false) => Reuse::Asked,
-            (Some(_), true) => Reuse::Unheard,
-        };
+        let mut reuse = true;
         let mut tried = Vec::new();
         loop {
+            // Wait for the rate limit before the lease: no wait may come between the check of an idle connection and
+            // the request.
+            if self.paced(Side::Client).await.is_err() {
+                self.over(End::Reset);
+                reset(client);
+                return None;
+            }
             let lease = match self.lease(&client, &to, reuse, &tried).await {
                 Ok(Ok(lease)) => lease,
-                Err(Late) => {
-                    self.over(End::Reset);
+                Err(end) => {
+                    self.over(end);
                     reset(client);
                     return None;
                 }
@@ -91,11 +93,10 @@ impl Session<'_> {
             };
             let mut at = AtServer::new(lease, request.body);
             self.tell_server(&at);
-            at.reused &= reuse != Reuse::No;
             let failed = match self.ask(&mut client, &mut request, &to, &mut at).await {
                 Ok(reply) => return self.reply(client, &request, at, reply).await,
                 Err(Failed::Stale) => {
-                    reuse = Reuse::No;
+                    reuse = false;
                     continue;
                 }
                 Err(Failed::Server(Failure::Closed, why))
@@ -110,7 +111,7 @@ impl Session<'_> {
                     );
                     at.tenure.failed(Failure::Closed);
                     tried.push(at.tenure.server().id());
-                    reuse = Reuse::No;
+                    reuse = false;
                     continue;
                 }
                 Err(failed) => failed,
@@ -119,7 +120,7 @@ impl Session<'_> {
         }
     }
 
-    /// Tells the client what has become of its request.
+    /// Tells the client why its request failed.
     pub(super) async fn failed(
         &mut self,
         client: Wire<Front>,
@@ -160,7 +161,7 @@ impl Session<'_> {
                 }
             }
         };
-        // Before the answer: the server need not wait for it.
+        // Release the server before the answer: it need not wait for it.
         drop(at);
         self.answer(client, request, &answer).await
     }
@@ -176,13 +177,15 @@ impl Session<'_> {
         self.send(client, request, at).await?;
         let mut scan = Scan::reply();
         let mut deadline = self.deadline(at);
+        let (mut interim, mut waiting_since) = (0, None);
         loop {
             let before = at.upload.passed();
             let patience = match client.stream.is_fresh() {
                 true => deadline.min(Instant::now() + UNHEARD),
                 false => deadline,
             };
-            let step = self.clock.by(patience, pin!(wait(client, at))).await;
+            let at_its_end = self.settings.listener.abort_on_close;
+            let step = self.clock.by(patience, pin!(wait(client, at, at_its_end))).await;
             match step {
                 Err(Late) if patience < deadline && !self.clock.is_told() => {
                     client.stream.make_known().map_err(|_| Failed::Client)?;
@@ -213,36 +216,51 @@ impl Session<'_> {
                         false => Ok(reply),
                     };
                 }
+                interim += 1;
+                if interim > MOST_INTERIM {
+                    let why = format!("more than {MOST_INTERIM} interim replies came before the reply");
+                    return Err(Failed::Server(Failure::Malformed, why));
+                }
                 self.pass_interim(client, request, at, &reply).await?;
                 scan = Scan::reply();
                 deadline = self.deadline(at);
+                if at.is_sent() {
+                    let since = *waiting_since.get_or_insert_with(Instant::now);
+                    deadline = deadline.min(since + MOST_WAITS * self.settings.listener.http.reply_timeout);
+                }
             }
         }
     }
 
-    /// Sends the head, and what is there of the body. The client's buffer keeps them, for another server, if the body is whole.
+    /// Sends the head and the available part of the body. If the body is complete, the client's buffer keeps both for
+    /// another server.
     async fn send(
         &mut self,
         client: &mut Wire<Front>,
         request: &mut Request,
         at: &mut AtServer,
     ) -> Result<(), Failed> {
+        let looked = at.upload.look(&mut client.buffer, request.length);
+        let ready = looked.map_err(|e| Failed::BadBody(e.to_string()))?;
         let bytes = client.buffer.data();
-        let body = bytes.get(request.length..).unwrap_or_default();
-        let ready = at.upload.look(body).map_err(|e| Failed::BadBody(e.to_string()))?;
         let (first, second) = request.head.and_body(bytes, request.length, ready);
         let written = first.len() + second.len();
         self.note(|told| told.sent_server((written - ready) as u64));
-        self.paced(Side::Client).await.map_err(|Late| Failed::SlowBody)?;
         self.pace.charge(Side::Client, written as u64);
         let write = at.wire.write_both(first, second);
         let limit = self.settings.listener.http.body_timeout;
         match self.clock.within(limit, write).await {
-            Ok(Ok(())) => at.upload.wrote_ready(),
+            Ok(Ok(())) => {
+                at.upload.wrote_ready();
+                if !at.reused {
+                    // Close with a FIN from here on: the framing of the request shows whether it is complete.
+                    let _ = set_reset_on_close(&at.wire.stream, false);
+                }
+            }
             Ok(Err(e)) if at.reused && (request.is_idempotent || e.written == 0) => {
                 return Err(Failed::Stale);
             }
-            // It may have replied before it closed.
+            // The server may have replied before it closed.
             Ok(Err(_)) => at.refuses = true,
             Err(Late) => {
                 let why = "it does not take the request".to_owned();
@@ -251,7 +269,7 @@ impl Session<'_> {
         }
         at.kept = request.length + ready;
         if !at.upload.has_ended() {
-            // What follows comes in pieces; if this fails they are only slower.
+            // The rest comes in pieces. Without TCP_NODELAY they are only slower.
             let _ = at.wire.stream.set_nodelay(true);
             client.buffer.consume(std::mem::take(&mut at.kept));
             request.whole = None;
@@ -260,7 +278,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Passes a 1xx on (RFC 9110 section 15.2). A client of HTTP/1.0 would not understand it.
+    /// Passes a 1xx reply on (RFC 9110 section 15.2), except to a client of HTTP/1.0, which would not understand it.
     async fn pass_interim(
         &mut self,
         client: &mut Wire<Front>,
@@ -281,7 +299,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// When the server is to have begun its reply, or the client to have sent more of the request.
+    /// Returns the deadline for the start of the reply, or for the next piece of the request.
     fn deadline(&self, at: &AtServer) -> Instant {
         let http = &self.settings.listener.http;
         Instant::now()
@@ -292,8 +310,8 @@ impl Session<'_> {
     }
 }
 
-/// Whether it is no reply to this request, but what a server says when it closes a connection that was idle too long
-/// (RFC 9110 section 15.5.9).
+/// Returns whether a reply is a 408 with which a server closes a connection that was idle too long (RFC 9110 section
+/// 15.5.9). It does not answer this request.
 fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> bool {
     reply.status == 408
         && reply.server == Persistence::Close
@@ -302,7 +320,7 @@ fn is_of_an_idle_connection(reply: &Reply, request: &Request, at: &AtServer) -> 
         && at.kept > 0
 }
 
-/// The server's connection ended before its reply was there.
+/// Returns the failure for a server's connection that ended before its reply.
 fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
     match at.reused && may_send_again(request, at) {
         true => Failed::Stale,
@@ -310,12 +328,13 @@ fn ended(request: &Request, at: &AtServer, why: String) -> Failed {
     }
 }
 
-/// Whether a request does no harm to another server: nothing of a reply came, and all of it is still here.
+/// Returns whether a request may be sent again: it is idempotent, no byte of a reply came, and the client's buffer
+/// still has all of it.
 fn may_send_again(request: &Request, at: &AtServer) -> bool {
     request.is_idempotent && at.kept > 0 && at.wire.buffer.is_empty()
 }
 
-/// Whether another server is asked after so many that have closed without a reply.
+/// Returns whether another server is asked after `tried` servers that closed without a reply.
 fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) -> bool {
     let retries = match to {
         Goal::Upstream { upstream, .. } => upstream.retries(),
@@ -338,14 +357,14 @@ fn malformed(error: HeadError) -> Failed {
     Failed::Server(Failure::Malformed, error.to_string())
 }
 
-/// Waits for the reply, and passes on what comes of the request's body meanwhile.
-async fn wait(client: &mut Wire<Front>, at: &mut AtServer) -> Result<Step, Failed> {
+/// Waits for the reply, and forwards the request's body meanwhile. With `at_its_end`, a client's FIN means that it
+/// wants no reply.
+async fn wait(client: &mut Wire<Front>, at: &mut AtServer, at_its_end: bool) -> Result<Step, Failed> {
     if at.is_sent() {
         return tokio::select! {
             biased;
             read = at.wire.read() => Ok(Step::read(read)),
-            // A client that has only closed its half still wants its reply.
-            () = client.stream.broken() => Err(Failed::Client),
+            () = client.stream.gone(at_its_end) => Err(Failed::Client),
         };
     }
     poll_fn(|cx| {

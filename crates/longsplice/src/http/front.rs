@@ -1,8 +1,7 @@
-//! A client's connection as a session has it: one that the runtime hears of when it is first waited for.
+//! Wraps a client's connection; registers it with tokio only at the first wait.
 //!
-//! Of a request that is there when its connection is accepted, and whose reply the socket takes at once, nothing is waited for
-//! but the server's reply. That its place in epoll(7) is neither made nor removed is worth a twentieth of all that such a
-//! connection costs.
+//! A session does not wait for the client's socket if the request is there at accept(2) and the socket takes the reply
+//! at once. Without its registration in epoll(7) such a connection costs a twentieth less.
 
 use std::{
     future::pending,
@@ -14,29 +13,29 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::wire::Readable;
-use crate::client::Stream;
+use crate::client::{self, Stream};
 
-/// What a session reads from and writes to.
+/// Client stream of a session.
 #[derive(Debug)]
 pub enum Front {
-    /// The runtime has not heard of it; it is non-blocking, and nothing stands around it.
+    /// Not registered with tokio: a non-blocking socket without TLS.
     Fresh(TcpStream),
-    /// It has.
+    /// Registered with tokio.
     Known(Stream),
-    /// It could not take it: the connection is closed.
+    /// Closed, because tokio could not register it.
     Lost,
 }
 
 impl Front {
-    /// Whether the runtime has not heard of it.
+    /// Returns whether it is not registered with tokio.
     pub(super) fn is_fresh(&self) -> bool {
         matches!(self, Front::Fresh(_))
     }
 
-    /// Whether its bytes are as they are on the wire.
+    /// Returns whether it carries plain TCP, without TLS.
     pub(super) fn is_plain(&self) -> bool {
         match self {
             Front::Fresh(_) => true,
@@ -45,7 +44,7 @@ impl Front {
         }
     }
 
-    /// The socket, if there still is one.
+    /// Returns the socket, if there still is one.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Front::Fresh(socket) => Some(socket.as_fd()),
@@ -54,10 +53,10 @@ impl Front {
         }
     }
 
-    /// Tells the runtime of it, if it has not heard of it.
+    /// Registers it with tokio, if it is not yet registered.
     ///
     /// # Errors
-    /// It cannot take it: the connection is lost.
+    /// The registration failed: the connection is lost.
     pub(super) fn make_known(&mut self) -> io::Result<&mut Stream> {
         if self.is_fresh() {
             *self = Front::Known(mem::replace(self, Front::Lost).into_known()?);
@@ -68,10 +67,10 @@ impl Front {
         }
     }
 
-    /// Itself as the runtime knows it.
+    /// Converts it into a stream that is registered with tokio.
     ///
     /// # Errors
-    /// Those of [`Front::make_known`].
+    /// The errors of [`Front::make_known`].
     pub(super) fn into_known(self) -> io::Result<Stream> {
         match self {
             Front::Fresh(socket) => Ok(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
@@ -80,15 +79,22 @@ impl Front {
         }
     }
 
-    /// Returns when the connection is broken, which of a fresh one nobody hears. Cancel-safe.
-    pub(super) async fn broken(&self) {
+    /// Returns when the client is gone, as [`client::gone`] does. Cancel-safe.
+    pub(super) async fn gone(&self, at_its_end: bool) {
         match self {
-            Front::Known(stream) => drop(stream.socket().ready(Interest::ERROR).await),
-            Front::Fresh(_) | Front::Lost => pending().await,
+            Front::Known(stream) => client::gone(stream.socket(), at_its_end).await,
+            // Watch a duplicate of the descriptor for as long as this lasts. Without a free descriptor the client is
+            // not watched.
+            Front::Fresh(socket) => match socket.try_clone().and_then(tokio::net::TcpStream::from_std) {
+                Ok(watched) => client::gone(&watched, at_its_end).await,
+                Err(_) => pending().await,
+            },
+            Front::Lost => pending().await,
         }
     }
 
-    /// What is done with a fresh one at once; or the stream that is to do it, which the runtime knows by now.
+    /// Performs an operation on an unregistered socket at once. Otherwise returns the registered stream, for the caller
+    /// to poll.
     fn at_once<T>(
         &mut self,
         io: impl FnOnce(&mut TcpStream) -> io::Result<T>,
@@ -117,6 +123,11 @@ impl Readable for Front {
             // A read tells.
             Front::Fresh(_) | Front::Lost => Poll::Ready(Ok(())),
         }
+    }
+
+    fn room(&self) -> usize {
+        let room = |socket| longsplice_repair::room(socket).ok();
+        self.socket().and_then(room).unwrap_or(0)
     }
 }
 
@@ -228,7 +239,7 @@ mod tests {
         }
         assert_eq!(&got, b"late");
         assert!(!front.is_fresh());
-        // More than both sockets hold: what did not fit waits.
+        // Write more than both sockets hold, so that the rest has to wait.
         let (mut front, mut far) = pair();
         let much: Vec<u8> = (0..32 << 20_u32).map(|i| (i % 251) as u8).collect();
         {

@@ -1,20 +1,21 @@
-//! How much of a reply is relayed before its splice takes hold: what its server sends meanwhile. No measurement at the start can
-//! tell that of the paths that replies will take, so it is learned from those that were spliced.
+//! Learns how much of a reply is relayed before its splice takes effect: the bytes that its server sends meanwhile. No
+//! measurement at the start can tell that for the paths of later replies, so it is learned from replies that were
+//! spliced.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use longsplice_engine::reason::RelayReason;
 
-/// Before anything was seen: what a socket lets its peer send at first.
+/// Initial estimate: the bytes that a socket lets its peer send at first.
 const AT_FIRST: u64 = 64 << 10;
-/// More is not believed: another client's path, or a moment's load.
+/// Limit of the estimate: a larger value comes from one client's path, or from a moment of load.
 const MOST: u64 = 1 << 20;
-/// One reply in so many moves the mean.
+/// Weight of the mean: one reply moves it by an eighth.
 const WEIGHT: u64 = 8;
-/// One in so many of those that were not worth it is spliced to see whether that has changed.
+/// Splices one of so many replies that do not seem worth it, to see whether that has changed.
 const PROBE: u32 = 128;
 
-/// The mean of late, of one listener.
+/// Moving average over the recent replies of one listener.
 #[derive(Debug)]
 pub struct Lead {
     bytes: AtomicU64,
@@ -31,13 +32,13 @@ impl Default for Lead {
 }
 
 impl Lead {
-    /// In bytes; 64 KiB before anything was seen, 1 MiB at most.
+    /// Returns the estimate, in bytes: 64 KiB at first, 1 MiB at most.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a reply of which so many bytes follow is worth a splice that pays from `least` bytes on: it is, if so many are
-    /// left when it takes hold.
+    /// Returns whether to splice a reply of which `follow` bytes are to come. A splice pays from `least` bytes on, so
+    /// that many must be left when it takes effect.
     pub fn pays(&self, follow: u64, least: u64) -> bool {
         match follow {
             n if n < least.max(1) => false,
@@ -46,7 +47,8 @@ impl Lead {
         }
     }
 
-    /// Of a reply that was to be spliced, so many bytes of `follow` were relayed; `why_not`: if it was not spliced at all.
+    /// Learns from a reply that was to be spliced: `relayed` of its `follow` bytes were relayed. `why_not` is the
+    /// reason if it was not spliced.
     pub fn learn(&self, follow: u64, relayed: u64, why_not: Option<RelayReason>) {
         let over_before = matches!(
             why_not,
@@ -58,7 +60,7 @@ impl Lead {
             )
         );
         let mean = self.bytes();
-        // One that was over first says only that it takes longer.
+        // A reply that was relayed completely gives a lower bound only: do not lower the mean by it.
         if !over_before || (relayed >= follow && relayed <= mean) {
             return;
         }
@@ -87,7 +89,7 @@ mod tests {
         assert!((2..20).contains(&spliced), "{spliced}");
         assert!(lead.pays(10 << 20, least), "long ones are spliced still");
         assert!(!lead.pays(99 * KIB, least));
-        // Things have changed: a few probes show it.
+        // The conditions change: a few probes show it.
         let mut replies = 0;
         while !lead.pays(length, least) || !lead.pays(length, least) {
             replies += 1;

@@ -1,9 +1,11 @@
-//! HTTP in control mode (the papers' third class of proxy): requests are read here, replies are spliced.
+//! Serves HTTP in control mode (the papers' third class of proxy): reads requests, and splices replies.
 //!
-//! A [`session`](mod@session) is one client's connection. It reads the head of a request ([`request`]), decides, leases a connection to a
-//! server, and sends it there ([`exchange`]); reads the head of the reply ([`reply`]), and passes its body, long ones by the
-//! engine ([`splice`]). What is refused is answered in words ([`answer`]). `docs/switch/http.md` says what is promised.
+//! A [`session`](mod@session) serves one client's connection. It reads the head of a request ([`request`]), decides,
+//! leases a connection to a server, and sends the request there ([`exchange`]). It reads the head of the reply
+//! ([`reply`]), and passes its body; the engine carries long ones ([`splice`]). The session answers refused requests
+//! itself ([`answer`]). `docs/switch/http.md` lists the guarantees.
 
+mod admit;
 mod answer;
 mod body;
 mod buffer;
@@ -22,6 +24,7 @@ mod tests;
 mod threshold;
 mod wire;
 
+pub use admit::{NotAdmitted, admit, ends_here};
 pub use front::Front;
 pub use lead::Lead;
 pub use session::serve;

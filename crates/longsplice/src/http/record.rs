@@ -1,4 +1,4 @@
-//! What is told of a request once it is over.
+//! Records a request for the metrics and the access log.
 
 use std::{
     net::SocketAddr,
@@ -16,17 +16,17 @@ use crate::{
     upstream::Server,
 };
 
-/// What is noted of the request that is served. It becomes a record only where somebody reads the log: names are copied then.
+/// Notes on the request that is served. Names are copied at its end, and only if the access log is on.
 #[derive(Debug)]
 pub(super) struct Told {
     began: Instant,
     client: SocketAddr,
-    /// Under which it was decided.
+    /// Settings under which the request was decided.
     settings: Arc<Settings>,
     sni: Option<String>,
-    /// Where somebody reads the log.
+    /// Set only if the access log is on.
     request: Option<Box<Request>>,
-    /// The number of its route, once it was decided where it goes.
+    /// Index of its route, once it was decided; the inner `None` means that no route matched.
     routed: Option<Option<usize>>,
     server: Option<Arc<Server>>,
     status: Option<u16>,
@@ -40,13 +40,13 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What a server sent begins here.
+    /// Notes the beginning of a server's reply.
     pub(super) fn reply_began(&mut self, status: u16) {
         self.status = Some(status);
         self.first_byte = Some(self.began.elapsed());
     }
 
-    /// We answer ourselves.
+    /// Notes an answer by the proxy itself.
     pub(super) fn answered(&mut self, status: u16, bytes: usize) {
         self.status = Some(status);
         self.bytes_to_client += bytes as u64;
@@ -60,7 +60,7 @@ impl Told {
         self.bytes_to_server += bytes;
     }
 
-    /// It was decided where it goes: by the route of this number, or by none.
+    /// Notes the decision: the index of the route, or none.
     pub(super) fn routed(&mut self, route: Option<usize>) {
         self.routed = Some(route);
     }
@@ -69,7 +69,7 @@ impl Told {
         self.server = Some(Arc::clone(server));
     }
 
-    /// The engine gave both connections back after so many bytes of the reply.
+    /// Notes that the engine gave both connections back after `bytes` of the reply.
     pub(super) fn passed(&mut self, flow: FlowId, spliced: bool, bytes: u64) {
         self.flow = Some(flow);
         if spliced {
@@ -78,7 +78,7 @@ impl Told {
         }
     }
 
-    /// The engine ended both connections.
+    /// Notes that the engine ended both connections.
     pub(super) fn closed(&mut self, summary: &Summary) {
         self.flow = Some(summary.id);
         self.bytes_to_server += summary.bytes_to_server;
@@ -102,7 +102,7 @@ impl Told {
         }
     }
 
-    /// What is counted of it, if it is over now.
+    /// Returns the values that are counted for the request.
     fn tally(&self, duration: Duration, end: End) -> Tally<'_> {
         Tally {
             is_request: true,
@@ -117,7 +117,7 @@ impl Told {
         }
     }
 
-    /// The record as it stands, and its beginning.
+    /// Returns the record so far, and the time of its beginning.
     pub(super) fn into_parts(self) -> (AccessRecord, Instant) {
         let record = AccessRecord {
             time: SystemTime::now() - self.began.elapsed(),
@@ -142,7 +142,7 @@ impl Told {
 }
 
 impl Session<'_> {
-    /// A request has been read.
+    /// Starts the notes on a request whose head was read.
     pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
         let is_read = self.service.shared().access_log.is_on();
         self.told = Some(Told {
@@ -164,7 +164,7 @@ impl Session<'_> {
         });
     }
 
-    /// The request is over.
+    /// Ends the request: counts it, and writes its record.
     pub(super) fn over(&mut self, end: End) {
         if let Some(told) = self.told.take() {
             let end = self.open.to_end().unwrap_or(end);
@@ -180,7 +180,7 @@ impl Session<'_> {
         }
     }
 
-    /// What is told of the request, if one is served.
+    /// Updates the notes on the request, if one is served.
     pub(super) fn note(&mut self, note: impl FnOnce(&mut Told)) {
         if let Some(told) = &mut self.told {
             note(told);

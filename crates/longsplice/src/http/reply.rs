@@ -1,6 +1,6 @@
-//! A reply: its head understood, and passed on with its body.
+//! Reads the head of a reply, and passes the reply on with its body.
 
-use std::{borrow::Cow, future::poll_fn, task::Poll};
+use std::{borrow::Cow, future::poll_fn, task::Poll, time::SystemTime};
 
 use longsplice_core::http::{
     Body, HeadError, Persistence, ReplyHead, Scanned,
@@ -21,32 +21,32 @@ use super::{
 };
 use crate::{access_log::End, upstream::Failure};
 
-/// What has to be known of a reply once its head is read.
+/// Properties of a reply, known once its head is read.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Body,
     pub(super) is_interim: bool,
-    /// The connections are no longer HTTP after its head.
+    /// True if the connections are no longer HTTP after its head.
     pub(super) switches: bool,
-    /// Whether the server's connection serves another request.
+    /// Tells whether the server's connection serves another request.
     pub(super) server: Persistence,
-    /// Whether the client's does.
+    /// Tells whether the client's connection serves another request.
     pub(super) client: Persistence,
-    /// How many bytes of the server's buffer are its head.
+    /// Length of the head in the server's buffer, in bytes.
     pub(super) length: usize,
     head: Head,
 }
 
 impl Reply {
-    /// The head as it is sent on; `buffer` is the server's, which still begins with it.
+    /// Returns the head to be sent; `buffer` is the server's, which still begins with the original head.
     pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
         self.head.bytes(buffer)
     }
 }
 
 impl Session<'_> {
-    /// Reads the head that was found at the front of the server's buffer.
+    /// Reads the head at the front of the server's buffer.
     pub(super) fn understand(
         &self,
         scanned: Scanned,
@@ -74,6 +74,8 @@ impl Session<'_> {
             persistence: client,
             version: request.kind.version,
             set_cookie: self.cookie(to, at),
+            date: self.settings.listener.http.date.then(SystemTime::now),
+            via: self.settings.listener.http.via.as_deref(),
         };
         let outgoing = match rewrite::reply(&head, &to_client) {
             Cow::Borrowed(same) => Head::Same(length - same.len()..length),
@@ -95,7 +97,7 @@ impl Session<'_> {
         })
     }
 
-    /// The cookie that brings the client back to this server, if it does not have it.
+    /// Returns the cookie that leads the client back to this server, if the client does not have it.
     fn cookie<'a>(&self, to: &'a Goal, at: &'a AtServer) -> Option<SetCookie<'a>> {
         let Goal::Upstream { upstream, sticky, .. } = to else {
             return None;
@@ -111,7 +113,7 @@ impl Session<'_> {
         })
     }
 
-    /// Passes a reply on; the client's connection, if another request may follow.
+    /// Passes a reply on. Returns the client's connection if another request may follow.
     pub(super) async fn reply(
         &mut self,
         mut client: Wire<Front>,
@@ -127,19 +129,19 @@ impl Session<'_> {
             return None;
         }
         let mut download = Passage::new(reply.body);
-        let behind = at.wire.buffer.data().get(reply.length..).unwrap_or_default();
-        let ready = match download.look(behind) {
+        let ready = match download.look(&mut at.wire.buffer, reply.length) {
             Ok(ready) => ready,
             Err(error) => {
                 let failed = Failed::Server(Failure::Malformed, error.to_string());
                 return Box::pin(self.failed(client, request, at, failed)).await;
             }
         };
-        // From here on the request is not answered otherwise.
+        // Drop the request: from here on, no other answer to it is possible.
         client.buffer.consume(std::mem::take(&mut at.kept));
         let is_long = !download.has_ended();
         if is_long {
-            // A process that dies must not make it look finished. (What is short goes at once, or not at all.)
+            // Reset from here on: if the process dies, the client sees that the reply is incomplete. A short reply goes
+            // at once, or not at all.
             reset_on_close(&client, true);
             self.choose_window(&client, &at.wire.stream);
         }
@@ -176,7 +178,7 @@ impl Session<'_> {
         self.conclude(carried, request, &reply).await
     }
 
-    /// Passes the rest of a reply while the body of its request is still coming.
+    /// Passes the rest of a reply while the body of its request still comes.
     async fn carry_both(
         &mut self,
         mut client: Wire<Front>,
@@ -201,7 +203,7 @@ impl Session<'_> {
                     return Poll::Pending;
                 }
                 match at.upload.poll_pass(cx, &mut client, &mut at.wire) {
-                    // The reply is of use without the rest of the request.
+                    // Go on: the reply is of use without the rest of the request.
                     Poll::Ready(Err(Broken::To(_) | Broken::Malformed(_) | Broken::CutShort)) => {
                         at.refuses = true;
                         Poll::Ready(Ok(()))
@@ -228,7 +230,7 @@ impl Session<'_> {
         }
     }
 
-    /// What becomes of both connections after a reply.
+    /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
     async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Front>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
@@ -243,9 +245,9 @@ impl Session<'_> {
             }
         };
         self.over(End::Complete);
-        // What stands behind a reply is none of it: nobody knows what it is.
+        // Do not reuse a connection with bytes behind the reply: they answer no request.
         if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() {
-            at.tenure.give_back(at.wire.stream);
+            at.tenure.give_back(at.wire.stream, at.tie);
         }
         if reply.client == Persistence::KeepAlive {
             return Some(client);

@@ -1,4 +1,4 @@
-//! The head of a request: read, understood, and what becomes of it.
+//! Reads the head of a request, and decides what to do with it.
 
 use std::{borrow::Cow, io, ops::Range, pin::pin, sync::Arc};
 
@@ -12,6 +12,7 @@ use longsplice_core::{
 use tokio::time::Instant;
 
 use super::{
+    admit::{admit, ends_here},
     answer::{OwnAnswer, Refusal},
     clock::Late,
     front::Front,
@@ -19,71 +20,72 @@ use super::{
     wire::Wire,
 };
 use crate::{
+    access_log::End,
     client::Hello,
-    config::OnChange,
+    config::{ForwardedMode, OnChange},
     listener::{Decided, Destination, KeptFacts},
     upstream::{KeyKind, Upstream},
 };
 
-/// What has to be known of a request once its head is read.
+/// Properties of a request, known once its head is read.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) kind: RequestKind,
     pub(super) body: Body,
     pub(super) persistence: Persistence,
-    /// It may be sent a second time (RFC 9110 section 9.2.2).
+    /// True if it may be sent a second time (RFC 9110 section 9.2.2).
     pub(super) is_idempotent: bool,
-    /// How many bytes of the client's buffer are its head.
+    /// Length of the head in the client's buffer, in bytes.
     pub(super) length: usize,
-    /// The same with its body, if all of that is there, too.
+    /// Length with the body, if the buffer holds all of it.
     pub(super) whole: Option<usize>,
-    /// The head as it is sent on.
+    /// Head to be sent to the server.
     pub(super) head: Head,
 }
 
-/// A head as it is sent on.
+/// Head of a message as it is sent on.
 #[derive(Debug)]
 pub(super) enum Head {
-    /// As it came: there in the buffer, up to the end of the head that was read.
+    /// Unchanged: this range of the buffer, up to the end of the head that was read.
     Same(Range<usize>),
-    /// With changes.
+    /// Changed.
     New(Vec<u8>),
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug)]
 pub(super) enum Goal {
-    /// To a server of this upstream.
+    /// A server of this upstream.
     Upstream {
         upstream: Arc<Upstream>,
-        /// What its hash is of.
+        /// Bytes to hash.
         key: Option<Vec<u8>>,
-        /// What its cookie says.
+        /// Value of its sticky cookie.
         sticky: Option<String>,
     },
-    /// Where the client's connection was going.
+    /// Original destination of the client's connection.
     Original,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 pub(super) enum Decision {
     Forward(Request, Goal),
-    /// It is answered here; the connection may go on.
+    /// Answer it here; the connection may go on.
     Answer(Request, OwnAnswer),
-    /// It was not understood; the connection ends.
+    /// Refuse it, because it could not be parsed; the connection ends.
     Refuse(Refusal),
 }
 
-/// Why there is no head.
+/// Reason why there is no head.
 pub(super) enum Unread {
-    /// The client has gone, or has nothing to say.
+    /// The client is gone, or sent nothing.
     Ended(&'static str),
-    /// It is to be told what is wrong.
+    /// The client sent an invalid head, and is told so.
     Refused(Refusal),
 }
 
 impl Session<'_> {
-    /// Reads until a head is there; where it ends.
+    /// Reads until a head is complete, and returns its position.
     pub(super) async fn read_head(&mut self, client: &mut Wire<Front>) -> Result<Scanned, Unread> {
         let mut scan = Scan::request();
         let mut deadline = None;
@@ -116,7 +118,7 @@ impl Session<'_> {
         }
     }
 
-    /// Between two requests: a shutdown ends the wait.
+    /// Waits between two requests. A shutdown ends the wait.
     async fn wait_for_request(
         &mut self,
         client: &mut Wire<Front>,
@@ -137,11 +139,11 @@ impl Session<'_> {
         }
     }
 
-    /// Decides what becomes of the request whose head was found at the front of the buffer.
+    /// Decides on the request whose head is at the front of the buffer.
     pub(super) fn decide(&mut self, client: &Wire<Front>, scanned: Scanned) -> Decision {
         let length = scanned.length();
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
-        let head = match RequestHead::read(bytes, scanned, &self.limits) {
+        let mut head = match RequestHead::read(bytes, scanned, &self.limits) {
             Ok(head) => head,
             Err(error) => {
                 self.tell(None);
@@ -150,7 +152,17 @@ impl Session<'_> {
         };
         self.tell(Some(&head));
         let settings = Arc::clone(&self.settings);
-        let facts = Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head));
+        let other_paths = match admit(&settings.listener.http, &mut head) {
+            Ok(paths) => paths,
+            Err(why) => {
+                let request = self.request(&head, length, client.buffer.len());
+                return Decision::Answer(request, OwnAnswer::new(400, End::BadRequest, why.to_string()));
+            }
+        };
+        let facts = Facts {
+            other_paths: &other_paths,
+            ..Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head))
+        };
         let taken = settings.listener.routes.decide(&facts);
         let route = taken.map(|(_, route)| route);
         let (upstream, goal) = match settings.destination(route) {
@@ -162,7 +174,8 @@ impl Session<'_> {
                 (None, Err(OwnAnswer::redirect(location)))
             }
         };
-        // What is kept open no longer than its reply is of interest only where a change would end it.
+        // Record the decision only if a reload may end the connection, or if an upgrade may keep it open after the
+        // reply.
         if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
             let fields = head.fields().iter().map(|f| (f.name, f.value));
             self.decided = Some(Decided {
@@ -178,16 +191,19 @@ impl Session<'_> {
         }
         self.note(|told| told.routed(taken.map(|(number, _)| number)));
         let request = self.request(&head, length, client.buffer.len());
-        match goal {
-            Ok(goal) => Decision::Forward(request, goal),
-            Err(answer) => Decision::Answer(request, answer),
+        match (goal, ends_here(&head)) {
+            (Ok(_), Some(status)) => Decision::Answer(request, OwnAnswer::last_hop(status)),
+            (Ok(goal), None) => Decision::Forward(request, goal),
+            (Err(answer), _) => Decision::Answer(request, answer),
         }
     }
 
     fn forwarded(&self) -> Option<rewrite::Forwarded> {
-        let fields = self.settings.listener.http.forwarded;
-        (!fields.is_empty()).then_some(rewrite::Forwarded {
+        let http = &self.settings.listener.http;
+        let (fields, replaces) = (http.forwarded, http.forwarded_mode == ForwardedMode::Replace);
+        (replaces || !fields.is_empty()).then_some(rewrite::Forwarded {
             fields,
+            replaces,
             client: self.peer.ip(),
             https: self.https,
         })
@@ -197,6 +213,7 @@ impl Session<'_> {
         let to = ToServer {
             persistence: Persistence::KeepAlive,
             forwarded: self.forwarded(),
+            via: self.settings.listener.http.via.as_deref(),
         };
         let outgoing = match rewrite::request(head, &to) {
             Cow::Borrowed(same) => Head::Same(length - same.len()..length),
@@ -222,7 +239,7 @@ impl Session<'_> {
 }
 
 impl Head {
-    /// Its bytes; `buffer` still begins with the head that was read.
+    /// Returns its bytes; `buffer` still begins with the head that was read.
     pub(super) fn bytes<'b>(&'b self, buffer: &'b [u8]) -> &'b [u8] {
         match self {
             Head::Same(range) => buffer.get(range.clone()).unwrap_or_default(),
@@ -230,8 +247,8 @@ impl Head {
         }
     }
 
-    /// The same with the first `ready` bytes behind the head that was read, as pieces to be written: one, where both stand there
-    /// together.
+    /// Returns its bytes, and the first `ready` bytes of the body, as pieces to be written. It is one piece if both are
+    /// adjacent in the buffer.
     pub(super) fn and_body<'b>(
         &'b self,
         buffer: &'b [u8],
@@ -246,7 +263,7 @@ impl Head {
     }
 }
 
-/// Where a request goes that is for this upstream.
+/// Returns the destination of a request for this upstream.
 fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     let sticky = upstream.sticky().and_then(|name| head.cookie(name));
     Goal::Upstream {
@@ -258,12 +275,13 @@ fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
     }
 }
 
-/// RFC 9110 section 9.2.2. Others that are idempotent are not known here.
+/// Returns whether a method is known to be idempotent (RFC 9110 section 9.2.2). Other idempotent methods count as not
+/// idempotent.
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }
 
-/// What an upstream's hash is of, where it is not of the client's address.
+/// Returns the bytes that an upstream hashes, unless it hashes the client's address.
 fn key(head: &RequestHead<'_>, kind: &KeyKind) -> Option<Vec<u8>> {
     match kind {
         KeyKind::None | KeyKind::Client => None,

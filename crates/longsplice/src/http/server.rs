@@ -1,27 +1,32 @@
-//! A request's connection to its server.
+//! Leases and describes the server's connection for a request.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
 use longsplice_core::http::Body;
-use longsplice_engine::policy::SplicePolicy;
+use longsplice_engine::{Tie, policy::SplicePolicy};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{body::Passage, clock::Late, front::Front, request::Goal, session::Session, wire::Wire};
-use crate::upstream::{Ask, Lease, Reuse, ServerId, Tenure, Unavailable};
+use crate::{
+    access_log::End,
+    upstream::{Ask, Lease, ServerId, Tenure, Unavailable},
+};
 
-/// A leased connection and what has passed over it.
+/// A leased connection, and the state of the request on it.
 #[derive(Debug)]
 pub(super) struct AtServer {
     pub(super) wire: Wire<TcpStream>,
     pub(super) tenure: Tenure,
-    /// It has served a request before, and may be dead without our knowing.
+    /// True if it has served a request before: it may be dead without the proxy knowing.
     pub(super) reused: bool,
-    /// The body of the request.
+    /// Tie to the client, as it was when the engine returned both connections.
+    pub(super) tie: Option<Tie>,
+    /// Body of the request.
     pub(super) upload: Passage,
-    /// The server takes no more of it.
+    /// True once the server takes no more of the body.
     pub(super) refuses: bool,
-    /// So many bytes at the front of the client's buffer are the request, while it may be sent again.
+    /// Number of bytes at the front of the client's buffer that are the request, while it may be sent again.
     pub(super) kept: usize,
     pub(super) sent_at: Instant,
 }
@@ -32,6 +37,7 @@ impl AtServer {
             wire: Wire::new(lease.stream, Vec::new()),
             tenure: lease.tenure,
             reused: lease.reused,
+            tie: None,
             upload: Passage::new(body),
             refuses: false,
             kept: 0,
@@ -39,24 +45,28 @@ impl AtServer {
         }
     }
 
-    /// Nothing more of the request will be sent.
+    /// Returns whether no more of the request will be sent.
     pub(super) fn is_sent(&self) -> bool {
         self.upload.is_done() || self.refuses
     }
 }
 
-/// A server that is nearer than this is as fast with a small window.
+/// Time after which a waiting client's socket is watched, to notice that the client is gone.
+pub(super) const UNHEARD: Duration = Duration::from_millis(50);
+
+/// Round-trip time below which a server is as fast with a small window.
 const BESIDE: Duration = Duration::from_millis(1);
 
 impl Session<'_> {
-    /// A connection for a request, to none of the servers `not`.
+    /// Leases a connection for a request, to none of the servers `not`. Fails with the end of the request if the client
+    /// is gone.
     pub(super) async fn lease(
         &mut self,
         client: &Wire<Front>,
         to: &Goal,
-        reuse: Reuse,
+        reuse: bool,
         not: &[ServerId],
-    ) -> Result<Result<Lease, Unavailable>, Late> {
+    ) -> Result<Result<Lease, Unavailable>, End> {
         let settings = Arc::clone(&self.settings);
         let (upstream, key, sticky) = match to {
             Goal::Upstream {
@@ -66,8 +76,8 @@ impl Session<'_> {
             } => (Some(upstream), key.as_deref(), sticky.as_deref()),
             Goal::Original => (None, None, None),
         };
-        // One that is lost needs no server.
-        let socket = client.stream.socket().ok_or(Late)?;
+        // A client whose socket is lost needs no server.
+        let socket = client.stream.socket().ok_or(End::ClientClosed)?;
         let ask = Ask {
             client: socket,
             peer: self.peer,
@@ -80,36 +90,50 @@ impl Session<'_> {
             not,
         };
         let splicer = self.service.splicer();
-        let lease = pin!(settings.lease(upstream, &ask, splicer));
-        let leased = self.clock.told(lease).await;
+        let mut lease = pin!(settings.lease(upstream, &ask, splicer));
+        let leased = match self.clock.within(UNHEARD, lease.as_mut()).await {
+            Err(Late) if !self.clock.is_told() => {
+                let gone = client.stream.gone(settings.listener.abort_on_close);
+                let either = pin!(async {
+                    tokio::select! {
+                        biased;
+                        leased = lease => Ok(leased),
+                        () = gone => Err(End::ClientClosed),
+                    }
+                });
+                self.clock.told(either).await.unwrap_or(Err(End::Reset))
+            }
+            leased => leased.map_err(|Late| End::Reset),
+        };
         if let Ok(Ok(lease)) = &leased
             && !lease.reused
             && self.may_splice(client)
         {
-            // Not before the first long reply: see below.
+            // Do not let the receive window grow before the first long reply: see `choose_window`.
             let _ = set_receive_growth(&lease.stream, false);
         }
         leased
     }
 
-    /// Lets the window at the server of a long reply grow, or keeps it small: all that it takes has come before a splice can take
-    /// hold, and is relayed. Of what is spliced it is the client's window that counts.
+    /// Lets the server's window grow for a long reply, or keeps it small if a splice is possible and the server is
+    /// near: all bytes that the window admits arrive before the splice takes effect, and are relayed. For spliced
+    /// bytes, the client's window counts.
     pub(super) fn choose_window(&self, client: &Wire<Front>, server: &TcpStream) {
         let is_beside = |info: TcpInfo| {
             let least = info.min_rtt_us().unwrap_or_else(|| info.rtt_us());
             Duration::from_micros(least.into()) < BESIDE
         };
         let is_small = self.may_splice(client) && tcp_info(server).is_ok_and(is_beside);
-        // (It is right either way.)
+        // Ignore an error: both choices are correct, one is only slower.
         let _ = set_receive_growth(server, !is_small);
     }
 
-    /// Whether replies to this client are spliced, if that is worth it.
+    /// Returns whether replies to this client may be spliced.
     pub(super) fn may_splice(&self, client: &Wire<Front>) -> bool {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 
-    /// For the log, and for `on_change`.
+    /// Notes the server for the log and for `on_change`.
     pub(super) fn tell_server(&mut self, at: &AtServer) {
         let server = at.tenure.server();
         if let Some(decided) = &mut self.decided {

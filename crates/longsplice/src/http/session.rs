@@ -1,4 +1,4 @@
-//! One client's connection, request after request.
+//! Serves one client's connection, request after request.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,33 +29,33 @@ use crate::{
     pace::Pace,
 };
 
-/// What the requests of a connection share.
+/// State that the requests of a connection share.
 pub(super) struct Session<'a> {
-    /// Those of the request that is served.
+    /// Settings of the request that is served.
     pub(super) settings: Arc<Settings>,
     pub(super) service: &'a Service,
     pub(super) open: &'a Open,
     pub(super) clock: Clock<'a>,
     pub(super) limits: Limits,
-    /// One account for all requests, whichever server sends the replies.
+    /// Rate limit of the connection; it holds for all requests and servers together.
     pub(super) pace: Pace,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
-    /// Whether the client's connection is IPv4 on the wire.
+    /// True if the client's connection is IPv4 on the wire.
     pub(super) ipv4: bool,
     pub(super) hello: Option<Hello>,
     pub(super) https: bool,
-    /// Requests so far, with the one that is served.
+    /// Number of requests so far, including the one that is served.
     pub(super) requests: u64,
     pub(super) told: Option<Told>,
-    /// For `on_change`, where that wants to know.
+    /// Decision on the request for `on_change`, if that needs it.
     pub(super) decided: Option<Decided>,
-    /// After a 101.
+    /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
 }
 
-/// Serves a client's requests until its connection ends; `settings` are those of its first request, later ones have those of
-/// their time.
+/// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
+/// gets the current ones.
 pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
     let is_told = AtomicBool::new(false);
     let mut session = Session {
@@ -83,7 +83,7 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
             if all.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            // From then on no wait is longer than this one.
+            // Poll again with `is_told` set: from now on every wait ends at once.
             if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
                 is_told.store(true, Ordering::Relaxed);
                 return all.as_mut().poll(cx);
@@ -97,7 +97,7 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
         return;
     };
     let (record, began) = told.into_parts();
-    let unsplice = session.settings.listener.unsplice;
+    let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
     let carried = |open, tenure| Carried {
         open,
         tenure: Some(tenure),
@@ -105,14 +105,14 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
         began,
     };
     let pace = session.pace;
-    // In a task of its own: a session needs many times the memory, and what it carries now may stay for days.
+    // Run the tunnel in a task of its own: a session needs many times its memory, and the tunnel may stay for days.
     match tunnel {
         Tunnel::Plain { pair, tenure } => tokio::spawn(carried(open, tenure).carry(pair, unsplice)),
         Tunnel::Tls {
             client,
             server,
             tenure,
-        } => tokio::spawn(carried(open, tenure).relay(client, server, &[], pace)),
+        } => tokio::spawn(carried(open, tenure).relay(client, server, &[], pace, idle)),
     };
 }
 
@@ -132,9 +132,9 @@ impl Session<'_> {
         }
     }
 
-    /// Serves the next request; the connection, if another one may follow.
+    /// Serves the next request. Returns the connection if another request may follow.
     async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
-        // (One that is lost cannot be read.)
+        // Ignore an error: reading a lost connection fails anyway.
         if self.requests > 0 {
             let _ = client.stream.make_known();
         }
@@ -167,12 +167,12 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until the rate limit lets something pass that a side sent.
+    /// Waits until the rate limit lets bytes of this side pass.
     pub(super) async fn paced(&mut self, side: Side) -> Result<(), Late> {
         self.clock.told(pin!(self.pace.may(side))).await
     }
 
-    /// Whether the client may send another request after this one, as far as we are concerned.
+    /// Returns whether the proxy accepts another request after this one.
     pub(super) fn persistence(&self) -> Persistence {
         let is_last = self.requests >= self.settings.listener.http.max_requests;
         match is_last || self.service.is_stopping() {
@@ -182,14 +182,14 @@ impl Session<'_> {
     }
 }
 
-/// Whether a close resets the connection; where that cannot be set, it is gone.
+/// Sets whether a close resets the connection. An error means that the connection is gone.
 pub(super) fn reset_on_close(client: &Wire<Front>, on: bool) {
     if let Some(socket) = client.stream.socket() {
         let _ = options::set_reset_on_close(socket, on);
     }
 }
 
-/// Closes so that nobody takes what was sent for whole.
+/// Closes with a reset, so that the client does not take an incomplete message for a complete one.
 pub(super) fn reset(client: Wire<Front>) {
     reset_on_close(&client, true);
 }

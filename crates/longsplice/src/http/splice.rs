@@ -1,4 +1,4 @@
-//! The rest of a reply: relayed here, or carried by the engine.
+//! Passes the rest of a reply: relays it here, or lets the engine carry it.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 
@@ -31,19 +31,19 @@ pub(super) enum Tunnel {
     },
 }
 
-/// What became of a reply.
+/// Result of carrying a reply.
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Carried {
-    /// It has passed.
+    /// The reply has passed completely.
     Whole(Wire<Front>, AtServer),
-    /// It broke off, in this way.
+    /// The reply broke off, for this reason.
     Cut(Wire<Front>, End),
     /// Both connections are gone.
     Over(End),
 }
 
 impl Session<'_> {
-    /// Passes the rest of a reply, long parts by the engine.
+    /// Passes the rest of a reply; the engine carries long parts.
     pub(super) async fn carry(
         &mut self,
         client: Wire<Front>,
@@ -63,6 +63,10 @@ impl Session<'_> {
     ) -> Carried {
         let limit = self.settings.listener.http.body_timeout;
         let mut may_splice = self.may_splice(&client);
+        // Release the buffers: the bytes that were read with the heads are written, and the connections may wait for
+        // long.
+        client.buffer.rest();
+        at.wire.buffer.rest();
         while !download.is_done() {
             if may_splice && self.is_worthwhile(&at, download.unseen()) {
                 let (c, a, why) = match Box::pin(self.splice(client, at, download)).await {
@@ -70,7 +74,8 @@ impl Session<'_> {
                     Err(carried) => return carried,
                 };
                 (client, at) = (c, a);
-                // Else the same condition would bring it back at once.
+                // Splice again only if the byte count ended the splice: any other condition would end the next one at
+                // once.
                 may_splice = why == Trap::Server;
                 continue;
             }
@@ -99,11 +104,12 @@ impl Session<'_> {
                 (least.max(1), self.service.lead().pays(follow, least))
             }
         };
-        // What is here already cannot go past the sockets.
+        // Bytes that are in the server's socket already cannot bypass the sockets.
         pays && follow.saturating_sub(unread(&at.wire.stream).unwrap_or(0).into()) >= least
     }
 
-    /// Lets the engine carry what need not be seen; both connections, and why they came back.
+    /// Lets the engine carry the bytes that need not be examined. Returns both connections, and the reason for their
+    /// return.
     async fn splice(
         &mut self,
         client: Wire<Front>,
@@ -121,16 +127,17 @@ impl Session<'_> {
             Err(_) => return Err(Carried::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
-            // Both ends of it have closed: what it received is still to be read.
+            // The connection is closed in both directions, but its received bytes must still be read.
             let stream = Front::Known(Stream::Plain(stream));
             return Ok((Wire { stream, buffer }, at, Trap::Asked));
         }
-        // Nobody else could read the next request, nor where the chunks end; the client does see that.
+        // Tell a succeeding daemon how to end: it can read neither the next request nor the end of the chunks. The
+        // client notices missing chunks.
         let successor = match download.ends_unseen() {
             true => Successor::Ends,
             false => Successor::Follows,
         };
-        // What the client sends meanwhile is its next request.
+        // Data from the client is its next request.
         let conditions = Until::data_from(Side::Client).or(Until::idle(listener.http.body_timeout));
         let pair = Pair::new(stream, at.wire.stream)
             .with_splice(listener.splice)
@@ -158,7 +165,14 @@ impl Session<'_> {
         }
         self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
         self.pace.take_back(&returned);
-        // The client's is not finished yet; the server's may be idle next.
+        at.tie = self.service.splicer().tie(&returned);
+        if let Err(error) = download.went_by(passed) {
+            // Dropping both resets them.
+            tracing::error!(flow = %returned.id, why = returned.why.as_str(), %error, "a reply is cut off");
+            return Err(Carried::Over(End::OutOfStep));
+        }
+        // Let the server's connection close with a FIN, because it may be idle next. The client's reply is not complete
+        // yet.
         let _ = options::set_reset_on_close(&returned.server, false);
         let Returned {
             client, server, why, ..
@@ -166,24 +180,25 @@ impl Session<'_> {
         let stream = Front::Known(Stream::Plain(client));
         let client = Wire { stream, buffer };
         at.wire.stream = server;
-        match (download.went_by(passed), why) {
-            (Err(_), _) => Err(Carried::Cut(client, End::BadReply)),
-            (Ok(()), Trap::Idle) => Err(Carried::Cut(client, End::ServerTimeout)),
-            (Ok(()), why) => Ok((client, at, why)),
+        match why {
+            Trap::Idle => Err(Carried::Cut(client, End::ServerTimeout)),
+            why => Ok((client, at, why)),
         }
     }
 
-    /// How a reply ended whose connections the engine closed; `unseen`: how much of it was to come.
+    /// Returns the end of a reply whose connections the engine closed. `unseen` is the number of its bytes that were to
+    /// come.
     fn closed(&mut self, summary: &Summary, unseen: Option<u64>) -> End {
         self.note(|told| told.closed(summary));
         match unseen {
             _ if summary.reset => End::Reset,
             Some(n) if summary.bytes_to_client < n => End::ServerClosed,
+            Some(n) if summary.bytes_to_client > n => End::OutOfStep,
             _ => End::Complete,
         }
     }
 
-    /// Passes the head of a 101 on, and what stands behind it and the request; what follows is not ours to read.
+    /// Sends the head of a 101 and the bytes behind it and behind the request. The session does not read the rest.
     pub(super) async fn tunnel(
         &mut self,
         mut client: Wire<Front>,
@@ -212,13 +227,14 @@ impl Session<'_> {
             return self.over(End::ClientClosed);
         };
         let tenure = at.tenure;
-        // What follows may be long, and nobody knows how long.
+        // Let the window grow: the tunnel may carry any number of bytes.
         let _ = set_receive_growth(&at.wire.stream, true);
         self.tunnel = Some(match stream {
             Stream::Plain(socket) => {
                 let pair = Pair::new(socket, at.wire.stream)
                     .with_splice(listener.splice)
-                    .with_detach(listener.detach);
+                    .with_detach(listener.detach)
+                    .with_idle(listener.idle);
                 let pair = self.pace.on(pair);
                 Tunnel::Plain { pair, tenure }
             }

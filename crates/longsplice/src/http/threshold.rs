@@ -1,4 +1,4 @@
-//! From which length on a splice pays: measured on this machine.
+//! Measures on this machine from which length on a splice pays.
 
 use std::{
     io,
@@ -14,44 +14,45 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// Until it is measured, and where it cannot be.
+/// Length that is used until it is measured, or if it cannot be measured.
 const UNMEASURED: u64 = 64 << 10;
-/// Below, a reply is there with its head; above, it is noise: no machine was seen that is that slow to splice.
+/// Bounds of the result. A shorter reply arrives with its head; a larger result is noise, because no known machine is
+/// that slow to splice.
 const BOUNDS: (u64, u64) = (16 << 10, 512 << 10);
 
-/// A reply of this length costs what any reply costs, …
+/// Length of a short reply, which costs what any reply costs, …
 const SHORT: usize = 4 << 10;
-/// … and one of this length what its bytes cost.
+/// … and of a long one, which costs what its bytes cost.
 const LONG: usize = 1 << 20;
-/// How often each is carried; the median counts.
+/// Number of rounds; the median counts.
 const ROUNDS: usize = 7;
-/// Before, for nothing: the first splices of a process meet cold caches.
+/// Number of rounds that are discarded: the first splices of a process meet cold caches.
 const WARM_UP: usize = 2;
-/// What readiness waits for at most. Rounds that are not done by then are left out.
+/// Longest delay of readiness by the measurement. Unfinished rounds are left out.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How many bytes must go past the sockets, so that a splice pays, where the configuration does not say it.
+/// Number of bytes from which on a splice pays, if the configuration does not set it.
 #[derive(Debug, Default)]
 pub struct Threshold(
-    /// 0: not measured.
+    /// Holds 0 if it is not measured.
     AtomicU64,
 );
 
-/// What a splice and the relay cost here.
+/// Costs of a splice and of the relay on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
-    /// Of a splice and the way back, in CPU time.
+    /// CPU time of a splice and of the way back.
     pub splice: Duration,
-    /// What a mebibyte costs more that is relayed than one that is spliced, in CPU time.
+    /// CPU time that a relayed mebibyte costs more than a spliced one.
     pub relay_mebibyte: Duration,
-    /// The length from which on a splice pays; 16 KiB to 512 KiB.
+    /// Length in bytes from which on a splice pays; 16 KiB to 512 KiB.
     pub bytes: u64,
-    /// How often it was measured.
+    /// Number of rounds that count.
     pub rounds: usize,
 }
 
 impl Threshold {
-    /// The length, in bytes; 64 KiB where it is not measured.
+    /// Returns the length, in bytes; 64 KiB if it is not measured.
     pub fn bytes(&self) -> u64 {
         match self.0.load(Ordering::Relaxed) {
             0 => UNMEASURED,
@@ -59,8 +60,8 @@ impl Threshold {
         }
     }
 
-    /// Measures it once, with a few real splices over the loopback, which takes 100 ms at most. Where that is not possible it stays
-    /// as it is, and the log says why.
+    /// Measures the length once with a few real splices over the loopback, in at most 100 ms. If that fails, the length
+    /// stays unchanged, and the log tells why.
     pub async fn measure(&self, splicer: &Splicer) {
         if self.0.load(Ordering::Relaxed) != 0 || !splicer.health().can_splice {
             return;
@@ -84,10 +85,10 @@ impl Threshold {
     }
 }
 
-/// Measures, for no longer than `patience`.
+/// Measures for no longer than `patience`.
 ///
 /// # Errors
-/// No splice is possible over the loopback, a socket failed, or not even one round was done in time (`TimedOut`).
+/// No splice is possible over the loopback, a socket failed, or not even one round ended in time (`TimedOut`).
 pub async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measured> {
     let deadline = Instant::now() + patience;
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the machine is too busy");
@@ -117,7 +118,7 @@ pub async fn measure(splicer: &Splicer, patience: Duration) -> io::Result<Measur
     Ok(Measured::of(&typical, rounds.len()))
 }
 
-/// What it took to carry a short one and a long one.
+/// CPU times of one round, for a short and a long transfer.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     relayed: [Duration; 2],
@@ -129,9 +130,9 @@ impl Measured {
         let length = (LONG - SHORT) as u128;
         let splice = round.spliced[0].saturating_sub(round.relayed[0]);
         let bytes_of = |[short, long]: [Duration; 2]| long.saturating_sub(short);
-        // The two ends' work is in both.
+        // The work of the two ends is in both values, and cancels out.
         let saved = bytes_of(round.relayed).saturating_sub(bytes_of(round.spliced));
-        // That errs on the relay's side: between interfaces a relayed byte costs twice what it does over the loopback.
+        // The result errs toward the relay: between interfaces a relayed byte costs twice as much as over the loopback.
         let bytes = splice.as_nanos() * length / saved.as_nanos().max(1);
         Measured {
             splice,
@@ -180,7 +181,7 @@ impl Bench {
         Ok((self, Round { relayed, spliced }))
     }
 
-    /// Carries so many bytes from server to client, as a session relays a reply; the CPU time that takes, of all four ends.
+    /// Relays `length` bytes from server to client as a session does. Returns the CPU time of all four ends.
     async fn relay(&mut self, length: usize) -> io::Result<Duration> {
         let (bytes, mut got) = (vec![0; length], vec![0; length]);
         let before = cpu_time()?;
@@ -196,7 +197,7 @@ impl Bench {
         Ok(time)
     }
 
-    /// The same past the sockets, with the splice and the way back.
+    /// Splices the pair, sends `length` bytes past the sockets, and takes the pair back. Returns the CPU time.
     async fn splice(mut self, splicer: &Splicer, length: usize) -> io::Result<(Bench, Duration)> {
         let (bytes, mut got) = (vec![0; length], vec![0; length]);
         let handle = FlowHandle::default();
@@ -208,7 +209,7 @@ impl Bench {
             .for_trial();
         let carried = splicer.splice(pair, Until::bytes_from(Side::Server, length as u64));
         let far = async {
-            // Sent before, they would pass while the splice is made.
+            // Send only after the splice is made: earlier bytes would be relayed.
             handle.spliced().await;
             let (sent, read) = tokio::join!(
                 self.far_server.write_all(&bytes),
@@ -220,7 +221,8 @@ impl Bench {
         let time = cpu_time()?.saturating_sub(before);
         far?;
         match ended? {
-            // (The last segment meets the trap, and is relayed: all of a short reply.)
+            // Do not check how many bytes were spliced: the last segment meets the trap, and is relayed. That may be
+            // all of a short reply.
             Ended::Returned(back) if back.spliced => {
                 let (client, server) = (back.client, back.server);
                 Ok((
@@ -239,7 +241,7 @@ impl Bench {
     }
 }
 
-/// Reads and writes so many bytes, in pieces such as a session's.
+/// Reads and writes `length` bytes, in pieces as large as a session's.
 async fn pass(from: &mut TcpStream, to: &mut TcpStream, length: usize) -> io::Result<()> {
     let mut piece = vec![0; 64 << 10];
     let mut left = length;
@@ -254,7 +256,7 @@ async fn pass(from: &mut TcpStream, to: &mut TcpStream, length: usize) -> io::Re
     Ok(())
 }
 
-/// Of this process, the kernel's work for it included.
+/// Returns the CPU time of this process, including the kernel's work for it.
 fn cpu_time() -> io::Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
@@ -274,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_splice_saves_what_it_costs_at_the_threshold() {
-        // 100 µs for a splice; 1,020 KiB cost 600 µs relayed, and 90 µs spliced.
+        // A splice costs 100 µs; 1,020 KiB cost 600 µs relayed, and 90 µs spliced.
         let measured = Measured::of(&round([10, 610], [110, 200]), 5);
         assert_eq!(measured.splice, Duration::from_micros(100));
         assert_eq!(measured.bytes, 100 * (1020 << 10) / 510);
@@ -293,7 +295,7 @@ mod tests {
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
         let threshold = Threshold::default();
-        // Relayed for ever, so it is not spliced in time: as where the machine is busy.
+        // This splicer relays forever, so the splice is never made in time, as on a busy machine.
         let began = Instant::now();
         let error = measure(&splicer, Duration::from_millis(20)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");

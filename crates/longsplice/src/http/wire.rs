@@ -1,4 +1,4 @@
-//! A connection and what was read of it.
+//! Joins a connection with the buffer of its unused bytes.
 
 use std::{
     future::poll_fn,
@@ -15,15 +15,22 @@ use tokio::{
 use super::buffer::Buffer;
 use crate::client::Stream;
 
-/// A stream that may say whether a read is worth a buffer.
+/// A stream that can tell whether a read may succeed, before a buffer is taken for it.
 pub(super) trait Readable: AsyncRead + AsyncWrite + Unpin {
-    /// Ready when a read may bring something.
+    /// Ready when a read may return bytes, the end or an error.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Estimates how many bytes a write would take at once.
+    fn room(&self) -> usize;
 }
 
 impl Readable for TcpStream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_read_ready(cx)
+    }
+
+    fn room(&self) -> usize {
+        longsplice_repair::room(self).unwrap_or(0)
     }
 }
 
@@ -31,20 +38,24 @@ impl Readable for Stream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.poll_read_ready(cx),
-            // Some of it may be decrypted already.
+            // TLS may hold decrypted bytes already.
             Stream::Tls(_) => Poll::Ready(Ok(())),
         }
     }
+
+    fn room(&self) -> usize {
+        self.socket().room()
+    }
 }
 
-/// A write that failed.
+/// Error: a write failed.
 #[derive(Debug)]
 pub(super) struct NotWritten {
-    /// So many bytes went before.
+    /// Number of bytes that were written before.
     pub(super) written: usize,
 }
 
-/// A stream with what was read of it and not yet used.
+/// A stream with the bytes that were read from it and not used yet.
 #[derive(Debug)]
 pub(super) struct Wire<S> {
     pub(super) stream: S,
@@ -59,17 +70,25 @@ impl<S: Readable> Wire<S> {
         }
     }
 
-    /// Reads more; 0 at the end of the stream. Dropped before it is ready, it has read nothing.
+    /// Reads more; returns 0 at the end of the stream. Cancel-safe: a future that is dropped before it is ready has
+    /// read nothing.
     pub(super) fn read(&mut self) -> impl Future<Output = io::Result<usize>> + Unpin {
         poll_fn(|cx| self.poll_read(cx))
     }
 
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.poll_read_up_to(usize::MAX, cx)
+    }
+
+    /// Reads at most `most` bytes; returns 0 at the end of the stream.
+    pub(super) fn poll_read_up_to(&mut self, most: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.stream.poll_readable(cx)?.is_pending() {
             self.buffer.rest();
             return Poll::Pending;
         }
-        let mut into = ReadBuf::new(self.buffer.space());
+        let space = self.buffer.space();
+        let most = most.min(space.len());
+        let mut into = ReadBuf::new(&mut space[..most]);
         let polled = Pin::new(&mut self.stream).poll_read(cx, &mut into)?;
         if polled.is_pending() {
             self.buffer.rest();
@@ -80,7 +99,7 @@ impl<S: Readable> Wire<S> {
         Poll::Ready(Ok(n))
     }
 
-    /// Writes both, one after the other, in one call where the system takes it.
+    /// Writes `first`, then `second`, with one system call if possible.
     pub(super) fn write_both(
         &mut self,
         first: &[u8],

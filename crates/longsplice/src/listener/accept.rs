@@ -1,4 +1,4 @@
-//! The accept loop: what to do when the system has nothing to give, and when there are enough connections.
+//! Runs the accept loop, also while descriptors or memory are short, and while the listener is full.
 
 use std::{
     io, mem,
@@ -15,17 +15,18 @@ use tokio::{
 use super::{Service, acceptor::Acceptor, connection};
 use crate::config::OnFull;
 
-/// Another process may free what is missing, of which nobody tells us.
+/// Interval between attempts to accept: another process may free what is missing without notice.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A connection that was made before this is there within it.
+/// Longest wait for a further connection before the socket closes: connections that were made earlier are there within
+/// this time.
 const LAST_CALL: Duration = Duration::from_millis(20);
 
-/// Who still comes after this comes too late: else a busy socket would never be closed.
+/// Longest time for accepting before the socket closes: else a busy socket would never be closed.
 const LAST_CALLS: Duration = Duration::from_millis(500);
 
-/// Accepts, and has each connection served by the listener that `service` shows, until `stopping` turns true; or until nobody can
-/// change `service` any more: then those that have come by that time are still served.
+/// Accepts connections; the listener that `service` shows serves them. Ends when `stopping` turns true, or when the
+/// sender of `service` is dropped: then connections that have arrived by that time are still served.
 pub(super) async fn accept(
     listener: Arc<Acceptor>,
     service: watch::Receiver<Arc<Service>>,
@@ -44,7 +45,7 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
         short: false,
     };
     loop {
-        // What was accepted is not in here: it would be lost.
+        // Handle accepted connections outside of this `select`: a cancelled branch would lose them.
         let accepted = tokio::select! {
             biased;
             changed = service.changed() => match changed {
@@ -66,15 +67,15 @@ async fn accept_until_closed(listener: &Acceptor, mut service: watch::Receiver<A
     }
 }
 
-/// Who is served now, who waits, and who is refused.
+/// Decides which connections are served now, wait, or are refused.
 ///
-/// A connection is accepted before it has its permits: a permit that waited for a connection instead would be lost
-/// to the other addresses.
+/// A connection is accepted before it has its permits: a permit that waited for a connection instead would be lost to
+/// the other addresses.
 struct Admission {
     service: Arc<Service>,
-    /// `max_connections` was reached, and the log says so.
+    /// True if `max_connections` was reached, and the log shows it.
     full: bool,
-    /// Descriptors or memory are short, and the log says so.
+    /// True if descriptors or memory are short, and the log shows it.
     short: bool,
 }
 
@@ -92,6 +93,11 @@ impl Admission {
     }
 
     async fn admit(&mut self, client: TcpStream, peer: SocketAddr) {
+        // Check the memory first: a waiting connection takes memory, too.
+        let shared = &self.service.shared;
+        if !shared.memory.admits(shared.tracker.count()) {
+            return connection::refuse_unserved(client, peer, &self.service, "memory runs short");
+        }
         let slot = match self.service.slots.try_take() {
             Some(slot) => {
                 self.full = false;
@@ -100,7 +106,7 @@ impl Admission {
             None => {
                 self.say_full();
                 if self.service.settings().listener.on_full == OnFull::Refuse {
-                    return connection::refuse_full(client, peer, &self.service);
+                    return connection::refuse_unserved(client, peer, &self.service, "max_connections");
                 }
                 self.service.slots.take().await
             }
@@ -118,7 +124,7 @@ impl Admission {
         connection::spawn(client, peer, Arc::clone(&self.service), slot, descriptors);
     }
 
-    /// Returns when something was freed here, or after a while.
+    /// Returns when this process has freed something, or after `RETRY`.
     async fn wait(&mut self, error: &io::Error) {
         self.say_short(&error.to_string());
         tokio::select! {
@@ -127,7 +133,7 @@ impl Admission {
         }
     }
 
-    // One line for each time that a limit is reached, not for each connection beyond it.
+    // Write one line each time a limit is reached, not for each connection beyond it.
 
     fn say_full(&mut self) {
         let settings = self.service.settings();
@@ -158,7 +164,7 @@ impl Admission {
     }
 }
 
-/// Errors of accept(2) that are about the connection and not about the system.
+/// Returns whether an error of accept(2) concerns the connection only, and not the system.
 fn concerns_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

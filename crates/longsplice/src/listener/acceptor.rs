@@ -1,4 +1,4 @@
-//! A listening socket that leaves what it accepts alone.
+//! Accepts connections without registering them.
 
 use std::{
     io,
@@ -9,28 +9,29 @@ use std::{
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Accepts connections that the runtime has not heard of: who first waits for one tells it ([`Front`](crate::http::Front)).
-/// tokio's own listener does so with each.
+/// Accepts without registering the socket with tokio, unlike tokio's own listener; [`Front`](crate::http::Front)
+/// registers it on the first wait.
 #[derive(Debug)]
 pub(super) struct Acceptor(AsyncFd<TcpListener>);
 
 impl Acceptor {
-    /// Of a socket that listens.
+    /// Creates an acceptor for a listening socket.
     ///
     /// # Errors
-    /// The runtime cannot take it.
+    /// tokio cannot register it.
     pub(super) fn new(listener: tokio::net::TcpListener) -> io::Result<Acceptor> {
         let listener = listener.into_std()?;
-        // Nobody else can close it: what the deprecation is about. (Its successor is `unsafe`.)
+        // The deprecation concerns sockets that other code may close; this one is owned here. (The successor is
+        // `unsafe`.)
         #[allow(deprecated)]
         let ready = AsyncFd::with_interest(listener, Interest::READABLE)?;
         Ok(Acceptor(ready))
     }
 
-    /// The next connection, non-blocking, and who made it. Cancel-safe.
+    /// Returns the next connection, non-blocking, and its peer. Cancel-safe.
     ///
     /// # Errors
-    /// Those of accept(2).
+    /// Errors of accept(2).
     pub(super) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.0.async_io(Interest::READABLE, accept).await
     }

@@ -1,4 +1,4 @@
-//! Listening sockets: bound early, so that a port in use is told before the kernel half is touched.
+//! Binds listening sockets early, so that a port in use is reported before the kernel half is touched.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -7,12 +7,12 @@ use tokio::{net::TcpSocket, time::timeout};
 
 use super::{Service, acceptor::Acceptor};
 
-/// How many connections may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+/// Number of connections that may wait to be accepted; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: u32 = 4096;
-/// How long a listener waits for the addresses of its target before it serves.
+/// Longest wait for the addresses of a listener's target, before the listener serves.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A socket that has its address and does not listen yet.
+/// A socket that is bound and does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
     socket: TcpSocket,
@@ -20,7 +20,7 @@ pub struct Bound {
     address: SocketAddr,
 }
 
-/// A socket that listens, and of which nobody accepts yet.
+/// A listening socket without a task that accepts.
 #[derive(Debug)]
 pub struct Listening {
     pub(super) configured: SocketAddr,
@@ -28,7 +28,7 @@ pub struct Listening {
     pub(super) listener: Acceptor,
 }
 
-/// Why an address could not be listened on.
+/// Reason why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}{}", remedy(.source, .address))]
 pub struct BindError {
@@ -54,7 +54,7 @@ fn remedy(error: &io::Error, address: &SocketAddr) -> String {
 }
 
 impl Bound {
-    /// Takes the address; `intercepts`: it is to accept connections to other addresses, too.
+    /// Binds the address. With `intercepts`, the socket also accepts connections to other addresses.
     pub fn bind(configured: SocketAddr, intercepts: bool) -> Result<Bound, BindError> {
         let address = configured;
         let bind = || {
@@ -64,10 +64,10 @@ impl Bound {
                 TcpSocket::new_v6()
             }?;
             socket.set_reuseaddr(true)?;
-            // What is accepted inherits it: the end of a message must not wait for an acknowledgement.
+            // Accepted sockets inherit TCP_NODELAY: the end of a message must not wait for an acknowledgement.
             socket.set_nodelay(true)?;
             if address.is_ipv6() {
-                // `0.0.0.0` and `[::]` can be listened on at the same port, whatever net.ipv6.bindv6only says.
+                // Let `0.0.0.0` and `[::]` share a port, whatever net.ipv6.bindv6only is.
                 socket2::SockRef::from(&socket).set_only_v6(true)?;
             }
             if intercepts {
@@ -84,7 +84,7 @@ impl Bound {
         bind().map_err(|source| BindError { address, source })
     }
 
-    /// Listens: from now on connections wait to be accepted.
+    /// Listens: from now on, connections wait to be accepted.
     ///
     /// # Errors
     /// Another socket listens at the address.
@@ -107,18 +107,18 @@ impl Bound {
 }
 
 impl Listening {
-    /// The address that the configuration names.
+    /// Returns the address that the configuration names.
     pub fn configured(&self) -> SocketAddr {
         self.configured
     }
 
-    /// Has the connections that it will accept for this listener fit for splicing.
+    /// Prepares the socket so that the connections that it accepts can be spliced.
     pub async fn prepare(&self, service: &Service) {
         prepare(&self.listener, self.address, service).await;
     }
 }
 
-/// Unprepared, its connections are still served; they may not fit for splicing.
+/// Prepares a listening socket for splicing. Without this its connections are still served, but may not be spliceable.
 pub(super) async fn prepare(listener: &Acceptor, address: SocketAddr, service: &Service) {
     let Ok(target) = timeout(PATIENCE, service.likely_target(address)).await else {
         return tracing::warn!(

@@ -1,4 +1,4 @@
-//! One connection, from accept to its protocol.
+//! Serves a connection, from accept to its protocol.
 
 use std::{
     io,
@@ -19,10 +19,10 @@ use crate::{
     http::{self, Front},
 };
 
-/// What a connection's task may take in memory, in bytes. Each has one, idle ones too: what is large and rare is boxed.
+/// Limit of the memory of a connection's task, in bytes. Idle connections have one, too: box large, rarely used state.
 const TASK: usize = 1 << 10;
 
-/// Serves the connection in a task of its own, which gives its places back at its end.
+/// Serves the connection in a task of its own, which releases its permits at its end.
 pub(super) fn spawn(
     client: TcpStream,
     peer: SocketAddr,
@@ -37,27 +37,27 @@ pub(super) fn spawn(
     tokio::spawn(task);
 }
 
-/// Resets a connection that there is no place for.
-pub(super) fn refuse_full(client: TcpStream, peer: SocketAddr, service: &Service) {
+/// Resets a connection for which no permit or memory is available.
+pub(super) fn refuse_unserved(client: TcpStream, peer: SocketAddr, service: &Service, reason: &str) {
     service.counts().accepted.fetch_add(1, Ordering::Relaxed);
     let record = AccessRecord::new(&service.settings().listener.name, peer);
     refuse(
         client,
         service,
         record.ended(Instant::now(), End::Refused),
-        "max_connections",
+        reason,
     );
 }
 
-/// Resets the connection: its client learns at once that nobody serves it.
+/// Resets the connection: its client learns at once that it is not served.
 pub(super) fn refuse(client: impl AsFd, service: &Service, record: AccessRecord, reason: &str) {
-    // If this fails, the client sees an orderly end instead, which still is one.
+    // Ignore an error: the client then sees a FIN, which ends the connection, too.
     let _ = options::set_reset_on_close(&client, true);
     drop(client);
     refused(service, record, reason);
 }
 
-/// Counts a connection that was refused, and says why.
+/// Counts a refused connection, and logs the reason.
 fn refused(service: &Service, record: AccessRecord, reason: &str) {
     service.refused.fetch_add(1, Ordering::Relaxed);
     tracing::info!(listener = record.listener, peer = %record.client, reason, "connection refused");
@@ -71,12 +71,13 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     let listener = &settings.listener;
     let is_http = listener.protocol == Protocol::Http;
     if is_http {
-        // Its messages say where they end: a socket that closes in order makes none look whole.
+        // Leave the socket as it is: HTTP messages tell their own length, so a client recognizes an incomplete one even
+        // after an orderly close.
         service.splicer().note_accepted();
     } else if let Err(error) = service.splicer().prepare_client(&stream) {
         tracing::debug!(listener = listener.name, %peer, %error, "the connection could not be prepared");
     }
-    // Each on its own: a task is moved when it is spawned, and takes what the largest of its steps takes.
+    // Box the futures separately: a task is moved when it is spawned, and takes as much memory as its largest step.
     if is_http && settings.terminator.is_none() && listener.accept_proxy.is_empty() {
         return match fresh(stream, peer) {
             Ok(client) => Box::pin(http::serve(client, &settings, open)).await,
@@ -97,13 +98,13 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     }
 }
 
-/// A connection of which nothing is read before its protocol.
+/// Returns a connection of which nothing is read before its protocol.
 fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
     let local = stream.local_addr()?;
     Ok(Client::between(Front::Fresh(stream), peer, local))
 }
 
-/// A connection once all before its protocol was read.
+/// Returns a connection after everything in front of its protocol was read.
 async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
     let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
     Client::accept(stream, peer, settings).await

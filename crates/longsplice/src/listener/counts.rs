@@ -1,4 +1,4 @@
-//! What a listener counts of its connections and requests, for metrics.
+//! Counts a listener's connections and requests, for metrics.
 
 use std::{
     collections::HashMap,
@@ -13,43 +13,43 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use crate::access_log::{AccessRecord, End};
 
-/// Of requests: from an answer at once to a reply that takes its time. In seconds.
+/// Bounds of the histograms for requests, in seconds: from immediate answers to slow replies.
 const REQUEST: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
 ];
-/// Of connections, which may live for days.
+/// Bounds of the histogram for connections, in seconds; a connection may live for days.
 const CONNECTION: [f64; 10] = [
     0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0,
 ];
 
-/// Requests by the first digit of their status; 0: those that had none.
+/// Classes of requests by the first digit of their status; 0 is for requests without one.
 pub(crate) const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Of a listener.
+/// Counters of a listener.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) accepted: AtomicU64,
     pub(crate) to_client: AtomicU64,
     pub(crate) to_server: AtomicU64,
     pub(crate) spliced: AtomicU64,
-    /// Requests and connections by how they ended, as [`End::ALL`] has them.
+    /// Ended requests and connections by their end, indexed as [`End::ALL`].
     pub(crate) ended: [AtomicU64; End::ALL.len()],
-    /// Of connections of which no requests were read.
+    /// Durations of connections of which no requests were read.
     pub(crate) duration: Histogram,
-    /// By the name of the route; empty: what no route takes.
+    /// Counters by the name of the route; the empty name is for requests that no route takes.
     routes: RwLock<HashMap<String, Arc<RouteCounts>>>,
 }
 
-/// Of the requests that a route takes.
+/// Counters of the requests that a route takes.
 #[derive(Debug)]
 pub(crate) struct RouteCounts {
-    /// By [`CLASSES`].
+    /// Number of requests by [`CLASSES`].
     pub(crate) classes: [AtomicU64; CLASSES.len()],
     pub(crate) duration: Histogram,
     pub(crate) first_byte: Histogram,
 }
 
-/// What is counted of a request or connection that is over; as in its [`AccessRecord`].
+/// Values that are counted for an ended request or connection; a subset of its [`AccessRecord`].
 #[derive(Debug)]
 pub(crate) struct Tally<'a> {
     pub(crate) is_request: bool,
@@ -94,7 +94,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Has these routes counted; others are forgotten. Nothing else makes an entry: names that come from outside must not.
+    /// Counts these routes from now on, and forgets others. Only this adds entries: names from outside must not.
     pub(super) fn keep_routes<'a>(&self, names: impl Iterator<Item = &'a str>) {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *routes);
@@ -110,7 +110,7 @@ impl Counts {
         }
     }
 
-    /// All routes with their names, in order.
+    /// Returns the counters of all routes, sorted by name.
     pub(crate) fn routes(&self) -> Vec<(String, Arc<RouteCounts>)> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = routes
@@ -121,7 +121,7 @@ impl Counts {
         all
     }
 
-    /// A request or connection is over.
+    /// Counts an ended request or connection.
     pub(super) fn add(&self, tally: &Tally<'_>) {
         let count = |to: &AtomicU64, n: u64| to.fetch_add(n, Ordering::Relaxed);
         count(&self.to_client, tally.bytes_to_client);

@@ -1,19 +1,20 @@
-//! What a decision was made on, kept to make it again.
+//! Keeps the facts of a decision, so that it can be made again.
 
 use std::net::IpAddr;
 
 use longsplice_core::route::Facts;
 
-/// More than most requests say; a decision on more is not made again. In bytes, for each open connection.
+/// Limit in bytes for each open connection; most requests have less. A decision on more is not made again.
 pub const MAX_KEPT: usize = 4096;
 
-/// The facts of a decision, with a life of their own.
+/// Owned copy of the facts of a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptFacts {
     client: IpAddr,
     method: Option<String>,
     host: Option<String>,
     path: Option<String>,
+    other_paths: Vec<String>,
     query: Option<String>,
     headers: Vec<(String, Vec<u8>)>,
     sni: Option<String>,
@@ -21,7 +22,8 @@ pub struct KeptFacts {
 }
 
 impl KeptFacts {
-    /// A copy, with these header fields in the place of the facts' own; `None` if it would be longer than [`MAX_KEPT`].
+    /// Copies the facts, with these header fields in place of their own. Returns `None` if the copy would be longer
+    /// than [`MAX_KEPT`].
     pub fn keep<'h>(
         facts: &Facts<'_>,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,
@@ -42,11 +44,16 @@ impl KeptFacts {
             method,
             host,
             path,
+            other_paths: Vec::new(),
             query,
             headers: Vec::new(),
             sni,
             alpn: Vec::new(),
         };
+        for path in facts.other_paths {
+            pay(path.len())?;
+            kept.other_paths.push(path.clone());
+        }
         for protocol in facts.alpn {
             pay(protocol.len())?;
             kept.alpn.push(protocol.clone());
@@ -58,13 +65,14 @@ impl KeptFacts {
         Some(kept)
     }
 
-    /// To decide on.
+    /// Returns the facts for a decision.
     pub fn facts(&self) -> Facts<'_> {
         Facts {
             client: self.client,
             method: self.method.as_deref(),
             host: self.host.as_deref(),
             path: self.path.as_deref(),
+            other_paths: &self.other_paths,
             query: self.query.as_deref(),
             headers: &self.headers,
             sni: self.sni.as_deref(),
@@ -85,6 +93,7 @@ mod tests {
             method: Some("GET"),
             host: Some("a.example"),
             path: Some(path),
+            other_paths: &[],
             query: None,
             headers: &NoHeaders,
             sni: Some("b.example"),

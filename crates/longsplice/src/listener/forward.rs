@@ -1,10 +1,10 @@
-//! A connection of which nothing more has to be read: a server is chosen, and the pair is the engine's.
+//! Forwards a connection of which nothing more has to be read: chooses a server, and hands the pair to the engine.
 
 use std::{io, sync::Arc, time::Instant};
 
 use longsplice_core::route::Facts;
 use longsplice_engine::{
-    Ended, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
+    Ended, IdlePolicy, Pair, Returned, Side, Summary, Trap, Until, policy::SplicePolicy, reason::RelayReason,
 };
 use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
@@ -13,13 +13,13 @@ use tokio_rustls::server::TlsStream;
 use super::{Decided, Destination, KeptFacts, Open, Settings, connection::refuse};
 use crate::{
     access_log::{AccessRecord, End},
-    client::{Client, Hello, Stream},
+    client::{Client, Hello, Stream, gone},
     pace::Pace,
     tls,
     upstream::{Ask, Lease, Tenure, Upstream},
 };
 
-/// Forwards a connection that began at `began`, to its end or until it runs on in the kernel.
+/// Forwards a connection that began at `began`, until it ends or is detached.
 pub(super) async fn forward(client: Client, settings: &Settings, open: Open, began: Instant) {
     let mut carried = Carried {
         record: AccessRecord::new(&settings.listener.name, client.peer),
@@ -45,11 +45,13 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     match client.stream {
         Stream::Tls(stream) => {
             let pace = Pace::new(config.rate_limit);
-            carried.relay(stream, lease.stream, &client.early, pace).await;
+            carried
+                .relay(stream, lease.stream, &client.early, pace, config.idle)
+                .await;
         }
         Stream::Plain(socket) => {
             let mut server = lease.stream;
-            // A ClientHello fits a socket's buffer; a server that takes no byte of it is none.
+            // A ClientHello fits into a socket's buffer: a server that does not take it in time has failed.
             let early = timeout(config.connect_timeout, server.write_all(&client.early)).await;
             if let Err(error) = early.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 tracing::debug!(listener = config.name, peer = %client.peer, %error, "the server is gone");
@@ -59,13 +61,14 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
             let pair = Pair::new(socket, server)
                 .with_splice(config.splice)
                 .with_detach(config.detach)
-                .with_rate_limit(config.rate_limit);
+                .with_rate_limit(config.rate_limit)
+                .with_idle(config.idle);
             carried.carry(pair, config.unsplice).await;
         }
     }
 }
 
-/// Why a connection is not forwarded.
+/// Reason why a connection is not forwarded.
 struct Refusal {
     end: End,
     reason: String,
@@ -78,23 +81,26 @@ impl Refusal {
     }
 }
 
-/// A connection on its way.
+/// A connection that is being forwarded.
 pub(crate) struct Carried {
     pub(crate) open: Open,
-    /// It counts as one of its server's connections.
+    /// Permit that counts it as one of its server's connections.
     pub(crate) tenure: Option<Tenure>,
     pub(crate) record: AccessRecord,
     pub(crate) began: Instant,
 }
 
 impl Carried {
-    /// Decides where it goes, and connects. What is refused has a reason.
+    /// Decides on the destination, and connects. A refusal has a reason.
     async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
         let (upstream, decided) = self.decide(client, settings)?;
         let splicer = self.open.service().splicer();
         let ask = Ask::of(client, settings.listener.source());
         let leased = tokio::select! {
             leased = settings.lease(upstream.as_ref(), &ask, splicer) => leased,
+            () = gone(client.stream.socket(), settings.listener.abort_on_close) => {
+                return Err(Refusal::new(End::ClientClosed, "the client has gone while it waited for a server"));
+            }
             why = self.open.told_to_end() => return Err(Refusal::new(why, "it was to end while it connected")),
         };
         let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
@@ -163,7 +169,7 @@ impl Carried {
             until = until_passed(&returned, conditions);
             pair = Pair::from(returned);
             if why == Trap::Asked {
-                // Who wants it back wants it to stay, until it is asked to be spliced.
+                // The unsplice was requested: relay until a splice is requested.
                 pair.splice = SplicePolicy::Never;
                 conditions = Until::closed();
                 until = conditions;
@@ -171,23 +177,25 @@ impl Carried {
         }
     }
 
-    /// Passes on what is decrypted here: no segment of such a connection can be translated.
+    /// Relays a connection that is decrypted here: no segment of it can be translated.
     pub(crate) async fn relay(
         mut self,
         client: Box<TlsStream<TcpStream>>,
         server: TcpStream,
         early: &[u8],
         pace: Pace,
+        idle: IdlePolicy,
     ) {
-        // Told to end, both are dropped.
+        // Let the server's socket reset, too, when `told_to_end` drops both.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {
-            passed = tls::relay(client, server, early, pace) => {
+            passed = tls::relay(client, server, early, pace, idle) => {
                 self.open.service().splicer().count_relayed(RelayReason::Tls, passed.bytes());
                 self.record.bytes_to_server += passed.to_server;
                 self.record.bytes_to_client += passed.to_client;
                 match &passed.end {
                     Ok(()) => End::Complete,
+                    Err(_) if passed.idle => End::Idle,
                     Err(error) => {
                         tracing::debug!(peer = %self.record.client, %error, "the connection was cut off");
                         End::Reset
@@ -216,6 +224,7 @@ impl Carried {
         let end = match (self.open.to_end(), summary.reset) {
             (Some(why), true) => why,
             (None, true) if stopped => End::Stopped,
+            (None, true) if summary.idle => End::Idle,
             (None, true) => End::Reset,
             (_, false) => End::Complete,
         };
@@ -227,15 +236,26 @@ impl Carried {
     }
 }
 
-/// What was trapped has to pass before the condition counts again: where there is a protocol, its handler reads it.
+/// Raises the data conditions, so that the bytes that wait in the sockets pass first; no protocol handler reads them
+/// here. It raises them for both sides: a peer may take nothing more before its own bytes are read.
 fn until_passed(returned: &Returned, conditions: Until) -> Until {
-    let (side, from) = match returned.why {
-        Trap::Client => (Side::Client, &returned.client),
-        Trap::Server => (Side::Server, &returned.server),
+    let (mut until, trapped) = match returned.why {
+        Trap::Client => (conditions, Side::Client),
+        Trap::Server => (conditions, Side::Server),
         _ => return conditions,
     };
-    if !conditions.is_data(side) {
-        return conditions;
+    for (side, from) in [(Side::Client, &returned.client), (Side::Server, &returned.server)] {
+        let Some(budget) = conditions.budget(side).filter(|_| conditions.is_data(side)) else {
+            continue;
+        };
+        let waiting = unread(from).map_or(0, u64::from);
+        until = until.with_data_beyond(
+            side,
+            match side == trapped {
+                true => waiting.max(1),
+                false => waiting.max(budget),
+            },
+        );
     }
-    conditions.with_data_beyond(side, unread(from).map_or(1, |n| u64::from(n.max(1))))
+    until
 }

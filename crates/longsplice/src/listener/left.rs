@@ -1,5 +1,5 @@
-//! What is remembered of a connection that runs on in the kernel, without this process: there may be a million. What many have in
-//! common is there once; what only a log line or a new decision wants is kept where somebody wants it.
+//! Remembers connections that run on in the kernel, without this process: there may be a million. Values that many of
+//! them share are stored once. Values for a log line or a new decision only are kept if they may be needed.
 
 mod common;
 mod counts;
@@ -25,34 +25,34 @@ use crate::{
 pub(crate) struct Parting {
     pub(crate) service: Arc<Service>,
     pub(crate) decided: Option<Decided>,
-    /// It counts as one of its server's connections.
+    /// Permit that counts it as one of its server's connections.
     pub(crate) tenure: Option<Tenure>,
     pub(crate) record: AccessRecord,
     pub(crate) began: Instant,
 }
 
-/// A flow that runs on in the kernel, and what is to be done when it ends. Its server counts it until this is dropped.
+/// A flow that runs on in the kernel, with the values for its end. Its server counts it until this is dropped.
 #[derive(Debug)]
 pub(super) struct LeftFlow {
     stay: Stay,
     kept: Kept,
 }
 
-/// A place that is counted where `site` says, until it is taken or dropped.
+/// A permit that stays counted at `site`, until it is taken or dropped.
 #[derive(Debug)]
 struct Stay(Option<Arc<Common>>);
 
 #[derive(Debug)]
 enum Kept {
-    /// For the access log, or to decide once more.
+    /// Values for the access log, or for another decision.
     Whole(Box<Whole>),
-    /// For counters alone.
+    /// Values for counters only.
     Counts(Counts),
 }
 
 #[derive(Debug)]
 struct Whole {
-    /// Without the names.
+    /// Record without the names.
     record: AccessRecord,
     began: Instant,
     facts: Option<KeptFacts>,
@@ -83,7 +83,7 @@ impl LeftFlow {
         let site = tenure.as_ref().and_then(Tenure::site);
         let facts = decided.as_mut().and_then(|d| d.facts.take());
         if let (Some(decided), None) = (&mut decided, &site) {
-            // It is of this one connection, and nobody asks after it.
+            // This server belongs to this connection only, and is not needed any more.
             decided.server = None;
         }
         let names = Names::take(&mut record, &service, decided.as_ref(), site.as_ref());
@@ -105,7 +105,7 @@ impl LeftFlow {
         }
     }
 
-    /// What was decided about it, and on what.
+    /// Returns the decision about it, and the facts of the decision.
     pub(super) fn decided(&self) -> Option<(&Decided, Option<&KeptFacts>)> {
         let decided = self.stay.0.as_ref()?.decided.as_ref()?;
         match &self.kept {
@@ -114,7 +114,7 @@ impl LeftFlow {
         }
     }
 
-    /// Says why it ends, if it is by request.
+    /// Sets the reason for its end, before its end is requested.
     pub(super) fn set_why(&mut self, why: End) {
         match &mut self.kept {
             Kept::Whole(whole) => whole.record.end = why,
@@ -122,14 +122,14 @@ impl LeftFlow {
         }
     }
 
-    /// Counts it, and has its line written where there was an access log when it was left.
+    /// Counts the ended flow, and writes its record if there was an access log when it was left.
     pub(super) fn finish(self, end: &FlowEnded) {
         let Some(common) = self.stay.0.clone() else { return };
         let how = |asked| match end.how {
             FlowEnd::Closed => End::Complete,
             FlowEnd::Reset => End::Reset,
             FlowEnd::Idle => End::Idle,
-            // Who asked has said why.
+            // The requester has set the reason.
             FlowEnd::Asked => asked,
             FlowEnd::Replaced => End::Lost,
         };
@@ -158,7 +158,7 @@ impl LeftFlow {
         }
     }
 
-    /// Somebody has it again; `client` is its client.
+    /// Returns the connection to a handler; `client` is the address of its client.
     pub(super) fn resume(mut self, client: SocketAddr) -> Option<Parting> {
         let common = self.stay.0.clone()?;
         let (record, began, facts) = match self.kept {

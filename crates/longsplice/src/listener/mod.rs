@@ -1,4 +1,4 @@
-//! Listeners: accept, decide, find a server, hand the pair to the engine.
+//! Runs listeners: accepts, decides, finds a server, and hands the pair to the engine.
 
 mod accept;
 mod acceptor;
@@ -10,7 +10,6 @@ mod forward;
 mod left;
 mod open;
 mod reclaimed;
-mod resources;
 mod service;
 mod settings;
 mod slots;
@@ -28,39 +27,41 @@ pub use facts::{KeptFacts, MAX_KEPT};
 pub(crate) use forward::Carried;
 pub use open::{Decided, Open};
 pub(crate) use reclaimed::spawn_reclaimed;
-pub use resources::Resources;
 pub use service::{ListenerStatus, Service};
 pub use settings::{Destination, Settings};
 pub use sockets::Socket;
 pub use tracker::Tracker;
 
-use crate::{access_log::AccessLog, http::Threshold};
+use crate::{access_log::AccessLog, http::Threshold, memory::Memory, resources::Resources};
 
-/// What all listeners of a process share.
+/// State that all listeners of a process share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The engine.
+    /// Engine.
     pub splicer: Splicer,
     /// Descriptors.
     pub resources: Arc<Resources>,
+    /// Memory of the process.
+    pub memory: Memory,
     /// Open connections.
     pub tracker: Tracker,
-    /// Where requests and connections are told of, when they are over.
+    /// Log of ended requests and connections.
     pub access_log: AccessLog,
-    /// Turns true when the daemon shuts down: what is between two requests ends.
+    /// Turns true when the daemon shuts down: sessions between two requests end.
     pub stopping: watch::Receiver<bool>,
-    /// From which length on replies are spliced where the configuration leaves it to us.
+    /// Measured length from which on replies are spliced, if the configuration does not set it.
     pub splice_from: Threshold,
-    /// Held for writing while the listeners change their settings.
+    /// Lock that is held for writing while the listeners change their settings.
     turn: RwLock<()>,
 }
 
 impl Shared {
-    /// Of a process with this engine; `stopping` turns true when it shuts down.
+    /// Creates the state of a process with this engine; `stopping` turns true when it shuts down.
     pub fn new(splicer: Splicer, access_log: AccessLog, stopping: watch::Receiver<bool>) -> Arc<Shared> {
         let shared = Arc::new(Shared {
             splicer,
-            resources: Resources::of_this_process(),
+            resources: Arc::clone(Resources::of_this_process()),
+            memory: Memory::of_this_process(),
             tracker: Tracker::default(),
             access_log,
             stopping,
@@ -76,7 +77,7 @@ impl Shared {
         shared
     }
 
-    /// Has all listeners change their settings at once: nobody sees those of two generations.
+    /// Changes the settings of all listeners at once: no task sees settings of two generations.
     pub(crate) fn switch(&self, change: impl FnOnce()) {
         let _alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
         change();

@@ -1,4 +1,5 @@
-//! A connection that this process holds, or waits for: what it takes up, what was decided about it, and how it is told to end.
+//! Tracks a connection that this process holds or waits for: its resources, the decision about it, and requests to end
+//! it.
 
 use std::{
     io,
@@ -17,36 +18,37 @@ use crate::{
     upstream::{Server, Tenure},
 };
 
-/// What was decided about a connection, or about the request that it carries now.
+/// Decision about a connection, or about the request that it carries now.
 #[derive(Debug, Clone)]
 pub struct Decided {
-    /// The generation that decided.
+    /// Generation of the configuration that decided.
     pub generation: u64,
-    /// The listener, as it was.
+    /// The listener at that time.
     pub listener: Arc<ListenerConfig>,
-    /// The route that took it, as it was; `None`: what no route takes.
+    /// The route at that time; `None` if no route matched.
     pub route: Option<Route>,
-    /// The upstream's name; `None`: the original destination.
+    /// Name of the upstream; `None` means the original destination.
     pub upstream: Option<String>,
-    /// The server.
+    /// Server.
     pub server: Option<Arc<Server>>,
-    /// What was decided on, where it is kept.
+    /// Facts of the decision, if they are kept.
     pub facts: Option<KeptFacts>,
 }
 
 impl Decided {
-    /// Whether a change of it, or its server's load, is of interest when it runs on in the kernel.
+    /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
+    /// load.
     fn matters(&self) -> bool {
         self.listener.on_change != OnChange::Keep || self.listener.to.is_empty() && self.upstream.is_some()
     }
 
-    /// Whether facts are worth keeping.
+    /// Returns whether facts are worth keeping.
     pub fn wants_facts(settings: &Settings) -> bool {
         settings.listener.on_change == OnChange::Recheck
     }
 }
 
-/// An open connection as its handler has it. Dropping it says that the connection is over.
+/// An open connection, as its handler has it. Dropping it ends the tracking.
 #[derive(Debug)]
 pub struct Open {
     service: Arc<Service>,
@@ -56,12 +58,12 @@ pub struct Open {
     _descriptors: Option<OwnedSemaphorePermit>,
 }
 
-/// The same as others see it.
+/// State of an open connection that other tasks see.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     flow: FlowHandle,
     decided: Mutex<Option<Box<Decided>>>,
-    /// Why it is to end.
+    /// Reason why it is to end.
     to_end: Mutex<Option<End>>,
     told: Notify,
 }
@@ -71,7 +73,7 @@ impl Shown {
         self.decided.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has its handler end it.
+    /// Requests its handler to end it.
     pub(crate) fn end(&self, why: End) {
         let mut to_end = self.to_end.lock().unwrap_or_else(PoisonError::into_inner);
         to_end.get_or_insert(why);
@@ -79,12 +81,12 @@ impl Shown {
         self.told.notify_waiters();
     }
 
-    /// The flow that it is, or was last.
+    /// Returns its current or last flow.
     pub(super) fn flow(&self) -> Option<FlowId> {
         self.flow.id()
     }
 
-    /// Whether something was decided about it of which this holds.
+    /// Returns whether there is a decision about it that meets the condition.
     pub(super) fn is_decided(&self, condition: impl FnOnce(&Decided) -> bool) -> bool {
         self.decided().as_deref().is_some_and(condition)
     }
@@ -108,18 +110,18 @@ impl Open {
         }
     }
 
-    /// Its listener.
+    /// Returns its listener.
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Says what was decided about it, in the place of what was before; `None`: nothing, as between two requests. What
-    /// `on_change` does, it does by this.
+    /// Replaces the decision about it; `None` means no decision, as between two requests. `on_change` acts on this
+    /// decision.
     pub fn decide(&self, decided: Option<Decided>) {
         *self.shown.decided() = decided.map(Box::new);
     }
 
-    /// Returns when the connection is to end at once, by a reset: `on_change` or a command says so. Cancel-safe.
+    /// Returns when the connection must end at once by a reset, because of `on_change` or a command. Cancel-safe.
     pub async fn told_to_end(&self) -> End {
         loop {
             let told = self.shown.told.notified();
@@ -130,34 +132,35 @@ impl Open {
         }
     }
 
-    /// Why it is to end, if it is.
+    /// Returns the reason why it is to end, if it is.
     pub fn to_end(&self) -> Option<End> {
         self.shown.to_end()
     }
 
-    /// [`longsplice_engine::Splicer::splice`], which ends by a reset of both ends if this connection is told to end.
+    /// Calls [`longsplice_engine::Splicer::splice`], and ends it with a reset of both ends if this connection is told
+    /// to end.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of that call.
     pub async fn splice(&self, pair: impl Into<Pair>, until: Until) -> io::Result<Ended> {
         let splicer = self.service.splicer();
-        // 12 KB, which connections that only have short replies need not have.
+        // Box the call: it takes 12 KB, which connections with short replies only do not need.
         let mut call = Box::pin(splicer.splice(pair.into().with_handle(&self.shown.flow), until));
         tokio::select! {
-            // First: it is under its number from its first step on.
+            // Poll the call first: its first step sets the flow's number.
             biased;
             ended = &mut call => return ended,
             why = self.told_to_end() => tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end"),
         }
         if let Some(id) = self.shown.flow.id() {
-            // It may have ended by itself.
+            // Ignore an error: the flow may have ended by itself.
             let _ = splicer.request_end(id).await;
         }
         call.await
     }
 
-    /// The connection goes on in the kernel, without this process: its record is written when its end is seen, and until then its
-    /// server has it. What nobody wants to know is not kept: it is memory for each flow.
+    /// Leaves the connection to the kernel. Its record is written when its end is seen; until then its server counts
+    /// it. A flow that needs neither is not remembered: each takes memory.
     pub fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
         let decided = self.shown.decided().take();
         let shared = &self.service.shared;
@@ -180,6 +183,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.service.shared.tracker.remove(self.number);
         self.service.open.fetch_sub(1, Ordering::Relaxed);
+        self.service.splicer().note_closed();
         self.service.shared.resources.freed.notify_one();
     }
 }

@@ -1,15 +1,15 @@
-//! Flows that nobody had waited for, taken back by command.
+//! Takes back, by command, flows that had no handler.
 
 use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use longsplice_engine::{Pair, Returned, Until};
 
 use super::{Open, Service, Shared, forward::Carried};
-use crate::access_log::AccessRecord;
+use crate::{access_log::AccessRecord, config::idle_policy};
 
-/// Forwards a flow that nobody had waited for; it stays relayed until it is asked to be spliced. It counts as a connection of
-/// its listener, or, where a predecessor had accepted it, of the one that has its address, whose limits do not refuse what is
-/// there already.
+/// Forwards a flow that had no handler; it stays relayed until a splice is requested. It counts as a connection of its
+/// listener. If a predecessor had accepted it, it counts for the listener with its address; the limits of that listener
+/// do not refuse an existing connection.
 pub(crate) fn spawn_reclaimed(
     returned: Returned,
     shared: &Shared,
@@ -53,15 +53,17 @@ pub(crate) fn spawn_reclaimed(
         },
     };
     tracing::debug!(listener = carried.record.listener, %peer, flow = %returned.id, "taken back from the kernel");
-    tokio::spawn(carried.carry(Pair::from(returned), Until::closed()));
+    let pair = Pair::from(returned).with_idle(service.settings().listener.idle);
+    tokio::spawn(carried.carry(pair, Until::closed()));
 }
 
-/// The listener that had accepted it is gone: nobody counts it.
+/// Forwards a flow whose listener is gone; it is not counted.
 fn spawn_alone(returned: Returned, shared: &Shared, peer: SocketAddr) {
     tracing::debug!(%peer, flow = %returned.id, "taken back from the kernel; it belongs to no listener");
     let splicer = shared.splicer.clone();
     tokio::spawn(async move {
-        match splicer.splice(returned, Until::closed()).await {
+        let pair = Pair::from(returned).with_idle(idle_policy(None, None));
+        match splicer.splice(pair, Until::closed()).await {
             Ok(ended) => tracing::debug!(%peer, ?ended, "a connection of no listener"),
             Err(error) => tracing::debug!(%peer, %error, "the connection was cut off"),
         }

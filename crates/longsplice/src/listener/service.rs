@@ -1,4 +1,4 @@
-//! A listener at work.
+//! Runs a listener.
 
 use std::{
     net::SocketAddr,
@@ -19,13 +19,13 @@ use crate::{
     upstream::same_family_first,
 };
 
-/// One listener at work: its configuration and what it counts. Its addresses share it.
+/// A running listener: its settings and counts. All of its addresses share it.
 #[derive(Debug)]
 pub struct Service {
-    /// Those of new connections.
+    /// Settings of new connections.
     settings: RwLock<Arc<Settings>>,
     pub(super) shared: Arc<Shared>,
-    /// One for each connection that this process holds.
+    /// Permits for the connections that this process holds.
     pub(super) slots: Arc<Slots>,
     pub(super) open: AtomicU64,
     pub(super) refused: AtomicU64,
@@ -33,37 +33,37 @@ pub struct Service {
     lead: Lead,
 }
 
-/// A listener as `status` shows it.
+/// Status of a listener.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ListenerStatus {
     /// Its name.
     pub name: String,
-    /// The addresses it is bound to.
+    /// Addresses that it is bound to.
     pub listen: Vec<SocketAddr>,
-    /// Where its connections go, in order of preference.
+    /// Destinations of its connections, in order of preference.
     pub to: Vec<String>,
-    /// When it splices.
+    /// Policy for splicing.
     pub splice: String,
-    /// When it detaches.
+    /// Policy for detaching.
     pub detach: String,
-    /// When a spliced connection comes back to the relay; empty: when it is asked for.
+    /// Conditions for returning to the relay; if empty, only a request unsplices.
     #[serde(default)]
     pub unsplice: String,
-    /// From which length on replies are spliced, in bytes; of HTTP.
+    /// Length from which on replies are spliced, in bytes; for HTTP only.
     #[serde(default)]
     pub splice_from: Option<u64>,
-    /// How long an address of a target may take to answer.
+    /// Longest time for connecting to one address of a target.
     pub connect_timeout: String,
-    /// Connections that the process holds now, or waits for because of `unsplice`.
+    /// Number of connections that the process holds now, or waits for because of `unsplice`.
     pub open: u64,
-    /// The limit of these.
+    /// Limit of `open`.
     pub max_connections: Option<u32>,
-    /// Connections that were reset because no target answered or the limit was reached.
+    /// Number of connections that were reset because no target answered or the limit was reached.
     pub refused_total: u64,
 }
 
 impl Service {
-    /// A listener that is ready to serve.
+    /// Creates a listener that is ready to serve.
     pub fn new(settings: Settings, shared: Arc<Shared>) -> Arc<Self> {
         let counts = Counts::default();
         counts.keep_routes(route_names(&settings));
@@ -78,20 +78,20 @@ impl Service {
         })
     }
 
-    /// The settings of new connections, and of new requests.
+    /// Returns the settings of new connections and requests.
     pub fn settings(&self) -> Arc<Settings> {
         let _one_generation = self.shared.reading();
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts settings in the place of those before: within [`Shared::switch`].
+    /// Replaces the settings. Call it within [`Shared::switch`].
     pub(crate) fn put(&self, settings: Arc<Settings>) {
         self.slots.set_limit(settings.listener.max_connections);
         self.counts.keep_routes(route_names(&settings));
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// From which length on replies are spliced now, in bytes; of HTTP.
+    /// Returns the length from which on replies are spliced now, in bytes; for HTTP only.
     pub fn splice_from(&self) -> Option<u64> {
         let settings = self.settings();
         let c = &settings.listener;
@@ -100,59 +100,59 @@ impl Service {
         splices.then(|| c.splice_from.unwrap_or_else(measured))
     }
 
-    /// How much of a reply is relayed before its splice takes hold.
+    /// Returns the estimate of how much of a reply is relayed before its splice takes effect.
     pub fn lead(&self) -> &Lead {
         &self.lead
     }
 
-    /// The engine.
+    /// Returns the engine.
     pub fn splicer(&self) -> &Splicer {
         &self.shared.splicer
     }
 
-    /// Descriptors, logs and what else all listeners share.
+    /// Returns the state that all listeners share, such as descriptors and logs.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Whether the daemon shuts down.
+    /// Returns whether the daemon shuts down.
     pub fn is_stopping(&self) -> bool {
         *self.shared.stopping.borrow()
     }
 
     /// Returns when the daemon shuts down. Cancel-safe.
     pub async fn stopping(&self) {
-        // Its sender goes when all is over.
+        // Ignore an error: the sender is dropped when the process ends.
         let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
     }
 
-    /// A request, or a connection of which no requests are read, is over: it is counted and logged.
+    /// Counts and logs a request that ended, or a connection of which no requests are read.
     pub fn finished(&self, record: AccessRecord) {
         self.count(&Tally::from(&record));
         self.shared.access_log.write(record);
     }
 
-    /// The same where the log wants no record of it.
+    /// Counts a request or connection that ended, without logging it.
     pub(crate) fn count(&self, tally: &Tally<'_>) {
         self.counts.add(tally);
     }
 
-    /// What it counts.
+    /// Returns the counters.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Connections that the process holds now, or waits for.
+    /// Returns the number of connections that the process holds now, or waits for.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Connections that were reset unserved.
+    /// Returns the number of connections that were reset unserved.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// What `status` shows, given the addresses it is bound to.
+    /// Returns the status; `listen` are the addresses that it is bound to.
     pub fn status(&self, listen: &[SocketAddr]) -> ListenerStatus {
         let settings = self.settings();
         let c = &settings.listener;
@@ -175,8 +175,8 @@ impl Service {
         }
     }
 
-    /// The address that connections accepted at `local` will most likely go to: what the engine prepares for.
-    /// A name that cannot be resolved now is tried again at each connection, and reported here.
+    /// Returns the probable destination of connections that are accepted at `local`: the engine prepares for it. Logs a
+    /// name that cannot be resolved now; each connection looks it up again.
     pub(super) async fn likely_target(&self, local: SocketAddr) -> Option<SocketAddr> {
         let settings = self.settings();
         for target in &settings.listener.to {

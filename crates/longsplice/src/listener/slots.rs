@@ -1,10 +1,10 @@
-//! `max_connections`: how many connections a listener's process holds at once. The limit can change meanwhile.
+//! Enforces `max_connections`, the limit of a listener's connections in this process. The limit can change meanwhile.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Places for connections.
+/// Permits for connections.
 #[derive(Debug)]
 pub(super) struct Slots {
     state: Mutex<State>,
@@ -17,12 +17,12 @@ struct State {
     taken: u32,
 }
 
-/// One of them, until it is dropped.
+/// A permit, released when it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot(Arc<Slots>);
 
 impl Slots {
-    /// So many; `None`: no limit.
+    /// Creates permits with this limit; `None` means no limit.
     pub(super) fn new(limit: Option<u32>) -> Arc<Slots> {
         Arc::new(Slots {
             state: Mutex::new(State { limit, taken: 0 }),
@@ -34,13 +34,13 @@ impl Slots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the limit. Those that have a place beyond it keep it.
+    /// Changes the limit. Permits beyond it stay valid.
     pub(super) fn set_limit(&self, limit: Option<u32>) {
         self.state().limit = limit;
         self.freed.notify_waiters();
     }
 
-    /// A place, if there is one.
+    /// Returns a permit, if one is free.
     pub(super) fn try_take(self: &Arc<Self>) -> Option<Slot> {
         let mut state = self.state();
         if state.limit.is_some_and(|limit| state.taken >= limit) {
@@ -49,7 +49,7 @@ impl Slots {
         Some(self.taken(&mut state))
     }
 
-    /// The same, whatever the limit.
+    /// Returns a permit, even beyond the limit.
     pub(super) fn take_beyond(self: &Arc<Self>) -> Slot {
         self.taken(&mut self.state())
     }
@@ -59,7 +59,7 @@ impl Slots {
         Slot(Arc::clone(self))
     }
 
-    /// A place, once there is one. Cancel-safe.
+    /// Returns a permit as soon as one is free. Cancel-safe.
     pub(super) async fn take(self: &Arc<Self>) -> Slot {
         loop {
             let freed = self.freed.notified();
@@ -76,7 +76,7 @@ impl Drop for Slot {
         let mut state = self.0.state();
         state.taken -= 1;
         drop(state);
-        // All of them look: few wait, one for each address of the listener.
+        // Wake all waiting tasks: there are few, one for each address of the listener.
         self.0.freed.notify_waiters();
     }
 }

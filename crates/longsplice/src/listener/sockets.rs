@@ -1,4 +1,4 @@
-//! Listening sockets at work: each accepts for one listener, which another one may succeed.
+//! Runs listening sockets. Each accepts for one listener, and can be handed to another one.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -7,7 +7,7 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use super::{Listening, Service, accept, acceptor::Acceptor};
 
-/// A socket that accepts.
+/// A listening socket with a task that accepts.
 #[derive(Debug)]
 pub struct Socket {
     configured: SocketAddr,
@@ -18,7 +18,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Accepts for this listener from now on, until it is told otherwise or the daemon shuts down.
+    /// Accepts for this listener from now on, until the socket is handed over or the daemon shuts down.
     pub fn serve(listening: Listening, service: Arc<Service>) -> Socket {
         let Listening {
             configured,
@@ -39,20 +39,20 @@ impl Socket {
         }
     }
 
-    /// The address that the configuration names.
+    /// Returns the address that the configuration names.
     pub fn configured(&self) -> SocketAddr {
         self.configured
     }
 
-    /// The address it has.
+    /// Returns the address that it is bound to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Lets it accept connections to other addresses, too.
+    /// Makes it accept connections to other addresses, too.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN.
+    /// CAP_NET_ADMIN is missing.
     pub fn intercept(&self) -> io::Result<()> {
         make_transparent(&*self.listener)
     }
@@ -68,29 +68,29 @@ impl Socket {
         });
     }
 
-    /// Has the connections that it will accept fit for splicing.
+    /// Prepares the socket so that the connections that it accepts can be spliced.
     pub async fn prepare(&self) {
         let service = Arc::clone(&self.service.borrow());
         super::bind::prepare(&self.listener, self.address, &service).await;
     }
 
-    /// Serves those that have come by now, then closes it: the task that ends with it.
+    /// Closes the socket after the connections that have arrived by now are served. Returns the task, which ends then.
     pub fn close(self) -> JoinHandle<()> {
         tracing::info!(
             listener = self.service.borrow().settings().listener.name,
             address = %self.address,
             "not listening on {} any more", self.address
         );
-        // What tells the task is that nobody can hand the socket over any more.
+        // Drop the sender: that tells the task to end.
         drop(self.service);
         self.task
     }
 
-    /// Returns when it is closed, which it is soon after the daemon begins to shut down.
+    /// Returns when it is closed, soon after the daemon begins to shut down.
     pub async fn closed(self) {
         let Socket { listener, task, .. } = self;
         drop(listener);
-        // A task that panicked has closed it, too.
+        // Ignore an error: a task that panicked has closed it, too.
         let _ = task.await;
     }
 }

@@ -1,4 +1,4 @@
-//! All connections of a process, and what it remembers of those that run on without it.
+//! Tracks all connections of a process, and the flows that run on without a handler.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::access_log::End;
 
-/// So many ends are kept of flows that nobody has spoken of yet: their handlers are about to.
+/// Number of ends that are kept of flows that are not remembered yet: their handlers are about to leave them.
 const EARLY: usize = 64;
 
 /// All connections of a process.
@@ -34,7 +34,8 @@ pub struct Tracker {
 
 #[derive(Debug, Default)]
 struct Left {
-    /// Not in boxes: they would lie between what handlers have for a while, and keep its pages from the system.
+    /// Stored inline: boxes would lie among the short-lived allocations of handlers, and keep their pages from being
+    /// returned to the system.
     flows: HashMap<FlowId, LeftFlow>,
     commons: Commons,
     early: VecDeque<FlowEnded>,
@@ -70,7 +71,7 @@ impl Tracker {
         self.removed.notify_waiters();
     }
 
-    /// How many connections this process holds, or waits for.
+    /// Returns the number of connections that this process holds, or waits for.
     pub fn count(&self) -> usize {
         self.open().len()
     }
@@ -105,13 +106,13 @@ impl Tracker {
         }
     }
 
-    /// Somebody has the flow again; `client` is its client.
+    /// Returns the memory of a flow to a handler; `client` is the address of its client.
     pub(super) fn take(&self, id: FlowId, client: SocketAddr) -> Option<Parting> {
         let flow = self.left().remove(id);
         flow?.resume(client)
     }
 
-    /// A flow that nobody waited for has ended.
+    /// Records the end of a flow that has no handler.
     pub(super) fn ended(&self, end: FlowEnded) {
         let mut left = self.left();
         match left.remove(end.id) {
@@ -128,13 +129,14 @@ impl Tracker {
         }
     }
 
-    /// Has those end of which `condition` holds, open or left; the flows among those left, which the caller is to end.
+    /// Ends connections that meet `condition`. Returns the number of open ones, which their handlers end, and the other
+    /// flows, which the caller must end.
     pub(crate) fn end_where(
         &self,
         why: End,
         mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
     ) -> (usize, Vec<FlowId>) {
-        // No handler waits for what is asked here.
+        // Copy the list, so that no handler waits for its lock while the condition is evaluated.
         let open: Vec<_> = self.open().values().cloned().collect();
         let mut ending = 0;
         for shown in open {
@@ -155,7 +157,20 @@ impl Tracker {
         (ending, flows)
     }
 
-    /// Has the connection end whose flow this is, if a handler has it; says why it ends, if none has. Whether one has.
+    /// Ends up to `most` connections, the newest first, and returns how many.
+    pub(crate) fn end_newest(&self, most: usize, why: End) -> usize {
+        let mut open: Vec<_> = self
+            .open()
+            .iter()
+            .map(|(n, shown)| (*n, Arc::clone(shown)))
+            .collect();
+        open.sort_unstable_by_key(|(n, _)| std::cmp::Reverse(*n));
+        let newest = open.iter().take(most);
+        newest.map(|(_, shown)| shown.end(why)).count()
+    }
+
+    /// Ends the connection of this flow, if a handler has it; else only sets the reason of its end. Returns whether a
+    /// handler has it.
     pub(crate) fn end(&self, id: FlowId, why: End) -> bool {
         let of_it = self
             .open()

@@ -1,4 +1,4 @@
-//! The socket where metrics, health and readiness are asked for.
+//! Serves metrics, health and readiness on a socket.
 
 use std::{
     convert::Infallible,
@@ -18,23 +18,23 @@ use tokio::{net::TcpStream, sync::Semaphore, task::JoinHandle, time};
 
 use super::Subject;
 
-/// So many may ask at once; others wait.
+/// Limit of connections that are served at once; others wait.
 const MOST: usize = 32;
-/// A head that takes longer is none.
+/// Longest time for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// Who asks comes again within this, or asks anew.
+/// Longest life of a connection; the client can open another one.
 const LONGEST: Duration = Duration::from_secs(300);
-/// After an error of accept(2).
+/// Pause after an error of accept(2).
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A socket that has its address, and that nobody serves yet.
+/// A bound socket that is not served yet.
 #[derive(Debug)]
 pub(crate) struct Place {
     address: SocketAddr,
     listener: TcpListener,
 }
 
-/// Why there is none.
+/// Reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for metrics: {source}")]
 pub struct EndpointError {
@@ -42,7 +42,7 @@ pub struct EndpointError {
     source: io::Error,
 }
 
-/// A socket at work, until it is dropped.
+/// A served socket, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     address: SocketAddr,
@@ -50,7 +50,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Place {
-    /// Takes the address.
+    /// Binds the address.
     pub(crate) fn bind(address: SocketAddr) -> Result<Place, EndpointError> {
         let bind = || {
             let listener = TcpListener::bind(address)?;
@@ -63,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Answers from now on.
+    /// Serves requests from now on.
     pub(crate) fn serve(self, subject: Arc<Subject>) -> Result<Endpoint, EndpointError> {
         let Place { address, listener } = self;
         let listener = tokio::net::TcpListener::from_std(listener)
@@ -77,7 +77,7 @@ impl Place {
 }
 
 impl Endpoint {
-    /// Where it is.
+    /// Returns the address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -92,7 +92,7 @@ impl Drop for Endpoint {
 async fn accept(listener: tokio::net::TcpListener, subject: Arc<Subject>) {
     let places = Arc::new(Semaphore::new(MOST));
     loop {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
             return;
         };
@@ -145,7 +145,8 @@ async fn answer(method: &Method, path: &str, subject: Arc<Subject>) -> Response<
     }
 }
 
-/// Sorting thousands of times and reading the counters of each CPU takes a while: not in the way of connections.
+/// Collects the metrics on a blocking thread, apart from connections: it sorts thousands of times, and reads the
+/// counters of each CPU.
 async fn metrics(subject: Arc<Subject>) -> Response<Body> {
     match tokio::task::spawn_blocking(move || subject.metrics()).await {
         Ok(Ok(body)) => {

@@ -1,4 +1,4 @@
-//! What the engine and its kernel half count.
+//! Writes the counters of the engine and its kernel half.
 
 use std::{collections::BTreeMap, fmt};
 

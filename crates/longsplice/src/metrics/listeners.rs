@@ -1,4 +1,4 @@
-//! What listeners count.
+//! Writes the counters of listeners.
 
 use std::{
     fmt,

@@ -1,7 +1,7 @@
-//! What Prometheus and orchestrators ask: `/metrics`, `/health`, `/ready`.
+//! Serves `/metrics`, `/health` and `/ready` for Prometheus and orchestrators.
 //!
-//! Everything is read when it is asked for, out of counters that are there anyway: a scrape walks no table of flows, and no
-//! label has a value that comes from a client.
+//! All values are read from existing counters during a request: a scrape walks no table of flows, and no label has a
+//! value that comes from a client.
 
 mod endpoint;
 mod engine;
@@ -16,10 +16,10 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 pub use endpoint::EndpointError;
 pub(crate) use endpoint::{Endpoint, Place};
 
-use crate::{listener::Shared, reload::Board};
+use crate::{listener::Shared, logging, reload::Board};
 use out::{Out, alone};
 
-/// What is asked about.
+/// Objects that the metrics describe.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
     pub(crate) board: Arc<Board>,
@@ -28,7 +28,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The text that Prometheus reads.
+    /// Returns the text for Prometheus.
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("longsplice");
         registry.register_collector(Box::new(self.clone()));
@@ -37,7 +37,7 @@ impl Subject {
         Ok(text)
     }
 
-    /// Why it is not ready; `None`: it is.
+    /// Returns the reason why the daemon is not ready; `None` if it is.
     fn not_ready(&self) -> Option<&'static str> {
         if *self.shared.stopping.borrow() {
             return Some("the daemon is shutting down");
@@ -73,6 +73,25 @@ impl Subject {
             "Reloads that changed nothing",
             alone(generation.failed_total),
         )?;
+        out.counter(
+            "log_lines_suppressed",
+            "Lines of the log that were not written, as too many of their kind came (log.lines_per_second)",
+            alone(logging::limit().suppressed()),
+        )?;
+        if let Some(memory) = self.shared.memory.status(self.shared.tracker.count()) {
+            let bytes = [("limit", memory.limit), ("used", memory.used)];
+            out.gauge(
+                "memory_bytes",
+                "The memory limit of which least is left (of the process, its control group or the machine), and what is taken of it",
+                bytes.map(|(what, n)| ([("what", what)], n as f64)),
+            )?;
+            let ended = [("refused", memory.refused_total), ("reset", memory.shed_total)];
+            out.counter(
+                "memory_connections",
+                "Connections that were refused or reset for want of memory",
+                ended.map(|(what, n)| ([("what", what)], n)),
+            )?;
+        }
         let log = self.shared.access_log.counts();
         let lines = [
             ("written", log.written),

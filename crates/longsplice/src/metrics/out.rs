@@ -1,4 +1,4 @@
-//! Families of metrics, written from values that others have counted.
+//! Writes families of metrics from values that were counted elsewhere.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use prometheus_client::{
     },
 };
 
-/// A value without labels.
+/// Returns a value without labels.
 pub(super) fn alone<T>(value: T) -> [([(&'static str, &'static str); 0], T); 1] {
     [([], value)]
 }
 
-/// Takes them.
+/// Writer of metrics.
 pub(super) struct Out<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Out<'a> {
@@ -44,7 +44,7 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// What only grows; the name gets `_total`.
+    /// Writes a value that only grows; `_total` is added to the name.
     pub(super) fn counter<const N: usize>(
         &mut self,
         name: &str,
@@ -57,7 +57,7 @@ impl<'a> Out<'a> {
         self.family(name, help, ConstCounter::<u64>::TYPE, values)
     }
 
-    /// The same, of what has fractions.
+    /// Writes a value in seconds that only grows; `_total` is added to the name.
     pub(super) fn seconds<const N: usize>(
         &mut self,
         name: &str,
@@ -70,7 +70,7 @@ impl<'a> Out<'a> {
         self.family(name, help, ConstCounter::<f64>::TYPE, values)
     }
 
-    /// What goes up and down.
+    /// Writes a value that goes up and down.
     pub(super) fn gauge<const N: usize>(
         &mut self,
         name: &str,
@@ -81,7 +81,7 @@ impl<'a> Out<'a> {
         self.family(name, help, ConstGauge::<f64>::TYPE, values)
     }
 
-    /// How much of what.
+    /// Writes a distribution.
     pub(super) fn histogram<const N: usize>(
         &mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl<'a> Out<'a> {
         self.family(name, help, Histogram::TYPE, values)
     }
 
-    /// What does not change; the name gets `_info`.
+    /// Writes constant labels; `_info` is added to the name.
     pub(super) fn info(
         &mut self,
         name: &str,

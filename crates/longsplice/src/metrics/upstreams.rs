@@ -1,11 +1,11 @@
-//! What is known of servers.
+//! Writes the metrics of servers.
 
 use std::fmt;
 
 use super::out::Out;
 use crate::upstream::{ServerStatus, UpstreamStatus};
 
-/// The names of [`ServerStatus::state`].
+/// Values of [`ServerStatus::state`].
 const STATES: [&str; 4] = ["up", "down", "out", "draining"];
 
 pub(super) fn write(out: &mut Out<'_>, upstreams: &[UpstreamStatus]) -> fmt::Result {
@@ -62,6 +62,11 @@ fn gauges(out: &mut Out<'_>, servers: &[&ServerStatus]) -> fmt::Result {
         each(|s| s.idle as f64),
     )?;
     out.gauge(
+        "server_connections_aside",
+        "Connections to a server whose last client has not acknowledged all of its reply",
+        each(|s| s.aside as f64),
+    )?;
+    out.gauge(
         "server_weight",
         "The weight of a server",
         each(|s| f64::from(s.weight)),
@@ -84,6 +89,11 @@ fn counters(out: &mut Out<'_>, servers: &[&ServerStatus]) -> fmt::Result {
         "server_reused",
         "Of them, over a connection that had been idle",
         each(|s| s.reused_total),
+    )?;
+    out.counter(
+        "server_given_up",
+        "Connections whose last client did not acknowledge all of its reply in time",
+        each(|s| s.given_up_total),
     )?;
     out.counter(
         "server_connects",

@@ -1,4 +1,4 @@
-//! What is to be seen of the configuration in force: by `status`, by the admin interface, by metrics.
+//! Publishes the configuration in force, for `status`, the admin interface and metrics.
 
 use std::{
     net::SocketAddr,
@@ -10,35 +10,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::{listener::Service, upstream::Upstreams};
 
-/// How long the text of a failed reload may be, in bytes.
+/// Limit of the text of a failed reload, in bytes.
 const LONGEST: usize = 8192;
 
-/// The listeners in force, each with the addresses it is bound to.
+/// Listeners in force, each with the addresses it is bound to.
 pub type Listeners = Vec<(Arc<Service>, Vec<SocketAddr>)>;
 
-/// The configuration in force.
+/// State of the configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GenerationStatus {
-    /// Its number: 1 is the one that the daemon started with.
+    /// Number of the configuration; the daemon starts with 1.
     pub number: u64,
-    /// Since when it is in force, in seconds of the Unix epoch.
+    /// Time of its load, in seconds of the Unix epoch.
     pub loaded_at: u64,
-    /// Reloads that failed since the start.
+    /// Number of failed reloads since the start.
     pub failed_total: u64,
-    /// The last of them, unless one has succeeded since.
+    /// Last failed reload; reset by a successful one.
     pub failed: Option<FailedReload>,
 }
 
-/// A reload that has changed nothing.
+/// A failed reload, which has changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedReload {
-    /// When, in seconds of the Unix epoch.
+    /// Time of the failure, in seconds of the Unix epoch.
     pub at: u64,
-    /// Why.
+    /// Reason of the failure.
     pub error: String,
 }
 
-/// All of it.
+/// The configuration in force, as other tasks see it.
 #[derive(Debug)]
 pub struct Board {
     state: RwLock<State>,
@@ -52,7 +52,7 @@ struct State {
 }
 
 impl Board {
-    /// With the first generation.
+    /// Creates the board with the first generation.
     pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> Board {
         Board {
             state: RwLock::new(State {
@@ -68,7 +68,7 @@ impl Board {
         }
     }
 
-    /// The listeners in force.
+    /// Returns the listeners in force.
     pub fn listeners(&self) -> Arc<Listeners> {
         Arc::clone(
             &self
@@ -79,7 +79,7 @@ impl Board {
         )
     }
 
-    /// The upstreams in force.
+    /// Returns the upstreams in force.
     pub fn upstreams(&self) -> Arc<Upstreams> {
         Arc::clone(
             &self
@@ -90,7 +90,7 @@ impl Board {
         )
     }
 
-    /// Which configuration it is.
+    /// Returns the state of the configuration in force.
     pub fn generation(&self) -> GenerationStatus {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.generation.clone()

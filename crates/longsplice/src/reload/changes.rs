@@ -1,4 +1,4 @@
-//! `on_change`: which open connections end because the configuration changed.
+//! Applies `on_change`: decides which open connections end because the configuration changed.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,7 +7,7 @@ use crate::{
     listener::{Decided, Destination, KeptFacts, Settings},
 };
 
-/// The settings of the new generation, by listener.
+/// Settings of the new generation, by listener.
 #[derive(Debug, Default)]
 pub(super) struct Next {
     listeners: HashMap<String, Arc<Settings>>,
@@ -22,8 +22,8 @@ impl Next {
         }
     }
 
-    /// Whether what was decided, on these facts, does not hold any more, as its listener understands it. A listener that is gone has
-    /// its last word.
+    /// Returns whether a connection with this decision, on these facts, must end under the new settings of its
+    /// listener. If the listener is gone, its old `on_change` counts.
     pub(super) fn ends(&self, decided: &Decided, facts: Option<&KeptFacts>) -> bool {
         let next = self.listeners.get(&decided.listener.name);
         let how = next.map_or(decided.listener.on_change, |next| next.listener.on_change);
@@ -39,7 +39,7 @@ impl Next {
     }
 }
 
-/// Whether something of what decided is gone, or says something else.
+/// Returns whether a part of the decision is gone, or decides differently.
 fn has_changed(decided: &Decided, next: &Settings) -> bool {
     if !decides_alike(&decided.listener, &next.listener) {
         return true;
@@ -52,7 +52,7 @@ fn has_changed(decided: &Decided, next: &Settings) -> bool {
     !arrives(decided, destination)
 }
 
-/// Whether two versions of a listener treat a connection alike before its routes are asked.
+/// Returns whether two versions of a listener treat a connection alike before its routes are asked.
 fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
     a.protocol == b.protocol
         && a.upstream == b.upstream
@@ -61,7 +61,7 @@ fn decides_alike(a: &ListenerConfig, b: &ListenerConfig) -> bool {
         && a.tls.is_some() == b.tls.is_some()
 }
 
-/// Whether what was decided to go to its server goes there, or may, from this destination.
+/// Returns whether this destination includes the server that was decided on.
 fn arrives(decided: &Decided, destination: Destination<'_>) -> bool {
     match (destination, &decided.upstream) {
         (Destination::Upstream(upstream), Some(name)) => {

@@ -1,4 +1,4 @@
-//! Why a configuration could not be put in force.
+//! Defines the errors of a reload.
 
 use std::{io, net::SocketAddr};
 
@@ -7,39 +7,39 @@ use crate::{
     rulebook::SetupError, tls::TerminatorError,
 };
 
-/// Why a configuration could not take the place of the one in force, which still is.
+/// Reason why a configuration could not replace the one in force, which stays in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// There is nothing to read.
+    /// The daemon has no file to read.
     #[error("this daemon was started without a file: there is nothing to load again")]
     NoFile,
-    /// The file.
+    /// The file is wrong.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// What needs a restart.
+    /// Keys differ that need a restart.
     #[error(
         "{} cannot be changed without a restart: put {} back, or restart the daemon (spliced connections run on meanwhile)",
         list(.0), if .0.len() == 1 { "it" } else { "them" }
     )]
     Fixed(Vec<&'static str>),
-    /// An address.
+    /// An address cannot be listened on.
     #[error("{error}{}", beside(.old))]
     Bind {
-        /// What the system said.
+        /// Error of the system.
         error: BindError,
-        /// An address that this daemon listens on, and that is in the way.
+        /// Address that this daemon listens on, and that conflicts.
         old: Option<SocketAddr>,
     },
-    /// A certificate or key.
+    /// A certificate or key cannot be used.
     #[error("listener {0}: {1}")]
     Tls(String, TerminatorError),
-    /// The access log.
+    /// The access log cannot be opened.
     #[error("{0}")]
     Log(#[from] OpenError),
-    /// The socket of the metrics.
+    /// The socket for metrics cannot be opened.
     #[error("{0}")]
     Metrics(#[from] EndpointError),
-    /// Rules and routes.
+    /// Rules or routes cannot be set.
     #[error("{0}")]
     Rules(#[from] SetupError),
     /// A socket cannot intercept.

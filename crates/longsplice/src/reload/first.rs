@@ -1,4 +1,4 @@
-//! The first configuration, at the start of the daemon: nothing is in force yet.
+//! Puts the first configuration in force, at the start of the daemon.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -12,7 +12,7 @@ use crate::{
     upstream::Upstreams,
 };
 
-/// Takes all addresses of a configuration.
+/// Binds all addresses of a configuration.
 pub(crate) fn bind_all(config: &Config) -> Result<Vec<Bound>, BindError> {
     addresses(config)
         .map(|(address, l)| Bound::bind(address, l.intercept.is_some()))
@@ -23,7 +23,7 @@ impl InForce {
     /// Puts the first configuration in force.
     ///
     /// # Errors
-    /// Everything but a file and what is fixed.
+    /// All errors of a reload but those of the file and of fixed keys.
     pub(crate) async fn start(
         config: Config,
         bound: Vec<Bound>,
@@ -57,7 +57,7 @@ impl InForce {
                 sockets.push(Socket::serve(listening, Arc::clone(service)));
             }
         }
-        // Where a rule delivers to, somebody listens by now.
+        // Set the rules last: the listeners that they deliver to accept by now.
         let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
         let board = Arc::new(Board::new(shown(&services, &sockets), Arc::clone(&upstreams)));
         let subject = Arc::new(Subject {

@@ -1,12 +1,12 @@
-//! What a reload cannot change: the engine was opened with it, or clients look for it.
+//! Finds keys that a reload cannot change: the engine was opened with them, or clients depend on them.
 
 use longsplice_engine::SplicerConfig;
 
 use crate::config::Config;
 
-/// The keys that differ and need a restart, as they are written in the file.
+/// Returns the keys that differ and need a restart, as written in the file.
 pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
-    // What is new in there has to be thought of here.
+    // List all fields: a new field must be considered here.
     let SplicerConfig {
         instance: _,
         interfaces,

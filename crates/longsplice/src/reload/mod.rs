@@ -1,7 +1,8 @@
-//! A configuration in the place of another: all of it, or nothing.
+//! Replaces a configuration: completely, or not at all.
 //!
-//! What can fail comes first, and nothing is in force by then: the file, new sockets, certificates, the access log's file, at last
-//! the rules for packets. Then the listeners change their settings at once ([`Shared::switch`]).
+//! Steps that can fail come first, while the old configuration is in force: the file, new sockets, certificates, the
+//! access log's file, and at last the rules for packets. Then the listeners change their settings at once
+//! ([`Shared::switch`]).
 
 mod board;
 mod changes;
@@ -29,28 +30,28 @@ use crate::{
     upstream::Upstreams,
 };
 
-/// How long a reload waits for sockets that are to be closed.
+/// Longest wait of a reload for sockets that are closing.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Reads the configuration once more, as the command line has it.
+/// Reads the configuration again, with the options of the command line.
 pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// What a reload has done.
+/// Result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// The number of the generation that is in force now.
+    /// Number of the generation that is in force now.
     pub generation: u64,
     /// Listeners that are new.
     pub added: Vec<String>,
     /// Listeners that are gone.
     pub removed: Vec<String>,
-    /// How many there are.
+    /// Number of listeners.
     pub listeners: usize,
-    /// Open connections that were ended, as `on_change` says.
+    /// Number of open connections that `on_change` ended.
     pub ended: usize,
 }
 
-/// The configuration in force, and what it consists of.
+/// The configuration in force, with its objects.
 #[derive(Debug)]
 pub(crate) struct InForce {
     pub(crate) config: Config,
@@ -65,7 +66,7 @@ pub(crate) struct InForce {
     endpoint: Option<Endpoint>,
 }
 
-/// What is ready to be put in force.
+/// Objects that are ready to be put in force.
 struct Ready {
     listening: Vec<Listening>,
     terminators: HashMap<String, Arc<Terminator>>,
@@ -73,7 +74,7 @@ struct Ready {
     endpoint: Next<Endpoint>,
 }
 
-/// What becomes of something that may stay.
+/// Change of an object that may stay.
 enum Next<T> {
     Same,
     Other(Option<T>),
@@ -109,14 +110,14 @@ impl InForce {
         &self.shared
     }
 
-    /// Returns when all sockets are closed, which they are soon after the daemon begins to shut down.
+    /// Returns when all sockets are closed, soon after the daemon begins to shut down.
     pub(crate) async fn closed(&mut self) {
         for socket in self.sockets.drain(..) {
             socket.closed().await;
         }
     }
 
-    /// Loads the configuration again. What fails has changed nothing, and is to be seen in `status`.
+    /// Loads the configuration again. A failed reload changes nothing, and `status` shows it.
     ///
     /// # Errors
     /// [`ReloadError`].
@@ -142,17 +143,19 @@ impl InForce {
     async fn try_reload(&mut self, load: Option<&Load>) -> Result<Reloaded, ReloadError> {
         let load = load.ok_or(ReloadError::NoFile)?;
         let next = tokio::task::block_in_place(load)?;
+        next.log_warnings();
         let fixed = fixed::differing(&self.config, &next);
         if !fixed.is_empty() {
             return Err(ReloadError::Fixed(fixed));
         }
         let ready = self.ready(&next).await?;
-        // The last thing that can fail, and the first that is seen from outside.
+        // Change the rules last: nothing after them can fail, and they are the first change that is visible from
+        // outside.
         self.rules.change(&next).await?;
         Ok(self.put_in_force(next, ready).await)
     }
 
-    /// Gets what the next configuration needs beyond what is there.
+    /// Creates the objects that the next configuration needs in addition.
     async fn ready(&self, next: &Config) -> Result<Ready, ReloadError> {
         let terminators = terminators(next)?;
         let log = next
@@ -183,7 +186,7 @@ impl InForce {
         })
     }
 
-    /// It answers at once, about what is in force.
+    /// Opens the endpoint for metrics, if its address changes. It answers at once, about the configuration in force.
     fn next_endpoint(&self, next: &Config) -> Result<Next<Endpoint>, EndpointError> {
         match next.operations.metrics {
             same if same == self.endpoint.as_ref().map(Endpoint::address) => Ok(Next::Same),
@@ -198,7 +201,7 @@ impl InForce {
         ReloadError::Bind { error, old }
     }
 
-    /// Nothing fails any more.
+    /// Puts the next configuration in force. Nothing fails here.
     async fn put_in_force(&mut self, next: Config, ready: Ready) -> Reloaded {
         let Ready {
             listening,
@@ -241,7 +244,8 @@ impl InForce {
         self.shared.access_log.set(log);
         self.move_sockets(listening).await;
         self.rules.trim().await;
-        logging::set_level(next.log.level);
+        logging::set(next.log);
+        self.shared.memory.configure(next.memory);
         self.config = next;
         let listeners = shown(&self.services, &self.sockets);
         self.board.show(self.generation, listeners, &self.upstreams);
@@ -255,7 +259,7 @@ impl InForce {
         }
     }
 
-    /// Gives each address its socket and each socket its listener, and closes those that nobody wants.
+    /// Assigns sockets to addresses, and listeners to sockets; closes sockets that are not needed any more.
     async fn move_sockets(&mut self, listening: Vec<Listening>) {
         let mut old = std::mem::take(&mut self.sockets);
         let mut new = listening;
@@ -273,7 +277,8 @@ impl InForce {
                 }
             }
         }
-        // The next reload may want their addresses again. One whose listener is full stays until it has room.
+        // Wait for them, because the next reload may use their addresses. A socket whose listener is full stays open
+        // until it has room.
         let closing: Vec<_> = old.into_iter().map(Socket::close).collect();
         let closed = async {
             for task in closing {
@@ -283,7 +288,7 @@ impl InForce {
         let _ = tokio::time::timeout(CLOSING, closed).await;
     }
 
-    /// Ends the open connections that the new configuration does not want any more.
+    /// Ends the open connections that the new configuration does not permit.
     async fn end_changed(&self) -> usize {
         let settings: Vec<_> = self.services.iter().map(|s| s.settings()).collect();
         let next = changes::Next::new(settings.iter());
@@ -295,7 +300,7 @@ impl InForce {
     }
 }
 
-/// Ends flows that no handler has; how many.
+/// Ends flows that have no handler, and returns how many.
 async fn end_flows(splicer: &Splicer, flows: Vec<longsplice_engine::FlowId>) -> usize {
     let mut ended = 0;
     for id in flows {

@@ -1,9 +1,12 @@
-//! `longsplice check`: what was understood.
+//! Shows a configuration for `longsplice check`.
 
 use super::{line, rules::takes, upstream_config::upstream};
-use crate::config::{Config, ListenerConfig, OnChange, OnFull, OnShutdown, Period, SourceAddress};
+use crate::config::{
+    Config, ForwardedMode, HttpConfig, ListenerConfig, OnChange, OnFull, OnShutdown, Period, Protocol,
+    SourceAddress, Underscores,
+};
 
-/// The configuration in words, defaults included.
+/// Describes the configuration in words, including defaults.
 pub fn config(c: &Config) -> String {
     let mut out = String::new();
     let s = &c.splicer;
@@ -44,6 +47,10 @@ pub fn config(c: &Config) -> String {
         "timeouts",
         format!("idle {}, linger {}", Period(s.idle_timeout), Period(s.linger)),
     );
+    line(&mut out, "memory", c.memory.to_string());
+    if c.require_splice {
+        line(&mut out, "splicing", "required".to_owned());
+    }
     let spliced = match c.shutdown {
         OnShutdown::Keep => "spliced flows run on",
         OnShutdown::End => "spliced flows are reset",
@@ -53,10 +60,14 @@ pub fn config(c: &Config) -> String {
         "at shutdown",
         format!("{spliced}; others get {}", Period(c.grace)),
     );
+    let limit = match c.log.lines_per_second {
+        0 => "all lines".to_owned(),
+        n => format!("at most {n} lines of a kind a second"),
+    };
     line(
         &mut out,
         "log",
-        format!("{:?}, {:?}", c.log.format, c.log.level).to_lowercase(),
+        format!("{:?}, {:?}, {limit}", c.log.format, c.log.level).to_lowercase(),
     );
     if let Some(address) = c.operations.metrics {
         line(&mut out, "metrics", format!("http://{address}/metrics"));
@@ -140,11 +151,28 @@ fn listener(out: &mut String, l: &ListenerConfig) {
     if !l.rate_limit.is_none() {
         line(out, "", format!("at most {} of each connection", l.rate_limit));
     }
+    let keepalive = l.idle.keepalive.map_or("off".to_owned(), |k| k.to_string());
+    let limit = l
+        .idle
+        .limit
+        .map_or("never".to_owned(), |limit| Period(limit).to_string());
+    line(
+        out,
+        "",
+        format!("relayed: ended when idle for {limit}, keep-alive {keepalive}"),
+    );
     if l.on_change != OnChange::Keep {
         line(
             out,
             "",
             format!("open connections at a reload: {}", l.on_change.as_str()),
+        );
+    }
+    if l.abort_on_close {
+        line(
+            out,
+            "",
+            "a client that closes its half while it waits is given up".to_owned(),
         );
     }
     let then = match l.on_full {
@@ -164,11 +192,37 @@ fn listener(out: &mut String, l: &ListenerConfig) {
     );
 }
 
-/// What comes before the protocol.
+/// Describes the handling of heads.
+fn http(http: &HttpConfig) -> String {
+    let paths = match http.strict_paths {
+        true => "strict",
+        false => "as written",
+    };
+    let underscores = match http.underscores {
+        Underscores::Drop => "are dropped",
+        Underscores::Pass => "pass",
+        Underscores::Refuse => "are refused",
+    };
+    let date = if http.date { "added" } else { "left" };
+    let replaced = match http.forwarded_mode {
+        ForwardedMode::Append => "",
+        ForwardedMode::Replace => ", forwarded fields of clients are taken out",
+    };
+    let via = http
+        .via
+        .as_ref()
+        .map_or(String::new(), |name| format!(", via {name}"));
+    format!("paths {paths}, fields with underscores {underscores}, date {date}{replaced}{via}")
+}
+
+/// Describes what precedes the protocol.
 fn front(out: &mut String, l: &ListenerConfig) {
     if !l.accept_proxy.is_empty() {
         let from: Vec<_> = l.accept_proxy.iter().map(ToString::to_string).collect();
         line(out, "", format!("requires a PROXY header of {}", from.join(", ")));
+    }
+    if l.protocol == Protocol::Http {
+        line(out, "", http(&l.http));
     }
     let Some(tls) = &l.tls else { return };
     let files = tls

@@ -1,4 +1,4 @@
-//! `longsplice check --explain`: which route wins, and why.
+//! Shows for `longsplice check --explain` which route wins, and why.
 
 use std::fmt::{self, Write};
 
@@ -8,24 +8,28 @@ use serde::Serialize;
 use super::line;
 use crate::config::{Protocol, ServerConfig};
 
-/// What becomes of a request, and why.
+/// Decision on a request, with the reasons.
 #[derive(Debug, Serialize)]
 pub struct Explained {
-    /// The listener that it comes to.
+    /// Listener that it arrives at.
     pub listener: String,
-    /// What that one reads.
+    /// Protocol that the listener reads.
     pub protocol: Protocol,
-    /// What it knows of the request.
+    /// Properties of the request that the listener knows.
     pub seen: Seen,
-    /// The route that wins.
+    /// Path that the decision used, if it differs from the one in `seen`, because of `strict_paths`.
+    pub read_as: Option<String>,
+    /// Reason why it is answered before any route is asked.
+    pub refused: Option<String>,
+    /// Route that wins.
     pub route: Option<String>,
-    /// What came of each route.
+    /// Result of each route.
     pub routes: Vec<Verdict>,
-    /// Where it goes.
+    /// Destination.
     pub destination: Destination,
 }
 
-/// What a listener knows of a request.
+/// Properties of a request that a listener knows.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs, reason = "each is that of Facts")]
 pub struct Seen {
@@ -38,42 +42,42 @@ pub struct Seen {
     pub alpn: Vec<String>,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Destination {
-    /// To one of these servers.
+    /// One of these servers.
     Upstream {
-        /// The name of the upstream.
+        /// Name of the upstream.
         name: String,
-        /// How one of them is chosen.
+        /// Algorithm that chooses a server.
         balance: String,
         /// All of its servers.
         servers: Vec<Place>,
     },
-    /// To the first of these that answers.
+    /// The first of these that answers.
     Targets(Vec<String>),
-    /// Where it was going when it was intercepted.
+    /// The original destination of an intercepted connection.
     Original,
-    /// Nowhere: it is answered with this status.
+    /// None: the request is answered with this status.
     Status(u16),
-    /// Nowhere: it is told to go there.
+    /// None: the request is answered with a redirect to this address.
     Redirect(String),
 }
 
 /// A server of an upstream.
 #[derive(Debug, Serialize)]
 pub struct Place {
-    /// Where it is.
+    /// Address.
     pub address: String,
-    /// Its name, if it is not its address.
+    /// Name, if it is not the address.
     pub name: Option<String>,
-    /// Whether it only serves when no other is in order.
+    /// True if it serves only when no other server is up.
     pub backup: bool,
 }
 
 impl Place {
-    /// Of this one.
+    /// Converts a configured server.
     pub fn of(server: &ServerConfig) -> Place {
         Place {
             address: server.place.to_string(),
@@ -94,7 +98,7 @@ impl fmt::Display for Place {
 }
 
 impl Seen {
-    /// Of these.
+    /// Copies the facts.
     pub fn of(facts: &Facts<'_>) -> Seen {
         let text = |text: Option<&str>| text.map(str::to_owned);
         Seen {
@@ -153,19 +157,27 @@ impl fmt::Display for Destination {
     }
 }
 
-/// What becomes of a request, in words.
+/// Describes the decision on a request in words.
 pub fn explained(e: &Explained) -> String {
     let mut out = String::new();
     let protocol = format!("{:?}", e.protocol).to_lowercase();
     line(&mut out, "listener", format!("{} ({protocol})", e.listener));
     line(&mut out, "sees", e.seen.to_string());
+    if let Some(path) = &e.read_as {
+        line(
+            &mut out,
+            "read as",
+            format!("path {path}, as some servers would (strict_paths)"),
+        );
+    }
     for route in &e.routes {
         verdict(&mut out, route);
     }
-    let by = match &e.route {
-        Some(route) => format!("route {route}"),
-        None if e.routes.is_empty() => "the listener, which has no routes".into(),
-        None => "the listener: no route takes it".into(),
+    let by = match (&e.refused, &e.route) {
+        (Some(why), _) => format!("the listener, before its routes: {why}"),
+        (None, Some(route)) => format!("route {route}"),
+        (None, None) if e.routes.is_empty() => "the listener, which has no routes".into(),
+        (None, None) => "the listener: no route takes it".into(),
     };
     line(&mut out, "decided by", by);
     line(&mut out, "goes to", e.destination.to_string());

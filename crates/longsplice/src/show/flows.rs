@@ -1,4 +1,4 @@
-//! `longsplice flows`.
+//! Shows flows for `longsplice flows`.
 
 use longsplice_engine::{FlowInfo, FlowState};
 
@@ -7,7 +7,7 @@ use super::{
     table::{Align, Table},
 };
 
-/// One line for each flow: the legs as the client sees them and as the server sees them.
+/// Returns a table with a line for each flow: the legs as the client and the server see them.
 pub fn flows(flows: &[FlowInfo]) -> String {
     if flows.is_empty() {
         return "no flows\n".to_owned();

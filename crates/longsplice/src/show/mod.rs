@@ -1,4 +1,4 @@
-//! What the command line prints for people.
+//! Formats the output of the command line for users.
 
 mod config;
 mod explain;
@@ -20,20 +20,20 @@ pub use rules::rules;
 pub use status::status;
 pub use upstreams::upstreams;
 
-/// A line of what was understood: a name, or blanks below one, and a value.
+/// Writes a line with a name, or blanks below one, and a value.
 fn line(out: &mut String, name: &str, value: String) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "  {name:<13} {value}");
 }
 
-/// A number of bytes with three significant digits, in powers of 1024.
+/// Formats a number of bytes with three significant digits, in powers of 1024.
 fn bytes(n: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if n < 1024 {
         return format!("{n} B");
     }
     let (mut value, mut unit) = (n as f64 / 1024.0, 0);
-    // 999.5 would be shown as 1000.
+    // Change the unit early: 999.5 would be shown as 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -46,9 +46,9 @@ fn bytes(n: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A span of time in its two largest units.
+/// Formats a duration in its two largest units.
 fn age(seconds: f64) -> String {
-    // `as` saturates, and turns what is no number into 0.
+    // `as` saturates, and converts NaN into 0.
     let s = seconds.max(0.0) as u64;
     match s {
         0..60 => format!("{s}s"),
@@ -58,7 +58,7 @@ fn age(seconds: f64) -> String {
     }
 }
 
-/// A span of nanoseconds.
+/// Formats nanoseconds.
 fn nanoseconds(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

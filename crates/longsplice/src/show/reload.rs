@@ -1,8 +1,8 @@
-//! `longsplice reload`.
+//! Shows the result of `longsplice reload`.
 
 use crate::reload::Reloaded;
 
-/// What has changed, in a line.
+/// Describes the changes in one line.
 pub fn reloaded(done: &Reloaded) -> String {
     let mut said = vec![match done.listeners {
         1 => "1 listener".to_owned(),

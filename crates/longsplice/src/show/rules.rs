@@ -1,4 +1,4 @@
-//! `longsplice rules list`.
+//! Shows rules for `longsplice rules list`.
 
 use std::fmt::{Display, Write};
 
@@ -9,7 +9,7 @@ use super::{
     table::{Align, Table},
 };
 
-/// One line for each rule, and what became of packets.
+/// Returns a table with a line for each rule, and the counts of packets by result.
 pub fn rules(info: &RulesInfo) -> String {
     if info.rules.is_empty() {
         return "no rules\n".to_owned();
@@ -52,7 +52,7 @@ pub fn rules(info: &RulesInfo) -> String {
     out
 }
 
-/// Which packets, in words.
+/// Describes in words which packets match.
 pub(super) fn takes(m: &Match) -> String {
     let mut words = Vec::new();
     let mut add = |word: &str, list: &[String]| {

@@ -1,4 +1,4 @@
-//! `longsplice status`.
+//! Shows the status for `longsplice status`.
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{access_log::LogCounts, admin::Status, reload::GenerationStatus};
 
-/// What a person wants to see first, first: whether it can splice.
+/// Describes the status in words; the beginning tells whether the daemon can splice.
 pub fn status(s: &Status) -> String {
     let c = &s.counters;
     let mut out = String::new();
@@ -71,6 +71,16 @@ pub fn status(s: &Status) -> String {
     );
     reasons(&mut out, &c.relayed_reasons);
     line(&mut out, "segments", counted(&c.segments));
+    if let Some(m) = &s.memory {
+        let text = format!(
+            "{} of {} taken, {} connections refused, {} reset",
+            bytes(m.used),
+            bytes(m.limit),
+            m.refused_total,
+            m.shed_total
+        );
+        line(&mut out, "memory", text);
+    }
     if let Some(LogCounts {
         written,
         dropped,
@@ -85,7 +95,7 @@ pub fn status(s: &Status) -> String {
     out
 }
 
-/// Which one is in force, and what became of the last try to change it.
+/// Describes the configuration in force, and the last failed reload.
 fn configuration(out: &mut String, generation: &GenerationStatus) {
     let since = |then: u64| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -141,7 +151,7 @@ fn counted(map: &BTreeMap<String, u64>) -> String {
     }
 }
 
-/// Most frequent first, each with what it means.
+/// Lists the reasons with their meanings, the most frequent first.
 fn reasons(out: &mut String, by_reason: &BTreeMap<String, u64>) {
     let mut shown: Vec<_> = by_reason.iter().filter(|(_, n)| **n > 0).collect();
     shown.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
@@ -195,7 +205,7 @@ mod tests {
     use longsplice_engine::{Counters, Health};
 
     use super::*;
-    use crate::reload::FailedReload;
+    use crate::{memory::MemoryStatus, reload::FailedReload};
 
     #[test]
     fn why_it_cannot_splice_and_why_it_did_not_are_told() {
@@ -247,6 +257,12 @@ mod tests {
                     error: "x.toml:1: no\nneither".into(),
                 }),
             }),
+            memory: Some(MemoryStatus {
+                limit: 64 << 20,
+                used: 48 << 20,
+                refused_total: 5,
+                shed_total: 1,
+            }),
             access_log: Some(LogCounts {
                 written: 7,
                 dropped: 2,
@@ -259,6 +275,7 @@ mod tests {
             "up            1h01m, shutting down\n",
             "configuration generation 3, loaded ",
             "              a reload failed 0s ago:\n              x.toml:1: no\n              neither\n",
+            "memory        48.0 MiB of 64.0 MiB taken, 5 connections refused, 1 reset\n",
             "access log    7 lines, 2 dropped, 1 not written\n",
             "splicing      no: CAP_BPF is missing\n",
             "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",

@@ -1,14 +1,14 @@
-//! Columns under their heads.
+//! Formats tables of text.
 
 use std::fmt;
 
-/// A table of text. Columns of figures are aligned right, the others left.
+/// A table of text. Columns of figures are aligned right, others left.
 pub(super) struct Table {
     heads: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
-/// Where a column's text stands.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Align {
     Left,

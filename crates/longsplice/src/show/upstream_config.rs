@@ -1,11 +1,11 @@
-//! `longsplice check`: the upstreams.
+//! Shows upstreams for `longsplice check`.
 
 use longsplice_core::proxy_protocol::Version;
 
 use super::line;
 use crate::config::{HealthConfig, Period, Probe, ServerConfig, UpstreamConfig};
 
-/// An upstream in words, defaults included.
+/// Describes an upstream in words, including defaults.
 pub(super) fn upstream(out: &mut String, u: &UpstreamConfig) {
     let servers: Vec<_> = u.servers.iter().map(server).collect();
     line(out, "upstream", format!("{}: {}", u.name, servers.join(", ")));

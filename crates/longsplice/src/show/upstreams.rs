@@ -1,4 +1,4 @@
-//! `longsplice servers`.
+//! Shows servers for `longsplice servers`.
 
 use std::fmt::Write;
 
@@ -8,7 +8,8 @@ use super::{
 };
 use crate::upstream::{ServerStatus, UpstreamStatus};
 
-/// One line for each server; then who waits, and which names have no address.
+/// Returns a table with a line for each server, and then the names without an address and the counts of clients that
+/// waited in vain.
 pub fn upstreams(all: &[UpstreamStatus]) -> String {
     if all.is_empty() {
         return "no upstreams: connections go where they were going\n".to_owned();
@@ -100,8 +101,10 @@ mod tests {
             open: 2,
             max_connections: Some(10),
             idle: 1,
+            aside: 0,
             requests_total: 7,
             reused_total: 3,
+            given_up_total: 0,
             connects_total: 4,
             connect_failures_total: 1,
             failures_total: 1,

@@ -1,4 +1,4 @@
-//! A certificate and its key, from their files.
+//! Loads a certificate and its key from their files.
 
 use std::{
     fs::{self, File},
@@ -19,44 +19,44 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-/// The longest file that is read, in bytes: chains have some thousands.
+/// Limit of a file, in bytes: chains have some thousands.
 const LONGEST: u64 = 1 << 20;
 
-/// Where a certificate and its key are. Both may be in one file.
+/// Paths of a certificate and its key. Both may be in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// PEM: the certificate of the server first, then those that lead to a root.
+    /// PEM file with the server's certificate first, then those that lead to a root.
     pub certificate: PathBuf,
-    /// PEM: its private key (PKCS #8, PKCS #1 or SEC1), not encrypted.
+    /// PEM file with its private key (PKCS #8, PKCS #1 or SEC1), not encrypted.
     pub key: PathBuf,
 }
 
-/// Why a certificate cannot be used.
+/// Reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// A file is longer than any certificate.
     #[error("{} is longer than {LONGEST} bytes", .0.display())]
     TooLong(PathBuf),
-    /// A file is not what PEM must look like (RFC 7468).
+    /// A file is no valid PEM (RFC 7468).
     #[error("{} is malformed: {source}", path.display())]
     Pem {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the parser.
         source: pem::Error,
     },
-    /// There is no certificate in the file.
+    /// The file has no certificate.
     #[error("there is no certificate in {}", .0.display())]
     NoCertificate(PathBuf),
-    /// There is no private key in the file.
+    /// The file has no private key.
     #[error("there is no private key in {}", .0.display())]
     NoKey(PathBuf),
     /// The key can only be read with a password.
@@ -65,20 +65,20 @@ pub enum CertificateError {
     /// The certificate is malformed, or of a version that TLS does not use.
     #[error("the certificate in {} cannot be used: {source}", path.display())]
     Certificate {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the parser.
         source: webpki::Error,
     },
     /// The key is malformed, or of a kind that TLS does not use.
     #[error("the private key in {} cannot be used: {source}", path.display())]
     Key {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the library.
         source: rustls::Error,
     },
-    /// The key is that of another certificate.
+    /// The key belongs to another certificate.
     #[error("the private key in {} is not that of the certificate in {}", .0.key.display(), .0.certificate.display())]
     Mismatch(CertificateFiles),
 }
@@ -86,25 +86,25 @@ pub enum CertificateError {
 /// A certificate that can be used.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// It, and its key.
+    /// Certificate and key.
     pub(super) key: Arc<CertifiedKey>,
-    /// The names of servers that it is for (RFC 6125), in lower case; a wildcard is `*.` and a name.
+    /// Names of servers in the certificate, in lower case; a wildcard is `*.` and a name (RFC 6125).
     pub(super) names: Vec<String>,
-    /// Everybody on this machine may read the key.
+    /// True if every user of this machine may read the key.
     pub(super) exposed: bool,
 }
 
-/// What tells one state of a file from another, without reading it.
+/// Properties that tell whether a file has changed, without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// A file that is put in the place of another has another inode, whatever its times are.
+    /// Device and inode: a replaced file has another inode, whatever its times are.
     inode: (u64, u64),
     size: u64,
     modified: (i64, i64),
 }
 
 impl CertificateError {
-    /// Whether it is about the file of the key, and not of the certificate.
+    /// Returns whether it concerns the file of the key, and not that of the certificate.
     pub fn is_about_key(&self, files: &CertificateFiles) -> bool {
         use CertificateError as E;
         match self {
@@ -116,7 +116,7 @@ impl CertificateError {
         }
     }
 
-    /// What would help.
+    /// Returns the remedy.
     pub fn remedy(&self) -> &'static str {
         use CertificateError as E;
         match self {
@@ -145,7 +145,7 @@ impl CertificateError {
     }
 }
 
-/// Reads both files, and checks that they fit.
+/// Reads both files, and checks that certificate and key match.
 pub(super) fn load(files: &CertificateFiles, provider: &CryptoProvider) -> Result<Loaded, CertificateError> {
     let CertificateFiles { certificate, key } = files;
     let chain = chain(certificate)?;
@@ -166,7 +166,7 @@ pub(super) fn load(files: &CertificateFiles, provider: &CryptoProvider) -> Resul
         .map_err(unusable)?;
     let certified = CertifiedKey::new(chain, signing);
     match certified.keys_match() {
-        // Not every key can tell its other half; the handshake would.
+        // Some keys cannot tell their public half; the handshake would find a mismatch.
         Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(_) => return Err(CertificateError::Mismatch(files.clone())),
     }
@@ -224,7 +224,7 @@ fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, webpki::Error>
 }
 
 impl Stamp {
-    /// Of the file that is there now; `None`: there is none.
+    /// Returns the stamp of the file that is there now; `None` if there is none.
     pub(super) fn of(path: &Path) -> Option<Stamp> {
         let m = fs::metadata(path).ok()?;
         Some(Stamp {

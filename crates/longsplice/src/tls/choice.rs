@@ -1,4 +1,4 @@
-//! Which certificate a client gets.
+//! Chooses the certificate for a client.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,17 +6,17 @@ use rustls::{SignatureScheme, sign::CertifiedKey};
 
 use super::certificate::Loaded;
 
-/// Certificates by the names they are for.
+/// Certificates by their names.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
-    /// A name, or `*.` and a name. Several: one for each kind of key.
+    /// Certificates by name, or by `*.` and a name. A name has several for several kinds of keys.
     by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// Who names no server, or an unknown one, gets the first.
+    /// Default for clients that name no server, or an unknown one.
     first: Option<Arc<CertifiedKey>>,
 }
 
 impl Choice {
-    /// Of these, the first of which is the default.
+    /// Indexes the certificates; the first is the default.
     pub(super) fn new(all: &[Loaded]) -> Choice {
         let mut by_name: HashMap<String, Vec<_>> = HashMap::new();
         for one in all {
@@ -33,8 +33,8 @@ impl Choice {
         }
     }
 
-    /// The certificate for this name: one that has it, else one with a wildcard for its first label, else the default. Among
-    /// those that have it alike, the first whose key the client can use.
+    /// Returns the certificate for this name: an exact match, else a wildcard for its first label, else the default.
+    /// Among equal matches, returns the first whose key the client can use.
     pub(super) fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let usable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(schemes).is_some();
         let named = |name: &str| self.by_name.get(name).and_then(|keys| keys.iter().find(usable));

@@ -1,4 +1,4 @@
-//! The first message of a TLS connection, in any number of segments and records.
+//! Reads the first message of a TLS connection, in any number of segments and records.
 
 use std::io;
 
@@ -16,49 +16,58 @@ use tokio::{
 use super::{TIMEOUT, supplement};
 use crate::client::{Client, Hello, Stream, Unfit};
 
-/// How many bytes may come before the hello is complete: all that a handshake message of the sort can have.
+/// Limit of the bytes before the hello is complete; it covers the longest valid handshake message.
 pub const LONGEST: usize = 64 << 10;
 
-/// What one read may bring: what the acceptor takes at once.
+/// Limit of one read: the acceptor takes so many bytes at once.
 const CHUNK: usize = 4096;
 
-/// The content type of alerts (RFC 8446 section 5.1).
+/// Content type of alerts (RFC 8446 section 5.1).
 const ALERT: u8 = 0x15;
 
-/// A fatal alert of this kind, as a record (RFC 8446 section 6.2).
+/// Record with a fatal alert `unexpected_message` (RFC 8446 section 6.2).
 const UNEXPECTED_MESSAGE: [u8; 7] = [ALERT, 3, 3, 0, 2, 2, 10];
 
-/// Why a connection has no ClientHello that can be read.
+/// Record with a fatal alert `protocol_version`, for clients that support nothing later than TLS 1.1 (RFC 8446 section
+/// 6.2).
+const PROTOCOL_VERSION: [u8; 7] = [ALERT, 3, 1, 0, 2, 2, 70];
+
+/// Position of a ClientHello's version in its record (RFC 8446 section 4.1.2).
+const VERSION: std::ops::Range<usize> = 9..11;
+/// TLS 1.2, the oldest version that is supported.
+const OLDEST: [u8; 2] = [3, 3];
+
+/// Reason why a connection has no ClientHello that can be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HelloError {
-    /// It is something else, or is malformed.
+    /// The bytes are no ClientHello, or a malformed one.
     #[error("no TLS ClientHello: {0}")]
     No(rustls::Error),
-    /// It goes on and on.
+    /// The ClientHello is too long.
     #[error("its TLS ClientHello is longer than {LONGEST} bytes")]
     TooLong,
-    /// It did not come, or not all of it.
+    /// The ClientHello did not come completely in time.
     #[error("no TLS ClientHello came within {}s", TIMEOUT.as_secs())]
     TooLate,
-    /// The connection ended within it.
+    /// The connection ended within the ClientHello.
     #[error("it ended within its TLS ClientHello")]
     Cut,
 }
 
 /// A ClientHello that was read.
 pub(super) struct Read {
-    /// It, and the state after it.
+    /// ClientHello, and the state after it.
     pub(super) accepted: Accepted,
     /// All bytes that were read.
     pub(super) bytes: Vec<u8>,
-    /// How many of them `accepted` has seen.
+    /// Number of bytes that `accepted` has seen.
     pub(super) seen: usize,
 }
 
-/// Reads a ClientHello and leaves it in `early`, as it came. What is none is refused with an alert.
+/// Reads a ClientHello, and leaves it unchanged in `early`. Answers anything else with an alert.
 ///
 /// # Errors
-/// There is none.
+/// There is no valid ClientHello.
 pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
@@ -72,7 +81,7 @@ pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
     Ok(client)
 }
 
-/// Reads on until the hello is complete.
+/// Reads until the hello is complete.
 pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<Read, Unfit> {
     loop {
         match reader.step() {
@@ -102,30 +111,30 @@ pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<R
     }
 }
 
-/// Looks for a ClientHello in what has come so far.
+/// Searches the bytes so far for a ClientHello.
 pub(super) struct Reader {
     acceptor: Acceptor,
-    /// One that rustls could not answer will do, too.
+    /// True if hellos that rustls could not answer are accepted, too.
     any: bool,
     bytes: Vec<u8>,
-    /// How many of them the acceptor has taken.
+    /// Number of bytes that the acceptor has taken.
     seen: usize,
 }
 
-/// What is known after some of the bytes.
+/// Result of parsing the bytes so far.
 enum Step {
-    /// It may become one.
+    /// The hello is incomplete.
     NeedMore,
-    /// It is complete.
+    /// The hello is complete.
     Yes(Box<Accepted>),
-    /// It will never be one.
+    /// The bytes are no valid hello.
     No { error: rustls::Error, alert: Vec<u8> },
-    /// It is not complete after [`LONGEST`] bytes.
+    /// The hello is incomplete after [`LONGEST`] bytes.
     TooLong,
 }
 
 impl Reader {
-    /// Of hellos that are to be answered here; `bytes` have come already.
+    /// Reads hellos that are answered here; `bytes` have come already.
     pub(super) fn new(bytes: Vec<u8>) -> Reader {
         Reader {
             acceptor: Acceptor::default(),
@@ -135,7 +144,7 @@ impl Reader {
         }
     }
 
-    /// Of hellos that are only passed on.
+    /// Reads hellos that are only passed on.
     fn of_any(bytes: Vec<u8>) -> Reader {
         Reader {
             any: true,
@@ -143,8 +152,8 @@ impl Reader {
         }
     }
 
-    /// What a hello says that rustls refused for this reason, if only its signature algorithms are missing: clients that know
-    /// nothing later than TLS 1.1, or that use keys they share with the server, send none.
+    /// Parses a hello that rustls refused only because its signature algorithms are missing. Clients that support
+    /// nothing later than TLS 1.1, or that use keys shared with the server, send none.
     fn supplemented(&self, error: &rustls::Error) -> Option<Accepted> {
         let missing = PeerIncompatible::SignatureAlgorithmsExtensionRequired;
         if !self.any || *error != rustls::Error::PeerIncompatible(missing) {
@@ -164,7 +173,7 @@ impl Reader {
 
     fn step(&mut self) -> Step {
         while let Some(rest) = self.bytes.get(self.seen..).filter(|rest| !rest.is_empty()) {
-            // It takes no more than its own buffer may hold, which is less than `LONGEST`.
+            // The acceptor takes no more than its own buffer holds, which is less than `LONGEST`.
             match self.acceptor.read_tls(&mut &*rest) {
                 Ok(n) if n > 0 => self.seen += n,
                 _ => return Step::TooLong,
@@ -177,9 +186,17 @@ impl Reader {
                         return Step::Yes(Box::new(accepted));
                     }
                     let mut alert = Vec::new();
-                    // Into memory: this cannot fail.
+                    // Writing to memory cannot fail.
                     let _ = told.write_all(&mut alert);
-                    // The acceptor has none for what is no handshake; an alert has no answer.
+                    // Tell an old client that its version is the reason: the acceptor's alert names another missing
+                    // feature.
+                    let version = self.bytes.get(VERSION);
+                    if matches!(error, rustls::Error::PeerIncompatible(_))
+                        && version.is_some_and(|v| v < OLDEST.as_slice())
+                    {
+                        alert = PROTOCOL_VERSION.to_vec();
+                    }
+                    // Add an alert for bytes that are no handshake: the acceptor has none. An alert gets no answer.
                     if alert.is_empty() && self.bytes.first() != Some(&ALERT) {
                         alert.extend(UNEXPECTED_MESSAGE);
                     }
@@ -194,7 +211,7 @@ impl Reader {
     }
 }
 
-/// Sends an alert, and has it arrive before the end. If it cannot be told, the close will have to do.
+/// Sends an alert, and lets it arrive before the end. Errors are ignored: the connection closes anyway.
 async fn tell(socket: &mut TcpStream, alert: &[u8]) {
     if alert.is_empty() {
         return;
@@ -204,7 +221,7 @@ async fn tell(socket: &mut TcpStream, alert: &[u8]) {
 }
 
 impl Read {
-    /// What it says.
+    /// Returns its contents.
     pub(super) fn hello(&self) -> Hello {
         let hello = self.accepted.client_hello();
         let name = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();

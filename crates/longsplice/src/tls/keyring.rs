@@ -1,4 +1,4 @@
-//! The certificates of a listener, read again when their files change.
+//! Holds the certificates of a listener, and reads them again when their files change.
 
 use std::{
     sync::{Arc, PoisonError, RwLock, Weak},
@@ -18,10 +18,10 @@ use super::{
     choice::Choice,
 };
 
-/// How often the files are looked at.
+/// Interval between checks of the files.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The certificates of a listener.
+/// Certificates of a listener.
 #[derive(Debug)]
 pub(super) struct Keyring {
     listener: String,
@@ -30,11 +30,11 @@ pub(super) struct Keyring {
     current: RwLock<Choice>,
 }
 
-/// The state of all files.
+/// Stamps of all files.
 pub(super) type Stamps = Vec<[Option<Stamp>; 2]>;
 
 impl Keyring {
-    /// Reads them, and again whenever a file has changed; ends when it is dropped. Needs a tokio runtime.
+    /// Reads the certificates, and again whenever a file has changed, until it is dropped. Needs a tokio runtime.
     pub(super) fn open(
         listener: &str,
         files: &[CertificateFiles],
@@ -46,7 +46,7 @@ impl Keyring {
             provider: Arc::clone(provider),
             current: RwLock::default(),
         };
-        // Before they are read: what is written in between is seen at the first look.
+        // Take the stamps before reading: a file that is written in between is then seen at the first check.
         let stamps = keyring.stamps();
         keyring.load()?;
         let keyring = Arc::new(keyring);
@@ -54,7 +54,7 @@ impl Keyring {
         Ok(keyring)
     }
 
-    /// Takes all files as they are now, or stays with what it has.
+    /// Loads all files as they are now. After an error the certificates stay unchanged.
     fn load(&self) -> Result<(), CertificateError> {
         let mut all = Vec::with_capacity(self.files.len());
         for files in &self.files {
@@ -72,7 +72,7 @@ impl Keyring {
         Ok(())
     }
 
-    /// The certificate for a client that names this server and can use these schemes.
+    /// Returns the certificate for a client that names this server and can use these schemes.
     pub(super) fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         self.current
             .read()
@@ -80,13 +80,13 @@ impl Keyring {
             .find(name, schemes)
     }
 
-    /// How the files are now.
+    /// Returns the stamps of the files as they are now.
     pub(super) fn stamps(&self) -> Stamps {
         let stamps = |f: &CertificateFiles| [Stamp::of(&f.certificate), Stamp::of(&f.key)];
         self.files.iter().map(stamps).collect()
     }
 
-    /// Reads the files if they are not as they were at `before`; answers how they are now.
+    /// Reads the files if they differ from `before`, and returns their stamps now.
     pub(super) fn look(&self, before: Stamps) -> Stamps {
         let now = self.stamps();
         if now != before {
@@ -110,7 +110,7 @@ async fn watch(keyring: Weak<Keyring>, mut stamps: Stamps) {
     loop {
         time::sleep(LOOK).await;
         let Some(keyring) = keyring.upgrade() else { return };
-        // A file system may take its time.
+        // Block another thread: a file system may be slow.
         match spawn_blocking(move || keyring.look(stamps)).await {
             Ok(now) => stamps = now,
             // The runtime ends.

@@ -1,4 +1,4 @@
-//! TLS: ClientHellos that are read and passed on, and connections that are terminated here.
+//! Reads ClientHellos that are passed on, and terminates TLS.
 
 mod certificate;
 mod choice;
@@ -17,13 +17,13 @@ pub use hello::{HelloError, LONGEST, peek};
 pub use relay::{Passed, relay};
 pub use terminator::{Terminator, TerminatorError};
 
-/// How long a ClientHello may take to come; where TLS is terminated, the whole handshake.
+/// Longest time for a ClientHello; if TLS is terminated, for the whole handshake.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the files of a certificate can be used, as they are now.
+/// Checks whether the files of a certificate can be used now.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The first error in them.
 pub fn check(files: &CertificateFiles) -> Result<(), CertificateError> {
     certificate::load(files, &terminator::provider()).map(drop)
 }

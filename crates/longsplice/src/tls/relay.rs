@@ -1,58 +1,76 @@
-//! A decrypted connection and a server's, joined in control mode to their end.
+//! Relays between a decrypted connection and a server's, in control mode, to their end.
 
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use longsplice_engine::Side;
+use longsplice_engine::{IdlePolicy, Side, keep_alive};
 use longsplice_repair::options;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes},
     net::TcpStream,
+    time::{Instant, sleep_until},
 };
 use tokio_rustls::server::TlsStream;
 
 use crate::pace::Pace;
 
-/// Of each direction: what one record of TLS can hold (RFC 8446 section 5.1).
+/// Size of the buffer of each direction: one TLS record (RFC 8446 section 5.1).
 const BUFFER: usize = 16 << 10;
 
-/// What a relayed connection carried, and how it ended.
+/// Result of a relayed connection.
 #[derive(Debug)]
 pub struct Passed {
-    /// Decrypted bytes that the server took.
+    /// Number of decrypted bytes that the server took.
     pub to_server: u64,
-    /// Bytes that the server sent.
+    /// Number of bytes that the server sent.
     pub to_client: u64,
-    /// Both ends finished in order. Else both were reset: a stream that was cut off must not look finished.
+    /// `Ok` if both ends finished in order. Else both were reset: a stream that was cut off must not look complete.
     pub end: io::Result<()>,
+    /// True if it ended because it was idle for too long.
+    pub idle: bool,
 }
 
 impl Passed {
-    /// All of them.
+    /// Returns the bytes of both directions.
     pub fn bytes(&self) -> u64 {
         self.to_server + self.to_client
     }
 }
 
-/// Relays to the end, each direction until its own; `early` was read from the client already. The client's end counts only with its
-/// close_notify (RFC 8446 section 6.1), and gets one when the server has ended. Decrypted bytes count for the rate limit.
+/// Relays until both directions end; `early` was read from the client already. The client ends its direction only by a
+/// close_notify, and gets one when the server has ended (RFC 8446 section 6.1). The rate limit counts decrypted bytes.
 pub async fn relay(
     mut client: Box<TlsStream<TcpStream>>,
     server: TcpStream,
     early: &[u8],
     pace: Pace,
+    idle: IdlePolicy,
 ) -> Passed {
+    for socket in [client.get_ref().0, &server] {
+        // Ignore an error: the idle limit remains.
+        let _ = idle.keepalive.map(|keepalive| keep_alive(socket, &keepalive));
+    }
+    let activity = Arc::new(Activity::new());
     let mut server = Counted {
+        activity: Arc::clone(&activity),
         inner: server,
         pace,
         read: 0,
         written: 0,
     };
-    let end = join(&mut client, &mut server, early).await;
-    // Until here, each may have been set to reset when the process dies.
+    let (end, is_idle) = tokio::select! {
+        end = join(&mut client, &mut server, early) => (end, false),
+        () = activity.is_over(idle.limit) => (Err(io::ErrorKind::TimedOut.into()), true),
+    };
+    // Until here, each socket may be set to reset when the process dies.
     for socket in [client.get_ref().0, &server.inner] {
         let set = options::set_reset_on_close(socket, end.is_err());
         if let Err(error) = set {
@@ -63,6 +81,7 @@ pub async fn relay(
         to_server: server.written,
         to_client: server.read,
         end,
+        idle: is_idle,
     }
 }
 
@@ -77,9 +96,45 @@ async fn join(
         .map(drop)
 }
 
-/// Counts what passes, which is wanted even where an error ends it, and holds it to its rate.
+/// Time of the last transfer.
+struct Activity {
+    began: Instant,
+    /// Milliseconds from `began` to the last transfer.
+    last: AtomicU64,
+}
+
+impl Activity {
+    fn new() -> Activity {
+        Activity {
+            began: Instant::now(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    fn note(&self) {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns when nothing has passed for so long.
+    async fn is_over(&self, limit: Option<Duration>) {
+        let Some(limit) = limit else {
+            return std::future::pending().await;
+        };
+        loop {
+            let end = self.began + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit;
+            if Instant::now() >= end {
+                return;
+            }
+            sleep_until(end).await;
+        }
+    }
+}
+
+/// Counts the bytes that pass, even if an error ends the relay, and limits their rate.
 struct Counted<S> {
     inner: S,
+    activity: Arc<Activity>,
     pace: Pace,
     read: u64,
     written: u64,
@@ -96,6 +151,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         let n = (buf.filled().len() - before) as u64;
         self.read += n;
+        if n > 0 {
+            self.activity.note();
+        }
         self.pace.charge(Side::Server, n);
         read
     }
@@ -107,6 +165,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         let written = Pin::new(&mut self.inner).poll_write(cx, buf);
         if let Poll::Ready(Ok(n)) = written {
             self.written += n as u64;
+            self.activity.note();
             self.pace.charge(Side::Client, n as u64);
         }
         written

@@ -1,20 +1,20 @@
-//! A ClientHello without signature algorithms, made such that rustls reads it.
+//! Adds signature algorithms to a ClientHello without them, so that rustls reads it.
 
-/// The extension `signature_algorithms` with ecdsa_secp256r1_sha256 (RFC 8446 section 4.2.3).
+/// Extension `signature_algorithms` with ecdsa_secp256r1_sha256 (RFC 8446 section 4.2.3).
 const SIGNATURE_ALGORITHMS: [u8; 8] = [0, 13, 0, 4, 0, 2, 4, 3];
 
-/// The header of a handshake message: its type and its length.
+/// Length of a handshake message's header: its type and its length.
 const HEADER: usize = 4;
 
-/// The most that a record holds (RFC 8446 section 5.1).
+/// Longest payload of a record (RFC 8446 section 5.1).
 const RECORD: usize = 1 << 14;
 
-/// A copy of the hello in these records that has the extension before its others. Only to be looked at: no client has sent it.
-/// `None`: it is no ClientHello, or would be too long.
+/// Returns a copy of the hello in these records, with the extension before the others. Use it for reading only: no
+/// client has sent it. Returns `None` if it is no ClientHello, or would be too long.
 pub(super) fn with_signature_algorithms(records: &[u8]) -> Option<Vec<u8>> {
     let message = message(records)?;
     let (head, extensions) = message.split_at_checked(extensions_at(&message)?)?;
-    // There may be none at all, and not even their length (RFC 5246 section 7.4.1.2).
+    // The hello may have no extensions, and not even their length (RFC 5246 section 7.4.1.2).
     let extensions = [&SIGNATURE_ALGORITHMS, extensions.get(2..).unwrap_or_default()].concat();
     let length = u16::try_from(extensions.len()).ok()?.to_be_bytes();
     let body = [head.get(HEADER..)?, &length, &extensions].concat();
@@ -23,14 +23,14 @@ pub(super) fn with_signature_algorithms(records: &[u8]) -> Option<Vec<u8>> {
     };
     let message = [&[1, a, b, c][..], &body].concat();
     let record = |part: &[u8]| {
-        // A part is never longer than a record.
+        // The cast is safe: a part is never longer than a record.
         let length = (part.len() as u16).to_be_bytes();
         [&[0x16, 3, 1][..], &length, part].concat()
     };
     Some(message.chunks(RECORD).flat_map(record).collect())
 }
 
-/// The first handshake message in these records, whole.
+/// Returns the first handshake message in these records, if it is complete.
 fn message(mut records: &[u8]) -> Option<Vec<u8>> {
     let mut message = Vec::new();
     loop {
@@ -50,7 +50,8 @@ fn message(mut records: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Where the length of its extensions stands: behind version, random, session, cipher suites and compression methods.
+/// Returns the position of the length of its extensions: behind version, random, session, cipher suites and compression
+/// methods.
 fn extensions_at(message: &[u8]) -> Option<usize> {
     let byte = |at: usize| message.get(at).map(|b| usize::from(*b));
     let session = HEADER + 2 + 32;

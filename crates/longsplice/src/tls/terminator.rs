@@ -1,4 +1,4 @@
-//! Connections that are decrypted here.
+//! Terminates TLS: decrypts connections.
 
 use std::{io, sync::Arc};
 
@@ -22,28 +22,28 @@ pub struct Terminator {
     config: Arc<ServerConfig>,
 }
 
-/// Why a listener cannot terminate TLS.
+/// Reason why a listener cannot terminate TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TerminatorError {
-    /// A certificate or key.
+    /// A certificate or key cannot be used.
     #[error("{error} ({})", error.remedy())]
     Certificate {
-        /// What is wrong with it.
+        /// Error in it.
         #[from]
         error: CertificateError,
     },
-    /// The library has no random numbers, or not what it needs.
+    /// The library has no random numbers, or lacks a feature.
     #[error("cannot set up TLS: {0}")]
     Library(#[from] rustls::Error),
 }
 
-/// The cryptography: ring builds with a C compiler alone.
+/// Returns the cryptography: ring, because it builds with a C compiler alone.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
 impl Terminator {
-    /// That of a listener, if it terminates TLS.
+    /// Creates the terminator of a listener, if it terminates TLS.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -56,8 +56,8 @@ impl Terminator {
             .transpose()
     }
 
-    /// Reads the certificates of a listener, and again when their files change. TLS 1.2 and 1.3; sessions are resumed by
-    /// tickets, whose keys change every six hours and at each call.
+    /// Reads the certificates of a listener, and again when their files change. Supports TLS 1.2 and 1.3. Sessions are
+    /// resumed by tickets, whose keys change every six hours and at each call.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -78,10 +78,10 @@ impl Terminator {
         })
     }
 
-    /// Does the handshake of a connection, and leaves its decrypted stream in its place.
+    /// Performs the handshake of a connection, and replaces its stream by the decrypted one.
     ///
     /// # Errors
-    /// It failed, or took longer than [`TIMEOUT`]. Its reason was told to the client by an alert.
+    /// The handshake failed, or took longer than [`TIMEOUT`]. If it failed, an alert told the client the reason.
     pub async fn accept(&self, mut client: Client) -> Result<Client, Unfit> {
         let Stream::Plain(socket) = client.stream else {
             return Ok(client);
@@ -100,7 +100,7 @@ impl Terminator {
         mut socket: TcpStream,
         early: Vec<u8>,
     ) -> Result<(TlsStream<TcpStream>, Hello), Unfit> {
-        // Before the handshake is done an end in order hides no loss, and lets an alert arrive.
+        // Close with a FIN until the handshake is done: nothing can be lost yet, and an alert can arrive.
         set_resets(&socket, false)?;
         let read = hello::read(&mut socket, hello::Reader::new(early)).await?;
         let hello = read.hello();

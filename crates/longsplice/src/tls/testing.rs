@@ -1,4 +1,4 @@
-//! Certificates for tests.
+//! Creates certificates for tests.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ pub(crate) fn write(dir: &Path, file: &str, names: &[&str]) -> CertificateFiles 
     write_with(dir, file, names, &KeyPair::generate().unwrap())
 }
 
-/// The same with this key.
+/// Writes a self-signed certificate with this key, and the key, as `file.pem` and `file.key`.
 pub(crate) fn write_with(dir: &Path, file: &str, names: &[&str], key: &KeyPair) -> CertificateFiles {
     let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
     let certificate = CertificateParams::new(names).unwrap().self_signed(key).unwrap();
@@ -25,7 +25,7 @@ pub(crate) fn write_with(dir: &Path, file: &str, names: &[&str], key: &KeyPair) 
     files
 }
 
-/// A client that trusts these certificates, and speaks these protocols.
+/// Returns a client that trusts these certificates, and offers these protocols.
 pub(crate) fn client(trusted: &[CertificateDer<'static>], alpn: &[&str]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     for certificate in trusted {

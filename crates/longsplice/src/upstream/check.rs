@@ -1,4 +1,4 @@
-//! Active checks: a task for each server connects every so often, and may ask for a page.
+//! Runs active checks: a task for each server connects at an interval, and may send an HTTP request.
 
 use std::{
     io,
@@ -7,6 +7,8 @@ use std::{
 };
 
 use longsplice_core::proxy_protocol::{Header, Version};
+use longsplice_engine::connect_plainly;
+use longsplice_repair::options::set_reset_on_close;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -14,13 +16,16 @@ use tokio::{
 };
 
 use super::{roster::Roster, server::Server, task::Task};
-use crate::config::{HealthConfig, Probe, Statuses};
+use crate::{
+    config::{HealthConfig, Probe, Statuses},
+    resources::Resources,
+};
 
-/// A status line and its fields are shorter; the rest of the reply is not read.
+/// Limits the bytes that are read of a reply: a status line and its fields are shorter.
 const LONGEST_HEAD: usize = 16 << 10;
 const MOST_FIELDS: usize = 128;
 
-/// Checks a server for as long as the task is held and the upstream is there.
+/// Checks a server until the returned task is dropped or the upstream is gone.
 pub(super) fn watch(
     server: &Arc<Server>,
     health: &HealthConfig,
@@ -28,14 +33,17 @@ pub(super) fn watch(
     roster: Weak<Roster>,
 ) -> Task {
     let (server, health) = (Arc::clone(server), health.clone());
-    // Of a connection that the proxy makes for itself.
+    // The proxy makes this connection for itself: the header names no client.
     let header = send_proxy.map(|version| Header::new(version, None).write());
     let header = header.unwrap_or_default();
     Task::spawn(async move {
         loop {
+            // Wait for a descriptor outside the timeout: a lack of descriptors is no fault of the server.
+            let descriptor = Resources::of_this_process().upkeep(1).await;
             let checked = time::timeout(health.timeout, probe(&server, &health.probe, &header)).await;
             let result = checked.unwrap_or_else(|_| Err(format!("nothing came within {:?}", health.timeout)));
             let Some(roster) = roster.upgrade() else { return };
+            drop(descriptor);
             roster.note_check(&server, result);
             drop(roster);
             time::sleep(jittered(health.interval)).await;
@@ -43,18 +51,20 @@ pub(super) fn watch(
     })
 }
 
-/// From nine to eleven tenths: the checks of several servers and switches do not fall together for long.
+/// Returns 0.9 to 1.1 times the interval, so that the checks of several servers and proxies do not stay in step.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 async fn probe(server: &Server, probe: &Probe, header: &[u8]) -> Result<(), String> {
     let address = server.address();
-    let connected = TcpStream::connect(address).await;
+    let connected = connect_plainly(address).await;
     let mut stream = connected.map_err(|error| format!("cannot connect: {error}"))?;
     let broken = |error: io::Error| format!("the connection broke: {error}");
     stream.write_all(header).await.map_err(broken)?;
     let Probe::Http { path, host, status } = probe else {
+        // Close with a FIN instead of a reset: nothing was sent that the server has to answer.
+        let _ = set_reset_on_close(&stream, false);
         return Ok(());
     };
     let host = host.clone().unwrap_or_else(|| address.to_string());
@@ -63,6 +73,7 @@ async fn probe(server: &Server, probe: &Probe, header: &[u8]) -> Result<(), Stri
     );
     stream.write_all(request.as_bytes()).await.map_err(broken)?;
     let code = read_status(&mut stream).await?;
+    let _ = set_reset_on_close(&stream, false);
     judge(code, status)
 }
 
@@ -73,7 +84,7 @@ fn judge(code: u16, good: &Statuses) -> Result<(), String> {
     }
 }
 
-/// Reads replies until a final one (RFC 9110 section 15.2: 1xx come before it).
+/// Reads replies until a final one; 1xx replies may come before it (RFC 9110 section 15.2).
 async fn read_status(stream: &mut TcpStream) -> Result<u16, String> {
     let mut head = Vec::with_capacity(1024);
     loop {
@@ -90,7 +101,7 @@ async fn read_status(stream: &mut TcpStream) -> Result<u16, String> {
     }
 }
 
-/// The status of the first reply that is final, if all of its head is there.
+/// Returns the status of the first final reply, or `None` if its head is incomplete.
 fn final_status(mut bytes: &[u8]) -> Result<Option<u16>, httparse::Error> {
     loop {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];

@@ -1,4 +1,4 @@
-//! How leg B is made: from which address, and introduced by a PROXY header or not.
+//! Connects leg B: chooses the source address, and sends a PROXY header if one is configured.
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
@@ -8,16 +8,16 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, time};
 use super::lease::Ask;
 use crate::config::SourceAddress;
 
-/// How leg B of a connection is made.
+/// Settings for the connection of leg B.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Connector<'a> {
     /// The engine.
     pub(super) splicer: &'a Splicer,
     /// Leg A.
     pub(super) client: BorrowedFd<'a>,
-    /// Whose address the target sees.
+    /// Selects the source address that the target sees.
     pub(super) source: SourceAddress,
-    /// How long each address may take.
+    /// Longest time for connecting to one address.
     pub(super) timeout: Duration,
 }
 
@@ -31,10 +31,10 @@ impl<'a> Connector<'a> {
         }
     }
 
-    /// Connects, and sends a header first where there is one.
+    /// Connects, then sends the header, if any.
     ///
     /// # Errors
-    /// Those of the system; `TimedOut`.
+    /// Errors of the system; `TimedOut`.
     pub(super) async fn introduce(&self, target: SocketAddr, header: Option<&[u8]>) -> io::Result<TcpStream> {
         let mut stream = self.connect_to(target).await?;
         if let Some(header) = header {
@@ -46,7 +46,7 @@ impl<'a> Connector<'a> {
     /// Connects to this address.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub(super) async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
         let Connector {
             splicer,
@@ -62,7 +62,8 @@ impl<'a> Connector<'a> {
     }
 }
 
-/// Only legs of one family can be spliced; among themselves the addresses keep the resolver's order.
+/// Sorts the addresses of the client's family first: only legs of one family can be spliced. The resolver's order stays
+/// within each family.
 pub fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<SocketAddr> {
     addresses.sort_by_key(|a| a.is_ipv4() != ipv4);
     addresses

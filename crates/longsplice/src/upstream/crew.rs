@@ -1,4 +1,4 @@
-//! The servers of an upstream at this moment, and the choice among them.
+//! Holds the current servers of an upstream, and chooses one of them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,10 +12,10 @@ use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, M
 use super::{entry::Entry, names::Site, queue::Want, server::Server, server::State};
 use crate::config::{ServerConfig, UpstreamConfig};
 
-/// Servers that an upstream finds so soon after it began were there before it, and need no slow start.
+/// Exempts servers from slow start that an upstream finds this soon after its own start: they were there before it.
 const BEGINNING: Duration = Duration::from_secs(10);
 
-/// One server's part in the upstream.
+/// A server with its settings in this upstream.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) server: Arc<Server>,
@@ -23,36 +23,37 @@ pub(super) struct Member {
     pub(super) max_connections: Option<u32>,
     pub(super) backup: bool,
     tier: u32,
-    /// Its entry has addresses of both families: a client gets those of its own, which alone can be spliced.
+    /// True if its entry has addresses of both families: a client prefers its own family, because only legs of one
+    /// family can be spliced.
     dual: bool,
-    /// Of which entry it is.
+    /// Index of its entry.
     entry: usize,
 }
 
-/// All of them.
+/// All servers of an upstream.
 #[derive(Debug)]
 pub(super) struct Crew {
     pub(super) members: Vec<Member>,
     pub(super) entries: Vec<Arc<Entry>>,
     balancer: Balancer,
     algorithm: Algorithm,
-    /// Room for a choice.
+    /// Buffer for one choice, reused to avoid allocation.
     candidates: Vec<Candidate>,
-    /// Servers that are gone: one that comes back while connections to it are open still has them.
+    /// Removed servers with open connections: a server that returns keeps its state and its count.
     former: HashMap<Key, Weak<Server>>,
-    /// What operators drained, by name: addresses that a name gets later are drained, too.
+    /// Names of servers that an operator drained. Addresses that such a name gets later are drained, too.
     drained: HashSet<String>,
 }
 
 type Key = (String, SocketAddr);
 
-/// What became of a choice.
+/// Result of a choice.
 #[derive(Debug)]
 pub(super) enum Pick {
     Server(Arc<Server>),
     Full,
     Nobody,
-    /// The entry of this index has no address yet, and would be the one.
+    /// Asks to look up the entry of this index first: it has no address yet, and would be chosen.
     Look(usize),
 }
 
@@ -69,7 +70,8 @@ impl Crew {
         }
     }
 
-    /// Puts the servers together anew, from the configuration and where its entries are now; one entry for each of its servers.
+    /// Rebuilds the list of servers from the configuration and the addresses of `entries`, one entry for each
+    /// configured server.
     pub(super) fn muster(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
         let mut known = self.known();
         let mut taken = HashSet::new();
@@ -131,7 +133,7 @@ impl Crew {
         former.chain(present).collect()
     }
 
-    /// Chooses. Entries of `given_up` are not waited for.
+    /// Chooses a server. An entry without an address is waited for only if `given_up` is set and does not contain it.
     pub(super) fn pick(
         &mut self,
         want: &Want<'_>,
@@ -152,7 +154,8 @@ impl Crew {
             Choice::Server(index) => self.members.get(index),
             Choice::Full | Choice::Nobody => None,
         };
-        // In order, a name before it has to be asked first; otherwise only when there is nobody else.
+        // With the algorithm `in_order`, look up each name before the chosen server first. Otherwise look names up only
+        // if no server is left.
         let before = match (self.algorithm, chosen, choice) {
             (Algorithm::InOrder, Some(member), _) => member.entry,
             (_, Some(_), _) | (_, None, Choice::Full) => 0,
@@ -168,7 +171,7 @@ impl Crew {
         }
     }
 
-    /// The server of the cookie, unless it is not in order any more; where it is full, its client waits for it.
+    /// Returns the server of the cookie, unless it is not up any more. If it is full, the client waits for it.
     fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Pick> {
         let value = want.sticky.as_deref()?;
         let member = self.members.iter().find(|m| m.server.cookie() == value)?;
@@ -179,14 +182,14 @@ impl Crew {
         })
     }
 
-    /// Lets the servers of this name take no more, or again; answers how many there are. An entry without an address counts.
+    /// Drains the servers of this name or undoes it, and returns how many have it. An entry without an address counts.
     pub(super) fn drain(&mut self, config: &UpstreamConfig, name: &str, drain: bool, now: Duration) -> usize {
         let called: Vec<_> = self.members.iter().filter(|m| m.server.is_called(name)).collect();
         let listed = config.servers.iter().filter(|s| s.label() == name).count();
         match drain {
             true if called.len() + listed > 0 => drop(self.drained.insert(name.to_owned())),
             true => {}
-            // Under whatever name each of them was drained.
+            // Undo the drain under every name that covers one of these servers.
             false => self
                 .drained
                 .retain(|drained| drained != name && !called.iter().any(|m| m.server.is_called(drained))),
@@ -220,8 +223,8 @@ impl Member {
     }
 }
 
-/// Lower ones are preferred: servers to backups; then, in order, one entry to the next; then one priority to the next. Even, so
-/// that addresses of the other family come right behind.
+/// Returns the tier; the balancer prefers lower ones. Servers precede backups; then, with `in_order`, entries count in
+/// their order; then SRV priorities. The result is even, so that addresses of the other family follow directly behind.
 fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
     const RANKS: u32 = 256;
     const ENTRIES: u32 = 1 << 16;
@@ -233,7 +236,7 @@ fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
     ((backup * ENTRIES + entry) * RANKS + u32::from(rank).min(RANKS - 1)) * 2
 }
 
-/// As configured; of SRV records theirs, scaled down where the largest is more than a weight may be.
+/// Returns the configured weight, or that of the SRV record, scaled down if the largest exceeds `MAX_WEIGHT`.
 fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
     let (Some(weight), Some(heaviest)) = (site.weight, heaviest) else {
         return server.weight;
@@ -243,6 +246,6 @@ fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
         true => weight * MAX_WEIGHT / heaviest,
         false => weight,
     }
-    // A weight of 0 is to be chosen rarely (RFC 2782), not never.
+    // A weight of 0 means a small chance, not none (RFC 2782).
     .clamp(1, MAX_WEIGHT)
 }

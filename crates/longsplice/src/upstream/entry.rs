@@ -1,4 +1,5 @@
-//! One entry of an upstream's list: an address for good, or a name whose addresses come and go.
+//! Keeps the addresses of one entry of an upstream's list: a fixed address, or a name that is looked up again and
+//! again.
 
 use std::{
     io,
@@ -18,21 +19,21 @@ use super::{
 };
 use crate::config::ServerPlace;
 
-/// A TTL below is taken for this: a server's addresses are not worth a query for each connection.
+/// Raises shorter TTLs to this: a query for each connection would cost too much.
 const LEAST_TTL: Duration = Duration::from_secs(1);
-/// A TTL beyond is taken for this: a mistake in a zone should not last a day.
+/// Lowers longer TTLs to this: a mistake in a zone must not last a day.
 const MOST_TTL: Duration = Duration::from_secs(300);
-/// The longest pause after look-ups that failed.
+/// Longest pause after failed look-ups.
 const MOST_PAUSE: Duration = Duration::from_secs(30);
-/// Whoever asks so soon after a look-up that failed gets its error.
+/// Returns the error of a failed look-up again for this long, without a new one.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// An entry. It keeps the addresses it found last, whatever later look-ups say.
+/// One entry of the list. It keeps the addresses that it found last, even if later look-ups fail.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) place: ServerPlace,
     known: Mutex<Known>,
-    /// Somebody wants a look-up now.
+    /// Wakes the look-up task at once.
     wanted: Notify,
     /// Counts look-ups.
     done: watch::Sender<u64>,
@@ -66,32 +67,32 @@ impl Entry {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has to be looked up.
+    /// Returns whether it has to be looked up.
     pub(super) fn is_name(&self) -> bool {
         !matches!(&self.place, ServerPlace::Target(target) if target.literal().is_some())
     }
 
-    /// Where its servers are, as far as that is known.
+    /// Returns the addresses that are known.
     pub(super) fn sites(&self) -> Vec<Site> {
         self.known().sites.clone()
     }
 
-    /// What went wrong in the last look-up.
+    /// Returns the error of the last look-up, if it failed.
     pub(super) fn failure(&self) -> Option<String> {
         self.known().failure.as_ref().map(|(_, _, why)| why.clone())
     }
 
-    /// Waits until it has an address, or a look-up after this moment found none.
+    /// Waits until it has an address, or until a later look-up finds none.
     ///
     /// # Errors
-    /// What the look-up says.
+    /// The error of the look-up; `TimedOut`.
     pub(super) async fn located(&self, patience: Duration) -> io::Result<()> {
         let mut done = self.done.subscribe();
         if let Some(known) = self.fresh() {
             return known;
         }
         self.wanted.notify_one();
-        // The sender is ours.
+        // The sender belongs to `self`, so it cannot be closed.
         let _ = time::timeout(patience, done.changed()).await?;
         self.fresh().unwrap_or(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -105,7 +106,7 @@ impl Entry {
         }
     }
 
-    /// Takes in a look-up; answers whether its addresses changed.
+    /// Stores the result of a look-up, and returns whether the addresses changed.
     fn take_in(&self, result: &io::Result<Found>) -> bool {
         let mut known = self.known();
         match result {
@@ -123,7 +124,7 @@ impl Entry {
     }
 }
 
-/// Looks a name up when its TTL is over or somebody wants to know, for as long as its upstream has it.
+/// Looks a name up when its TTL has passed or a task asks for it, as long as its upstream exists.
 pub(super) fn watch(entry: &Arc<Entry>, names: &Arc<Names>, roster: Weak<Roster>) -> Task {
     let (entry, names) = (Arc::clone(entry), Arc::clone(names));
     Task::spawn(async move {
@@ -150,7 +151,7 @@ pub(super) fn watch(entry: &Arc<Entry>, names: &Arc<Names>, roster: Weak<Roster>
                 roster.relocate();
             }
             drop(roster);
-            // Only now: who waits for it must find the servers.
+            // Signal only after `relocate`: the waiting tasks must find the servers.
             entry.done.send_modify(|n| *n = n.wrapping_add(1));
             tokio::select! {
                 () = time::sleep(pause) => {}
@@ -160,7 +161,7 @@ pub(super) fn watch(entry: &Arc<Entry>, names: &Arc<Names>, roster: Weak<Roster>
     })
 }
 
-/// In an order of their own: resolvers turn the addresses of an answer about, which is no change. Duplicates are left out.
+/// Sorts the addresses and removes duplicates: resolvers rotate the addresses of an answer, which is no change.
 fn sorted(mut found: Found) -> Found {
     found.sites.sort_by_key(|site| (site.rank, site.address));
     found.sites.dedup_by_key(|site| (site.rank, site.address));

@@ -1,4 +1,4 @@
-//! What is asked of an upstream, and what it answers.
+//! Types of a request for a server and of its result.
 
 use std::{
     fmt, io,
@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use longsplice_engine::Tie;
 use tokio::net::TcpStream;
 
 use super::{
@@ -17,42 +18,31 @@ use super::{
 };
 use crate::{client::Client, config::SourceAddress};
 
-/// Who asks for a server.
+/// A client's request for a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// Leg A.
     pub client: BorrowedFd<'a>,
-    /// The client's address, by the PROXY header where one was read.
+    /// Address of the client; from the PROXY header, if one was read.
     pub peer: SocketAddr,
-    /// Where the client connected to.
+    /// Address that the client connected to.
     pub local: SocketAddr,
-    /// Whether the client's connection is IPv4 on the wire; an IPv4 client may arrive over an IPv6 socket.
+    /// True if the client's connection is IPv4 on the wire. An IPv4 client may arrive over an IPv6 socket.
     pub ipv4: bool,
-    /// Whose address the server sees.
+    /// Selects the source address that the server sees.
     pub source: SourceAddress,
-    /// What the hash is of, as [`Upstream::key`](super::Upstream::key) says; the client's address needs none.
+    /// Bytes to hash, as [`Upstream::key`](super::Upstream::key) says; a hash of the client's address needs none.
     pub key: Option<&'a [u8]>,
-    /// The value of the cookie that [`Upstream::sticky`](super::Upstream::sticky) names, as the client sent it.
+    /// Value of the cookie that [`Upstream::sticky`](super::Upstream::sticky) names, as the client sent it.
     pub sticky: Option<&'a str>,
-    /// Whether a connection will do that has served a request before.
-    pub reuse: Reuse,
-    /// Servers that were tried already.
+    /// True if an idle connection may be reused.
+    pub reuse: bool,
+    /// Servers to leave out: they were tried already.
     pub not: &'a [ServerId],
 }
 
-/// Which idle connections will do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reuse {
-    /// None: one was dead, and the request must not meet another.
-    No,
-    /// One whose socket is asked whether it is still open: the request cannot be sent twice.
-    Asked,
-    /// One of whose end nothing was heard yet. That costs no system call, and the request can be sent again if it was over.
-    Unheard,
-}
-
 impl<'a> Ask<'a> {
-    /// Of a connection, before anything is known of a request.
+    /// Returns the request for a connection of which no request was read yet.
     pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
         Ask {
             client: client.stream.socket().as_fd(),
@@ -62,7 +52,7 @@ impl<'a> Ask<'a> {
             source,
             key: None,
             sticky: None,
-            reuse: Reuse::Asked,
+            reuse: true,
             not: &[],
         }
     }
@@ -73,28 +63,28 @@ impl<'a> Ask<'a> {
 pub struct Lease {
     /// Leg B.
     pub stream: TcpStream,
-    /// Whether it has served a request before.
+    /// True if it has served a request before.
     pub reused: bool,
     /// Counts as one of its server's connections until it is dropped.
     pub tenure: Tenure,
 }
 
-/// A connection's place at its server.
+/// Permit for one connection to a server.
 #[derive(Debug)]
 pub struct Tenure {
     place: Place,
 }
 
-/// How a server failed a connection that it had taken.
+/// Failure of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It did not take it in time, or refused.
+    /// The server refused the connection, or did not accept it in time.
     Connect,
-    /// It ended or reset before its reply was there.
+    /// The server closed or reset the connection before its reply.
     Closed,
-    /// Its reply did not begin in time.
+    /// The reply did not begin in time.
     Timeout,
-    /// What it sent is no reply.
+    /// The server's bytes are no HTTP reply.
     Malformed,
 }
 
@@ -103,39 +93,41 @@ impl Tenure {
         Tenure { place }
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn server(&self) -> &Arc<Server> {
         self.place.server()
     }
 
-    /// Where it is; `None`: no upstream counts it.
+    /// Returns its server in the upstream; `None` if no upstream counts it.
     pub fn site(&self) -> Option<Site> {
         self.place.site()
     }
 
-    /// Goes without giving its place up: its [`Tenure::site`] has it counted until [`Site::resume`].
+    /// Drops this value without giving the permit up: its [`Tenure::site`] stays counted until [`Site::resume`].
     pub fn stay(self) {
         self.place.stay();
     }
 
-    /// Leaves an idle connection to the upstream, which keeps it for another request, or closes it. The last reply must have been
-    /// read to its end, and the socket is one that closes in order: those that the engine gives back reset
-    /// ([`longsplice_engine::Returned::set_reset_on_close`]).
-    pub fn give_back(self, stream: TcpStream) {
-        self.place.give_back(stream);
+    /// Gives an idle connection back to the upstream, which keeps it for another request or closes it. The last reply
+    /// must have been read completely, and the socket must close with a FIN: sockets that the engine returns reset
+    /// instead ([`longsplice_engine::Returned::set_reset_on_close`]). A connection with a `tie` to its last client
+    /// stands aside until the tie is gone.
+    pub fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
+        self.place.give_back(stream, tie);
     }
 
-    /// A reply's head was read, so long after its request was sent.
+    /// Counts a reply whose head was read, `after` its request was sent.
     pub fn answered(&self, status: u16, after: Duration) {
         self.place.answered(status, after);
     }
 
-    /// The server failed. Not for an idle connection that turned out dead: that is no fault.
+    /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
+    /// `Closed` or `Timeout` on a reused connection is counted, but does not affect the server's health.
     pub fn failed(&self, how: Failure) {
         self.place.failed(how);
     }
 
-    /// The value of the sticky cookie that stands for this server; `None`: the upstream is not sticky.
+    /// Returns the value of the sticky cookie for this server; `None` if the upstream is not sticky.
     pub fn cookie(&self) -> Option<&str> {
         self.place.cookie()
     }
@@ -147,37 +139,37 @@ impl fmt::Display for Tenure {
     }
 }
 
-/// No server.
+/// Reason why a client gets no server.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// None of those that were tried answered.
+    /// Each server that was tried failed.
     #[error("{}", list(.0))]
     Refused(Vec<(String, io::Error)>),
-    /// The original destination did not.
+    /// The original destination failed.
     #[error("{0}: {1}")]
     Original(SocketAddr, io::Error),
-    /// All are down, drained, or were tried before.
+    /// All servers are down, drained, or were tried before.
     #[error("upstream `{upstream}` has no server that is up ({why}); `longsplice servers` shows them")]
     Down {
-        /// Which upstream.
+        /// Name of the upstream.
         upstream: String,
-        /// How many are down, drained and so on.
+        /// Counts of servers that are down, draining and without an address.
         why: String,
     },
-    /// All have as many connections as they may, and so many wait already.
+    /// All servers are at their limit, and the queue is full.
     #[error("the queue of upstream `{upstream}` is full: {queue} wait for a server already")]
     QueueFull {
-        /// Which upstream.
+        /// Name of the upstream.
         upstream: String,
-        /// Its limit.
+        /// Limit of the queue.
         queue: u32,
     },
-    /// All have as many connections as they may, and none ended in time.
+    /// All servers are at their limit, and no connection ended in time.
     #[error("no server of upstream `{upstream}` had a place within {}", crate::config::Period(*.after))]
     QueueTimeout {
-        /// Which upstream.
+        /// Name of the upstream.
         upstream: String,
-        /// How long it waited.
+        /// Time that the client waited.
         after: Duration,
     },
 }
@@ -188,7 +180,7 @@ fn list(attempts: &[(String, io::Error)]) -> String {
 }
 
 impl Unavailable {
-    /// The status code for a client that speaks HTTP (RFC 9110 section 15.6).
+    /// Returns the status code for a client that speaks HTTP (RFC 9110 section 15.6).
     pub fn status(&self) -> u16 {
         match self {
             Unavailable::Refused(_) | Unavailable::Original(..) => 502,
@@ -199,10 +191,10 @@ impl Unavailable {
     }
 }
 
-/// A connection to where the client was going.
+/// Connects to the client's original destination.
 ///
 /// # Errors
-/// What it answered.
+/// `Unavailable::Original` with the error of the connection.
 pub async fn lease_original(
     splicer: &longsplice_engine::Splicer,
     ask: &Ask<'_>,

@@ -1,8 +1,8 @@
-//! Upstreams: sets of servers, of which each connection or request gets one.
+//! Manages upstreams: sets of servers; each connection or request gets one server.
 //!
-//! [`Upstream::lease`] (`search`) chooses a server (`crew`), waits in the queue where all are full (`queue`), and takes an idle
-//! connection (`idle`) or makes one (`connect`). What is known of the servers is kept in a `roster`, which outlives reloads. It
-//! is fed by what becomes of leases (`place`), by active checks (`check`) and by the resolver (`entry`, `names`).
+//! [`Upstream::lease`] (`search`) chooses a server (`crew`), waits in the queue if all are full (`queue`), and takes an
+//! idle connection (`idle`) or makes one (`connect`). A `roster` keeps the state of the servers and outlives reloads.
+//! Leases (`place`), active checks (`check`) and the resolver (`entry`, `names`) update it.
 
 mod check;
 mod connect;
@@ -26,7 +26,7 @@ use std::{collections::HashMap, sync::Arc};
 use longsplice_engine::Splicer;
 
 pub use connect::same_family_first;
-pub use lease::{Ask, Failure, Lease, Reuse, Tenure, Unavailable, lease_original};
+pub use lease::{Ask, Failure, Lease, Tenure, Unavailable, lease_original};
 pub use place::Site;
 pub use server::{Server, ServerId};
 pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
@@ -40,12 +40,12 @@ use roster::Roster;
 #[derive(Debug)]
 pub struct Upstreams {
     by_name: HashMap<String, Arc<Upstream>>,
-    /// Those of listeners with `to`, by the listener's name.
+    /// Upstreams of listeners with `to`, by the listener's name.
     by_listener: HashMap<String, Arc<Upstream>>,
     names: Arc<Names>,
 }
 
-/// A set of servers under one configuration; what is known of them is shared with those of later ones.
+/// A set of servers under one configuration. It shares the state of the servers with its successors.
 #[derive(Debug)]
 pub struct Upstream {
     config: Arc<UpstreamConfig>,
@@ -53,30 +53,31 @@ pub struct Upstream {
     splicer: Splicer,
 }
 
-/// No server has this name.
+/// Error: no server has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSuchServer {
-    /// Not even the upstream is there.
+    /// No upstream has this name.
     #[error("there is no upstream `{0}`; `longsplice servers` shows them")]
     Upstream(String),
     /// The upstream has no such server.
     #[error("upstream `{upstream}` has no server `{server}`; `longsplice servers` shows them")]
     Server {
-        /// Which upstream.
+        /// Name of the upstream.
         upstream: String,
-        /// What it does not have.
+        /// Name that was asked for.
         server: String,
     },
 }
 
 impl Upstreams {
-    /// Those of a configuration. Within a tokio runtime: there run the tasks that watch them.
+    /// Creates the upstreams of a configuration. Call it within a tokio runtime: it starts tasks.
     pub fn new(config: &Config, splicer: &Splicer) -> Upstreams {
         Upstreams::build(config, splicer, None, &Arc::new(Names::default()))
     }
 
-    /// Those of the next configuration: servers that stay keep their state, idle connections and those who wait. Takes effect at
-    /// once, for connections of the old configuration too: call it when nothing can fail any more.
+    /// Creates the upstreams of the next configuration. Servers that stay keep their state, idle connections and
+    /// queues. It takes effect at once, for connections of the old configuration too: call it when nothing can fail any
+    /// more.
     #[must_use]
     pub fn next(&self, config: &Config, splicer: &Splicer) -> Upstreams {
         Upstreams::build(config, splicer, Some(self), &self.names)
@@ -120,12 +121,12 @@ impl Upstreams {
         }
     }
 
-    /// The upstream of that name.
+    /// Returns the upstream of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.by_name.get(name)
     }
 
-    /// Where what no route takes goes; `None`: where it was going.
+    /// Returns the upstream for connections that no route takes; `None` if they go to their original destination.
     pub fn of_listener(&self, listener: &ListenerConfig) -> Option<&Arc<Upstream>> {
         match &listener.upstream {
             Some(name) => self.get(name),
@@ -133,7 +134,7 @@ impl Upstreams {
         }
     }
 
-    /// How all of them stand, by name; those of listeners with `to` come last.
+    /// Returns the status of all upstreams, sorted by name; those of listeners with `to` come last.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let sorted = |map: &HashMap<String, Arc<Upstream>>| {
             let mut list: Vec<_> = map.values().map(|u| u.roster.status()).collect();
@@ -145,12 +146,12 @@ impl Upstreams {
         all
     }
 
-    /// Lets a server take no new connections and requests (`drain`), or take them again. Those that are under way go on; its idle
-    /// connections are closed, and its sticky clients move. `server` is a name or an address; a name may have several. Answers how
-    /// many servers it concerned.
+    /// Stops new connections and requests to a server (`drain`), or allows them again. Existing ones go on; idle
+    /// connections are closed, and sticky clients move. `server` is a name or an address; several servers may share a
+    /// name. Returns how many servers have it.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// No server has this name.
     pub fn drain(&self, upstream: &str, server: &str, drain: bool) -> Result<usize, NoSuchServer> {
         let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
         let mut found = 0;
@@ -169,33 +170,34 @@ impl Upstreams {
 }
 
 impl Upstream {
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// Whether a server is one of its servers now, in whatever state.
+    /// Returns whether it contains this server now, in any state.
     pub fn has(&self, server: ServerId) -> bool {
         self.roster.has(server)
     }
 
-    /// An address that a client of this family will most likely be connected to, if one is known: what the engine prepares for.
+    /// Returns an address that a client of this family will probably be connected to, if one is known. The engine
+    /// prepares for it.
     pub fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
         let addresses = self.roster.addresses();
         same_family_first(addresses, ipv4).first().copied()
     }
 
-    /// How many other servers are tried where one fails before it has replied.
+    /// Returns how many other servers are tried after one that failed before its reply.
     pub fn retries(&self) -> u32 {
         self.config.retries.unwrap_or(u32::MAX)
     }
 
-    /// What of a request its choice depends on.
+    /// Returns which part of a request the choice depends on.
     pub fn key(&self) -> &KeyKind {
         &self.config.balance.key
     }
 
-    /// The name of the cookie that keeps a client at its server.
+    /// Returns the name of the cookie that keeps a client at its server.
     pub fn sticky(&self) -> Option<&str> {
         self.config.sticky.as_deref()
     }

@@ -1,5 +1,5 @@
-//! Names into addresses: /etc/hosts first, then DNS as /etc/resolv.conf says. Nothing is cached here: [`super::entry`] asks again when the
-//! TTL is over.
+//! Resolves names: /etc/hosts first, then DNS as /etc/resolv.conf says. Caches nothing: [`super::entry`] asks again
+//! when the TTL has passed.
 
 use std::{
     fs, io,
@@ -21,31 +21,33 @@ use hickory_resolver::{
 };
 use tokio::time;
 
-use crate::config::ServerPlace;
+use crate::{config::ServerPlace, resources::Resources};
 
-/// All attempts of all queries of one look-up.
+/// Limits the time of one look-up, with all its queries and attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A line of /etc/hosts has no TTL; a change of the file is seen at the next look-up.
+/// Reserves this many descriptors for a look-up: one for each address family.
+const LOOKUP: u32 = 2;
+/// TTL of names in /etc/hosts, whose lines have none: a change of the file is seen at the next look-up.
 const HOSTS_TTL: Duration = Duration::from_secs(10);
-/// More than this no upstream needs; an answer over TCP could hold thousands.
+/// Limits the addresses of an entry: an answer over TCP could hold thousands.
 const MOST_ADDRESSES: usize = 256;
 const FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
 
-/// One of the addresses that an entry stands for.
+/// One of the addresses of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Site {
     pub(super) address: SocketAddr,
-    /// 0 for those that come first: by priority of the SRV records.
+    /// Rank by the priority of the SRV records; 0 is preferred.
     pub(super) rank: u16,
-    /// The weight of its SRV record.
+    /// Weight of its SRV record.
     pub(super) weight: Option<u16>,
 }
 
-/// What a look-up found: never no address.
+/// Result of a look-up, with at least one address.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) sites: Vec<Site>,
-    /// How long it holds.
+    /// Time for which it is valid.
     pub(super) ttl: Duration,
 }
 
@@ -53,14 +55,14 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     system: Mutex<Option<(Stamp, Arc<System>)>>,
-    /// Not the system's: of a test.
+    /// Replaces the system's configuration in a test.
     fixed: Option<Arc<System>>,
 }
 
-/// When the files changed last.
+/// Modification times of the two files.
 type Stamp = [Option<SystemTime>; 2];
 
-/// What the files say.
+/// Contents of the two files.
 struct System {
     hosts: Hosts,
     resolver: TokioResolver,
@@ -73,7 +75,7 @@ impl std::fmt::Debug for System {
 }
 
 impl Names {
-    /// Asks this name server over UDP, and reads no file.
+    /// Returns a resolver that asks this name server over UDP, and reads no file.
     #[cfg(test)]
     pub(super) fn of_server(address: SocketAddr) -> Names {
         let mut server = NameServerConfig::udp(address.ip());
@@ -90,10 +92,10 @@ impl Names {
         }
     }
 
-    /// The addresses of a place.
+    /// Looks up the addresses of a server.
     ///
     /// # Errors
-    /// There are none, or nobody says.
+    /// The name has no address, no name server answered, or the look-up took longer than `PATIENCE`.
     pub(super) async fn look_up(&self, place: &ServerPlace) -> io::Result<Found> {
         let look_up = async {
             let system = self.system()?;
@@ -109,7 +111,7 @@ impl Names {
         time::timeout(PATIENCE, look_up).await?
     }
 
-    /// As the files are now.
+    /// Returns the resolver, built anew if a file has changed.
     fn system(&self) -> io::Result<Arc<System>> {
         if let Some(fixed) = &self.fixed {
             return Ok(Arc::clone(fixed));
@@ -142,7 +144,7 @@ impl Found {
 impl System {
     fn read() -> io::Result<System> {
         let (config, options) = system_conf::read_system_conf().unwrap_or_else(|error| {
-            // As the C library does without a file.
+            // Ask the local host, as the C library does without the file.
             tracing::debug!(%error, "no name server in /etc/resolv.conf: that of this host is asked");
             let local = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
             (
@@ -156,7 +158,7 @@ impl System {
 
     fn new(config: ResolverConfig, mut options: ResolverOpts, hosts: Hosts) -> Result<System, NetError> {
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        // The TTL is ours to keep, and a name that is in the file is not asked of anybody.
+        // `entry` keeps the TTL, and `in_hosts` answers names of the file before any query.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Never;
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
@@ -185,6 +187,7 @@ impl System {
         if !listed.is_empty() {
             return Ok((listed, HOSTS_TTL));
         }
+        let _descriptors = Resources::of_this_process().upkeep(LOOKUP).await;
         let found = self.resolver.lookup_ip(name).await;
         let found = found.map_err(|error| explain(name, &error))?;
         let mut addresses: Vec<_> = found.iter().map(|ip| ip.to_canonical()).collect();
@@ -208,15 +211,18 @@ impl System {
         found
     }
 
-    /// SRV records (RFC 2782): their targets in the order of their priorities.
+    /// Looks up SRV records, and then their targets in the order of the priorities (RFC 2782).
     async fn service(&self, service: &str) -> io::Result<Found> {
+        let descriptors = Resources::of_this_process().upkeep(LOOKUP).await;
         let found = self.resolver.srv_lookup(service).await;
+        // Release them first: the look-ups of the targets need descriptors, too.
+        drop(descriptors);
         let found = found.map_err(|error| explain(service, &error))?;
         let mut records: Vec<_> = found
             .answers()
             .iter()
             .filter_map(|record| match &record.data {
-                // A root target says that the service is decidedly not there.
+                // A root target says that the service is not available (RFC 2782).
                 RData::SRV(srv) if !srv.target.is_root() && srv.port != 0 => Some(srv),
                 _ => None,
             })
@@ -237,7 +243,7 @@ impl System {
                         weight: Some(srv.weight),
                     }));
                 }
-                // The other targets serve meanwhile.
+                // Go on: the other targets serve meanwhile.
                 Err(error) => wrong = Some(error),
             }
         }

@@ -1,4 +1,4 @@
-//! A place at a server: counted as long as it is held.
+//! Counts a connection of a server as long as its permit is held.
 
 use std::{
     net::SocketAddr,
@@ -6,28 +6,31 @@ use std::{
     time::Duration,
 };
 
+use longsplice_engine::Tie;
 use tokio::net::TcpStream;
 
 use super::{
-    idle::Owner,
+    idle::{Owner, Settles},
     lease::{Failure, Tenure},
     roster::Roster,
     server::{Act, Server, ServerId},
 };
 use crate::config::UpstreamConfig;
 
-/// One of the connections that a server may have. Dropped, it goes to the next who waits.
+/// Permit for one connection to a server. When it is dropped, the next waiting client gets it.
 #[derive(Debug)]
 pub(super) struct Place {
     server: Arc<Server>,
-    /// `None`: the server belongs to no upstream.
+    /// `None` if the server belongs to no upstream.
     roster: Option<Arc<Roster>>,
-    /// Who may have the connection after this; `None`: nobody.
+    /// Owner for whom the connection may be kept when it is idle; `None` if it is not kept.
     next: Option<Owner>,
+    /// True if its connection has served a request before.
+    reused: bool,
     sticky: bool,
 }
 
-/// A server of an upstream, for places that are counted there and are nobody's.
+/// A server of an upstream, for permits that stay counted without a `Tenure`.
 #[derive(Debug)]
 pub struct Site {
     server: Arc<Server>,
@@ -36,12 +39,12 @@ pub struct Site {
 }
 
 impl Site {
-    /// The server.
+    /// Returns the server's identity.
     pub fn id(&self) -> ServerId {
         self.server.id()
     }
 
-    /// A place that [stayed](Tenure::stay) here: each may be resumed once.
+    /// Returns a permit that [stayed](Tenure::stay) counted here. Resume each only once.
     pub fn resume(&self) -> Tenure {
         let (server, roster) = (Arc::clone(&self.server), Arc::clone(&self.roster));
         Tenure::new(Place::new(server, roster, self.sticky))
@@ -49,17 +52,18 @@ impl Site {
 }
 
 impl Place {
-    /// At a server whose connections were counted already.
+    /// Creates a permit at a server that counts it already.
     pub(super) fn new(server: Arc<Server>, roster: Arc<Roster>, sticky: bool) -> Place {
         Place {
             server,
             roster: Some(roster),
             next: None,
+            reused: false,
             sticky,
         }
     }
 
-    /// At an address that belongs to no upstream.
+    /// Creates a permit for an address that belongs to no upstream.
     pub(super) fn outside(address: SocketAddr) -> Place {
         let name = address.to_string();
         let config = UpstreamConfig::new("", Vec::new());
@@ -67,6 +71,7 @@ impl Place {
             server: Arc::new(Server::new(&config, &name, name.clone(), address, None)),
             roster: None,
             next: None,
+            reused: false,
             sticky: false,
         }
     }
@@ -75,12 +80,17 @@ impl Place {
         &self.server
     }
 
-    /// Lets the connection be kept when it is idle, for this owner.
+    /// Allows the idle connection to be kept for this owner.
     pub(super) fn keep_for(&mut self, owner: Owner) {
         self.next = Some(owner);
     }
 
-    /// The same place without being counted.
+    /// Notes that its connection has served a request before.
+    pub(super) fn note_reused(&mut self) {
+        self.reused = true;
+    }
+
+    /// Returns its server in the upstream, without a permit.
     pub(super) fn site(&self) -> Option<Site> {
         Some(Site {
             server: Arc::clone(&self.server),
@@ -89,7 +99,7 @@ impl Place {
         })
     }
 
-    /// Stays counted, until somebody who has the site resumes it.
+    /// Drops this value but keeps the connection counted, until it is resumed through its `Site`.
     pub(super) fn stay(mut self) {
         self.roster = None;
     }
@@ -98,10 +108,11 @@ impl Place {
         self.sticky.then(|| self.server.cookie())
     }
 
-    pub(super) fn give_back(self, stream: TcpStream) {
+    pub(super) fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
         if let (Some(roster), Some(owner)) = (&self.roster, self.next) {
-            // Before the place is given up: who waits for it finds the connection.
-            roster.keep(&self.server, stream, owner);
+            // Store it before the permit is released: the client that waits for the permit then finds the connection.
+            let settles = tie.map(|tie| Settles::when(move || tie.is_gone()));
+            roster.keep(&self.server, stream, owner, settles);
         }
     }
 
@@ -144,12 +155,15 @@ impl Place {
             ),
         };
         count.fetch_add(1, Ordering::Relaxed);
-        if let Some(roster) = &self.roster {
+        // An earlier client may have caused the end of a reused connection; only `Malformed` surely tells something
+        // about the server.
+        let says_nothing = self.reused && matches!(how, Failure::Closed | Failure::Timeout);
+        if let Some(roster) = self.roster.as_ref().filter(|_| !says_nothing) {
             roster.note_failure(&self.server, act, why);
         }
     }
 
-    /// Gives up the count without passing the place on: for the roster itself, which holds its lock.
+    /// Releases the count without waking a waiting client: the roster calls it while it holds its own lock.
     pub(super) fn dismiss(mut self) {
         self.roster = None;
         self.server.open.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Who waits for a place: first come, first served.
+//! Queues clients that wait for a permit, in the order of their arrival.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -6,14 +6,14 @@ use tokio::{sync::oneshot, time};
 
 use super::{lease::Unavailable, place::Place, roster::Roster, server::ServerId};
 
-/// What a choice depends on, apart from the servers.
+/// Properties of a client that a choice depends on.
 #[derive(Debug, Clone)]
 pub(super) struct Want<'a> {
-    /// The client's family, as it is on the wire.
+    /// True if the client's connection is IPv4 on the wire.
     pub(super) ipv4: bool,
-    /// What is hashed.
+    /// Bytes to hash.
     pub(super) key: Option<Cow<'a, [u8]>>,
-    /// The value of a sticky cookie.
+    /// Value of a sticky cookie.
     pub(super) sticky: Option<Cow<'a, str>>,
     /// Servers that were tried.
     pub(super) not: Cow<'a, [ServerId]>,
@@ -29,7 +29,8 @@ impl Want<'_> {
         }
     }
 
-    /// Whether any server would do: where one such finds no place, all others of its family find none either.
+    /// Returns whether any server is acceptable. If such a client finds all servers full, so do all others of its
+    /// family.
     pub(super) fn is_plain(&self) -> bool {
         self.sticky.is_none() && self.not.is_empty()
     }
@@ -37,14 +38,14 @@ impl Want<'_> {
 
 type Answer = Result<Place, Unavailable>;
 
-/// One who waits.
+/// A waiting client.
 #[derive(Debug)]
 struct Waiter {
     want: Want<'static>,
     answer: oneshot::Sender<Answer>,
 }
 
-/// All who wait, by their tickets.
+/// All waiting clients, by their tickets.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<u64, Waiter>,
@@ -56,7 +57,7 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Lines up at the end.
+    /// Adds a client at the end.
     pub(super) fn join(&mut self, want: Want<'_>, roster: &Arc<Roster>) -> Waiting {
         let (answer, given) = oneshot::channel();
         let ticket = self.next;
@@ -70,7 +71,7 @@ impl Queue {
         }
     }
 
-    /// The first one with this ticket or a later one.
+    /// Returns the first waiting client with this ticket or a later one.
     pub(super) fn from(&self, ticket: u64) -> Option<(u64, &Want<'static>)> {
         let (ticket, waiter) = self.waiting.range(ticket..).next()?;
         Some((*ticket, &waiter.want))
@@ -80,7 +81,7 @@ impl Queue {
         self.waiting.remove(&ticket);
     }
 
-    /// Answers one who waits; gives the answer back if nobody waits for it any more.
+    /// Sends the answer to a waiting client. Returns it if the client does not wait any more.
     pub(super) fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Answer> {
         match self.waiting.remove(&ticket) {
             Some(waiter) => waiter.answer.send(answer),
@@ -89,7 +90,8 @@ impl Queue {
     }
 }
 
-/// One's own part of waiting. Dropped, it leaves the queue; a place that was given at that moment goes to the next.
+/// A client's handle while it waits. Dropping it leaves the queue; a permit that arrived meanwhile goes to the next
+/// client.
 #[derive(Debug)]
 pub(super) struct Waiting {
     ticket: u64,
@@ -98,20 +100,20 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// As at the moment when the time is over, before it left the queue.
+    /// Closes the channel, as `place` does when the time is over, before it leaves the queue.
     #[cfg(test)]
     pub(super) fn close(&mut self) {
         self.given.close();
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     pub(super) async fn place(mut self, patience: Duration) -> Answer {
         match time::timeout(patience, &mut self.given).await {
             Ok(Ok(answer)) => answer,
-            // A roster answers all who wait, and we hold it.
+            // Unreachable: the roster answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(self.roster.nobody()),
             Err(_) => {
-                // It may have come at the last moment.
+                // The answer may have come at the last moment.
                 self.given.close();
                 if let Ok(answer) = self.given.try_recv() {
                     return answer;

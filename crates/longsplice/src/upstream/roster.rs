@@ -1,4 +1,4 @@
-//! An upstream's servers, those who wait for them, and what watches them: what outlives a reload.
+//! Keeps an upstream's servers, its queue and the tasks that watch the servers; all of this outlives a reload.
 
 mod idle;
 
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::config::{HealthConfig, UpstreamConfig};
 
-/// One upstream's state. Its lock is held for a choice, never over I/O.
+/// State of one upstream. Its lock is held for a choice, never over I/O.
 #[derive(Debug)]
 pub(super) struct Roster {
     name: String,
@@ -45,16 +45,16 @@ pub(super) struct Roster {
 struct Inner {
     crew: Crew,
     queue: Queue,
-    /// Those that look entries up; entries stay the same over reloads.
+    /// Entries with the tasks that look them up; entries stay the same over reloads.
     lookups: Vec<(Arc<Entry>, Option<Task>)>,
     checks: HashMap<ServerId, (HealthConfig, Task)>,
 }
 
-/// What became of one who wanted a place.
+/// Result of a client's request for a permit.
 #[derive(Debug)]
 pub(super) enum Entered {
     Place(Place),
-    /// All are full.
+    /// All servers are full: the client waits.
     Wait(Waiting),
     /// This entry must be looked up first.
     Look(usize, Arc<Entry>),
@@ -89,17 +89,17 @@ impl Roster {
         &self.name
     }
 
-    /// Time as health counts it.
+    /// Returns the time on the clock of the health rules.
     pub(super) fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// The newest configuration.
+    /// Returns the newest configuration.
     pub(super) fn config(&self) -> Arc<UpstreamConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes a configuration over: servers that stay keep their state.
+    /// Applies a configuration; servers that stay keep their state.
     pub(super) fn configure(self: &Arc<Self>, config: &Arc<UpstreamConfig>) {
         let mut inner = self.inner();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(config);
@@ -120,7 +120,7 @@ impl Roster {
         self.muster(&mut inner);
     }
 
-    /// An entry has other addresses now.
+    /// Applies new addresses of an entry.
     pub(super) fn relocate(self: &Arc<Self>) {
         self.muster(&mut self.inner());
     }
@@ -144,7 +144,7 @@ impl Roster {
         self.serve(inner, None);
     }
 
-    /// A place at a server, or one in the queue. Entries of `given_up` are not waited for.
+    /// Returns a permit for a server, or a position in the queue. Entries of `given_up` are not waited for.
     ///
     /// # Errors
     /// There is no server, or the queue is full.
@@ -174,30 +174,30 @@ impl Roster {
         }
     }
 
-    /// Counts a connection; under the lock.
+    /// Counts a connection. The caller holds the lock.
     fn occupy(self: &Arc<Self>, server: Arc<Server>) -> Place {
         server.open.fetch_add(1, Ordering::Relaxed);
         let sticky = self.config().sticky.is_some();
         Place::new(server, Arc::clone(self), sticky)
     }
 
-    /// A connection of the server is over: its place goes to the first who can take it.
+    /// Ends a connection of the server: its permit goes to the first waiting client that can take it.
     pub(super) fn release(self: &Arc<Self>, server: &Arc<Server>) {
         let mut inner = self.inner();
         server.open.fetch_sub(1, Ordering::Relaxed);
         self.serve(&mut inner, Some(1));
     }
 
-    /// One who waited has gone.
+    /// Removes a client from the queue.
     pub(super) fn leave(&self, ticket: u64) {
         self.inner().queue.leave(ticket);
     }
 
-    /// Gives places, at most so many, to those who wait, in their order; and tells those for whom no server is left.
+    /// Gives permits to waiting clients in their order, at most `most`. Rejects clients that have no server left.
     fn serve(self: &Arc<Self>, inner: &mut Inner, most: Option<usize>) {
         let Inner { crew, queue, .. } = inner;
         let (mut next, mut given) = (0, 0);
-        // What was said to one for whom any server would do holds for all such of the family.
+        // Give all plain clients of a family the same answer: if one finds all servers full, so do the others.
         let mut full = [false; 2];
         while most.is_none_or(|most| given < most)
             && let Some((ticket, want)) = queue.from(next)
@@ -210,7 +210,7 @@ impl Roster {
             match crew.pick(want, self.now(), &mut random, None) {
                 Pick::Server(server) => match queue.answer(ticket, Ok(self.occupy(server))) {
                     Ok(()) => given += 1,
-                    // It was about to leave.
+                    // The client was about to leave the queue.
                     Err(answer) => drop(answer.map(Place::dismiss)),
                 },
                 Pick::Nobody => {
@@ -226,13 +226,13 @@ impl Roster {
         }
     }
 
-    /// Something was wrong with a server.
+    /// Records a failure of a server.
     pub(super) fn note_failure(self: &Arc<Self>, server: &Server, act: Act, why: &str) {
         if let Some(out) = server.failed(act, self.now()) {
             let (upstream, server) = (&self.name, server.name());
             let seconds = out.as_secs_f64();
             tracing::warn!(upstream, server, why, seconds, "the server is out for a while");
-            // If it was the last one, those who wait for another may have it now.
+            // Serve waiting clients: if this was the last server in order, they may use another one now.
             self.serve(&mut self.inner(), None);
         }
     }
@@ -241,7 +241,7 @@ impl Roster {
         server.succeeded(act, self.now());
     }
 
-    /// Takes in what a check found.
+    /// Applies the result of a check.
     pub(super) fn note_check(self: &Arc<Self>, server: &Server, result: Result<(), String>) {
         let why = result.clone().err().unwrap_or_default();
         let Some(state) = server.checked(result, self.now()) else {
@@ -255,7 +255,7 @@ impl Roster {
         self.serve(&mut self.inner(), None);
     }
 
-    /// Lets the servers of this name take no more, or again; answers how many entries or addresses have it.
+    /// Drains the servers of this name or undoes it, and returns how many entries or addresses have it.
     pub(super) fn drain(self: &Arc<Self>, name: &str, drain: bool) -> usize {
         let config = self.config();
         let mut inner = self.inner();
@@ -268,13 +268,13 @@ impl Roster {
         self.queue_timeouts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The addresses of its servers, in the order of the configuration.
+    /// Returns the addresses of its servers, in the order of the configuration.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let inner = self.inner();
         inner.crew.members.iter().map(|m| m.server.address()).collect()
     }
 
-    /// How it stands.
+    /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
         let (now, config, inner) = (self.now(), self.config(), self.inner());
         let servers = inner.crew.members.iter();
@@ -302,7 +302,7 @@ impl Roster {
         Arc::clone(&self.inner().crew.members[0].server)
     }
 
-    /// Whether a server is one of them now.
+    /// Returns whether it contains this server now.
     pub(super) fn has(&self, server: ServerId) -> bool {
         let inner = self.inner();
         inner
@@ -312,7 +312,7 @@ impl Roster {
             .any(|member| member.server.id() == server)
     }
 
-    /// Why nobody can be chosen.
+    /// Returns the reason why no server can be chosen.
     pub(super) fn nobody(&self) -> Unavailable {
         self.nobody_of(&self.inner())
     }

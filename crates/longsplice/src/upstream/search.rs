@@ -1,4 +1,4 @@
-//! The search for a server that takes a connection: choose, wait, connect, and try others.
+//! Searches for a server that takes a connection: chooses, waits, connects, and tries others.
 
 use std::{
     borrow::Cow,
@@ -17,13 +17,13 @@ use super::{
 use crate::config::{KeyKind, SourceAddress};
 
 impl Upstream {
-    /// A connection to one of its servers: chooses one, waits for a place in the queue where all are full, and takes an idle
-    /// connection or makes one; where that fails, at other servers, as `retries` says.
+    /// Connects to one of its servers: chooses one, waits in the queue if all are full, and takes an idle connection or
+    /// makes one. If that fails, it tries other servers, as `retries` says.
     ///
-    /// Cancel-safe: dropped, it gives up its place, in the queue too.
+    /// Cancel-safe: when the future is dropped, it gives up its permit or its position in the queue.
     ///
     /// # Errors
-    /// What was tried, or why nothing was.
+    /// The failed attempts, or the reason why there was none.
     pub async fn lease(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
         let mut search = Search {
             upstream: self,
@@ -36,7 +36,7 @@ impl Upstream {
         loop {
             let place = match search.place().await {
                 Ok(place) => place,
-                // What was tried says more than that nothing else is left.
+                // Report the attempts: they say more than that no other server is left.
                 Err(Unavailable::Down { .. }) if !search.attempts.is_empty() => break,
                 Err(why) => return Err(why),
             };
@@ -75,13 +75,13 @@ struct Search<'a> {
     upstream: &'a Arc<Upstream>,
     ask: &'a Ask<'a>,
     tried: Vec<ServerId>,
-    /// Entries whose names have no address.
+    /// Indices of entries whose names have no address.
     lost: Vec<usize>,
     attempts: Vec<(String, io::Error)>,
 }
 
 impl Search<'_> {
-    /// A place at a server that was not tried yet.
+    /// Returns a permit for a server that was not tried yet.
     async fn place(&mut self) -> Result<Place, Unavailable> {
         let Upstream { config, roster, .. } = &**self.upstream;
         loop {
@@ -104,7 +104,7 @@ impl Search<'_> {
         }
     }
 
-    /// An idle connection, or a new one.
+    /// Takes an idle connection, or makes a new one.
     async fn connect(&self, mut place: Place) -> io::Result<Lease> {
         let Upstream {
             config,
@@ -113,12 +113,15 @@ impl Search<'_> {
         } = &**self.upstream;
         let ask = self.ask;
         let server = Arc::clone(place.server());
-        // A header names its client: nobody else may use the connection.
+        // Bind the connection to its client: the header names that client.
         let owner = config.send_proxy.map(|_| (ask.peer, ask.local));
-        // From the client's address it is the client's alone.
+        // Keep a connection only if its source is the forwarder's address; one from a client's address serves that
+        // client alone.
         if ask.source == SourceAddress::Forwarder {
             place.keep_for(owner);
-            if let Some(stream) = server.idle.take(owner, config.idle_timeout, ask.reuse) {
+            let idle = || server.idle.take(owner, config.idle_timeout);
+            if let Some(stream) = ask.reuse.then(idle).flatten() {
+                place.note_reused();
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.reused.fetch_add(1, Ordering::Relaxed);
                 return Ok(Lease {
@@ -155,7 +158,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether an error says something of the server, and not that this host has no ports, descriptors, memory or rights.
+/// Returns whether an error tells something about the server. This host's lack of ports, descriptors, memory or rights
+/// does not.
 pub(super) fn is_of_the_server(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     let out_of_descriptors = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS];

@@ -1,4 +1,4 @@
-//! One server: an address, and what is known of it.
+//! State of one server: its address, health, counts and idle connections.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ use longsplice_core::{
 use super::idle::IdlePool;
 use crate::config::UpstreamConfig;
 
-/// Tells servers of this process apart, those that are gone included.
+/// Identity of a server in this process; it is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(u64);
 
@@ -31,54 +31,55 @@ pub struct Server {
     cookie: String,
     health: Mutex<Health>,
     drained: AtomicBool,
-    /// Connections in use; written under the lock of the roster.
+    /// Number of connections in use; written under the lock of the roster.
     pub(super) open: AtomicU32,
     pub(super) idle: IdlePool,
     pub(super) counts: Counts,
 }
 
-/// What a server has done, since it is known.
+/// Counts for a server, since it is known.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// Connections and requests that it was given.
+    /// Number of connections and requests that it was given.
     pub(super) requests: AtomicU64,
-    /// Of them, over a connection that had been idle.
+    /// Number of those over a connection that had been idle.
     pub(super) reused: AtomicU64,
-    /// Connections made to it.
+    /// Number of connections made to it.
     pub(super) connects: AtomicU64,
-    /// Connections that could not be made.
+    /// Number of connections that could not be made.
     pub(super) connect_failures: AtomicU64,
-    /// Requests that it failed otherwise.
+    /// Number of requests that it failed otherwise.
     pub(super) failures: AtomicU64,
-    /// Replies by the first digit of their status, 1 to 5.
+    /// Number of replies by the first digit of their status, 1 to 5.
     pub(super) replies: [AtomicU64; 5],
-    /// The time until they began, in microseconds.
+    /// Sum of the times until replies began, in microseconds.
     pub(super) reply_micros: AtomicU64,
 }
 
-/// What decides whether a server is chosen.
+/// State that decides whether a server is chosen.
 #[derive(Debug)]
 struct Health {
     active: Active,
-    /// What connecting says; and what replies say: a server may take connections and never answer.
+    /// Result of connection attempts; counted apart from replies, because a server may accept connections and never
+    /// reply.
     connects: Passive,
     replies: Passive,
-    /// When it came, came up or was undrained last; `None`: it was there from the beginning.
+    /// Time when it last was added, came up or was undrained; `None` if it was there from the beginning.
     back: Option<Duration>,
     slow_start: Duration,
     last_check: Option<(Duration, Result<(), String>)>,
 }
 
-/// A server's state, in a word.
+/// State of a server, for a choice and for the status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// In order.
+    /// No failure is known.
     Up,
     /// Its checks fail.
     Down,
-    /// Connections to it failed.
+    /// Connections or replies failed.
     Out,
-    /// It was told to take no more.
+    /// An operator drained it.
     Draining,
 }
 
@@ -102,7 +103,8 @@ impl State {
 }
 
 impl Server {
-    /// `name` is one of a kind in its upstream; `label` is that of its entry, which several addresses may share.
+    /// Creates a server. `name` is unique in its upstream; `label` is the name of its entry, which several addresses
+    /// may share.
     pub(super) fn new(
         config: &UpstreamConfig,
         label: &str,
@@ -133,32 +135,33 @@ impl Server {
         }
     }
 
-    /// Its identity.
+    /// Returns the identity.
     pub fn id(&self) -> ServerId {
         self.id
     }
 
-    /// Its name: as configured, else its address; an entry that is a name has several, `NAME@ADDRESS`.
+    /// Returns the name: the configured one, else the address. A looked-up entry has a server for each address,
+    /// `NAME@ADDRESS`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is connected to.
+    /// Returns the address that is connected to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What stands for it in a sticky cookie.
+    /// Returns the value that identifies it in a sticky cookie.
     pub(super) fn cookie(&self) -> &str {
         &self.cookie
     }
 
-    /// Whether this is what an operator calls it.
+    /// Returns whether an operator may mean it by this name.
     pub(super) fn is_called(&self, name: &str) -> bool {
         name == self.name || name == self.label || self.address.to_string() == name
     }
 
-    /// As an attempt is named in a message.
+    /// Returns its description for messages.
     pub(super) fn described(&self) -> String {
         let address = self.address.to_string();
         match self.label == address {
@@ -171,7 +174,7 @@ impl Server {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts it under the rules of a configuration.
+    /// Applies a configuration.
     pub(super) fn configure(&self, config: &UpstreamConfig) {
         let mut health = self.health();
         health.active = match &config.health {
@@ -186,7 +189,7 @@ impl Server {
         health.slow_start = config.slow_start;
     }
 
-    /// Its state, and the parts of its weight that it gets.
+    /// Returns the state, and the share of the weight that it gets.
     pub(super) fn state(&self, now: Duration) -> (State, u32) {
         let health = self.health();
         let out = health.connects.is_out(now) || health.replies.is_out(now);
@@ -211,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Takes in a check; answers whether it went up or down by it.
+    /// Applies the result of a check, and returns the new state if it went up or down.
     pub(super) fn checked(&self, result: Result<(), String>, now: Duration) -> Option<State> {
         let mut health = self.health();
         let changed = health.active.checked(result.is_ok());
@@ -220,7 +223,7 @@ impl Server {
             (false, _) => None,
             (true, true) => {
                 health.back = Some(now);
-                // What connections said while it was down is over.
+                // Discard earlier failures of connections: the server is up again.
                 health.connects.clear();
                 health.replies.clear();
                 Some(State::Up)
@@ -233,17 +236,17 @@ impl Server {
         }
     }
 
-    /// When it was checked last, and what was wrong.
+    /// Returns the time of the last check, and its result.
     pub(super) fn last_check(&self) -> Option<(Duration, Result<(), String>)> {
         self.health().last_check.clone()
     }
 
-    /// It took a connection, or answered a request.
+    /// Records that it accepted a connection, or replied to a request.
     pub(super) fn succeeded(&self, in_what: Act, now: Duration) {
         self.health().passive(in_what).succeeded(now);
     }
 
-    /// It did not; answers for how long it is out by that.
+    /// Records a failure. Returns for how long the server is out, if that takes it out.
     pub(super) fn failed(&self, in_what: Act, now: Duration) -> Option<Duration> {
         let out = self.health().passive(in_what).failed(now);
         if out.is_some() {
@@ -253,7 +256,7 @@ impl Server {
     }
 }
 
-/// What connections say comes of two acts, of which one can fail while the other works.
+/// Kind of a passive observation: a server may accept connections and yet fail to reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     Connect,

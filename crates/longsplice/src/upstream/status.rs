@@ -1,4 +1,4 @@
-//! What upstreams show of themselves.
+//! Status of upstreams, for operators.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,35 +7,35 @@ use serde::{Deserialize, Serialize};
 
 use super::crew::Member;
 
-/// An upstream as it stands.
+/// Status of an upstream.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct UpstreamStatus {
-    /// Its name; of a listener with `to`, the listener's.
+    /// Its name; for a listener with `to`, the listener's name.
     pub name: String,
-    /// How a server is chosen.
+    /// Algorithm that chooses a server.
     pub balance: String,
-    /// How many wait for a place now.
+    /// Number of clients in the queue now.
     pub queued: u64,
-    /// How many waited in vain, since the upstream is known.
+    /// Number of clients that waited in vain, since the upstream is known.
     pub queue_timeouts_total: u64,
-    /// How many found the queue full.
+    /// Number of clients that found the queue full.
     pub queue_overflows_total: u64,
     /// Its servers, in the order of the configuration.
     pub servers: Vec<ServerStatus>,
-    /// Names that have no address, with the reason.
+    /// Names whose last look-up failed, with the reason.
     pub unresolved: Vec<Unresolved>,
 }
 
-/// A name that stands for no address now, or whose addresses may be old.
+/// A name whose last look-up failed: it has no address, or its addresses may be old.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct Unresolved {
-    /// As it is written.
+    /// The name as configured.
     pub server: String,
-    /// What the last look-up said.
+    /// Error of the last look-up.
     pub why: String,
 }
 
-/// A server as it stands. Totals count since the server is known.
+/// Status of a server. Totals count since the server is known.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct ServerStatus {
     /// Its upstream.
@@ -44,48 +44,54 @@ pub struct ServerStatus {
     pub server: String,
     /// Its address.
     pub address: String,
-    /// `up`, `down` (by its checks), `out` (by failed connections) or `draining`.
+    /// `up`, `down` (by its checks), `out` (by failed connections or replies) or `draining`.
     pub state: String,
     /// Its weight.
     pub weight: u32,
-    /// The part of its weight that it gets: less than 1 in a slow start.
+    /// Share of its weight that it gets: less than 1 in a slow start.
     pub share: f64,
-    /// Whether it is a backup.
+    /// True if it is a backup.
     pub backup: bool,
-    /// Connections and requests that it serves now.
+    /// Number of connections and requests that it serves now.
     pub open: u64,
-    /// The limit of these.
+    /// Limit of `open`.
     #[serde(default)]
     pub max_connections: Option<u32>,
-    /// Idle connections to it.
+    /// Number of idle connections to it.
     pub idle: u64,
-    /// Connections and requests that it was given.
+    /// Number of connections that stand aside: their last client has not acknowledged all of its reply.
+    #[serde(default)]
+    pub aside: u64,
+    /// Number of connections and requests that it was given.
     pub requests_total: u64,
-    /// Of them, over a connection that had been idle.
+    /// Number of those over a connection that had been idle.
     pub reused_total: u64,
-    /// Connections made to it.
+    /// Number of connections that stood aside and were closed.
+    #[serde(default)]
+    pub given_up_total: u64,
+    /// Number of connections made to it.
     pub connects_total: u64,
-    /// Connections that could not be made.
+    /// Number of connections that could not be made.
     pub connect_failures_total: u64,
-    /// Requests that it failed otherwise: no reply, or none in time.
+    /// Number of requests that it failed otherwise: no reply, or none in time.
     pub failures_total: u64,
-    /// Replies by the first digit of their status, 1 to 5.
+    /// Number of replies by the first digit of their status, 1 to 5.
     pub replies_total: [u64; 5],
-    /// The time until these began, together, in seconds.
+    /// Sum of the times until replies began, in seconds.
     pub reply_seconds_total: f64,
-    /// The last active check.
+    /// Last active check.
     #[serde(default)]
     pub last_check: Option<CheckStatus>,
 }
 
-/// An active check.
+/// Result of an active check.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct CheckStatus {
-    /// Whether it was good.
+    /// True if it succeeded.
     pub good: bool,
-    /// How long ago it was, in seconds.
+    /// Time since then, in seconds.
     pub seconds_ago: f64,
-    /// What was wrong.
+    /// Error, if it failed.
     #[serde(default)]
     pub why: Option<String>,
 }
@@ -106,8 +112,10 @@ pub(super) fn server(upstream: &str, member: &Member, now: std::time::Duration) 
         open: server.open.load(Ordering::Relaxed).into(),
         max_connections: member.max_connections,
         idle: server.idle.len() as u64,
+        aside: server.idle.aside() as u64,
         requests_total: count(&counts.requests),
         reused_total: count(&counts.reused),
+        given_up_total: server.idle.given_up(),
         connects_total: count(&counts.connects),
         connect_failures_total: count(&counts.connect_failures),
         failures_total: count(&counts.failures),

@@ -1,8 +1,8 @@
-//! Tasks that end with what they serve.
+//! Ties a task to the life of its owner.
 
 use tokio::task::JoinHandle;
 
-/// Aborted when it is dropped.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 pub(super) struct Task(JoinHandle<()>);
 

@@ -1,4 +1,4 @@
-//! The command line without a daemon: help, versions, files, exit codes, errors in words.
+//! Tests the command line without a daemon: help, versions, files, exit codes, error messages.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ fn the_examples_are_good() {
     }
 }
 
-/// A copy of the file, in which certificates are those of `dir`: the ones that users have are not on this machine.
+/// Copies the file, with the certificate of `dir` in place of a user's, which is not on this machine.
 fn with_certificate(file: &Path, dir: &Path) -> PathBuf {
     let key = rcgen::KeyPair::generate().unwrap();
     let names = vec!["www.example".to_owned()];

@@ -1,4 +1,4 @@
-//! Runs the real binary, each test with an instance of its own.
+//! Runs the real binary; each test has its own instance.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -15,16 +15,16 @@ use nix::{
     unistd::{Pid, geteuid},
 };
 
-/// Longer than anything takes that does not hang.
+/// Limit that is longer than any step that does not hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The command, with nothing of the environment that could lead it elsewhere, and no capabilities: a test must not
-/// touch the network of the machine it runs on.
+/// Returns the command without variables that could mislead it, and without capabilities: a test must not change the
+/// network of its machine.
 pub(crate) fn longsplice(args: &[&str]) -> Command {
     longsplice_with(&[], args)
 }
 
-/// The same, by way of another program that runs it.
+/// Returns the command, run by another program.
 pub(crate) fn longsplice_with(by: &[&str], args: &[&str]) -> Command {
     let drop_capabilities = [
         "setpriv",
@@ -46,7 +46,7 @@ pub(crate) fn longsplice_with(by: &[&str], args: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end; what it printed, and its exit code.
+/// Runs the command to its end. Returns its exit code, standard output and standard error.
 pub(crate) fn ask(args: &[&str]) -> (i32, String, String) {
     let Output {
         status,
@@ -57,7 +57,7 @@ pub(crate) fn ask(args: &[&str]) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-/// A name that no other test of this run or another has.
+/// Returns a name that no other test or test run uses.
 pub(crate) fn instance(test: &str) -> String {
     format!("t{}-{test}", std::process::id())
 }
@@ -66,16 +66,16 @@ pub(crate) fn instance(test: &str) -> String {
 pub(crate) struct Daemon {
     child: Child,
     lines: mpsc::Receiver<String>,
-    /// What it has logged and was read so far.
+    /// Lines of its log that were read so far.
     pub(crate) log: Vec<String>,
-    /// Its instance.
+    /// Name of the instance.
     pub(crate) instance: String,
-    /// Where it listens.
+    /// Address that it listens on.
     pub(crate) address: SocketAddr,
 }
 
 impl Daemon {
-    /// `forward` from a free port to the target.
+    /// Starts `forward` from a free port to the target.
     pub(crate) fn forward(instance: &str, to: &str, more: &[&str]) -> Daemon {
         let mut args = vec![
             "forward",
@@ -90,12 +90,12 @@ impl Daemon {
         Daemon::start(instance, &args)
     }
 
-    /// Any daemon; returns once it listens.
+    /// Starts any daemon; returns once it listens.
     pub(crate) fn start(instance: &str, args: &[&str]) -> Daemon {
         Daemon::start_command(instance, &mut longsplice(args))
     }
 
-    /// The same, however it is to be started.
+    /// Starts a daemon by this command; returns once it listens.
     pub(crate) fn start_command(instance: &str, command: &mut Command) -> Daemon {
         let mut child = command
             .stderr(Stdio::piped())
@@ -118,7 +118,7 @@ impl Daemon {
         daemon
     }
 
-    /// The next line of its log that holds the text.
+    /// Returns the next line of its log that contains the text.
     pub(crate) fn wait_for_line(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -135,7 +135,7 @@ impl Daemon {
         }
     }
 
-    /// Asks it by another process of the command line.
+    /// Sends it a request by another process of the command line.
     pub(crate) fn ask(&self, args: &[&str]) -> (i32, String, String) {
         ask(&[args, &["--instance", &self.instance]].concat())
     }
@@ -158,14 +158,14 @@ impl Daemon {
         }
     }
 
-    /// A connection to it.
+    /// Connects to it.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect_timeout(&self.address, PATIENCE).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 
-    /// How a connection to it ends of which nothing is asked. A reset may come before connect(2) has returned.
+    /// Returns the end of a connection to it without a request. A reset may come before connect(2) has returned.
     pub(crate) fn outcome(&self) -> Result<usize, ErrorKind> {
         let mut stream = TcpStream::connect_timeout(&self.address, PATIENCE).map_err(|e| e.kind())?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(|e| e.kind())?;
@@ -175,7 +175,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended; a wait that fails leaves nothing to do. An orderly end takes its files away.
+        // Ignore errors: it may have ended. An orderly end removes its files.
         if let Ok(None) = self.child.try_wait() {
             self.signal(Signal::SIGINT);
             self.signal(Signal::SIGINT);
@@ -201,7 +201,7 @@ fn read_lines(stderr: ChildStderr) -> mpsc::Receiver<String> {
     receive
 }
 
-/// A server that sends back what it gets, until it gets no more.
+/// Starts a server that sends back all bytes, until the client ends.
 pub(crate) fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -222,12 +222,12 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// A port on which nobody listens.
+/// Returns an address without a listener.
 pub(crate) fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// The examples of the repository.
+/// Returns the examples of the repository.
 pub(crate) fn examples() -> Vec<PathBuf> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let files = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path());

@@ -1,4 +1,4 @@
-//! The daemon over loopback: it forwards with and without privileges, answers, refuses, and ends as it is told.
+//! Tests the daemon over loopback: it forwards with and without privileges, answers, refuses, and ends as it is told.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -193,7 +193,8 @@ fn no_flow_comes_back_into_a_daemon_that_ends() {
     assert!(err.contains("the daemon is shutting down"), "{err}");
 }
 
-/// Conditions are met while relayed, too: all bytes pass, both ways, also those that come when one end has closed.
+/// Checks conditions that are met while relayed: all bytes pass in both directions, also those after one end has
+/// closed.
 #[test]
 fn conditions_hold_up_no_byte_of_a_relayed_connection() {
     for unsplice in [
@@ -260,7 +261,7 @@ fn a_stale_socket_is_no_obstacle() {
     assert_eq!(status(&next)["instance"], name);
 }
 
-/// `Type=notify` of systemd.
+/// Checks the protocol of systemd's `Type=notify`.
 #[test]
 fn readiness_and_the_end_are_announced() {
     let dir = tempfile::tempdir().unwrap();
@@ -284,7 +285,7 @@ fn readiness_and_the_end_are_announced() {
     ];
     let daemon = Daemon::start_command(&name, longsplice(&args).env("NOTIFY_SOCKET", &path));
     assert_eq!(received(), "READY=1");
-    // However a reload ends.
+    // READY=1 follows however a reload ends.
     daemon.signal(Signal::SIGHUP);
     let reloading = received();
     let micros = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=");
@@ -297,7 +298,7 @@ fn readiness_and_the_end_are_announced() {
     assert_eq!(received(), "STOPPING=1");
 }
 
-/// Without any capability it forwards all the same, and says once what it would need.
+/// Checks that it forwards without any capability, and reports once what it lacks.
 #[test]
 fn without_privileges_it_relays_and_says_so_once() {
     let daemon = Daemon::forward(

@@ -1,4 +1,4 @@
-//! `check --explain` says which route a request takes, and why.
+//! Tests `check --explain`: which route a request takes, and why.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn example(name: &str) -> String {
     examples.join(name).to_str().unwrap().to_owned()
 }
 
-/// The winning route and where the request goes, of what `--json` says.
+/// Returns the winning route and the destination from the output of `--json`.
 fn decided(file: &str, args: &[&str]) -> (String, Value) {
     let (code, out, err) = ask(&[&["check", file, "--json", "--explain"], args].concat());
     assert_eq!(code, 0, "{args:?}: {err}");
@@ -214,4 +214,41 @@ fn the_listener_is_the_one_that_the_url_leads_to() {
     assert!(code == 2 && err.contains("--explain"), "{err}");
     let (code, _, err) = ask(&["check", file, file, "--explain", "/"]);
     assert!(code == 2 && err.contains("asks one file"), "{err}");
+}
+
+#[test]
+fn an_odd_path_is_decided_as_the_listener_would() {
+    let file = example("switch.toml");
+    let text = std::fs::read_to_string(&file).unwrap()
+        + "[[listener.route]]\npath_prefix = \"/admin\"\nstatus = 403\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("strict.toml");
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    for (path, read_as, status) in [
+        ("//admin", Some("/admin"), 403),
+        ("/;/admin", None, 400),
+        ("/admin", None, 403),
+    ] {
+        let url = format!("http://127.0.0.1:8081{path}");
+        let (code, out, err) = ask(&["check", &file, "--explain", &url, "--json"]);
+        assert_eq!((code, err.as_str()), (0, ""));
+        let explained: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(explained["destination"]["status"], status, "{path}: {out}");
+        assert_eq!(explained["read_as"].as_str(), read_as, "{path}: {out}");
+        assert_eq!(explained["refused"].is_string(), status == 400, "{path}: {out}");
+    }
+    let (_, out, _) = ask(&["check", &file, "--explain", "http://127.0.0.1:8081//admin"]);
+    assert!(out.contains("read as       path /admin"), "{out}");
+    let fields = ["--header", "Max-Forwards: 0"];
+    let request = [
+        "check",
+        &file,
+        "--json",
+        "--explain",
+        "OPTIONS http://127.0.0.1:8081/a.gif",
+    ];
+    let (_, out, _) = ask(&[&request[..], &fields[..]].concat());
+    let explained: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(explained["destination"]["status"], 200, "{out}");
 }

@@ -1,13 +1,16 @@
-//! No room for more connections: by the limit of a listener, or for want of descriptors.
+//! Tests the lack of room for connections: by the limit of a listener, or by too few descriptors.
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use crate::common::{Daemon, closed_port, echo_server, instance, longsplice_with};
 
-/// A file with one listener of at most one connection.
+/// Writes a file with one listener of at most one connection.
 fn file_with_limit(dir: &Path, name: &str, on_full: &str) -> PathBuf {
     let (file, port, to) = (dir.join("x.toml"), closed_port().port(), echo_server());
     let admin = dir.join("a.sock");
@@ -59,7 +62,73 @@ fn the_limit_of_connections_holds_and_the_others_wait() {
     assert_eq!(&answer, b"y");
 }
 
-/// Descriptors run out: connections wait, one line is logged, and service goes on when others end.
+/// Starts a server that answers each request of each connection, and keeps the connections open.
+fn http_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    if line.is_empty() && (&stream).write_all(OK).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// Number of servers that take turns, so that idle connections to all of them would be kept.
+const SERVERS: usize = 8;
+
+/// Checks that idle connections to servers count among the descriptors, and give way to clients.
+#[test]
+fn idle_connections_do_not_use_up_the_descriptors() {
+    let (dir, name, port) = (
+        tempfile::tempdir().unwrap(),
+        instance("idle-fds"),
+        closed_port().port(),
+    );
+    let mut text = format!(
+        "instance = \"{name}\"\nadmin = \"{}\"\n[[listener]]\nname = \"web\"\nlisten = \"127.0.0.1:{port}\"\n\
+         protocol = \"http\"\nsplice = \"never\"\nupstream = \"u0\"\n",
+        dir.path().join("a.sock").display(),
+    );
+    for n in 0..SERVERS {
+        text += &format!("[[listener.route]]\npath = \"/{n}\"\nupstream = \"u{n}\"\n");
+    }
+    for n in 0..SERVERS {
+        let server = http_server();
+        text += &format!("[[upstream]]\nname = \"u{n}\"\nservers = [\"{server}\"]\nkeep_idle = 100\n");
+    }
+    let file = dir.path().join("x.toml");
+    std::fs::write(&file, text).unwrap();
+    let args = ["run", "--config", file.to_str().unwrap()];
+    let mut daemon = Daemon::start_command(&name, &mut longsplice_with(&["prlimit", "--nofile=176"], &args));
+    for n in 0..SERVERS {
+        // Send all requests at once: each needs its own connection to the server, which is idle afterwards.
+        let clients: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
+        for client in &clients {
+            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let request = format!("GET /{n} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+            (&*client).write_all(request.as_bytes()).unwrap();
+        }
+        for mut client in clients {
+            let mut reply = String::new();
+            client.read_to_string(&mut reply).unwrap();
+            assert!(reply.starts_with("HTTP/1.1 200 "), "server {n}: {reply:?}");
+        }
+    }
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(daemon.wait().success());
+}
+
+/// Checks the lack of descriptors: connections wait, one line is logged, and service continues when others end.
 #[test]
 fn without_descriptors_connections_wait() {
     let name = instance("emfile");

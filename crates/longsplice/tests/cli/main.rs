@@ -1,5 +1,5 @@
-//! The real binary: the command line, and the daemon over loopback. No test here needs privileges, and none uses
-//! them: splicing is tested in the workspace's `tests`.
+//! Tests the real binary: the command line, and the daemon over loopback. These tests neither need nor use privileges:
+//! the workspace's `tests` cover splicing.
 #![allow(clippy::unwrap_used, reason = "what helps a test may panic as a test may")]
 
 mod command;

@@ -1,10 +1,10 @@
-//! `servers`, `drain` and `undrain` of a running daemon.
+//! Tests `servers`, `drain` and `undrain` on a running daemon.
 
 use std::io::{ErrorKind, Read, Write};
 
 use crate::common::{Daemon, ask, closed_port, echo_server, instance};
 
-/// Whom a new connection reaches: whoever sends back.
+/// Returns whether a new connection reaches an echo server.
 fn is_served(daemon: &Daemon) -> bool {
     let mut stream = daemon.connect();
     stream.write_all(b"hello").unwrap();
@@ -28,14 +28,14 @@ fn a_server_is_drained_and_undrained_by_command() {
     assert_eq!(all[0]["balance"], "in_order");
     assert_eq!(all[0]["servers"][0]["open"], 1);
 
-    // A listener of `forward` is named by its address as it was given.
+    // A listener of `forward` has its address as given for a name.
     let (code, out, err) = daemon.ask(&["drain", &format!("127.0.0.1:0/{one}")]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("takes no new connections"), "{out}");
     assert_eq!(servers()[0]["servers"][0]["state"], "draining");
     assert!(is_served(&daemon));
     assert_eq!(servers()[0]["servers"][1]["requests_total"], 1);
-    // What is under way goes on.
+    // An existing connection goes on.
     kept.write_all(b"again").unwrap();
     kept.read_exact(&mut [0; 5]).unwrap();
 

@@ -1,4 +1,4 @@
-//! Repair mode, and closing in silence.
+//! Tests repair mode, and closing without a segment.
 
 use std::{
     io::{Read, Write},
@@ -93,7 +93,7 @@ fn sequence_numbers_count_what_was_written_and_received() {
     assert_eq!(numbers(&server).1, s0.1.wrapping_add(1000));
 }
 
-/// Both ends count from there, across the wrap, too; and with 0 the kernel chooses.
+/// Checks that both ends count from the chosen number, across the wrap, too, and that the kernel chooses for 0.
 #[test]
 fn the_number_of_the_syn_can_be_chosen() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Connections, made with a handshake or without; and traffic between two sockets, compared byte by byte.
+//! Makes connections, with a handshake or without, and carries traffic between two sockets, compared byte by byte.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use longsplice_repair::{
     Image, ImageOptions, Window, canonical, close_silently, probe_repair, thaw, unacknowledged, unread,
 };
 
-/// How long an event may take before the test has failed.
+/// Time within which an event must happen, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn need_privilege() {
@@ -21,19 +21,19 @@ fn need_privilege() {
     }
 }
 
-/// Where a test is run that both families could fail differently: IPv4, IPv6, and IPv4 over IPv6 sockets.
+/// Loopback addresses for tests that could fail differently by family: IPv4, IPv6, and IPv4 over IPv6 sockets.
 pub(crate) const LOOPBACKS: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
     IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped()),
 ];
 
-/// The two ends of a connection, the connecting one first.
+/// Makes the two ends of a connection, the connecting one first.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
     pair_at(LOOPBACKS[0])
 }
 
-/// The same, at each of [`LOOPBACKS`].
+/// Makes a connection at each of [`LOOPBACKS`].
 pub(crate) fn pairs() -> impl Iterator<Item = (TcpStream, TcpStream)> {
     LOOPBACKS
         .into_iter()
@@ -45,27 +45,27 @@ fn pair_at(ip: IpAddr) -> (TcpStream, TcpStream) {
     pair_of(&TcpListener::bind((ip, 0)).unwrap())
 }
 
-/// The same, with the listener given.
+/// Makes a connection to the given listener, the connecting end first.
 pub(crate) fn pair_of(listener: &TcpListener) -> (TcpStream, TcpStream) {
     need_privilege();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().unwrap().0)
 }
 
-/// The images of both ends of a connection that never existed. To be changed before they are thawed: by [`apart`].
+/// Images of both ends of a connection that never existed. A test may change them before they are thawed apart.
 pub(crate) struct Made {
     pub(crate) a: Image,
     pub(crate) b: Image,
 }
 
 impl Made {
-    /// A sends from sequence number `a`, B from `b`; both have promised `window` bytes.
+    /// Makes images of which A sends from sequence number `a`, B from `b`; both have promised `window` bytes.
     pub(crate) fn new(a: u32, b: u32, window: u32) -> Made {
         need_privilege();
         Made::at(Ipv4Addr::LOCALHOST.into(), a, b, window)
     }
 
-    /// The same on an address of this host.
+    /// Makes such images on an address of this host.
     pub(crate) fn at(ip: IpAddr, a: u32, b: u32, window: u32) -> Made {
         let (first, second) = (free_port(ip), free_port(ip));
         let image = |local, peer, send_next, receive_next| Image {
@@ -103,14 +103,14 @@ fn free_port(ip: IpAddr) -> SocketAddr {
     TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
-/// The socket of an image, made blocking.
+/// Builds the socket of an image and makes it blocking.
 pub(crate) fn thawed(image: &Image) -> TcpStream {
     let socket = TcpStream::from(thaw(image).unwrap());
     socket.set_nonblocking(false).unwrap();
     socket
 }
 
-/// Takes a socket away and builds it again.
+/// Closes a socket silently and builds it again.
 pub(crate) fn replaced(socket: TcpStream) -> TcpStream {
     let image = Image::of(&socket).unwrap();
     let was = [socket.local_addr().unwrap(), socket.peer_addr().unwrap()];
@@ -121,7 +121,7 @@ pub(crate) fn replaced(socket: TcpStream) -> TcpStream {
     thawed
 }
 
-/// Numbers that look random (xorshift).
+/// Generator of numbers that look random (xorshift).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -130,7 +130,7 @@ impl Random {
         Random(seed)
     }
 
-    /// From 0 to `end`, exclusively.
+    /// Returns a number from 0 to `end`, exclusively.
     pub(crate) fn below(&mut self, end: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -143,7 +143,7 @@ impl Random {
     }
 }
 
-/// Sends bytes from one end to the other, and sees that they are what arrives.
+/// Sends bytes from one end to the other, and checks that they arrive.
 pub(crate) fn carry(from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
     thread::scope(|scope| {
         scope.spawn(|| write(from, bytes));
@@ -151,7 +151,7 @@ pub(crate) fn carry(from: &TcpStream, to: &TcpStream, bytes: &[u8]) {
     });
 }
 
-/// Writes bytes, however long that takes within reason.
+/// Writes bytes, for as long as a test may take.
 pub(crate) fn write(mut to: &TcpStream, mut bytes: &[u8]) {
     let end = Instant::now() + PATIENCE;
     to.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -162,7 +162,7 @@ pub(crate) fn write(mut to: &TcpStream, mut bytes: &[u8]) {
     }
 }
 
-/// Sees that these bytes arrive, and no more of them are there.
+/// Checks that these bytes arrive, and no more of them are there.
 pub(crate) fn expect(mut from: &TcpStream, bytes: &[u8]) {
     let end = Instant::now() + PATIENCE;
     from.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -174,12 +174,12 @@ pub(crate) fn expect(mut from: &TcpStream, bytes: &[u8]) {
             other => panic!("{len} of {} bytes came, then {other:?}", got.len()),
         }
     }
-    // Not assert_eq, which would print them.
+    // Avoid assert_eq, which would print the bytes.
     assert!(got == bytes, "other bytes arrived than were sent");
     assert_eq!(unread(from).unwrap(), 0);
 }
 
-/// Waits until it is so.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !so() {
@@ -188,14 +188,14 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until everything that was written is acknowledged.
+/// Waits until all written bytes are acknowledged.
 pub(crate) fn settle(sockets: [&TcpStream; 2]) {
     for socket in sockets {
         until("acknowledged", || unacknowledged(socket).unwrap() == 0);
     }
 }
 
-/// The state of the socket with these ports in the kernel's tables, in hex as `/proc/net/tcp` has it.
+/// Returns the state of the socket with these ports in the kernel's tables, in hex as `/proc/net/tcp` has it.
 pub(crate) fn kernel_state(local: SocketAddr, remote: SocketAddr) -> Option<String> {
     let (local, remote) = (
         format!(":{:04X}", local.port()),

@@ -1,4 +1,4 @@
-//! What was promised is accepted, in full, while nobody reads.
+//! Tests that a socket accepts all promised bytes while its process does not read.
 
 use std::{
     fs,
@@ -15,21 +15,21 @@ use longsplice_repair::{
 
 use crate::common::{Made, Random, expect, pair, until, write};
 
-/// Sends `len` bytes while nobody reads, and sees that none is refused.
+/// Sends `len` bytes while the receiving process does not read, and checks that none is refused.
 fn fill(from: &TcpStream, to: &TcpStream, len: u32) {
     let bytes = Random::new(u64::from(len)).bytes(len as usize);
     thread::scope(|scope| {
         scope.spawn(|| write(from, &bytes));
         until("all is there", || unread(to).unwrap() == len);
     });
-    // A sender that the host stopped repeats some in vain, and hears of that a moment later.
+    // A sender that the host stopped retransmits some segments needlessly, and learns of that a moment later.
     until("all but a probe or two to have been repeated in vain", || {
         tcp_info(from).unwrap().total_lost() <= 3
     });
     let info = tcp_info(from).unwrap();
     let (repeated, lacking) = (info.total_retrans(), info.total_lost());
     println!("{len} bytes promised: {repeated} segments repeated, {lacking} of them not in vain");
-    // Where nothing was lacking, one has overtaken another on its way between processors.
+    // Segments without a gap have overtaken each other on their way between processors.
     let gaps = tcp_info(to).unwrap().rcv_ooopack();
     assert!(
         lacking == 0 || gaps == Some(0),
@@ -63,7 +63,7 @@ fn a_live_socket_accepts_what_is_promised_later() {
     fill(&a, &b, window);
 }
 
-/// The largest buffer that the system gives by itself.
+/// Returns the largest buffer that the system gives by itself.
 fn largest() -> u32 {
     fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem")
         .unwrap()
@@ -96,7 +96,7 @@ fn a_buffer_that_is_made_to_fit_stays_fixed_or_not() {
     let (client, server) = pair();
     fit_receive_buffer(&client, 2 * largest).unwrap();
     assert_eq!(options::receive_buffer(&client).unwrap(), 4 * largest);
-    // Not fixed: the system's limit holds for what grows by itself. And it does not shrink.
+    // The system's limit bounds a buffer that is not fixed and grows by itself. It does not shrink.
     assert_eq!(grow_receive_buffer(&client, u32::MAX).unwrap(), largest / 2);
     fit_receive_buffer(&client, largest).unwrap();
     assert_eq!(options::receive_buffer(&client).unwrap(), 4 * largest);
@@ -118,7 +118,7 @@ fn a_grown_buffer_goes_on_growing_by_itself() {
     assert_eq!(grow_receive_buffer(&client, 1_000_000).unwrap(), 1_000_000);
     let grown = options::receive_buffer(&client).unwrap();
     assert!(grown >= 1_000_000 && grown <= largest, "{grown}");
-    // The kernel bounds by half of the buffer where that is fixed, and by the system's limit where it is not.
+    // The kernel bounds a fixed buffer by half of its size, and one that grows by the system's limit.
     assert_eq!(grow_receive_buffer(&client, u32::MAX).unwrap(), largest / 2);
     options::set_receive_buffer(&server, 100_000).unwrap();
     assert_eq!(grow_receive_buffer(&server, u32::MAX).unwrap(), 100_000);
@@ -137,7 +137,7 @@ fn a_grown_buffer_leaves_the_reader_awake() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Whether B keeps a segment of 1000 bytes that ends so many bytes behind its RCV.NXT.
+/// Returns whether B keeps a segment of 1000 bytes that ends `end` bytes behind its RCV.NXT.
 fn keeps(made: &mut Made, end: u32, prepare: impl FnOnce(&TcpStream)) -> bool {
     let old = made.a.send_next;
     made.a.send_next = old.wrapping_add(end - 1000);
@@ -147,7 +147,7 @@ fn keeps(made: &mut Made, end: u32, prepare: impl FnOnce(&TcpStream)) -> bool {
     let before = tcp_info(&b).unwrap().segs_in();
     write(&a, &[0; 1000]);
     until("a segment", || tcp_info(&b).unwrap().segs_in() > before);
-    // It is not what comes next, so that B keeps it aside, if it lies in the window.
+    // The segment is not the next one in order, so B keeps it aside if it lies in the window.
     let kept = tcp_info(&b).unwrap().rcv_ooopack() == Some(1);
     for socket in [a, b] {
         close_silently(socket.into()).unwrap();

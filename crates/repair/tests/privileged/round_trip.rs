@@ -1,4 +1,5 @@
-//! Taken away and built again, over and over: the connection goes on, and its other end notices nothing.
+//! Tests that a connection goes on while its socket is taken away and built again, over and over, unnoticed by its
+//! other end.
 
 use std::{
     io::ErrorKind,
@@ -33,7 +34,7 @@ fn go_round(
         if which != 1 {
             b = replaced(b);
         }
-        // But for what was repeated in vain, where a processor was stopped for so long.
+        // Segments may be retransmitted needlessly if a processor was stopped for so long.
         let lost = |socket: &TcpStream| tcp_info(socket).unwrap().total_lost();
         until(&format!("nothing to be lost in cycle {cycle}"), || {
             lost(&a) + lost(&b) == 0
@@ -100,7 +101,7 @@ fn image_is_kept((client, server): (TcpStream, TcpStream)) {
         let before = Image::of(&socket).unwrap();
         assert!(before.options.sack && before.options.timestamps && before.options.mss > 500);
         assert!(before.window.largest >= before.window.send && before.window.receive > 0);
-        // Kept open, so that the other one stays ESTABLISHED.
+        // Keep it open, so that the other one stays ESTABLISHED.
         kept.push(replaced(socket));
         let after = Image::of(kept.last().unwrap()).unwrap();
         let passed = after.timestamp_clock.wrapping_sub(before.timestamp_clock);
@@ -138,7 +139,7 @@ fn images_agree((client, server): (TcpStream, TcpStream)) {
         (c.options.send_scale, c.options.receive_scale),
         (s.options.receive_scale, s.options.send_scale)
     );
-    // Promises are what the other end knows, but for what scaling rounds off.
+    // The other end knows the promises, except for the bytes that scaling rounds off.
     for (promised, known) in [
         (c.window.receive, s.window.send),
         (s.window.receive, c.window.send),
@@ -169,7 +170,7 @@ fn what_is_not_established_has_no_image() {
     until("FIN", || tcp_info(&server).unwrap().state() == State::CloseWait);
     let error = Image::of(&server).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotConnected);
-    // Not left in repair mode, either.
+    // The socket must not be left in repair mode, either.
     carry(&server, &client, b"half-closed");
 }
 
@@ -184,7 +185,7 @@ fn thawed_in_silence((client, server): (TcpStream, TcpStream)) {
     let before = tcp_info(&client).unwrap().segs_in();
     let server = replaced(server);
     let image = Image::of(&server).unwrap();
-    // A thaw that fails half-way is as silent, and leaves nothing behind.
+    // A thaw that fails half-way is silent, too, and leaves nothing behind.
     close_silently(server.into()).unwrap();
     let window = Window {
         largest: 0,

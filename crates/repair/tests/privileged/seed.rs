@@ -1,4 +1,4 @@
-//! What was sent by the sockets' predecessors, and did not arrive, is sent again.
+//! Tests that a thawed socket retransmits bytes that its predecessor sent and the peer lacks.
 
 use std::{net::TcpStream, thread, time::Instant};
 
@@ -36,11 +36,11 @@ fn what_the_peer_lacks_is_repeated_until_it_is_acknowledged() {
 fn what_the_peer_has_in_part_is_repeated_from_there() {
     let bytes = Random::new(12).bytes(9000);
     let mut made = Made::new(START, 5, 1_000_000);
-    // B has got 4000 of them from elsewhere.
+    // B has received 4000 of them from another socket.
     made.b.receive_next = START.wrapping_add(4000);
     let (a, b) = made.thaw();
     assert_eq!(seed(&a, &bytes), bytes.len());
-    // B's segment acknowledges what A never sent itself.
+    // B's segment acknowledges bytes that A never sent itself.
     carry(&b, &a, b"data with an ACK");
     assert_eq!(unacknowledged(&a).unwrap(), 5000);
     expect(&b, &bytes[4000..]);

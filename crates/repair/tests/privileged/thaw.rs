@@ -1,4 +1,4 @@
-//! What a thawed socket is like.
+//! Tests the properties of a thawed socket.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use longsplice_repair::{State, close_silently, options, tcp_info, thaw};
 
 use crate::common::{Made, Random, carry, pair, settle, thawed};
 
-/// The flags of a descriptor: those of `open(2)`.
+/// Returns the flags of a descriptor, those of `open(2)`.
 fn flags(fd: &OwnedFd) -> i32 {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap();
     let flags = info.lines().find_map(|l| l.strip_prefix("flags:")).unwrap();
@@ -63,7 +63,7 @@ fn it_sends_segments_of_the_peers_size_from_the_first_on() {
 #[test]
 fn its_timestamp_clock_goes_on_and_counts_milliseconds() {
     let mut made = Made::new(1, 2, 100_000);
-    // A quarter of the clock apart, so that it cannot be the system's own.
+    // Set the clock a quarter of its range apart, so that it cannot be the system's own.
     for (last, next) in [
         (7, 8),
         (1 << 30, (1 << 30) + 2),
@@ -114,7 +114,7 @@ fn a_connection_that_has_a_socket_is_not_built_again() {
         ("connect", Some(libc::EADDRNOTAVAIL))
     );
     carry(&client, &server, b"unharmed");
-    // Nor is one of two families.
+    // Addresses of two families are refused, too.
     image.local = (Ipv6Addr::LOCALHOST, 1).into();
     assert_eq!(thaw(&image).unwrap_err().call(), "connect");
 }
@@ -159,7 +159,7 @@ fn what_cannot_be_is_refused() {
     );
 }
 
-/// Not a check: prints what a thaw costs. `cargo test --release -p longsplice-repair cost -- --nocapture`
+/// Prints the cost of a thaw; checks nothing. `cargo test --release -p longsplice-repair cost -- --nocapture`
 #[test]
 fn cost_of_a_thaw() {
     let made = Made::new(1, 2, 1 << 20);

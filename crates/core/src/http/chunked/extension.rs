@@ -1,9 +1,9 @@
-//! Extensions of chunks, byte by byte: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )` (RFC 9112 section
-//! 7.1.1).
+//! Reads extensions of chunks, byte by byte: `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )` (RFC
+//! 9112 section 7.1.1).
 
 use crate::http::text::is_token_byte;
 
-/// Behind which part the next byte stands.
+/// Part of an extension behind which the next byte stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extension {
     /// Blanks that only a semicolon may follow.
@@ -16,12 +16,12 @@ pub(super) enum Extension {
     Quoted,
     Escape,
     Unquoted,
-    /// The carriage return.
+    /// Carriage return.
     Ended,
 }
 
 impl Extension {
-    /// The first byte behind the size, if one can begin with it.
+    /// Takes the first byte behind the size; `None` if no extension can begin with it.
     pub(super) fn begin(b: u8) -> Option<Extension> {
         match b {
             b';' => Some(Extension::Semicolon),
@@ -30,7 +30,7 @@ impl Extension {
         }
     }
 
-    /// Behind the next byte; `None` if it cannot stand here.
+    /// Takes the next byte; `None` if it cannot stand here.
     pub(super) fn step(self, b: u8) -> Option<Extension> {
         use Extension::*;
         let is_blank = b == b' ' || b == b'\t';

@@ -1,57 +1,63 @@
-//! A chunked body (RFC 9112 section 7.1), followed while it passes. Nothing is taken out: the bytes go on as they are.
+//! Follows a chunked body while it passes (RFC 9112 section 7.1). The bytes go on unchanged, except for trailers that a
+//! recipient might merge into the head.
 
 mod extension;
 mod trailer;
 
 use extension::Extension;
-use trailer::Trailer;
+use trailer::{Line, Trailer};
 
-/// Digits of a size; leading zeros count.
+/// Limit of the digits of a size; leading zeros count.
 const MOST_DIGITS: u8 = 16;
-/// Bytes of the extensions of one chunk, …
+/// Limit of the bytes of the extensions of one chunk.
 const MOST_EXTENSION: u32 = 256;
-/// … and of all the chunks of a body: nobody pays for kilobytes of extensions of chunks of one byte.
+/// Limit of the bytes of all extensions of a body: they are traffic that carries no data.
 const MOST_EXTENSIONS: u32 = 16 << 10;
 
-/// Why a chunked body cannot be followed. The connection is to be closed: nobody knows where its next message begins.
+/// Error for which a chunked body cannot be followed. The connection must be closed: the beginning of its next message
+/// is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChunkError {
-    /// RFC 9112 section 7.1.
+    /// The size of a chunk is malformed (RFC 9112 section 7.1).
     #[error("the size of a chunk is not hexadecimal digits and CR LF (RFC 9112 section 7.1)")]
     Size,
-    /// Beyond 2^63 − 1, or with too many digits.
+    /// The size is beyond 2^63 − 1, or has too many digits.
     #[error("the size of a chunk is not below 2^63, in 16 digits at most")]
     TooLarge,
-    /// RFC 9112 section 7.1.1.
+    /// An extension is malformed (RFC 9112 section 7.1.1).
     #[error("the extension of a chunk is not as it should be (RFC 9112 section 7.1.1)")]
     Extension,
-    /// Too many bytes of them.
+    /// The extensions have too many bytes.
     #[error("the extensions of chunks are longer than is allowed here: 256 bytes for each, 16 KiB for all")]
     ExtensionTooLong,
-    /// RFC 9112 section 7.1.
+    /// The data of a chunk has no CR LF behind it (RFC 9112 section 7.1).
     #[error("the data of a chunk is not followed by CR LF (RFC 9112 section 7.1)")]
     DataEnd,
-    /// RFC 9112 section 7.1.2.
+    /// A trailer field is malformed (RFC 9112 section 7.1.2).
     #[error("a trailer field is not as it should be (RFC 9112 section 7.1.2)")]
     Trailer,
-    /// Too many bytes of it.
+    /// The trailers have too many bytes.
     #[error("the trailers are longer than is allowed here: 8 KiB for all")]
     TrailerTooLong,
-    /// RFC 9110 section 6.5.1.
+    /// A trailer field is allowed in a head only (RFC 9110 section 6.5.1).
     #[error("a trailer field says what only a head can say (RFC 9110 section 6.5.1)")]
     TrailerField,
-    /// More was said to have passed than the chunk has.
+    /// The caller reported more passed bytes than the chunk has.
     #[error("more passed than is left of the chunk: it was spliced without a budget of bytes")]
     PassedTooMuch,
 }
 
-/// What [`Chunks::feed`] saw.
+/// Result of [`Chunks::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fed {
-    /// So many of the bytes belong to this body, with sizes and trailers; what follows is of the next message.
+    /// Number of bytes that belong to this body, with sizes and trailers, and go on. If the body is complete, the bytes
+    /// behind them are of the next message. Otherwise they are given again, with more behind them: a trailer line goes
+    /// on when it is complete.
     pub length: usize,
-    /// The body is whole.
+    /// Number of bytes behind them that are a trailer that is not sent on: remove them before the next call.
+    pub dropped: usize,
+    /// True if the body is complete.
     pub ended: bool,
 }
 
@@ -86,7 +92,7 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Before the first byte of the body.
+    /// Begins before the first byte of the body.
     pub fn new() -> Chunks {
         Chunks {
             state: NEXT_CHUNK,
@@ -99,13 +105,32 @@ impl Chunks {
     /// Follows the next bytes, up to the end of the body at the most.
     ///
     /// # Errors
-    /// What is wrong with the body. None of these bytes is to be sent on then, and every later call says the same.
+    /// The error of the body. None of these bytes may be sent on then, and every later call returns the same error.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Fed, ChunkError> {
         let mut rest = bytes;
         while !matches!(self.state, State::Ended) {
             rest = match (self.state, rest) {
                 (State::Failed(e), _) => return Err(e),
                 (_, []) => break,
+                (State::Trailer, _) => match self.trailer.line(rest) {
+                    Ok(Line::Partial) => break,
+                    Ok(Line::Kept(line)) => &rest[line..],
+                    Ok(Line::Dropped(dropped)) => {
+                        return Ok(Fed {
+                            length: bytes.len() - rest.len(),
+                            dropped,
+                            ended: false,
+                        });
+                    }
+                    Ok(Line::Last(line)) => {
+                        self.state = State::Ended;
+                        &rest[line..]
+                    }
+                    Err(error) => {
+                        self.state = State::Failed(error);
+                        return Err(error);
+                    }
+                },
                 (State::Data { left }, _) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
                     self.advance(left, here as u64);
@@ -122,11 +147,12 @@ impl Chunks {
         }
         Ok(Fed {
             length: bytes.len() - rest.len(),
+            dropped: 0,
             ended: matches!(self.state, State::Ended),
         })
     }
 
-    /// How many data bytes are left of the chunk that is passing: so many may go by unseen. 0 between chunks.
+    /// Returns the data bytes that are left of the present chunk: so many may pass unseen. 0 between chunks.
     pub fn left(&self) -> u64 {
         match self.state {
             State::Data { left } => left,
@@ -134,10 +160,10 @@ impl Chunks {
         }
     }
 
-    /// So many data bytes of this chunk went by unseen.
+    /// Notes data bytes of this chunk that passed unseen.
     ///
     /// # Errors
-    /// [`ChunkError::PassedTooMuch`] if that is more than [`Chunks::left`].
+    /// [`ChunkError::PassedTooMuch`] if there were more than [`Chunks::left`].
     pub fn passed(&mut self, bytes: u64) -> Result<(), ChunkError> {
         let left = self.left();
         if bytes > left {
@@ -150,12 +176,12 @@ impl Chunks {
         Ok(())
     }
 
-    /// Whether the body is whole.
+    /// Returns whether the body is complete.
     pub fn ended(&self) -> bool {
         matches!(self.state, State::Ended)
     }
 
-    /// How many data bytes there were so far, without sizes and trailers.
+    /// Returns the data bytes so far, without sizes and trailers.
     pub fn data(&self) -> u64 {
         self.data
     }
@@ -193,12 +219,8 @@ impl Chunks {
             State::DataReturn if b == b'\r' => State::DataFeed,
             State::DataFeed if b == b'\n' => NEXT_CHUNK,
             State::DataReturn | State::DataFeed => return Err(ChunkError::DataEnd),
-            State::Trailer => match self.trailer.step(b)? {
-                true => State::Ended,
-                false => State::Trailer,
-            },
-            // Data has no steps, and there are none after the end.
-            same @ (State::Data { .. } | State::Ended | State::Failed(_)) => same,
+            // Data and trailers have no steps, and there are none after the end.
+            same @ (State::Data { .. } | State::Trailer | State::Ended | State::Failed(_)) => same,
         })
     }
 }

@@ -1,9 +1,9 @@
-//! Which fields end at this hop.
+//! Selects the fields that end at this hop.
 
 use crate::http::{Field, Fields, connection::Options, fields::Known, text};
 
-/// Fields for all recipients, which an option of Connection must not name (RFC 9110 section 7.6.1): a client that has them
-/// removed hides from the server what it, or a proxy before us, said. In lower case.
+/// Fields for all recipients, in lower case. An option of Connection must not name them (RFC 9110 section 7.6.1): a
+/// client that has them removed hides from the server its own fields, or those of a proxy before us.
 const KEPT: [&str; 22] = [
     "authorization",
     "cache-control",
@@ -29,7 +29,8 @@ const KEPT: [&str; 22] = [
     "x-real-ip",
 ];
 
-/// Whether a field is for this connection alone: Connection itself and what belongs to it, and what it names.
+/// Returns whether a field is for this connection alone: Connection itself and the fields that belong to it, and those
+/// that it names.
 pub(super) fn is_for_this_hop(field: &Field<'_>, fields: &Fields<'_>, options: Options) -> bool {
     match field.known {
         Known::Connection
@@ -51,7 +52,7 @@ fn is_named(name: &str, fields: &Fields<'_>) -> bool {
             .is_some_and(|prefix| prefix.eq_ignore_ascii_case("x-forwarded-"))
 }
 
-/// Whether Connection has no options but these, and the message keeps its meaning with the field as it is.
+/// Returns whether Connection has no options but these, and the message keeps its meaning with the field unchanged.
 pub(super) fn says_only(fields: &Fields<'_>, wanted: Option<&str>, usual: &str) -> bool {
     let mut options = fields.known(Known::Connection);
     match (options.next(), options.next(), wanted) {

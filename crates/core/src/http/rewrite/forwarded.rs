@@ -1,25 +1,25 @@
-//! What servers are told about the client: `X-Forwarded-*` and `Forwarded` (RFC 7239).
+//! Writes the fields that tell servers about the client: `X-Forwarded-*` and `Forwarded` (RFC 7239).
 
 use std::{fmt, net::IpAddr};
 
 use super::put_line;
-use crate::http::{RequestHead, fields::Known, text};
+use crate::http::{Field, RequestHead, fields::Known, text};
 
-/// Which of the fields are written.
+/// Selects the fields that are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ForwardedFields {
-    /// `X-Forwarded-For`: the client's address behind those that were there.
+    /// `X-Forwarded-For`: the client's address, behind those that were there or in their place.
     pub x_for: bool,
-    /// `X-Forwarded-Proto`: `http` or `https`, instead of what was there.
+    /// `X-Forwarded-Proto`: `http` or `https`, instead of the client's value.
     pub x_proto: bool,
-    /// `X-Forwarded-Host`: the host the client asked for, instead of what was there.
+    /// `X-Forwarded-Host`: the host that the client requested, instead of the client's value.
     pub x_host: bool,
-    /// `Forwarded`: an element with all three behind those that were there.
+    /// `Forwarded`: an element with all three, behind those that were there or in their place.
     pub standard: bool,
 }
 
 impl ForwardedFields {
-    /// Whether none is written.
+    /// Returns whether no field is written.
     pub fn is_empty(self) -> bool {
         self == ForwardedFields::default()
     }
@@ -35,18 +35,34 @@ impl ForwardedFields {
     }
 }
 
-/// What a request is told to have come from.
+/// Origin of a request, as servers are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Which fields.
+    /// Fields to write.
     pub fields: ForwardedFields,
-    /// The client's address.
+    /// True to drop the client's own fields of this kind: `Forwarded`, all that begin with `X-Forwarded-`, `X-Real-IP`.
+    /// Otherwise addresses are appended to them.
+    pub replaces: bool,
+    /// Address of the client.
     pub client: IpAddr,
-    /// Whether it spoke TLS.
+    /// True if the client spoke TLS.
     pub https: bool,
 }
 
 impl Forwarded {
+    /// Returns whether a field of the client is dropped: it is written anew, or is not trusted.
+    pub(super) fn drops(&self, field: &Field<'_>) -> bool {
+        let begins = |prefix: &str| {
+            let name = field.name.get(..prefix.len());
+            name.is_some_and(|name| name.eq_ignore_ascii_case(prefix))
+        };
+        self.fields.replaces(field.known)
+            || self.replaces
+                && (field.known == Known::Forwarded
+                    || begins("x-forwarded-")
+                    || field.name.eq_ignore_ascii_case("x-real-ip"))
+    }
+
     pub(super) fn put(&self, head: &RequestHead<'_>, out: &mut Vec<u8>) {
         let proto = if self.https { "https" } else { "http" };
         let client = self.client.to_canonical();
@@ -55,13 +71,8 @@ impl Forwarded {
             .map(|a| a.as_str())
             .filter(|host| !host.is_empty());
         if self.fields.x_for {
-            put_list(
-                head,
-                Known::XForwardedFor,
-                "X-Forwarded-For",
-                &client.to_string(),
-                out,
-            );
+            let before = self.before(head, Known::XForwardedFor, |_| true);
+            put_list("X-Forwarded-For", before, &client.to_string(), out);
         }
         if self.fields.x_proto {
             put_line(out, "X-Forwarded-Proto", proto.as_bytes());
@@ -78,16 +89,32 @@ impl Forwarded {
                     false => element += &format!(";host=\"{host}\""),
                 }
             }
-            put_list(head, Known::Forwarded, "Forwarded", &element, out);
+            // Behind an open quote the element would stand within the client's quoted string (RFC 7239 section 4).
+            let before = self.before(head, Known::Forwarded, text::closes_its_quotes);
+            put_list("Forwarded", before, &element, out);
+        }
+    }
+
+    /// Returns the client's values, if they are sent on: all of them, or none if one line is not `sound`.
+    fn before<'b>(
+        &self,
+        head: &RequestHead<'b>,
+        known: Known,
+        sound: impl Fn(&[u8]) -> bool,
+    ) -> Vec<&'b [u8]> {
+        let fields = head.fields();
+        match self.replaces || !fields.known(known).all(sound) {
+            true => Vec::new(),
+            false => fields.known(known).filter(|value| !value.is_empty()).collect(),
         }
     }
 }
 
-/// What was there and one more, on one line: many servers look at one line only.
-fn put_list(head: &RequestHead<'_>, known: Known, name: &str, last: &str, out: &mut Vec<u8>) {
+/// Writes the earlier values and one more, on one line: many servers read one line only.
+fn put_list(name: &str, before: Vec<&[u8]>, last: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
-    for value in head.fields().known(known).filter(|value| !value.is_empty()) {
+    for value in before {
         out.extend_from_slice(value);
         out.extend_from_slice(b", ");
     }
@@ -95,7 +122,7 @@ fn put_list(head: &RequestHead<'_>, known: Known, name: &str, last: &str, out: &
     out.extend_from_slice(b"\r\n");
 }
 
-/// RFC 7239 section 6: an IPv6 address stands in brackets and quotes.
+/// Writes an address as a node: an IPv6 address stands in brackets and quotes (RFC 7239 section 6).
 struct Node(IpAddr);
 
 impl fmt::Display for Node {

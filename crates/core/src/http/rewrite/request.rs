@@ -1,35 +1,37 @@
-//! The head of a request as it is sent on.
+//! Rewrites the head of a request.
 
 use std::borrow::Cow;
 
-use super::{Forwarded, drop, put, put_line};
+use super::{Forwarded, drop, put, put_line, put_via};
 use crate::http::{Body, Field, Persistence, RequestHead, Target, Version, fields::Known, text};
 
-/// How a request goes to the server.
+/// Settings of a request on its way to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ToServer {
-    /// Whether the server's connection is to be kept after it.
+pub struct ToServer<'a> {
+    /// Persistence of the server's connection after the request.
     pub persistence: Persistence,
-    /// What the server is told about the client; `None`: nothing, and what the client says of it goes on.
+    /// Fields that tell the server about the client; `None`: none are written, and the client's own go on.
     pub forwarded: Option<Forwarded>,
+    /// Our name in Via: a token, or a host with an optional port. `None`: Via stays unchanged.
+    pub via: Option<&'a str>,
 }
 
-/// The head to send for `head`: its own bytes if they can stay.
+/// Returns the head to send for `head`: its own bytes if they can stay.
 ///
 /// - Fields of the client's connection are left out (RFC 9110 section 7.6.1); `TE: trailers` and a wanted upgrade stay.
-/// - The version stays: who speaks HTTP/1.0 is not sent chunks so. Nor does such a client wait for `100 Continue`.
-/// - A target in absolute form becomes one in origin form, and Host is what it said (RFC 9112 section 3.2.2).
-/// - Equal Content-Lengths become one.
-pub fn request<'b>(head: &RequestHead<'b>, to: &ToServer) -> Cow<'b, [u8]> {
-    let forwarded = to.forwarded.filter(|f| !f.fields.is_empty());
-    match forwarded.is_none() && stays(head, to) {
+/// - The version stays: so a client of HTTP/1.0 gets no chunks. Nor does such a client wait for `100 Continue`.
+/// - A target in absolute form becomes one in origin form, and Host gets its authority (RFC 9112 section 3.2.2).
+/// - Equal Content-Lengths become one, and so do expectations.
+/// - Max-Forwards of TRACE and OPTIONS is one less (RFC 9110 section 7.6.2).
+pub fn request<'b>(head: &RequestHead<'b>, to: &ToServer<'_>) -> Cow<'b, [u8]> {
+    match stays(head, to) {
         true => Cow::Borrowed(head.raw()),
-        false => Cow::Owned(rewritten(head, to, forwarded)),
+        false => Cow::Owned(rewritten(head, to)),
     }
 }
 
-/// What Connection has to say, if it has to say anything.
-fn connection(head: &RequestHead<'_>, to: &ToServer) -> Option<&'static str> {
+/// Returns the value of Connection, if the field is needed.
+fn connection(head: &RequestHead<'_>, to: &ToServer<'_>) -> Option<&'static str> {
     let te = takes_trailers(head);
     Some(match (head.upgrade(), to.persistence, head.version()) {
         (Some(_), ..) if te => "upgrade, TE",
@@ -47,22 +49,26 @@ fn takes_trailers(head: &RequestHead<'_>) -> bool {
     te.any(|value| text::list_has(value, "trailers"))
 }
 
-fn stays(head: &RequestHead<'_>, to: &ToServer) -> bool {
+fn stays(head: &RequestHead<'_>, to: &ToServer<'_>) -> bool {
     let is_plain = |field: &Field<'_>| match field.known {
         Known::Connection => true,
         Known::Upgrade => head.upgrade().is_some(),
         Known::Expect => head.expects_continue(),
         Known::Te => field.value.eq_ignore_ascii_case(b"trailers"),
         Known::KeepAlive | Known::ProxyConnection | Known::Http2Settings => false,
-        _ => true,
+        Known::MaxForwards => head.max_forwards().is_none(),
+        _ => to.forwarded.is_none_or(|forwarded| !forwarded.drops(field)),
     };
-    !matches!(head.target(), Target::Absolute { .. })
+    to.forwarded.is_none_or(|forwarded| forwarded.fields.is_empty())
+        && to.via.is_none()
+        && !head.is_untidy
+        && !matches!(head.target(), Target::Absolute { .. })
         && !head.framing.untidy
         && drop::says_only(head.fields(), connection(head, to), "keep-alive")
         && head.fields().iter().all(is_plain)
 }
 
-fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>) -> Vec<u8> {
+fn rewritten(head: &RequestHead<'_>, to: &ToServer<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(head.raw().len() + 256);
     put_request_line(head, &mut out);
     let is_absolute = matches!(head.target(), Target::Absolute { .. });
@@ -71,9 +77,10 @@ fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>
         let is_left_out = match field.known {
             Known::Host => is_absolute,
             Known::ContentLength => head.framing.untidy,
-            Known::Expect => !head.expects_continue(),
+            Known::Expect => head.is_untidy || !head.expects_continue(),
+            Known::MaxForwards if head.max_forwards().is_some() => true,
             Known::Upgrade if head.upgrade().is_some() => false,
-            known if forwarded.is_some_and(|f| f.fields.replaces(known)) => true,
+            _ if to.forwarded.is_some_and(|f| f.drops(field)) => true,
             _ => drop::is_for_this_hop(field, fields, head.options),
         };
         if !is_left_out {
@@ -83,11 +90,24 @@ fn rewritten(head: &RequestHead<'_>, to: &ToServer, forwarded: Option<Forwarded>
     if let (true, Body::Length(n)) = (head.framing.untidy, head.body()) {
         put_line(&mut out, "Content-Length", n.to_string().as_bytes());
     }
+    if head.is_untidy && head.expects_continue() {
+        put_line(&mut out, "Expect", b"100-continue");
+    }
+    if let Some(n) = head.max_forwards() {
+        put_line(
+            &mut out,
+            "Max-Forwards",
+            n.saturating_sub(1).to_string().as_bytes(),
+        );
+    }
     if takes_trailers(head) {
         put_line(&mut out, "TE", b"trailers");
     }
-    if let Some(forwarded) = forwarded {
+    if let Some(forwarded) = to.forwarded {
         forwarded.put(head, &mut out);
+    }
+    if let Some(name) = to.via {
+        put_via(&mut out, head.version(), name);
     }
     if let Some(options) = connection(head, to) {
         put_line(&mut out, "Connection", options.as_bytes());
@@ -102,7 +122,7 @@ fn put_request_line(head: &RequestHead<'_>, out: &mut Vec<u8>) {
     match head.target() {
         Target::Absolute { path, query, .. } => {
             let path = match (path, query) {
-                // RFC 9112 section 3.2.4.
+                // OPTIONS without a path gets an asterisk (RFC 9112 section 3.2.4).
                 ("", None) if head.method() == "OPTIONS" => "*",
                 ("", _) => "/",
                 _ => path,

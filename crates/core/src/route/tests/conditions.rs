@@ -1,4 +1,4 @@
-//! Each condition: what it takes, and what it does not; and texts that are refused.
+//! Tests what each condition takes and does not take, and which texts are refused.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Requests as tests write them.
+//! Makes requests for tests.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ mod conditions;
 mod random;
 mod table;
 
-/// A request, as a test writes it: `GET host/path?query`.
+/// Request, as a test writes it: `GET host/path?query`.
 #[derive(Debug)]
 struct Request {
     method: String,
@@ -65,6 +65,7 @@ impl Request {
             headers: &self.headers,
             sni: self.sni.as_deref(),
             alpn: &self.alpn,
+            other_paths: &[],
         }
     }
 }
@@ -110,6 +111,6 @@ fn check(condition: &Condition, request: &Request, holds: bool) {
         facts.query,
         request.headers
     );
-    // What is not known is never true, whether something or its absence is asked for.
+    // A condition on something unknown is never true, even if it demands absence.
     assert!(matches!(condition, Condition::Client(_)) || !condition.holds(&Facts::of_client(facts.client)));
 }

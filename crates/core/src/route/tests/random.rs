@@ -1,11 +1,11 @@
-//! What holds of any routes, requests and texts.
+//! Tests properties of any routes, requests and texts.
 
 use proptest::prelude::*;
 
 use super::*;
 
 proptest! {
-    /// Whatever a route that is said to be hidden takes, the one that hides it takes, too.
+    /// Checks that a hidden route takes nothing that the route that hides it does not take, too.
     #[test]
     fn what_is_hidden_never_wins(
         conditions in prop::collection::vec(prop::collection::vec(any_condition(), 0..3), 2..5),
@@ -24,7 +24,7 @@ proptest! {
         }
     }
 
-    /// No text makes a reader panic, and what is read is written as the same.
+    /// Checks that no text makes a reader panic, and that a text that is read is written unchanged.
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC{0,12}|[*.a-z:\\[\\]0-9/%?-]{0,12}") {
         fn check<T: std::str::FromStr + std::fmt::Display>(text: &str) -> Result<(), TestCaseError> {

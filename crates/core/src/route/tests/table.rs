@@ -1,9 +1,9 @@
-//! Several routes: which wins, why, and which never does.
+//! Tests several routes: which one wins, why, and which ones never do.
 
 use super::*;
 use crate::http::Limits;
 
-/// The paper's: images, pages, CGI and cookies to three servers.
+/// Returns the paper's table: images, pages, CGI and cookies to three servers.
 fn paper() -> Table {
     Table::new(vec![
         route("cgi", vec![Condition::Cgi(true)]),
@@ -35,6 +35,61 @@ fn the_first_route_that_matches_wins() {
         let wins = explained.routes.iter().filter(|r| r.outcome == Outcome::Wins);
         assert_eq!(wins.map(|r| r.name.as_str()).next(), winner);
     }
+}
+
+#[test]
+fn what_a_route_refuses_is_refused_in_each_reading() {
+    let refuse = |path: &str| Route {
+        action: Action::Status(403),
+        ..route("no", vec![Condition::PathPrefix(list(&[path]))])
+    };
+    let deny = Table::new(vec![refuse("/admin"), route("all", Vec::new())]);
+    let allow = Table::new(vec![
+        route("public", vec![Condition::PathPrefix(list(&["/public/"]))]),
+        Route {
+            action: Action::Status(404),
+            ..route("no", Vec::new())
+        },
+    ]);
+    for (path, denied, allowed) in [
+        ("//admin", true, false),
+        ("/.//admin", true, false),
+        ("/x/..;/admin", true, false),
+        ("/x/..%2fadmin", true, false),
+        ("/x\\..\\admin", true, false),
+        ("/admin/../public/x", true, false),
+        ("/public/..;/admin", true, false),
+        ("/%2561dmin", true, false),
+        ("//public//a", false, false),
+        ("/public//a", false, true),
+        ("/public/a;b=c", false, true),
+        ("/public/a%2Fb", false, true),
+    ] {
+        let bytes = format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n");
+        let head = crate::http::RequestHead::parse(bytes.as_bytes(), &Limits::default()).unwrap();
+        let others = head.other_paths().unwrap();
+        let facts = Facts {
+            other_paths: &others,
+            ..Facts::of_request("198.18.0.1".parse().unwrap(), &head)
+        };
+        for (table, is_refused) in [(&deny, denied), (&allow, !allowed)] {
+            let decided = table.decide(&facts).map(|(n, route)| (n, route.name.as_str()));
+            assert_eq!(
+                decided.is_some_and(|(_, name)| name == "no"),
+                is_refused,
+                "{path}: {decided:?}"
+            );
+            let explained = table.explain(&facts);
+            assert_eq!(explained.winner, decided.map(|(n, _)| n), "{path}");
+        }
+    }
+    assert!(deny.refuses_by_path() && allow.refuses_by_path() && !paper().refuses_by_path());
+    let by_client = vec![Condition::Client(list(&["198.18.0.0/15"]))];
+    let other = Table::new(vec![Route {
+        conditions: by_client,
+        ..refuse("/")
+    }]);
+    assert!(!other.refuses_by_path());
 }
 
 #[test]

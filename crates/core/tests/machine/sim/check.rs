@@ -1,4 +1,4 @@
-//! The invariants (../shared/design/README.md), on every segment that goes out.
+//! Checks the invariants (../shared/design/README.md), on every segment that goes out.
 
 use longsplice_core::machine::{Mode, Outcome, Placement, Segment, Side, Verdict, flag, slot_flag};
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl World {
-    /// A segment on its way to an end, whoever sent it.
+    /// Sends a segment to an end, from a local socket or the far end, and checks it.
     pub fn send_to_end(&mut self, side: Side, s: Segment) {
         if s.at < FORGED {
             self.check_ack(side, &s);
@@ -18,7 +18,8 @@ impl World {
         self.over_link(side, |d| Event::ToEnd(d, s));
     }
 
-    /// The byte of x's stream that an acknowledgement to x is of: someone must have all below it, and x have sent it.
+    /// Checks the acknowledgement in a segment to x: x must have sent all bytes below it, and the forwarder or the far
+    /// end must have them.
     fn check_ack(&mut self, side: Side, s: &Segment) {
         if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
             return;
@@ -52,11 +53,11 @@ impl World {
         }
     }
 
-    /// What the local sockets and the daemon hold of x's stream.
+    /// Returns the part of x's stream that the local sockets and the daemon hold.
     fn chain(&self, side: Side) -> Option<(i64, i64)> {
         let x = self.locals[side.index()].as_ref()?;
         let o = self.locals[side.other().index()].as_ref()?;
-        // Parked sockets answer for nothing.
+        // Parked sockets are not responsible for any byte.
         let parked = matches!(self.flow.slot.mode, Mode::Final | Mode::Moved | Mode::Freeze);
         if !self.daemon.alive || (parked && self.is_slotted()) {
             return None;
@@ -70,7 +71,7 @@ impl World {
         Some((start as i64, end as i64))
     }
 
-    /// The sockets are out of the path: whatever was acknowledged is at the ends.
+    /// Checks, when the sockets leave the path, that the ends have all acknowledged bytes.
     pub fn check_parked(&mut self) {
         for side in Side::BOTH {
             let (x, o) = (&self.ends[side.index()], &self.ends[side.other().index()]);
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// A coupling takes back what an end was offered: it may not have heard of it when it sends on.
+    /// Notes the window that a coupling takes back from an end: the end may not have heard of it when it sends on.
     fn note_coupling(&mut self, side: Side, s: &Segment) {
         let slot = &self.flow.slot;
         let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
@@ -98,21 +99,23 @@ impl World {
         }
     }
 
-    /// What an end has been offered is kept, whoever speaks to it; only a coupling takes something back. `una` and `edge`
-    /// are those of before the end took a segment. A pair that must keep no promise may shrink windows when it wakes.
+    /// Checks that every window once offered to an end stays offered; only a coupling takes something back. `una` and
+    /// `edge` are those before the end received a segment. A pair that must keep no promise may shrink windows when it
+    /// wakes.
     pub fn check_promise(&mut self, side: Side, una: i64, edge: i64) {
         let x = &self.ends[side.index()];
-        // What acknowledges nothing new may be late: it says what was so when it was sent.
+        // An acknowledgement without news may be late: it has the state of the time when it was sent.
         if !self.orderly || !self.scenario.keep || self.doomed || x.dead || x.una <= una {
             return;
         }
         let now = x.snd_edge;
-        // What a scaled field cannot say, and what went both ways in a drain: it was counted as what the socket would skip.
+        // Allow for the rounding of a scaled field, and for bytes that went both ways in a drain: they were counted as
+        // bytes that the socket would skip.
         let far = self.ends[side.other().index()].config.our_scale;
         let slack = (1 << x.config.peer_scale) + (1 << far) + 2 * x.config.mss;
         let lowest = &mut self.coupled[side.index()];
         let allowed = lowest.is_some_and(|(l, _)| now + slack > l);
-        // It has heard of it, and nothing from before is on its way any more.
+        // The end has heard of it, and no earlier segment is on its way any more.
         let delay = self.scenario.links[side.index()].delay + MS;
         if lowest.is_some_and(|(l, sent)| now <= l && self.now > sent + delay) {
             *lowest = None;
@@ -125,7 +128,7 @@ impl World {
     fn check_timestamp(&mut self, side: Side, s: &Segment) {
         let Some(ts) = s.ts else { return };
         let last = &mut self.last_ts[side.index()];
-        // Two CPUs reorder like any network does; a clock that goes back would by more.
+        // Two CPUs reorder segments, as any network does; a clock that goes back would do so by more.
         let slack = if self.scenario.interleave > 0 || !self.tasks.is_empty() {
             200
         } else {
@@ -139,7 +142,7 @@ impl World {
         }
         if last.is_some_and(|l| ts.val.before(l)) {
             self.stats.add("TSval went back");
-            // A socket that dies does not care.
+            // TSval of a reset has no effect.
             if s.has(flag::RST) {
                 return;
             }
@@ -152,11 +155,11 @@ impl World {
         *last = Some(ts.val);
     }
 
-    /// A segment of a side that was forwarded.
+    /// Checks the trap on a forwarded segment of a side.
     pub fn check_trap(&mut self, side: Side, s: &Segment, far: &Segment) {
         if let Some(floor) = self.trap_floor[side.index()]
             && far.len > 0
-            // What its socket has taken is user space's, which has sent it on.
+            // User space has sent on the bytes that the socket has taken.
             && s.at + u64::from(s.len) > self.taken[side.index()]
             && s.at < FORGED
             && (s.seq + s.len).after(floor)
@@ -168,7 +171,7 @@ impl World {
         }
     }
 
-    /// After each step.
+    /// Checks the invariants after each step.
     pub fn check_invariants(&mut self) {
         for side in Side::BOTH {
             let i = side.index();
@@ -235,7 +238,8 @@ impl World {
         }
     }
 
-    /// What a peer sends within what it was offered has a taker, also after the pair was spliced and is back.
+    /// Checks that a receiver accepts a peer's segment within the offered window, also after the pair was spliced and
+    /// is back.
     pub fn check_accepted(&mut self, side: Side, s: &Segment, o: &Outcome) {
         let x = &self.ends[side.index()];
         let promised = self.coupled[side.index()].map_or(x.snd_edge, |(l, _)| l.min(x.snd_edge));
@@ -254,7 +258,8 @@ impl World {
         }
     }
 
-    /// All that was written is where it belongs, and both streams have ended; or both ends were reset.
+    /// Returns whether all written bytes are at their destination, and both streams have ended; or both ends were
+    /// reset.
     pub fn is_complete(&self) -> bool {
         let [a, b] = &self.ends;
         let through = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
@@ -263,14 +268,14 @@ impl World {
         if through(a, b) && through(b, a) {
             return true;
         }
-        // One whose business was done does not hear of the other's reset.
+        // An end that has finished does not hear of the other's reset.
         let gone = |x: &super::tcp::Tcp, o: &super::tcp::Tcp| {
             x.dead || (x.is_through() && x.got_fin() && x.received() == o.write)
         };
         gone(a, b) && gone(b, a)
     }
 
-    /// What went wrong, the last lines of the trace, and where things stand.
+    /// Returns the fault, the last lines of the trace, and the present state.
     pub fn report(&mut self, what: &str) -> String {
         let lines = std::env::var("LONGSPLICE_TRACE")
             .ok()
@@ -286,7 +291,7 @@ impl World {
         )
     }
 
-    /// For the report: where things stand.
+    /// Describes the present state for the report.
     pub fn describe(&self) -> String {
         let tcp = |t: &super::tcp::Tcp| {
             format!(
@@ -320,7 +325,7 @@ impl World {
 }
 
 impl World {
-    /// Both ends ask whether the other one is still there: an idle one would not hear of a reset that was lost.
+    /// Makes both ends probe the other one: an idle one would not hear of a reset that was lost.
     pub fn probe(&mut self) {
         for side in Side::BOTH {
             let mut out = Vec::new();
@@ -334,7 +339,7 @@ impl World {
         }
     }
 
-    /// Counts what only the sockets know.
+    /// Adds up the counts of the sockets.
     pub fn collect(&mut self) {
         let calm = self.scenario.is_calm();
         let sockets: Vec<_> = self

@@ -1,4 +1,4 @@
-//! Where segments go.
+//! Delivers segments.
 
 use longsplice_core::machine::{Mode, Outcome, Passage, Segment, Side, Verdict};
 
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Whoever guesses the very next number is not to be told from the end itself.
+    /// Returns whether a forged segment has exactly the next number: it cannot be told from one of the end itself.
     fn is_exact(&self, side: Side, s: &Segment) -> bool {
         let Some(rec) = self.flow.record(side) else {
             return false;
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A socket of a leg is another one now.
+    /// Replaces the socket of a leg.
     pub fn replace_local(&mut self, side: Side, socket: Option<Tcp>) {
         self.locals[side.index()] = socket;
         self.generation[side.index()] += 1;

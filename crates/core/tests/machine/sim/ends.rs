@@ -1,4 +1,4 @@
-//! What the ends do, and whoever forges.
+//! Simulates the ends' applications, and a forger.
 
 use longsplice_core::{
     machine::{Segment, Side},
@@ -66,7 +66,7 @@ impl World {
         self.at(self.now + pause, Event::App(side));
     }
 
-    /// A segment of somebody who guesses.
+    /// Sends a forged segment with guessed numbers.
     pub fn forge(&mut self) {
         let side = self.rng.pick(&Side::BOTH);
         let Some(rec) = self.flow.record(side).copied() else {
@@ -79,7 +79,7 @@ impl World {
             edge = edge.max(x.loc_edge).max(x.tx_edge);
         }
         let far = self.rng.between(300_000, 1 << 30) as u32;
-        // What an end would take of a stranger is none of ours: so it is out of the window, or its ACK is.
+        // Forge no segment that an end itself would accept: it is out of the window, or its ACK is.
         let in_window = self.rng.chance(300);
         let seq = match () {
             () if in_window => {
@@ -95,7 +95,7 @@ impl World {
             () => Seq::new(self.rng.next() as u32),
         };
         let flags = self.rng.pick(&[0x04, 0x14, 0x02, 0x12, 0x11, 0x10, 0x10]);
-        // A reset within the window must not come to be exact on its way.
+        // A reset within the window must not become exact on its way.
         let roomy = edge.bytes_since(rec.rx_end) > 50_000;
         let seq = if in_window && flags & 0x04 != 0 {
             if roomy {

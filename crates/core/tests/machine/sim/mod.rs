@@ -1,18 +1,20 @@
-//! A seeded simulator of a flow: two TCP ends, the forwarder's sockets, its user space, four links, two CPUs.
+//! Simulates a flow by a seed: two TCP ends, the forwarder's sockets, its user space, four links, two CPUs.
 //!
-//! What it leaves out, and why nothing fails there:
-//! - Whoever forges segments does not guess exactly the next number (`World::is_exact`): nobody could tell them from the
-//!   end itself, and it is one chance in 2^32. Within a window they have an acknowledgement that no TCP takes (RFC 5961
-//!   section 5.2), and their resets stay near its edge (`World::forge`): what an end takes of a stranger is none of ours.
-//! - A reset of either end, a killed daemon with sockets in the path, or a socket that is reset, dooms a run: both ends have
-//!   to see a reset in the end, and until then nothing is said about what was acknowledged.
-//! - Promises of windows are checked where segments stay in order and the pair keeps them (`LS_KEEP`): what is late says
-//!   what was so when it was sent. They are not checked any more once a pair that takes copies over has been parted and
-//!   registered anew: a socket that has not heard its peer since then believes in a larger window than there is. What is
-//!   sent beyond it comes again.
-//! - TSval may go back by a little where two CPUs reorder segments, as any network does; where segments are forged it is not
-//!   looked at.
-//! - Streams are short of 2^31 bytes: user space sees to it that sockets are not left behind by more (engine::parked).
+//! The simulation has gaps, in which nothing fails for these reasons:
+//! - A forger does not guess exactly the next number (`World::is_exact`): no program could tell such segments from
+//!   those of the end itself, and the chance is one in 2^32. Forged segments within a window have an acknowledgement
+//!   that no TCP accepts (RFC 5961 section 5.2), and forged resets stay near its edge (`World::forge`): the forwarder
+//!   does not protect an end from segments that the end itself accepts.
+//! - A reset of either end, a killed daemon with sockets in the path, or a socket that is reset, dooms a run: both ends
+//!   must see a reset in the end, and until then acknowledged bytes are not checked.
+//! - Promises of windows are checked if segments stay in order and the pair keeps them (`LS_KEEP`): a late segment has
+//!   the state of the time when it was sent. They are no longer checked once a pair that takes copies over has been
+//!   parted and registered anew: a socket that has not heard its peer since then assumes a larger window than there is.
+//!   Its bytes beyond the window are retransmitted.
+//! - TSval may go back by a little if two CPUs reorder segments, as any network does; with forged segments it is not
+//!   checked.
+//! - Streams are shorter than 2^31 bytes: user space sees to it that sockets do not fall behind by more
+//!   (engine::parked).
 
 pub mod check;
 pub mod daemon;
@@ -29,12 +31,12 @@ use self::{
     world::{Stats, World},
 };
 
-/// Simulated time in which a run has to be over once nothing disturbs it any more.
+/// Limit of the simulated time from the last disturbance to the end of a run.
 const PATIENCE: Time = 400_000 * MS;
 /// Simulated time after which a run is told to come to its end.
 const LONG_ENOUGH: Time = 60_000 * MS;
 
-/// Runs a world to its end: what was wrong, if anything.
+/// Runs a world to its end; returns the fault, if there was one.
 pub fn run(world: &mut World) -> Result<(), String> {
     let mut deadline = None;
     let mut steps = 0u64;
@@ -85,7 +87,7 @@ pub fn run(world: &mut World) -> Result<(), String> {
     }
 }
 
-/// Runs a seed; on failure, the report with the trace.
+/// Runs a seed; returns the report with the trace on failure.
 pub fn run_seed(seed: u64, stats: &mut Stats) -> Result<(), String> {
     let mut world = World::new(seed, false);
     let result = run(&mut world);

@@ -1,4 +1,4 @@
-//! A run that is driven by bytes: the entry point of the property tests and of the fuzzer.
+//! Drives a run by bytes: the entry point of the property tests and of the fuzzer.
 
 use longsplice_core::machine::{Mode, Side};
 
@@ -10,14 +10,14 @@ use super::{
     world::World,
 };
 
-/// More bytes say nothing new, and take time.
+/// Limit of the bytes: more of them find nothing new, and take time.
 const LONGEST: usize = 600;
 
-/// The first eight bytes are the seed of all that the bytes do not decide; each two bytes after them are an operation.
-/// Afterwards nothing disturbs the run any more, and it has to come to its end.
+/// Runs a sequence of operations. The first eight bytes are the seed of all that the bytes do not decide; each two
+/// bytes after them are an operation. Afterwards nothing disturbs the run any more, and it must come to its end.
 ///
 /// # Errors
-/// What was wrong: a violated invariant, or a run without an end.
+/// The fault: a violated invariant, or a run without an end.
 pub fn run_operations(bytes: &[u8]) -> Result<(), String> {
     let (head, rest) = bytes.split_at(bytes.len().min(8));
     let mut seed = [0; 8];

@@ -1,6 +1,6 @@
-//! Randomness with a seed: what a run does is decided by it alone.
+//! Generates random numbers from a seed, which alone decides a run.
 
-/// xorshift64* (Vigna, 2016), seeded through splitmix64.
+/// Generator xorshift64* (Vigna, 2016), seeded through splitmix64.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
@@ -19,7 +19,7 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// Below `n`; 0 if `n` is 0.
+    /// Returns a number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 { 0 } else { self.next() % n }
     }
@@ -28,7 +28,7 @@ impl Rng {
         low + self.below(high.saturating_sub(low) + 1)
     }
 
-    /// With a probability in thousandths.
+    /// Returns true with a probability in thousandths.
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }

@@ -1,4 +1,4 @@
-//! What a run is about: drawn from its seed.
+//! Draws the parameters of a run from its seed.
 
 use longsplice_core::seq::Seq;
 
@@ -16,7 +16,7 @@ pub struct Link {
     pub duplicate: u64,
 }
 
-/// How an end uses its connection.
+/// Way in which an end uses its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
     /// Writes now and then.
@@ -40,7 +40,7 @@ pub struct Scenario {
     /// Bytes that an end reads at a time.
     pub reads: [i64; 2],
     pub slow: [bool; 2],
-    /// Thousandths, for each decision.
+    /// Probabilities in thousandths, for each decision.
     pub interleave: u64,
     pub early_fin: u64,
     pub forge: u64,
@@ -50,14 +50,14 @@ pub struct Scenario {
     pub detach: u64,
     pub keep: bool,
     pub backlog: u64,
-    /// How often a pair comes back by copies.
+    /// Probability that a pair comes back by copies.
     pub capture: u64,
-    /// Little is promised beyond a trap.
+    /// True to promise little beyond a trap.
     pub pause: bool,
 }
 
 fn isn(rng: &mut Rng) -> Seq {
-    // More often beside the wrap.
+    // Draw a number beside the wrap more often.
     Seq::new(if rng.chance(300) {
         (rng.below(40_000) as u32).wrapping_sub(20_000)
     } else {
@@ -155,7 +155,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing on the network disturbs.
+    /// Returns whether nothing on the network disturbs.
     pub fn is_calm(&self) -> bool {
         self.links
             .iter()

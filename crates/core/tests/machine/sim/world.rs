@@ -1,4 +1,4 @@
-//! Two ends, the forwarder between them, and time.
+//! Simulates two ends, the forwarder between them, and time.
 
 use std::{
     cmp::Reverse,
@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug, Clone, Copy)]
 pub enum Event {
     ToForwarder(Side, Segment),
-    /// Comes in once more, for its acknowledgement only.
+    /// The segment comes in once more, for its acknowledgement only.
     Acknowledge(Side, Segment),
     ToEnd(Side, Segment),
     ToLocal(Side, Segment),
@@ -34,7 +34,7 @@ pub enum Event {
     Successor,
 }
 
-/// What a CPU is in the middle of.
+/// Program that a CPU is running.
 #[derive(Debug, Clone, Copy)]
 pub enum Task {
     Packet(Passage),
@@ -79,7 +79,7 @@ pub struct World {
     next_event: u64,
     pub ends: [Tcp; 2],
     pub locals: [Option<Tcp>; 2],
-    /// Counts the sockets of a leg: a timer of an old one is nobody's.
+    /// Number of sockets that a leg has had: a timer of an old one is ignored.
     pub generation: [u32; 2],
     pub apps: [App; 2],
     pub flow: Flow,
@@ -87,22 +87,22 @@ pub struct World {
     pub(super) early: u32,
     pub daemon: Daemon,
     pub stopping: bool,
-    /// Both ends must see a reset in the end.
+    /// True if both ends must see a reset in the end.
     pub doomed: bool,
     pub violation: Option<String>,
     pub stats: Stats,
     pub trace: Option<VecDeque<String>>,
     pub last_ts: [Option<Seq>; 2],
-    /// The lowest right edge that a coupling offered to an end that may not have heard of it, a position of its stream; and
-    /// when that was said last.
+    /// Lowest right edge that a coupling offered to an end that may not have heard of it, as a position of its stream,
+    /// and the time of the last such offer.
     pub coupled: [Option<(i64, Time)>; 2],
-    /// Segments come in the order in which they were sent, from beginning to end.
+    /// True if segments come in the order in which they were sent, from beginning to end.
     pub orderly: bool,
-    /// Payload of a side from here on must not be forwarded while its trap is armed.
-    /// How far the streams came that the local sockets have taken.
+    /// Ends of the payload that the local sockets have taken, as positions of the streams.
     pub taken: [u64; 2],
-    /// Segments on their way from tc to a local socket.
+    /// Number of segments on their way from tc to a local socket.
     pub backlog: u32,
+    /// Begin of the payload of a side that must not be forwarded while its trap is armed.
     pub trap_floor: [Option<Seq>; 2],
     pub(super) timers: [[Option<Time>; 2]; 2],
 }
@@ -122,7 +122,7 @@ impl World {
                 |c: &super::tcp::Config| c.room.min(65_535 << c.our_scale) >> c.our_scale << c.our_scale;
             let mut end = Tcp::new(s.ends[i], out, back, window(&s.locals[i]), 0);
             let mut local = Tcp::new(s.locals[i], back, out, window(&s.ends[i]), 0);
-            // Of the handshake.
+            // The handshake told the ends these timestamps.
             end.ts_recent = Some(Seq::new(s.locals[i].ts_offset));
             local.ts_recent = Some(Seq::new(s.ends[i].ts_offset));
             (end, local)
@@ -167,13 +167,13 @@ impl World {
         world
     }
 
-    /// Puts the pair into the table. `adj`: of the client's leg, then of the server's.
+    /// Puts the pair into the table. `adj`: the mappings of the client's leg, then of the server's.
     pub fn register(&mut self, adj: [Offset; 4]) {
         let (Some(a), Some(b)) = (&self.locals[0], &self.locals[1]) else {
             return;
         };
         let states = [a.state(), b.state()];
-        // Where the next byte to be read from x is the next to be written to o.
+        // The next byte to be read from x is the next to be written to o.
         let (ca, wa) = (a.copied() - adj[0], a.snd_seq(a.write) - adj[1]);
         let (cb, wb) = (b.copied() - adj[2], b.snd_seq(b.write) - adj[3]);
         let held = self.daemon.held_bytes();
@@ -234,7 +234,7 @@ impl World {
         }
     }
 
-    /// One step of the world. False when nothing will happen any more.
+    /// Takes one step of the world. Returns false if nothing will happen any more.
     pub fn step(&mut self) -> bool {
         if !self.tasks.is_empty() && (self.tasks.len() > 2 || self.early > 6 || self.rng.chance(600)) {
             self.step_task();
@@ -247,7 +247,7 @@ impl World {
             self.early = 0;
             self.now = self.now.max(time);
         } else {
-            // Another CPU does it meanwhile: time stands still.
+            // Another CPU runs it meanwhile: time stands still.
             self.early += 1;
         }
         let Some(event) = self.pending.remove(&id) else {
@@ -362,7 +362,7 @@ impl World {
     }
 }
 
-/// A segment as tcpdump would show it.
+/// Formats a segment as tcpdump would.
 pub fn show(s: &Segment) -> String {
     let flags: String = [(1, 'F'), (2, 'S'), (4, 'R'), (8, 'P'), (16, '.')]
         .iter()

@@ -1,4 +1,4 @@
-//! Acknowledgements go where they are waited for, and never go back.
+//! Acknowledgements go to the ends that wait for them, and never go back.
 
 use longsplice_dataplane::Side::{Client, Server};
 
@@ -48,14 +48,14 @@ fn an_acknowledgement_goes_to_whom_it_tells_something() {
         let mut d = Drained::waiting(plan.clone());
         let mut ack = data(&d.flow, 0);
         ack.flags = ACK;
-        // The window is at its edge already, so that nothing but the acknowledgement counts.
+        // The window is at its edge already, so that only the acknowledgement counts.
         ack.window = 0;
         ack.ack += 20;
         d.local_only(&ack, &ack);
-        // All that the socket waits for: the server knew that, but not less, and is told.
+        // It covers all that the socket waits for: the server knew that, but not less, and is told.
         ack.ack += OLD - 20;
         d.shared(&ack, &ack);
-        // Now the socket waits for nothing. Less than the server knows is nothing to anybody.
+        // Now the socket waits for nothing. Less than the server knows is news to neither.
         let old = Packet {
             ack: ack.ack - 1,
             ..ack.clone()
@@ -63,7 +63,7 @@ fn an_acknowledgement_goes_to_whom_it_tells_something() {
         d.flow
             .ingress_gives(Client, &old.bytes(), (SHOT, "absorbed", &old.bytes()));
         d.tap.nothing();
-        // More than the server knew, once it has sent more.
+        // It is more than the server knew, once the server has sent more.
         let more = Packet {
             payload: pattern(30),
             ack: d.flow.plan.local[1],
@@ -77,6 +77,28 @@ fn an_acknowledgement_goes_to_whom_it_tells_something() {
 }
 
 #[test]
+fn an_acknowledgement_that_the_socket_did_not_take_comes_to_it_again() {
+    for plan in plans() {
+        let mut d = Drained::waiting(plan.clone());
+        let una = plan.local[0];
+        let mut ack = data(&d.flow, 0);
+        (ack.flags, ack.window) = (ACK, 0);
+        ack.ack += OLD;
+        d.shared(&ack, &ack);
+        d.forwarded(&ack);
+        // It refused that one, for any reason. A repetition of it is waited for again.
+        d.flow.slot().disbelieve(Client, una);
+        assert_eq!(d.flow.raw_leg(Client).rec.rx_ack, una);
+        d.shared(&ack, &ack);
+        assert_eq!(d.flow.raw_leg(Client).loc_acked, una + OLD);
+        // A socket that has taken more than that is not made to wait for it.
+        d.flow.slot().disbelieve(Client, una + OLD + 1);
+        assert_eq!(d.flow.raw_leg(Client).loc_acked, una + OLD);
+        d.forwarded(&ack);
+    }
+}
+
+#[test]
 fn an_acknowledgement_that_opens_the_window_is_forwarded_raised() {
     for plan in plans() {
         let mut d = Drained::waiting(plan.clone());
@@ -84,7 +106,7 @@ fn an_acknowledgement_that_opens_the_window_is_forwarded_raised() {
         ack.flags = ACK;
         ack.window = 60_000;
         d.shared(&ack, &ack);
-        // Once more, it opens nothing.
+        // It opens nothing a second time.
         d.local_only(&ack, &ack);
     }
 }
@@ -93,7 +115,7 @@ fn an_acknowledgement_that_opens_the_window_is_forwarded_raised() {
 fn selective_acknowledgements_are_clipped_for_the_socket_and_blanked_for_a_server_that_knows_more() {
     for plan in plans() {
         let local = plan.local[0];
-        // Blocks, and what the socket is to see: nothing above what it sent, nothing below the acknowledgement.
+        // Blocks, and those that the socket is shown: nothing above what it sent, nothing below the acknowledgement.
         for (from, to, clipped_from, clipped_to) in [
             (10, 30, 10, 30),
             (10, 80, 10, 50),

@@ -1,4 +1,4 @@
-//! What the local sockets say during a drain.
+//! Emissions of the local sockets during a drain.
 
 use longsplice_dataplane::Side::{Client, Server};
 
@@ -86,7 +86,7 @@ fn an_emission_that_needs_no_change_passes() {
             payload: pattern(3),
             ..d.flow.local_segment(Client)
         };
-        // One that counts otherwise is rewritten.
+        // The frame of a socket with an offset is rewritten.
         let mapped = plan.mapping != Plan::default().mapping;
         d.emits(&packet, if mapped { "clamped" } else { "emitted" }, &packet);
     }

@@ -1,10 +1,10 @@
-//! DRAIN: new payload is forwarded, old payload is delivered, and acknowledgements go where they are waited for.
+//! DRAIN: new payload is forwarded, old payload is delivered, and acknowledgements go to the ends that wait for them.
 //!
 //! In all of these the client's leg is x and the server's is o. The program writes the far copy, sends it (it is captured
 //! at the server's end), and the packet itself becomes the local copy.
 
 //!
-//! Each table is run for sockets that count as the wire does, and for those of a pair that was spliced before.
+//! Each table is run for sockets with the numbers of the wire, and for those of a pair that was spliced before.
 
 mod acknowledgements;
 mod emissions;
@@ -30,8 +30,8 @@ fn plans() -> [Plan; 2] {
     [Plan::default(), Plan::mapped()]
 }
 
-/// The server sent OLD bytes before the drain; its socket took them and acknowledged them, and the client's socket has sent
-/// them on. The client has not acknowledged them: its socket waits.
+/// Returns a flow in DRAIN. The server sent OLD bytes before the drain; its socket took them and acknowledged them, and
+/// the client's socket has sent them on. The client has not acknowledged them: its socket waits.
 fn waiting(plan: Plan) -> Flow {
     let flow = Flow::track(plan);
     old_bytes_of_the_server(&flow);
@@ -58,7 +58,7 @@ fn old_bytes_of_the_server(flow: &Flow) {
     assert_eq!(emit(Client, &sent), OK);
 }
 
-/// What the server is to see of a client's segment, when it has been told of an acknowledgement `high` already.
+/// Returns a client's segment for the server, when the server has been told of an acknowledgement `high` already.
 fn far(reference: &mut Reference, packet: &Packet, high: u32, scales: (u8, u8)) -> Packet {
     let plain = reference.clone().translate(packet);
     let short = high.wrapping_sub(plain.ack) as i32;
@@ -111,7 +111,7 @@ impl Drained {
         far(&mut self.reference, packet, self.high, scales)
     }
 
-    /// What becomes of a segment of the client, with this as its local copy (in the wire's numbers).
+    /// Asserts the counter of a client's segment, and its local copy (in the wire's numbers).
     #[track_caller]
     fn delivers(&self, packet: &Packet, counter: &str, local: &Packet) {
         let local = self.flow.behind(Client).to_socket(local).bytes();
@@ -119,7 +119,7 @@ impl Drained {
             .ingress_gives(Client, &packet.bytes(), (OK, counter, &local));
     }
 
-    /// What a segment of the client's socket is to the client (both in the wire's numbers).
+    /// Asserts the segment that the client sees of its socket's (both in the wire's numbers).
     #[track_caller]
     fn emits(&self, packet: &Packet, counter: &str, seen: &Packet) {
         let frame = self.flow.behind(Client).by_socket(packet).bytes();
@@ -127,7 +127,7 @@ impl Drained {
             .egress_gives(Client, &frame, (OK, counter, &seen.bytes()));
     }
 
-    /// The segment is forwarded, and its local copy is this.
+    /// Asserts that the segment is forwarded, with this local copy.
     #[track_caller]
     fn shared(&mut self, packet: &Packet, local: &Packet) {
         let expected = self.far(packet).bytes();
@@ -150,7 +150,7 @@ impl Drained {
     }
 }
 
-/// Payload of the client, with a timestamp.
+/// Returns payload of the client, with a timestamp.
 fn data(flow: &Flow, len: usize) -> Packet {
     Packet {
         payload: pattern(len),
@@ -160,7 +160,7 @@ fn data(flow: &Flow, len: usize) -> Packet {
     }
 }
 
-/// The same without payload, FIN and PSH.
+/// Returns the packet without payload, FIN and PSH.
 fn trimmed(packet: &Packet) -> Packet {
     Packet {
         payload: vec![],
@@ -171,7 +171,7 @@ fn trimmed(packet: &Packet) -> Packet {
 }
 
 impl Drained {
-    /// The client sent so much before the drain; its socket has not acknowledged it.
+    /// Sends so many bytes of the client before the drain; its socket has not acknowledged them.
     fn waiting_after_client_sent(plan: Plan, len: usize) -> Drained {
         let flow = Flow::track(plan);
         let early = Packet {

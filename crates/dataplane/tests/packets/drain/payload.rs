@@ -1,4 +1,4 @@
-//! Where payload goes: old to the sockets, and to the far end as well; new to the far end.
+//! Payload in a drain: old payload goes to the sockets and to the far end; new payload goes to the far end.
 
 use longsplice_dataplane::Side::Client;
 
@@ -107,11 +107,11 @@ fn a_segment_across_the_cut_goes_to_both_and_moves_it() {
         d.shared(&packet, &packet);
         let leg = d.flow.plane.leg(d.flow.slot(), Client);
         assert_eq!((leg.cut, leg.rx_end), (packet.end(), packet.end()));
-        // What was new a moment ago is old now.
+        // Payload that was new a moment ago is old now.
         let mut again = data(&d.flow, 40);
         again.seq += 100;
         d.shared(&again, &again);
-        // And what lies behind it is new.
+        // Payload behind it is new.
         let mut next = data(&d.flow, 40);
         next.seq += 140;
         d.shared(&next, &trimmed(&next));

@@ -1,4 +1,4 @@
-//! The reset of a socket that held bytes.
+//! Resets of a socket that held bytes.
 
 use longsplice_dataplane::{
     Mapping, Mode,
@@ -12,7 +12,7 @@ use crate::support::{
     packet::*,
 };
 
-/// What a socket's reset becomes, and that the kernel answers for itself from then on.
+/// Asserts the peer's view of a socket's reset, and that the kernel answers for itself from then on.
 #[track_caller]
 fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
     let emitted = flow.behind(side).by_socket(reset).bytes();
@@ -20,12 +20,12 @@ fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
     assert_eq!(flow.slot().mode(), Mode::Aborted);
     for s in Side::BOTH {
         flow.ignores(s, &flow.peer_segment(s).bytes());
-        // What the peer would not understand is not said.
+        // Segments in numbers that the peer would not understand are dropped.
         let local = flow.local_segment(s).bytes();
         let mapped = flow.plan.mapping[s.index()] != Mapping::default();
         let fate = if mapped { (SHOT, "drop_parked") } else { (OK, "") };
         flow.egress_gives(s, &local, (fate.0, fate.1, &local));
-        // The answer to a segment as it came is in its numbers.
+        // The answer to an untranslated segment is in that segment's numbers.
         let answer = Packet {
             flags: RST,
             ..flow.local_segment(s)
@@ -38,7 +38,7 @@ fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
 #[test]
 fn the_reset_of_a_socket_aborts_the_flow_at_the_end_of_what_its_peer_was_sent() {
     for plan in plans() {
-        // By its socket.
+        // Reset through its socket.
         let flow = waiting(plan.clone());
         let reset = Packet {
             seq: flow.local_segment(Client).seq + 7,
@@ -48,7 +48,7 @@ fn the_reset_of_a_socket_aborts_the_flow_at_the_end_of_what_its_peer_was_sent() 
         };
         let at = |seq: u32| Packet { seq, ..reset.clone() };
         aborts(&flow, Client, &reset, &at(flow.plan.local[0] + OLD));
-        // Past its socket.
+        // Reset past its socket.
         let flow = waiting(plan.clone());
         let new = Packet {
             payload: pattern(30),

@@ -11,7 +11,7 @@ use crate::support::{
 #[test]
 fn a_coupled_window_ends_where_the_far_ends_does() {
     for (granted, fields) in [
-        // What the far end grants, and windows of the socket with what they become.
+        // Window that the far end grants; windows of the socket and the clamped fields.
         (1 << 15, [1 << 15, 65_535, 1 << 15]),
         (1000, [1000, 65_535, 63_999]),
         (63, [63, 64, 65_535]),
@@ -103,7 +103,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         delivered(&flow, far, &update);
         let edge = 300u32 << flow.plan.scale_in[far.index()];
         clamped(&flow, side, &packet, &at((edge >> scale) as u16));
-        // It acknowledges what the local socket sent it, and the edge moves on.
+        // It acknowledges data of the local socket, and the edge moves on.
         let sent = Packet {
             payload: pattern(1000),
             window: 0,

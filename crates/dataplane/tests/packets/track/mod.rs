@@ -1,6 +1,7 @@
-//! TRACK: segments pass as they are, and what they say is noted.
+//! TRACK: segments pass unchanged, and their numbers are noted.
 
 mod coupled;
+mod shrunk;
 
 use longsplice_dataplane::{LegState, Mode, Side};
 
@@ -14,26 +15,26 @@ fn state(flow: &Flow, side: Side) -> LegState {
     flow.plane.leg(flow.slot(), side)
 }
 
-/// A peer's segment is delivered as it is.
+/// Asserts that a peer's segment is delivered unchanged.
 #[track_caller]
 fn delivered(flow: &Flow, side: Side, packet: &Packet) {
     flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &packet.bytes()));
 }
 
-/// A local segment passes as it is.
+/// Asserts that a local segment passes unchanged.
 #[track_caller]
 fn emitted(flow: &Flow, side: Side, packet: &Packet) {
     flow.egress_gives(side, &packet.bytes(), (OK, "emitted", &packet.bytes()));
 }
 
-/// A local segment leaves as another one.
+/// Asserts that a local segment leaves as another one.
 #[track_caller]
 fn clamped(flow: &Flow, side: Side, packet: &Packet, expected: &Packet) {
     assert_ne!(packet, expected);
     flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
 }
 
-/// It came before the flow was registered, and reaches the socket afterwards: no drain may end without it.
+/// The segment came before the flow was registered, and reaches the socket afterwards: no drain may end without it.
 #[test]
 fn what_a_socket_acknowledges_is_its_own_whoever_saw_it_come() {
     for mode in [Mode::Track, Mode::Drain] {
@@ -129,7 +130,7 @@ fn what_a_peer_says_is_noted() {
 
 #[test]
 fn an_acknowledgement_shows_the_socket_its_number() {
-    // What is before it was lost. The socket ignores the window of whatever comes with a lower number from now on, so the
+    // The segment before it was lost. From now on the socket ignores the window of segments with a lower number, so the
     // copies of a drain must not have one.
     for side in Side::BOTH {
         let flow = Flow::track(Plan::default());
@@ -142,7 +143,7 @@ fn an_acknowledgement_shows_the_socket_its_number() {
         delivered(&flow, side, &at(500, ACK));
         let noted = state(&flow, side);
         assert_eq!((noted.cut, noted.rx_end), (next.seq + 500, next.seq));
-        // Not a reset, nor what its peer cannot have sent.
+        // Not a reset, nor a segment that its peer cannot have sent.
         delivered(&flow, side, &at(900, RST | ACK));
         let unsent = Packet {
             ack: next.ack + 1,
@@ -170,7 +171,7 @@ fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
                 options: usual(90_000, 1),
                 ..next.clone()
             };
-            // It may fit when the socket looks at it, and then nobody would know: what it brings is cut off.
+            // It may fit when the socket looks at it, and then no record would show that: cut off its payload.
             let bare = Packet {
                 payload: vec![],
                 flags: ACK,
@@ -185,7 +186,7 @@ fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
             }
         }
         assert_eq!(format!("{:?}", state(&flow, side)), format!("{before:?}"));
-        // Up to the edge, with a FIN behind it, it can.
+        // Up to the edge, with a FIN behind it, it fits.
         let packet = Packet {
             seq: next.seq.wrapping_add(window - 5),
             payload: pattern(5),
@@ -199,8 +200,8 @@ fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
 
 #[test]
 fn a_forged_segment_tells_nothing() {
-    // An acknowledgement of what was never sent would end a drain too early; a false TSval would give the flow an offset
-    // that stalls it for good.
+    // An acknowledgement of unsent bytes would end a drain too early; a false TSval would give the flow an offset that
+    // stalls it for good.
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
         let before = state(&flow, side);
@@ -254,7 +255,7 @@ fn an_emission_passes_as_it_is_and_is_noted() {
         assert_eq!(noted.loc_end, flow.plan.local[i] + 77);
         let scale = flow.plan.scale_out[side.other().index()];
         assert_eq!(noted.tx_edge, flow.plan.peer[i] + (9 << scale));
-        // What never reaches the wire as a whole, or is no segment at all, passes.
+        // Frames that never reach the wire whole, or are no segment at all, pass.
         let odd = packet.with_data_offset(1);
         flow.egress_gives(side, &odd, (OK, "emitted", &odd));
     }
@@ -264,7 +265,7 @@ fn an_emission_passes_as_it_is_and_is_noted() {
 fn a_timestamp_of_a_socket_never_goes_back() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        // Toward this peer, the far end's translated TSval was the highest.
+        // The far end's translated TSval was the highest toward this peer.
         let high = flow.reference(side.other()).ts_high;
         let with = |value: u32, packet: &Packet| Packet {
             options: write(&[Opt::Timestamps(value, 5), Opt::Nop, Opt::Nop]),

@@ -1,5 +1,5 @@
-//! The far end waits for acknowledgements of what it sent past the sockets: of a segment that is the socket's it gets a
-//! copy without payload. The copy comes in once more, so this is seen on real interfaces.
+//! The far end waits for acknowledgements of the bytes that it sent past the sockets: it gets a copy without payload of
+//! each segment for the socket. The copy comes in once more, so real interfaces show this.
 
 use longsplice_dataplane::Side;
 
@@ -22,7 +22,7 @@ fn wired(past: Past) -> (Flow, [Tap; 2]) {
     (flow, taps)
 }
 
-/// What the far end gets of a segment: no payload, at the place where the forwarded part ends.
+/// Returns the far end's copy of a segment: no payload, at the end of the forwarded part.
 fn copy(flow: &Flow, side: Side, packet: &Packet, acked: u32, promised: u32) -> Packet {
     let bare = Packet {
         seq: start(flow, side).wrapping_add(SENT[side.index()]),
@@ -73,7 +73,7 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
                 } else {
                     packet.bytes()
                 };
-                // Counted once the copy is there: a busy processor may take the packet in after the call.
+                // Count once the copy is there: a busy processor may take the packet in after the call.
                 let ((got, bytes), counted) = flow.counted(|| {
                     taps[side.index()].send(&frame, offload);
                     taps[far.index()].only_with_offload()
@@ -91,7 +91,7 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
                 };
                 assert_frame(&bytes, &expected, "the copy");
             }
-            // The far end has heard of everything: from now on its socket speaks for itself.
+            // The far end knows everything: from now on its socket speaks for itself.
             let last = flow.later(side, offset, 10, all);
             let ((), counted) = flow.counted(|| {
                 taps[side.index()].send(&last.bytes(), Offload::default());
@@ -123,7 +123,8 @@ fn the_copy_of_a_super_packet_is_one_header() {
 
 #[test]
 fn a_trimmed_copy_is_right_on_a_wire_that_needs_its_checksum() {
-    // As above, but seen by a socket without offloads: the kernel finishes what is left to the device.
+    // This repeats the test above with a socket without offloads: the kernel finishes the checksums that are left to the
+    // device.
     for side in Side::BOTH {
         let far = side.other();
         let (flow, taps) = wired(Past::unacknowledged(SENT));

@@ -1,4 +1,4 @@
-//! What the local sockets say, awake.
+//! Emissions of the local sockets of a woken pair.
 
 use longsplice_dataplane::{Context, Hook, Side};
 
@@ -10,7 +10,7 @@ use crate::support::{
     woken::{Behind, Past, without_sack},
 };
 
-/// What x is to see of what its socket says: the wire's numbers, this acknowledgement and this room.
+/// Returns x's view of its socket's segment: the wire's numbers, this acknowledgement and this room.
 fn seen(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet {
     let scale = flow.plan.scale_out[side.other().index()];
     Packet {
@@ -20,7 +20,7 @@ fn seen(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet
     }
 }
 
-/// Of the window that x was promised when the pair woke, counted from where its stream was.
+/// Returns the window that x was promised when the pair woke, counted from the start of its stream.
 fn promised(flow: &Flow, side: Side) -> u32 {
     flow.raw_leg(side).tx_edge.wrapping_sub(start(flow, side))
 }
@@ -108,7 +108,7 @@ fn a_window_never_shrinks() {
                 edge - sent - more,
             );
             flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
-            // What a scaled field cannot say is not promised.
+            // A window that a scaled field cannot express is not promised.
         }
     }
 }
@@ -124,7 +124,7 @@ fn what_the_far_end_does_not_have_is_not_acknowledged() {
         assert_eq!(flow.ingress(side, &data.bytes()).verdict, OK);
         for acked in [0, 100, sent - 1, sent] {
             if acked > 0 {
-                // An acknowledgement of the far end, of what was forwarded; with the payload of its own that is old.
+                // An acknowledgement of the far end for forwarded bytes; it carries old payload of its own.
                 let ack = flow.later(far, 0, 10, acked);
                 assert_eq!(flow.ingress(far, &ack.bytes()).verdict, 7);
             }
@@ -136,7 +136,7 @@ fn what_the_far_end_does_not_have_is_not_acknowledged() {
                 ),
                 ..flow.local_later(side, 0, 25, 30)
             };
-            // From what the far end has acknowledged on; without SACK, which would speak of what is beyond.
+            // From the far end's acknowledgement on; without SACK, which would be about bytes beyond it.
             let lowered = acked < sent;
             let ack = if lowered { acked } else { sent + 30 };
             let scale = flow.plan.scale_out[far.index()];
@@ -183,7 +183,7 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
             assert_eq!((ran.verdict, counted["absorbed"]), (SHOT, 1));
             assert_frame(&ran.packet, &repeat.bytes(), "absorbed");
         }
-        // What says something new passes either way: payload, a wider window, a further acknowledgement.
+        // A segment with news passes either way: payload, a wider window, a further acknowledgement.
         let wider = Packet {
             window: 65_535,
             ..repeat.clone()
@@ -249,7 +249,7 @@ fn a_timestamp_never_goes_back() {
 
 #[test]
 fn what_was_acknowledged_to_a_socket_is_not_sent_again_in_others_numbers() {
-    // The socket had sent forty bytes before the splice, and has not heard yet that they are acknowledged.
+    // The socket had sent forty bytes before the splice, and has not received their acknowledgement yet.
     for side in Side::BOTH {
         let flow = awake();
         let old = flow.local_later(side, 0u32.wrapping_sub(40), 40, 0);

@@ -1,5 +1,5 @@
-//! UNDRAIN: the pair is awake. What was forwarded is the business of the two ends until it is acknowledged; what comes
-//! behind it is the sockets'.
+//! UNDRAIN: the pair is awake. The two ends handle forwarded bytes themselves until they are acknowledged; later ones
+//! belong to the sockets.
 
 mod acknowledgements;
 mod emissions;
@@ -15,15 +15,14 @@ use crate::support::{
     woken::Past,
 };
 
-/// What each peer sent past the sockets; nothing of it is acknowledged.
+/// Bytes that each peer sent past the sockets; none of them is acknowledged.
 const SENT: [u32; 2] = [1000, 600];
 
 fn awake() -> Flow {
     Flow::woken(Plan::default(), Past::unacknowledged(SENT))
 }
 
-/// What the other end is to see of a peer's segment, but for the acknowledgement and the window: so far its
-/// acknowledgement is, and so much room it leaves.
+/// Returns the other end's view of a peer's segment, with this acknowledgement, and a window that leaves so much room.
 fn across(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet {
     Packet {
         ack,
@@ -32,7 +31,7 @@ fn across(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Pack
     }
 }
 
-/// Where the stream of a side's peer was when the pair was spliced.
+/// Returns the start of a side's peer's stream when the pair was spliced.
 fn start(flow: &Flow, side: Side) -> u32 {
     flow.plan.peer[side.index()]
 }

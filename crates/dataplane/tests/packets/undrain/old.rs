@@ -1,4 +1,4 @@
-//! What was forwarded before, and is sent once more.
+//! Retransmissions of forwarded bytes.
 
 use longsplice_dataplane::{EventKind, Side};
 
@@ -10,7 +10,8 @@ use crate::support::{
     woken::{Past, with_sack, without_sack},
 };
 
-/// The right edge of the window that the far end was offered when the pair woke, counted from where its stream was.
+/// Returns the right edge of the window that the far end was offered when the pair woke, counted from the start of its
+/// stream.
 fn promised(flow: &Flow, far: Side) -> u32 {
     flow.raw_leg(far).tx_edge.wrapping_sub(start(flow, far))
 }
@@ -34,7 +35,7 @@ fn it_goes_to_the_far_end_with_its_acknowledgement() {
 
 #[test]
 fn a_fin_that_was_forwarded_belongs_to_the_socket() {
-    // The end was forwarded behind the payload; the sockets go on before it. So it is held, and user space splits it.
+    // The FIN was forwarded behind the payload; the sockets go on before it. So it is held, and user space splits it.
     for side in Side::BOTH {
         let mut fin = [false; 2];
         fin[side.index()] = true;
@@ -70,9 +71,9 @@ fn its_acknowledgement_never_goes_back() {
     }
 }
 
-/// The local socket of the far leg acknowledges so many bytes of its peer's, behind what was forwarded.
+/// Acknowledges so many bytes of the far leg's peer, behind the forwarded ones, by its local socket.
 fn the_socket_acknowledges(flow: &Flow, far: Side, more: u32, field: u16) -> u32 {
-    // It lacks the last byte of what was forwarded to it: else an old segment is its socket's to answer.
+    // It lacks the last forwarded byte: otherwise its socket would answer an old segment.
     let data = flow.later(far, SENT[far.index()], more, SENT[far.other().index()] - 1);
     assert_eq!(flow.ingress(far, &data.bytes()).verdict, OK);
     let ack = Packet {
@@ -89,7 +90,8 @@ fn what_the_far_end_sent_since_is_acknowledged_by_its_socket_alone() {
         let far = side.other();
         let all = SENT[far.index()];
         let flow = awake();
-        // x acknowledges more than was forwarded to it: the socket's own stream. The far end hears of the first part only.
+        // x acknowledges more than was forwarded to it: the socket's own stream. The far end is told of the first part
+        // only.
         assert_eq!(
             flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
                 .verdict,
@@ -99,13 +101,13 @@ fn what_the_far_end_sent_since_is_acknowledged_by_its_socket_alone() {
         let packet = flow.later(side, 0, 50, all + 100);
         let expected = across(&flow, side, &packet, start(&flow, far) + all, room - all);
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
-        // Then the far end's socket acknowledges 40 bytes more, and offers a window from there.
+        // The far end's socket then acknowledges 40 bytes more, and offers a window from there.
         let offered = the_socket_acknowledges(&flow, far, 40, 500);
         let again = flow.later(side, 0, 50, all + 101);
         let room = promised(&flow, far).max(all + 40 + offered);
         let expected = across(&flow, side, &again, start(&flow, far) + all + 40, room - all - 40);
         flow.ingress_gives(side, &again.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
-        // Even if x says less.
+        // It makes no difference that x acknowledges less.
         let older = flow.later(side, 0, 50, all - 1);
         let expected = across(&flow, side, &older, start(&flow, far) + all + 40, room - all - 40);
         flow.ingress_gives(side, &older.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
@@ -119,7 +121,7 @@ fn where_nothing_of_the_far_end_went_past_its_socket_speaks_for_itself() {
         let mut sent = [0; 2];
         sent[side.index()] = SENT[side.index()];
         let flow = Flow::woken(Plan::default(), Past::unacknowledged(sent));
-        // The socket's own stream toward x is acknowledged by x; that is nothing to the far end.
+        // x acknowledges the socket's own stream toward it; that does not concern the far end.
         assert_eq!(
             flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
                 .verdict,
@@ -151,7 +153,7 @@ fn selective_acknowledgements_end_where_the_forwarded_part_does() {
     for side in Side::BOTH {
         let far = side.other();
         let (all, local) = (SENT[far.index()], Plan::default().local[side.index()]);
-        // Blocks, the acknowledgement, and what the far end is to see of the blocks.
+        // Blocks, the acknowledgement, and the blocks that the far end sees.
         for (from, to, acked, seen) in [
             (100, 200, 10, (100, 200)),
             (100, all + 50, 10, (100, all)),

@@ -1,4 +1,4 @@
-//! Resets of a peer, and of a socket that is awake.
+//! Resets of a peer, and of a woken socket.
 
 use longsplice_dataplane::{Mode, Side};
 
@@ -43,7 +43,7 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
 fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_payload() {
     for side in Side::BOTH {
         let far = side.other();
-        // x has acknowledged all of the far end's; the far end has not acknowledged x's.
+        // x has acknowledged all of the far end's bytes; the far end has not acknowledged x's.
         let mut acked = [0; 2];
         acked[side.index()] = SENT[far.index()];
         let past = Past {
@@ -66,7 +66,7 @@ fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_
         let expected = across(&flow, side, &packet, start(&flow, far) + all, room);
         taps[side.index()].send(&packet.bytes(), Offload::default());
         assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
-        // Anything else of x is its socket's alone.
+        // Any other segment of x is its socket's alone.
         let packet = flow.later(side, SENT[side.index()], 10, all);
         taps[side.index()].send(&packet.bytes(), Offload::default());
         taps[far.index()].nothing();
@@ -76,7 +76,7 @@ fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_
 #[test]
 fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
     for side in Side::BOTH {
-        // The far end has acknowledged all of it: it has heard everything, and has a socket to tell it the rest.
+        // The far end has acknowledged all of it: it knows everything, and has a socket to tell it the rest.
         let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
         let packet = Packet {
             flags: RST,
@@ -133,7 +133,7 @@ fn the_reset_of_a_socket_ends_the_flow_while_something_is_under_way() {
         };
         flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
         assert_eq!(flow.slot().mode(), Mode::Aborted);
-        // From now on the kernel answers for itself; what it answers to a segment as it came in is in place, whatever else
+        // From now on the kernel answers for itself. Its answer to an untranslated segment is valid; any other segment
         // would be in numbers that the peer does not know.
         flow.ignores(side, &flow.later(side, 0, 10, 0).bytes());
         let answer = Packet {

@@ -1,4 +1,4 @@
-//! What comes behind the forwarded part, on its way to the local socket.
+//! Segments behind the forwarded part, on their way to the local socket.
 
 use longsplice_dataplane::{Context, Hook, Mode, Side};
 
@@ -10,7 +10,7 @@ use crate::support::{
     woken::{Behind, Past, with_sack, without_sack},
 };
 
-/// Both ends have acknowledged everything that was forwarded.
+/// Returns a woken flow; both ends have acknowledged all forwarded bytes.
 fn settled() -> Flow {
     Flow::woken(Plan::default(), Past::all_acknowledged(SENT))
 }
@@ -68,7 +68,7 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
 
 #[test]
 fn what_is_not_acknowledged_of_the_forwarded_part_is_none_of_its_business() {
-    // To the socket all before its own stream is acknowledged; the window's edge stays where x said.
+    // All before the socket's own stream is shown as acknowledged; the window's edge stays at x's value.
     for side in Side::BOTH {
         let (sent, all) = (SENT[side.index()], SENT[side.other().index()]);
         let scale = flow_scale(side);
@@ -125,7 +125,7 @@ fn selective_acknowledgements_are_clipped_to_its_own_stream() {
             };
             delivers(&flow, side, &packet, &lifted);
         }
-        // A socket that has sent nothing has nothing to be selective about.
+        // A socket that has sent nothing gets no selective acknowledgement.
         let flow = awake();
         let packet = Packet {
             options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 10, local + 20)]),
@@ -173,7 +173,7 @@ fn what_is_out_of_the_window_or_acknowledges_the_unsent_is_the_sockets_to_refuse
             edge.wrapping_sub(start(&flow, side))
         };
         let beyond = flow.later(side, edge, 2, 0);
-        // When the socket looks at it, it may fit: its payload stays out.
+        // It may fit when the socket looks at it: cut off its payload.
         let bare = Packet {
             payload: vec![],
             flags: ACK,

@@ -1,11 +1,11 @@
-//! All that is unusual is left to tc as it was.
+//! XDP leaves unusual packets to tc, unchanged.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Family, Hook, Side};
 
 use super::{SERIAL, detached, records};
 use crate::support::{
-    choose,
-    flow::{Flow, Plan, XDP_PASS, XDP_REDIRECT, leg},
+    FAMILY, choose,
+    flow::{Flow, Plan, SHOT, XDP_PASS, XDP_REDIRECT, leg},
     net::{HOST_BITS, NODAD},
     options::usual,
     packet::*,
@@ -13,7 +13,7 @@ use crate::support::{
 
 use Side::{Client, Server};
 
-/// Asserts that XDP leaves a frame as it is, and notes nothing but that; `counter` may be none, "".
+/// Asserts that XDP leaves a frame unchanged, and counts only that; `counter` may be none, "".
 #[track_caller]
 fn passes(flow: &Flow, side: Side, frame: &[u8], counter: &str) {
     let before = records(flow);
@@ -120,6 +120,41 @@ fn what_is_unusual_of_a_flow_is_left_to_tc() {
     }
 }
 
+/// A segment that would move more of the state than the next bytes do must be verified.
+#[test]
+fn what_was_spoilt_is_left_to_tc() {
+    let flow = detached(Plan::default());
+    let base = flow.peer_segment(Client);
+    let behind_a_gap = flow.timed(Client, 5, flow.later(Client, 500, 700, 0));
+    let far = flow.later(Server, 0, 50, 0).bytes();
+    assert_eq!(flow.run(Hook::Xdp, Server, &far).verdict, XDP_REDIRECT);
+    let ack = flow.later(Client, 0, 0, 50);
+    for (packet, at) in [
+        (&behind_a_gap, BODY + 600),
+        (&behind_a_gap, L4 + 6),
+        (&ack, L4 + 11),
+    ] {
+        let mut frame = packet.bytes();
+        frame[at] ^= 2;
+        passes(&flow, Client, &frame, "passed_xdp");
+        flow.ingress_gives(Client, &frame, (SHOT, "drop_checksum", &frame));
+    }
+    if FAMILY == Family::V4 {
+        let mut frame = base.bytes();
+        frame[18] ^= 1;
+        passes(&flow, Client, &frame, "passed_xdp");
+    }
+    let reference = &mut flow.reference(Client);
+    for packet in [&ack, &behind_a_gap] {
+        let expected = reference.translate(packet).bytes();
+        flow.xdp_gives(
+            Client,
+            &packet.bytes(),
+            (XDP_REDIRECT, "forwarded_xdp", &expected),
+        );
+    }
+}
+
 #[test]
 fn a_checksum_that_is_left_to_a_device_is_left_to_tc() {
     let flow = detached(Plan::default());
@@ -153,7 +188,7 @@ fn a_trap_that_is_met_is_left_to_tc() {
         ..flow.peer_segment(Client)
     };
     passes(&flow, Client, &packet(101).bytes(), "passed_xdp");
-    // What ends before it is not, nor what the other side sends.
+    // A segment that ends before it is not, nor one of the other side.
     for (side, packet) in [(Client, packet(100)), (Server, flow.peer_segment(Server))] {
         let expected = flow.reference(side).translate(&packet).bytes();
         flow.xdp_gives(side, &packet.bytes(), (XDP_REDIRECT, "forwarded_xdp", &expected));

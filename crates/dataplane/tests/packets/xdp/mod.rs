@@ -1,5 +1,5 @@
-//! IP/FWD: what XDP makes of a segment is what tc makes of it, byte by byte, and so is what it notes; all that is unusual it
-//! leaves to tc as it was.
+//! IP/FWD: XDP translates a segment as tc does, byte by byte, and notes the same; unusual ones it leaves to tc,
+//! unchanged.
 
 mod left_to_tc;
 mod same_as_tc;
@@ -8,10 +8,10 @@ use longsplice_dataplane::Side;
 
 use crate::support::flow::{Flow, Plan};
 
-/// Of every flow here, so that records can be compared.
+/// Serial number of every flow here, so that records can be compared.
 const SERIAL: u32 = 4242;
 
-/// A detached flow whose segments may leave by XDP on both sides.
+/// Returns a detached flow whose segments may leave by XDP on both sides.
 fn detached(plan: Plan) -> Flow {
     let mut flow = Flow::detached(Plan::default());
     flow.again_as(plan, SERIAL);
@@ -21,7 +21,7 @@ fn detached(plan: Plan) -> Flow {
     flow
 }
 
-/// Both records, every field.
+/// Returns both records, every field.
 fn records(flow: &Flow) -> [String; 2] {
     Side::BOTH.map(|side| format!("{:?}", flow.raw_record(side).expect("it is there")))
 }

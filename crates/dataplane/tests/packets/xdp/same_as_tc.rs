@@ -1,4 +1,4 @@
-//! What XDP makes of a segment is what tc makes of it, byte by byte, and so is what it notes.
+//! XDP translates a segment as tc does, byte by byte, and notes the same.
 
 use longsplice_dataplane::{Hook, Side};
 use nix::time::{ClockId, clock_gettime};
@@ -14,7 +14,7 @@ use crate::support::{
 
 use Side::{Client, Server};
 
-/// The time of records, in ticks: 2^30 nanoseconds each.
+/// Returns the time of records, in ticks: 2^30 nanoseconds each.
 fn tick() -> i64 {
     let t = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("a clock");
     (t.tv_sec() * 1_000_000_000 + t.tv_nsec()) >> 30
@@ -23,7 +23,7 @@ fn tick() -> i64 {
 type Frames = Vec<(Side, Vec<u8>)>;
 type Outcome = (u32, Vec<u8>, [String; 2]);
 
-/// What a hook makes of frames, one after the other, on a fresh flow: its value, the frame, the records.
+/// Returns a hook's results for frames, one after the other, on a fresh flow: its value, the frame, the records.
 fn outcomes(flow: &mut Flow, hook: Hook, frames: &Frames) -> Vec<Outcome> {
     flow.again_as(flow.plan.clone(), SERIAL);
     let one = |(side, frame): &(Side, Vec<u8>)| {
@@ -33,12 +33,12 @@ fn outcomes(flow: &mut Flow, hook: Hook, frames: &Frames) -> Vec<Outcome> {
     frames.iter().map(one).collect()
 }
 
-/// Asserts that XDP sends on what tc would, and notes what tc would.
+/// Asserts that XDP forwards and notes the same as tc.
 #[track_caller]
 fn same_as_tc(what: &str, plan: Plan, frames: impl Fn(&Flow) -> Frames) {
     let mut flow = detached(plan);
     let frames = frames(&flow);
-    // What is noted of the time must be the same, too.
+    // The time in the records must be the same, too.
     let (at_tc, in_xdp) = loop {
         let before = tick();
         let at_tc = outcomes(&mut flow, Hook::Ingress, &frames);
@@ -59,7 +59,7 @@ fn same_as_tc(what: &str, plan: Plan, frames: impl Fn(&Flow) -> Frames) {
     }
 }
 
-/// The same of one packet of each side.
+/// Asserts that XDP does the same as tc for one packet of each side.
 #[track_caller]
 fn same_of_each(what: &str, packet: impl Fn(&Flow, Side) -> Packet) {
     same_as_tc(what, Plan::default(), |flow| {
@@ -205,8 +205,8 @@ fn windows_are_rescaled_as_at_tc() {
     }
 }
 
-/// A conversation: new payload in order, beyond a hole, into it, once more; acknowledgements; both sides in turn, past the wrap of
-/// the sequence numbers.
+/// A conversation has new payload in order, beyond a hole, into it, and once more; acknowledgements; both sides in turn,
+/// past the wrap of the sequence numbers.
 #[test]
 fn a_conversation_is_as_at_tc() {
     for (peer, local) in [
@@ -220,7 +220,7 @@ fn a_conversation_is_as_at_tc() {
             ..Plan::default()
         };
         same_as_tc("a conversation", plan, |flow| {
-            // Where each stands: bytes from its start that begin the segment, its length, what it acknowledges.
+            // Steps: the side, the bytes from its start to the segment, its length, its acknowledgement.
             let steps = [
                 (Client, 0, 100, 0),
                 (Server, 0, 50, 100),

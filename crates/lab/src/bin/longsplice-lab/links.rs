@@ -1,4 +1,4 @@
-//! How links are described.
+//! Shows the syntax of link descriptions.
 
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ list with commas: a preset first, if any, then options, each once.
 
 Presets:";
 
-/// Shows the syntax and the presets, or what `links` mean.
+/// Shows the syntax and the presets, or the meaning of `links`.
 pub(crate) fn show(links: &[String]) -> Result<ExitCode> {
     if links.is_empty() {
         println!("{SYNTAX}");

@@ -56,7 +56,7 @@ fn run(command: Subcommand) -> Result<ExitCode> {
     }
 }
 
-/// Runs a command in a namespace that another process made, and answers with its status.
+/// Runs a command in a namespace that another process made, and returns its status.
 fn run_inside(run: &RunArgs) -> Result<ExitCode> {
     let node = format!("{}-{}", run.name, run.node);
     let name = netns::find(&node).or_else(|error| netns::find(&run.node).map_err(|_| error))?;
@@ -65,7 +65,7 @@ fn run_inside(run: &RunArgs) -> Result<ExitCode> {
     Ok(code(process.wait(None)?))
 }
 
-/// The command that these words are.
+/// Builds a command from its words.
 fn command(words: &[String]) -> Result<Command> {
     let (prog, args) = words.split_first().context("no command was given")?;
     let mut command = Command::new(prog);
@@ -73,9 +73,9 @@ fn command(words: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// The status of a command as that of this program.
+/// Converts the status of a command to one of this program.
 fn code(status: Option<ExitStatus>) -> ExitCode {
-    // Without a code it was killed by a signal.
+    // A command without a code was killed by a signal.
     let code = status.and_then(|status| status.code());
     let code = code.and_then(|code| u8::try_from(code).ok());
     code.map_or(ExitCode::FAILURE, ExitCode::from)

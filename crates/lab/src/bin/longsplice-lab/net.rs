@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::args::UpArgs;
 use crate::{code, command, print_json};
 
-/// What the emulated links did.
+/// Report on the emulated links.
 #[derive(Debug, Serialize)]
 struct LinksReport {
     links: Vec<LinkReport>,
@@ -46,7 +46,8 @@ pub(crate) fn up(args: &UpArgs) -> Result<ExitCode> {
     Ok(code(status))
 }
 
-/// Where the nodes are, for commands: `LAB_CLIENT` and so on are the namespaces, what ends in `_ADDR` their addresses.
+/// Returns the variables that tell a command of the nodes: `LAB_CLIENT` and so on are the namespaces, those ending in
+/// `_ADDR` are addresses.
 pub(crate) fn variables(farm: &Farm) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for (node, namespace) in farm.nodes() {

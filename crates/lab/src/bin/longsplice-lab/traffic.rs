@@ -15,18 +15,18 @@ use serde::Serialize;
 use crate::args::TrafficArgs;
 use crate::{command, net, print_json};
 
-/// How long the command in the forwarder may take until it listens.
+/// Longest time until the command in the forwarder listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The status of a run that does not count.
+/// Exit status of a run that does not count.
 const LATE: u8 = 3;
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Debug, Serialize)]
 struct Run {
-    /// For each address that was connected to.
+    /// Outcome for each address that was connected to.
     traffic: Vec<(SocketAddr, Outcome)>,
-    /// For each node.
+    /// TCP counters of each node.
     nodes: Vec<(String, Tally)>,
     links: Vec<LinkReport>,
     verdict: Verdict,
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &TrafficArgs) -> Result<ExitCode> {
     }
 }
 
-/// Starts the command in the forwarder, if there is one, and waits until it listens where the traffic goes.
+/// Starts the command in the forwarder, if one was given, and waits until it listens at the address of the traffic.
 fn beside(farm: &Farm, args: &TrafficArgs) -> Result<Option<Process>> {
     if args.command.is_empty() {
         return Ok(None);
@@ -83,7 +83,7 @@ fn beside(farm: &Farm, args: &TrafficArgs) -> Result<Option<Process>> {
             since.elapsed() < PATIENCE,
             "the command does not listen at port {port}"
         );
-        // No event tells of this.
+        // Poll: the kernel sends no event for a new listener.
         thread::sleep(Duration::from_millis(5));
     }
     Ok(Some(process))

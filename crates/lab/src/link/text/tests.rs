@@ -1,4 +1,4 @@
-//! Every link survives being written down, and what is no link is refused with a reason.
+//! Every link survives a round trip through text, and bad text is refused with a reason.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ fn what_is_wrong_is_named() {
 }
 
 prop_compose! {
-    /// A direction with anything in its fields that is in range.
+    /// Generates a direction with any values in range.
     fn directions()(
         times in prop::array::uniform3(any::<u64>().prop_map(Duration::from_nanos)),
         probabilities in prop::array::uniform4(0.0..=1.0f64),
@@ -159,6 +159,6 @@ proptest! {
     }
 }
 
-/// What looks like an option.
+/// Text like that of an option.
 const ITEM: &str = "(rtt20|([a-z-]{0,6}|delay|rtt|jitter|loss|burst|reorder|gap|dup|rate|queue|seed|mtu)=?)\
                     [0-9.]{0,4}[a-zA-Z%:/]{0,4}[0-9%]{0,3}";

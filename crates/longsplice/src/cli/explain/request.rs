@@ -1,10 +1,11 @@
-//! A request as it is given on the command line.
+//! Parses a request that is given on the command line.
 
 use std::net::IpAddr;
 
 use longsplice_core::http::{Authority, HeadError, Limits, RequestHead};
 
-/// A request that is only asked about. It becomes the head that a client would send, so that it is read as the daemon reads it.
+/// A request to be explained. It is converted into the head that a client would send, so that it is read as the daemon
+/// reads it.
 #[derive(Debug)]
 pub(super) struct Asked {
     url: String,
@@ -15,8 +16,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Reads `METHOD URL` or `URL`, and header fields `NAME: VALUE`. A URL without `http://` is one of HTTP; one that begins with
-    /// a slash has no host.
+    /// Parses `METHOD URL` or `URL`, and header fields `NAME: VALUE`. A URL without a scheme is one of HTTP; a URL that
+    /// begins with a slash has no host.
     pub(super) fn read(text: &str, fields: &[String]) -> Result<Asked, String> {
         let mut words = text.split_ascii_whitespace();
         let (method, url) = match (words.next(), words.next(), words.next()) {
@@ -39,7 +40,7 @@ impl Asked {
             }
             _ => (false, url),
         };
-        // A client keeps the fragment to itself.
+        // Remove the fragment, which a client does not send.
         let rest = rest.split('#').next().unwrap_or_default();
         let (host, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let authority = Authority::parse(host.as_bytes());
@@ -58,23 +59,23 @@ impl Asked {
         &self.url
     }
 
-    /// The port that a client would connect to.
+    /// Returns the port that a client would connect to.
     pub(super) fn port(&self) -> u16 {
         self.port.unwrap_or(if self.https { 443 } else { 80 })
     }
 
-    /// The address that a client would connect to, where it need not look up a name.
+    /// Returns the address that a client would connect to, if the host is an address.
     pub(super) fn address(&self) -> Option<IpAddr> {
         self.host.trim_matches(['[', ']']).parse().ok()
     }
 
-    /// The name that a client would put into its ClientHello: no address (RFC 6066 section 3).
+    /// Returns the name that a client would put into its ClientHello; an address is none (RFC 6066 section 3).
     pub(super) fn name_for_sni(&self) -> Option<&str> {
         let named = self.https && !self.host.is_empty() && self.address().is_none();
         named.then_some(self.host.trim_end_matches('.'))
     }
 
-    /// The head of it.
+    /// Returns the head.
     pub(super) fn head(&self) -> Result<RequestHead<'_>, String> {
         RequestHead::parse(&self.bytes, &Limits::default()).map_err(|e: HeadError| {
             format!(
@@ -105,7 +106,7 @@ fn head(method: &str, host: &str, target: &str, fields: &[String]) -> Result<Vec
         has_host |= name.eq_ignore_ascii_case("host");
         lines.push_str(&format!("{name}: {}\r\n", value.trim()));
     }
-    // Only HTTP/1.0 may leave the host out.
+    // Use HTTP/1.0 without a host: only that version permits it.
     let (version, own) = match (host.is_empty(), has_host) {
         (_, true) => ("HTTP/1.1", String::new()),
         (false, false) => ("HTTP/1.1", format!("Host: {host}\r\n")),

@@ -1,11 +1,11 @@
 use std::{net::SocketAddr, path::Path};
 
-use longsplice_engine::rules::{Action, Flags};
+use longsplice_engine::rules::{Action, Flags, Network, Rule};
 use proptest::prelude::*;
 
 use crate::config::{Config, Diagnostic, SourceAddress, parse, parse_rules};
 
-/// Every key and every action.
+/// Rules with every key and every action.
 const RULES: &str = r#"
 [[rule]]
 name = "telnet"
@@ -131,6 +131,69 @@ fn a_listener_that_intercepts_has_rules() {
 }
 
 #[test]
+fn metadata_services_are_left_out_unless_they_are_named() {
+    let listener = |listen: &str, more: &str| {
+        let text = format!(
+            "[[listener]]\nname = \"web\"\nlisten = {listen}\nintercept = {{ interface = \"eth0\"{more} }}\n"
+        );
+        config(&text).unwrap()
+    };
+    let both = "[\"0.0.0.0:8080\", \"[::]:8080\"]";
+    let shown = |config: &Config| -> Vec<String> {
+        let rules = config.listeners[0].rules();
+        let text = |n: &Network| n.to_string();
+        let to = |r: &Rule| r.matching.to.iter().map(text).collect::<Vec<_>>().join(" ");
+        rules
+            .iter()
+            .map(|r| format!("{} {}", r.action.as_str(), to(r)).trim().to_owned())
+            .collect()
+    };
+    let open = listener(both, "");
+    assert_eq!(
+        shown(&open),
+        [
+            "pass 169.254.0.0/16 100.100.100.200 168.63.129.16 192.0.0.192 fe80::/10 fd00:ec2::254 fd20:ce::254",
+            "deliver"
+        ]
+    );
+    assert!(
+        open.warnings[0]
+            .to_string()
+            .contains("name the servers' networks"),
+        "{:?}",
+        open.warnings
+    );
+    assert_eq!(open.warnings[0].line(), 4);
+    let ipv6 = listener("\"[::]:8080\"", "");
+    assert_eq!(
+        shown(&ipv6),
+        ["pass fe80::/10 fd00:ec2::254 fd20:ce::254", "deliver"]
+    );
+    let one = listener("\"0.0.0.0:8080\"", ", to = [\"0.0.0.0/0\", \"169.254.169.254\"]");
+    assert_eq!(
+        shown(&one),
+        [
+            "deliver 169.254.169.254",
+            "pass 169.254.0.0/16 100.100.100.200 168.63.129.16 192.0.0.192",
+            "deliver 0.0.0.0/0 169.254.169.254"
+        ]
+    );
+    assert!(one.warnings.is_empty());
+    for (listen, more) in [
+        (both, ", to = [\"198.18.0.0/15\", \"2001:db8::/32\"]"),
+        ("\"0.0.0.0:1\"", ", to = \"169.254.0.0/16\""),
+    ] {
+        let narrow = listener(listen, more);
+        assert_eq!(shown(&narrow).len(), 1, "{more}");
+        assert!(narrow.warnings.is_empty());
+    }
+    // A listener with a target of its own reaches no other address.
+    let text = "[[listener]]\nlisten = \"0.0.0.0:8080\"\nto = \"198.18.0.1:80\"\nintercept = { interface = \"eth0\" }\n";
+    let own = config(text).unwrap();
+    assert!(shown(&own).len() == 1 && own.warnings.is_empty());
+}
+
+#[test]
 fn what_cannot_be_meant_is_refused_at_its_place() {
     for (text, says) in [
         ("[[rule]]\n", "x.toml:1:1: missing key `action`"),
@@ -206,7 +269,7 @@ fn the_rules_of_listeners_count_in_the_bound() {
 }
 
 proptest! {
-    /// Near misses reach deeper than noise: a good file with a piece replaced.
+    /// Mutates a valid file: such text reaches deeper into the parser than noise.
     #[test]
     fn no_near_miss_makes_it_panic(at in 0..RULES.len(), len in 0usize..20, by in "[\\PC\n\t\"'=\\[\\]{}0-9:./!,-]{0,8}") {
         for text in [RULES, INTERCEPT] {

@@ -1,4 +1,4 @@
-//! What makes no sense in a route: for its listener, or beside other routes.
+//! Checks that routes make sense for their listener, and beside other routes.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::Of;
 use crate::config::{Protocol, settle::Settler};
 
 impl Settler<'_> {
-    /// Conditions on what a listener of this protocol never knows.
+    /// Complains about conditions on values that a listener of this protocol never knows.
     pub(super) fn check_protocol(&mut self, conditions: &[Spanned<Condition>], of: &Of<'_>) {
         for condition in conditions {
             let key = condition.get_ref().key();
@@ -43,7 +43,7 @@ impl Settler<'_> {
         }
     }
 
-    /// An action that answers a request.
+    /// Complains about an answering action on a listener that does not read HTTP.
     pub(super) fn only_http(&mut self, key: &str, place: Range<usize>, of: &Of<'_>) {
         if of.protocol != Protocol::Http {
             let message = format!("`{key}` answers requests, and this listener reads none");
@@ -88,7 +88,7 @@ impl Settler<'_> {
         }
     }
 
-    /// Routes that can never win.
+    /// Complains about routes that can never win.
     pub(super) fn check_table(&mut self, table: &Table, places: &[Range<usize>]) {
         let place = |n: usize| places.get(n).cloned().unwrap_or_default();
         for (n, route) in table.routes().iter().enumerate() {

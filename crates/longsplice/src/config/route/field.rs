@@ -1,4 +1,4 @@
-//! Conditions on header fields and cookies: a table, or a list of tables.
+//! Reads conditions on header fields and cookies: a table, or a list of tables.
 
 use std::{fmt, marker::PhantomData};
 
@@ -14,14 +14,14 @@ use crate::config::{
     settle::Settler,
 };
 
-/// One table, or several, all of which must be true. (An untagged enum would lose their places.)
+/// One table, or several, all of which must be true. (An untagged enum would lose their positions.)
 #[derive(Debug)]
 pub(super) enum Raw {
     One(Test),
     Many(Vec<Spanned<Test>>),
 }
 
-/// What is asked of a field.
+/// Test of a field.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Test {

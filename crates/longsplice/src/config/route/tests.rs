@@ -7,7 +7,7 @@ use crate::config::{Config, parse};
 const UPSTREAMS: &str = "[[upstream]]\nname = \"images\"\nservers = \"127.0.0.1:9001\"\n\n\
                          [[upstream]]\nname = \"pages\"\nservers = \"127.0.0.1:9002\"\n\n";
 
-/// A listener of HTTP with these lines, between two upstreams and its routes.
+/// Returns a file with a listener for HTTP with these lines, two upstreams before it and these routes behind it.
 fn file(listener: &str, routes: &str) -> String {
     format!(
         "{UPSTREAMS}[[listener]]\nlisten = \"127.0.0.1:8081\"\nupstream = \"pages\"\n{listener}\n{routes}"
@@ -18,7 +18,7 @@ fn config(text: &str) -> Config {
     parse(Path::new("x.toml"), text).unwrap_or_else(|wrong| panic!("{wrong:?}\n{text}"))
 }
 
-/// What is wrong, without the drawn lines: `LINE: message = remedy`.
+/// Returns the diagnostics without the drawn lines: `LINE: message = remedy`.
 fn wrong(text: &str) -> Vec<String> {
     let Err(wrong) = parse(Path::new("x.toml"), text) else {
         panic!("taken: {text}");
@@ -108,7 +108,7 @@ fn every_condition_and_every_action_arrives() {
     assert_eq!(to.to_string(), "https://www.example");
 }
 
-/// Each route with the whole of what is said of it. The first line of the routes is line 13.
+/// Compares all that is reported about each route. The first line of the routes is line 13.
 #[test]
 fn messages_name_the_place_and_the_remedy() {
     for (route, says) in [

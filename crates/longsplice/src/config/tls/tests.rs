@@ -5,7 +5,7 @@ use crate::{
     tls::testing,
 };
 
-/// A listener with these lines, in a file of a folder with the certificates `a` and `b`.
+/// Parses a listener with these lines, from a folder that holds the certificates `a` and `b`.
 fn listener(protocol: &str, lines: &str) -> Result<Config, Vec<Diagnostic>> {
     let dir = tempfile::tempdir().unwrap();
     testing::write(dir.path(), "a", &["a.example"]);

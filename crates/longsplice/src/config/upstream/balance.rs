@@ -1,4 +1,4 @@
-//! `balance`: the algorithm, and what it hashes.
+//! Reads `balance`: the algorithm, and the part of a request that it hashes.
 
 use std::{fmt, str::FromStr};
 
@@ -6,30 +6,30 @@ use longsplice_core::balance::{Algorithm, ParseAlgorithmError};
 
 use super::super::rules::is_token;
 
-/// How a server is chosen.
+/// Method of choosing a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balance {
-    /// By which algorithm.
+    /// Algorithm.
     pub algorithm: Algorithm,
-    /// What it hashes; [`KeyKind::None`] for those that do not.
+    /// Part of a request that is hashed; [`KeyKind::None`] for algorithms that do not hash.
     pub key: KeyKind,
 }
 
-/// What of a request a choice depends on.
+/// Part of a request that a choice depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyKind {
     /// Nothing.
     None,
     /// The client's address.
     Client,
-    /// The value of this header field, whose name is in lower case.
+    /// The value of this header field; the name is in lower case.
     Header(String),
     /// The value of this cookie.
     Cookie(String),
 }
 
 impl Balance {
-    /// The first server that answers.
+    /// Chooses the first server that answers.
     pub fn in_order() -> Balance {
         Algorithm::InOrder.into()
     }
@@ -50,13 +50,13 @@ impl Default for Balance {
     }
 }
 
-/// Text that names no way to balance.
+/// Error: the text names no method.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseBalanceError {
-    /// No algorithm.
+    /// The algorithm is unknown.
     #[error(transparent)]
     Algorithm(#[from] ParseAlgorithmError),
-    /// `hash` alone.
+    /// The text is `hash` without a key.
     #[error("`{0}` does not say what is hashed: use hash=client, hash=header:NAME or hash=cookie:NAME")]
     Key(String),
 }

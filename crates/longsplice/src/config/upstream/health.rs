@@ -1,4 +1,4 @@
-//! `health` and `passive`: how it is found out that a server does not work.
+//! Reads `health` and `passive`: settings for the detection of failed servers.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
@@ -8,33 +8,33 @@ use toml::Spanned;
 
 use super::super::{Period, settle::Settler};
 
-/// How often a server is checked, and what decides.
+/// Settings of active checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthConfig {
-    /// What a check does.
+    /// Kind of check.
     pub probe: Probe,
-    /// The time from one check to the next; it varies by a tenth.
+    /// Time between two checks; it varies by a tenth.
     pub interval: Duration,
-    /// How long a check may take.
+    /// Longest time for a check.
     pub timeout: Duration,
-    /// So many good ones in a row bring a server up.
+    /// Number of consecutive successes that bring a server up.
     pub rise: u32,
-    /// So many bad ones in a row take it down.
+    /// Number of consecutive failures that take it down.
     pub fall: u32,
 }
 
-/// What a check does.
+/// Kind of check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// Connects.
     Tcp,
-    /// Sends a GET request and looks at the status.
+    /// Sends a GET request, and checks the status.
     Http {
-        /// The path, with a query if there is one.
+        /// Path, with a query if there is one.
         path: String,
-        /// The Host field; `None`: the server's address.
+        /// Value of Host; `None` means the server's address.
         host: Option<String>,
-        /// Which replies are good.
+        /// Statuses of good replies.
         status: Statuses,
     },
 }
@@ -43,13 +43,13 @@ pub enum Probe {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statuses(Vec<RangeInclusive<u16>>);
 
-/// Text that is no set of status codes.
+/// Error: the text is no set of status codes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no set of status codes: write such as 200-399, or 200-299,401 (each from 100 to 599)")]
 pub struct ParseStatusesError(String);
 
 impl Statuses {
-    /// Whether it has this one.
+    /// Returns whether it contains this status.
     pub fn contains(&self, status: u16) -> bool {
         self.0.iter().any(|range| range.contains(&status))
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Statuses {
     }
 }
 
-/// `health` as it is written.
+/// The table `health` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawHealth {
@@ -108,7 +108,7 @@ pub(super) struct RawHealth {
     fall: Option<Spanned<i64>>,
 }
 
-/// `passive` as it is written.
+/// The table `passive` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawPassive {
@@ -180,7 +180,7 @@ pub(super) fn health(s: &mut Settler<'_>, given: Spanned<RawHealth>) -> HealthCo
     }
 }
 
-/// Text that stands in a request as it is: a line end in it would be a field of its own.
+/// Checks text that is copied into a request: a line end in it would begin a field of its own.
 fn visible(s: &mut Settler<'_>, given: Spanned<String>, what: &str) -> String {
     if given.get_ref().is_empty() || !given.get_ref().bytes().all(|b| b.is_ascii_graphic()) {
         let message = format!("this cannot be {what}");
@@ -193,7 +193,7 @@ fn visible(s: &mut Settler<'_>, given: Spanned<String>, what: &str) -> String {
     given.into_inner()
 }
 
-/// The rules, and whether a status of 500 or more breaks them.
+/// Checks the passive rules. Returns them, and whether a status of 500 or more counts as a failure.
 pub(super) fn passive(
     s: &mut Settler<'_>,
     given: Option<RawPassive>,

@@ -1,4 +1,4 @@
-//! Where the servers of an entry are: an address, a name, or a service that DNS describes.
+//! Parses the location of an entry's servers: an address, a name, or a service that DNS describes.
 
 use std::{fmt, str::FromStr};
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Deserializer};
 
 use crate::address::{AddressError, Target, is_name};
 
-/// Where the servers of an entry are. A name may stand for several.
+/// Location of an entry's servers. A name may stand for several servers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ServerPlace {
     /// `IP:PORT` or `NAME:PORT`.
     Target(Target),
-    /// `srv:NAME`: SRV records (RFC 2782) say the names and ports.
+    /// `srv:NAME`: SRV records give the names and ports (RFC 2782).
     Service(ServiceName),
 }
 
-/// The name that SRV records are asked of, such as `_http._tcp.example`.
+/// Name of SRV records, such as `_http._tcp.example`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServiceName(String);
 
-/// Text that says no place.
+/// Error: the text is no location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    /// No address or name.
+    /// The text is neither an address nor a name.
     #[error(transparent)]
     Target(#[from] AddressError),
-    /// Not a service.
+    /// The text is no service.
     #[error("`{0}` is no service: write srv:_SERVICE._PROTOCOL.NAME, such as srv:_http._tcp.example")]
     Service(String),
 }
 
 impl ServiceName {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! `servers` and `[[upstream.server]]`.
+//! Reads `servers` and `[[upstream.server]]`.
 
 use std::ops::Range;
 
@@ -14,23 +14,23 @@ use super::{
     ServerPlace,
 };
 
-/// One entry: a server, or those that its name stands for.
+/// An entry: one server, or all servers of its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Its name, if it is not its address.
+    /// Name, if it is not the address.
     pub name: Option<String>,
-    /// Where it is.
+    /// Location.
     pub place: ServerPlace,
-    /// Its share of the work, 1 to 1000.
+    /// Weight in the choice, 1 to 1000.
     pub weight: u32,
-    /// How many connections each of its addresses may have at once.
+    /// Limit of the connections to each of its addresses.
     pub max_connections: Option<u32>,
-    /// Whether it only serves when no other is in order.
+    /// True if it serves only when no other server is up.
     pub backup: bool,
 }
 
 impl ServerConfig {
-    /// One of weight 1.
+    /// Creates an entry of weight 1.
     pub fn new(place: ServerPlace) -> ServerConfig {
         ServerConfig {
             name: None,
@@ -41,13 +41,13 @@ impl ServerConfig {
         }
     }
 
-    /// What it is called: its name, else its address as it is written.
+    /// Returns the name, or the address as configured.
     pub fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.place.to_string())
     }
 }
 
-/// A table as it is written.
+/// A table as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawServer {
@@ -58,7 +58,7 @@ pub(super) struct RawServer {
     backup: Option<bool>,
 }
 
-/// Both forms together, in the order in which they are written. `max_connections` is that of the upstream.
+/// Combines both forms, in the order of the file. `max_connections` is that of the upstream.
 pub(super) fn servers(
     s: &mut Settler<'_>,
     list: Option<Spanned<OneOrMany<ServerPlace>>>,
@@ -121,7 +121,7 @@ fn add(s: &mut Settler<'_>, all: &mut Vec<ServerConfig>, server: ServerConfig, s
     all.push(server);
 }
 
-/// A name that can be written as UPSTREAM/SERVER.
+/// Checks a name: it must be usable as UPSTREAM/SERVER.
 pub(super) fn name(s: &mut Settler<'_>, name: Spanned<String>) -> String {
     let wrong = |c: char| c.is_control() || c.is_whitespace() || c == '/';
     if name.get_ref().is_empty() || name.get_ref().contains(wrong) {

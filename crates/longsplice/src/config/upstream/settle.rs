@@ -1,4 +1,4 @@
-//! From the tables as written to upstreams.
+//! Converts the tables as written into upstreams.
 
 use std::{ops::Range, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     servers::{self, RawServer},
 };
 
-/// The table as it is written.
+/// The table as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct Raw {
@@ -40,7 +40,7 @@ pub(in super::super) struct Raw {
 const HOUR: Duration = Duration::from_secs(3600);
 
 impl Settler<'_> {
-    /// What the tables mean.
+    /// Checks and converts the tables.
     pub(in super::super) fn upstreams(&mut self, given: Vec<Spanned<Raw>>) -> Vec<UpstreamConfig> {
         let mut all: Vec<UpstreamConfig> = Vec::new();
         for raw in given {
@@ -101,7 +101,7 @@ impl Settler<'_> {
         }
     }
 
-    /// A whole number that may be 0.
+    /// Checks a whole number that may be 0.
     fn number(&mut self, key: &str, given: Option<Spanned<i64>>, default: u32, most: u32) -> u32 {
         let Some(given) = given else { return default };
         match u32::try_from(*given.get_ref()) {

@@ -1,4 +1,4 @@
-//! How servers and clients fail.
+//! Tests failures of servers and clients.
 
 use longsplice_repair::options::set_reset_on_close;
 use tokio::io::AsyncWriteExt;
@@ -7,7 +7,7 @@ use super::harness::{Client, Server, Switch, ok};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A switch with one server, and a client of it.
+/// Returns a switch with one server, and a client of it.
 async fn connected() -> (Server, Switch, Client) {
     let server = Server::new().await;
     let switch = Switch::new(server.address, "", "").await;
@@ -15,7 +15,7 @@ async fn connected() -> (Server, Switch, Client) {
     (server, switch, client)
 }
 
-/// A request over a connection to the server that is new; the server's end, which has read it.
+/// Sends a request over a new connection to the server. Returns the server's end, which has read it.
 async fn ask(server: &mut Server, client: &mut Client) -> Client {
     client.send(GET).await;
     let mut at_server = server.next().await;
@@ -23,7 +23,7 @@ async fn ask(server: &mut Server, client: &mut Client) -> Client {
     at_server
 }
 
-/// One request, after which the switch holds an idle connection to the server.
+/// Sends one request, after which the switch holds an idle connection to the server.
 async fn warm_up(server: &mut Server, client: &mut Client) -> Client {
     let mut at_server = ask(server, client).await;
     at_server.send(ok("warm")).await;
@@ -111,14 +111,14 @@ async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated(
     let (mut server, _switch, mut client) = connected().await;
     let mut at_server = warm_up(&mut server, &mut client).await;
     client.send(GET).await;
-    // The request arrives, and the connection ends without a word: as if it had been under way when the server closed.
+    // End the connection after the request has arrived, as if the request had crossed the server's close.
     at_server.until("\r\n\r\n").await;
     drop(at_server);
     let mut second = server.next().await;
     second.until("\r\n\r\n").await;
     second.send(ok("again")).await;
     client.until("again").await;
-    // Nobody knows what became of this one.
+    // The switch cannot know whether the server handled this request.
     client
         .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
         .await;
@@ -132,14 +132,14 @@ async fn an_idle_connection_that_was_dead_costs_no_request_that_can_be_repeated(
 async fn a_servers_connection_that_the_engine_had_ends_in_order_when_it_is_idle() {
     let (mut server, _switch, mut client) = connected().await;
     let mut at_server = ask(&mut server, &mut client).await;
-    // Long enough for the engine, whose sockets reset when they are closed.
+    // Send a reply that is long enough for the engine, whose sockets reset when they are closed.
     at_server.send(ok(&format!("{}last", "x".repeat(200_000)))).await;
     client.until("last").await;
     client.send(GET).await;
     at_server.until("\r\n\r\n").await;
     at_server.send(ok("end")).await;
     client.until("end").await;
-    // It is idle now, and is found closed.
+    // The connection is idle now, and is found closed.
     at_server.0.shutdown().await.unwrap();
     assert_eq!(at_server.rest().await, (String::new(), true));
 }
@@ -149,7 +149,7 @@ async fn a_408_on_an_idle_connection_is_not_the_reply_to_the_next_request() {
     let (mut server, _switch, mut client) = connected().await;
     let mut at_server = warm_up(&mut server, &mut client).await;
     client.send(GET).await;
-    // It crosses the request, of which this server knows nothing (RFC 9110 section 15.5.9).
+    // The 408 crosses the request, which this server has not seen (RFC 9110 section 15.5.9).
     at_server.until("\r\n\r\n").await;
     at_server
         .send("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
@@ -177,7 +177,7 @@ async fn a_client_that_has_closed_its_half_gets_its_reply() {
 async fn a_client_that_is_gone_frees_its_server() {
     let (mut server, switch, mut client) = connected().await;
     let at_server = ask(&mut server, &mut client).await;
-    // Of this one the runtime hears only because its server is slow.
+    // tokio learns of this client's socket only because its server is slow.
     let eager = switch.eager_client(GET);
     let mut second = server.next().await;
     second.until("\r\n\r\n").await;
@@ -217,10 +217,10 @@ async fn a_client_that_need_not_be_waited_for_is_served_as_others_are() {
         } else {
             assert_eq!(client.rest().await, (String::new(), true));
         }
-        // The next one is to have a connection of its own to the server.
+        // Drop it, so that the next client gets a new connection to the server.
         drop(at_server);
     }
-    // Half a head, and the rest later.
+    // This client sends half a head, and the rest later.
     let mut client = switch.eager_client("GET / HT");
     client.send("TP/1.1\r\nHost: a\r\n\r\n").await;
     let mut at_server = server.next().await;
@@ -248,4 +248,34 @@ async fn a_body_that_stops_is_not_waited_for() {
         .send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
         .await;
     assert!(!client.rest().await.1, "half a reply looks whole");
+}
+
+#[tokio::test]
+async fn a_request_whose_body_is_not_here_goes_over_an_idle_connection() {
+    let (mut server, _switch, mut client) = connected().await;
+    let mut at_server = warm_up(&mut server, &mut client).await;
+    for (fields, body) in [
+        ("Content-Length: 4", ["bo", "dy"]),
+        ("Transfer-Encoding: chunked", ["4\r\nbody", "\r\n0\r\n\r\n"]),
+    ] {
+        client
+            .send(format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n"))
+            .await;
+        at_server.until("\r\n\r\n").await;
+        for piece in body {
+            client.send(piece).await;
+            at_server.until(piece).await;
+        }
+        at_server.send(ok("done")).await;
+        client.until("done").await;
+    }
+    // The server may have handled a request that ends meanwhile: it is not sent twice.
+    client
+        .send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbo")
+        .await;
+    at_server.until("bo").await;
+    drop(at_server);
+    let answer = client.until("\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
+    assert!(server.another().is_none());
 }

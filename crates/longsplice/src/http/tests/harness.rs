@@ -1,4 +1,5 @@
-//! A listener of HTTP in this process, with scripted servers and clients: real sockets, and a splicer that only relays.
+//! Runs a listener for HTTP in this process, with scripted servers and clients: real sockets, and a splicer that only
+//! relays.
 
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
@@ -18,19 +19,20 @@ use crate::{
     upstream::Upstreams,
 };
 
-/// Longer than anything takes that does not hang.
+/// Limit that is longer than any step that does not hang.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A listener at work, whose upstream is one scripted server.
+/// A running listener, whose upstream is one scripted server.
 pub(super) struct Switch {
     socket: Socket,
     pub(super) service: Arc<Service>,
-    /// Its tasks end with it, or when it says so.
+    /// Stops the tasks when it is dropped or set to true.
     pub(super) stop: watch::Sender<bool>,
 }
 
 impl Switch {
-    /// `http` is what stands in `[listener.http]`; `more` are further keys of the listener and its routes.
+    /// Starts a listener with the lines `http` in `[listener.http]`; `more` holds further keys of the listener and its
+    /// routes.
     pub(super) async fn new(server: SocketAddr, http: &str, more: &str) -> Switch {
         let text = format!(
             "[[upstream]]\nname = \"u\"\nservers = \"{server}\"\n[[listener]]\nname = \"l\"\nlisten = \"127.0.0.1:1\"\n\
@@ -62,7 +64,7 @@ impl Switch {
         }
     }
 
-    /// A client whose request is there before its connection is accepted (in a test's one thread).
+    /// Connects a client whose request is there before its connection is accepted (in a test with one thread).
     pub(super) fn eager_client(&self, request: &str) -> Client {
         let mut socket = std::net::TcpStream::connect(self.socket.address()).unwrap();
         std::io::Write::write_all(&mut socket, request.as_bytes()).unwrap();
@@ -75,7 +77,7 @@ impl Switch {
     }
 }
 
-/// A client that writes bytes and reads what comes.
+/// A client that writes bytes and reads the reply.
 pub(super) struct Client(pub(super) TcpStream);
 
 impl Client {
@@ -83,7 +85,7 @@ impl Client {
         self.0.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Reads until what came ends so.
+    /// Reads until the received text ends with `end`.
     pub(super) async fn until(&mut self, end: &str) -> String {
         let mut got = Vec::new();
         while !got.ends_with(end.as_bytes()) {
@@ -96,7 +98,7 @@ impl Client {
         String::from_utf8(got).unwrap()
     }
 
-    /// Reads to the end; whether it came in order.
+    /// Reads to the end. Returns the text, and whether the connection ended with a FIN.
     pub(super) async fn rest(&mut self) -> (String, bool) {
         let mut got = Vec::new();
         let end = timeout(PATIENCE, self.0.read_to_end(&mut got)).await;
@@ -132,19 +134,19 @@ impl Server {
         }
     }
 
-    /// The next connection that comes.
+    /// Waits for the next connection.
     pub(super) async fn next(&mut self) -> Client {
         let connection = timeout(PATIENCE, self.connections.recv()).await;
         Client(connection.expect("no connection").unwrap())
     }
 
-    /// Another connection that has come already.
+    /// Returns a further connection that is there already.
     pub(super) fn another(&mut self) -> Option<Client> {
         self.connections.try_recv().ok().map(Client)
     }
 }
 
-/// A reply with this body.
+/// Returns a reply with this body.
 pub(super) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }

@@ -1,6 +1,7 @@
-//! Sessions over real sockets, relayed; the server's side is played by the test.
+//! Tests sessions over real sockets, relayed; the test plays the server.
 
 mod bodies;
 mod ends;
 mod harness;
+mod heads;
 mod requests;

@@ -1,4 +1,4 @@
-//! Requests one after the other, and what becomes of those that are not served.
+//! Tests consecutive requests, and requests that are not served.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -52,7 +52,7 @@ async fn what_is_not_understood_is_answered_and_the_connection_ends() {
         ),
     ] {
         let mut client = switch.client().await;
-        // What follows must not turn the answer into a reset.
+        // Send more after the request: it must not turn the answer into a reset.
         client
             .send(format!("{request}GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"))
             .await;

@@ -1,4 +1,4 @@
-//! What flows have in common that were decided alike: it is there once for many.
+//! Shares values between flows that were decided alike.
 
 use std::{
     collections::HashMap,
@@ -14,25 +14,26 @@ use crate::{
     upstream::{ServerId, Site},
 };
 
-/// What is there once for many.
+/// Index of the shared values.
 #[derive(Debug, Default)]
 pub(in super::super) struct Commons {
     known: HashMap<Names, Weak<Common>>,
 }
 
-/// What flows have in common that were decided alike.
+/// Values that flows share if they were decided alike.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) names: Names,
     pub(super) service: Arc<Service>,
-    /// Without the facts.
+    /// Decision without the facts.
     pub(super) decided: Option<Decided>,
-    /// `None`: no upstream counts them.
+    /// Server in its upstream; `None` if no upstream counts the flows.
     pub(super) site: Option<Site>,
     pub(super) made: Instant,
 }
 
-/// Tells them apart, but for two routes of one name. Addresses are those of what a [`Common`] keeps alive.
+/// Key of the shared values; only two routes of one name share a key. It holds addresses of objects that a [`Common`]
+/// keeps alive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Names {
     service: usize,
@@ -58,7 +59,7 @@ impl Commons {
         {
             return known;
         }
-        // Now and then those go that nobody has any more.
+        // Remove unused entries when the map is full.
         if self.known.len() == self.known.capacity() {
             self.known.retain(|_, common| common.strong_count() > 0);
         }
@@ -113,7 +114,7 @@ impl Names {
 }
 
 impl Common {
-    /// Whether the client is who is at the other end of its connection.
+    /// Returns whether the client's address is the peer address of its connection.
     pub(super) fn can_tell_client(&self) -> bool {
         let listener = self.decided.as_ref().map(|d| &d.listener);
         listener.is_some_and(|listener| listener.accept_proxy.is_empty())

@@ -1,4 +1,4 @@
-//! What is kept where only counters want it: as little as they need.
+//! Keeps only the values that counters need.
 
 use std::{
     net::SocketAddr,
@@ -9,22 +9,22 @@ use std::{
 use super::Common;
 use crate::access_log::{AccessRecord, End};
 
-/// For counters alone.
+/// Values of a flow for counters only.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) to_server: u32,
     pub(super) to_client: u32,
-    /// In microseconds from [`Common::made`] on.
+    /// Beginning, in microseconds after [`Common::made`].
     began: i64,
-    /// In microseconds.
+    /// Time to the first byte, in microseconds.
     first_byte: Option<NonZeroU32>,
-    /// 0: none.
+    /// Status; 0 means none.
     status: u16,
     pub(super) why: End,
 }
 
 impl Counts {
-    /// `None`: something does not fit.
+    /// Converts a record; returns `None` if a value does not fit.
     pub(super) fn of(record: &AccessRecord, began: Instant, made: Instant) -> Option<Counts> {
         let micros = |time: Duration| i64::try_from(time.as_micros()).ok();
         let first_byte = |time: Duration| NonZeroU32::new(time.as_micros().max(1).try_into().ok()?);

@@ -9,7 +9,7 @@ fn a_certificate_knows_its_names() {
     let files = testing::write(dir.path(), "a", &["A.example", "*.b.example", "192.0.2.1"]);
     let loaded = load(&files, &provider()).unwrap();
     assert_eq!(loaded.names, ["a.example", "*.b.example"]);
-    // Both in one file, in any order.
+    // Write both into one file, the key first.
     let both = [&files.key, &files.certificate]
         .map(|f| fs::read_to_string(f).unwrap())
         .concat();

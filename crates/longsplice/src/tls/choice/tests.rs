@@ -26,7 +26,7 @@ fn a_client_gets_the_certificate_of_its_server_and_key() {
         (Some("a.example"), &old, 2),
         (Some("b.wild.example"), &both, 2),
         (Some("c.wild.example"), &both, 1),
-        // None that this client could use has that name.
+        // No certificate of this name has a key that this client can use.
         (Some("c.wild.example"), &old, 0),
         // A wildcard stands for one label (RFC 6125 section 6.4.3).
         (Some("d.c.wild.example"), &both, 0),

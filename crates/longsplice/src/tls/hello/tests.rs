@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use rustls::ClientConnection;
+use rustls::{ClientConnection, ServerConfig, server::ResolvesServerCertUsingSni};
 
 use super::*;
 use crate::tls::testing;
 
-/// The hello of a client that wants this server and these protocols, as one record.
+/// Returns the hello of a client for this server and these protocols, as one record.
 fn hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     let config = Arc::new(testing::client(&[], alpn));
     let mut client = ClientConnection::new(config, name.to_owned().try_into().unwrap()).unwrap();
@@ -14,7 +14,7 @@ fn hello(name: &str, alpn: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// The same message in records of this size at most (RFC 8446 section 5.1).
+/// Splits the message into records of at most this size (RFC 8446 section 5.1).
 fn in_records(hello: &[u8], size: usize) -> Vec<u8> {
     let mut message = Vec::new();
     let mut rest = hello;
@@ -30,7 +30,7 @@ fn in_records(hello: &[u8], size: usize) -> Vec<u8> {
     message.chunks(size).flat_map(record).collect()
 }
 
-/// Another name of the same length in its place.
+/// Replaces a name by another one of the same length.
 fn renamed(hello: &[u8], from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let at = hello
@@ -42,7 +42,7 @@ fn renamed(hello: &[u8], from: &str, to: &str) -> Vec<u8> {
     bytes
 }
 
-/// What is read of bytes that come in these pieces.
+/// Reads bytes that come in these pieces; returns the hello and all bytes.
 fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<(Hello, Vec<u8>)> {
     let mut reader = Reader::new(Vec::new());
     for piece in pieces {
@@ -126,7 +126,7 @@ fn a_long_hello_has_a_limit() {
     let bytes = long(16_000);
     assert!(bytes.len() > 40_000);
     assert_eq!(read_pieces(bytes.chunks(1460)).unwrap().0.alpn.len(), 200);
-    // A message of 65,000 bytes in records of one byte each: it is the bytes on the wire that cost memory.
+    // Send a message of 65,000 bytes in records of one byte each: the bytes on the wire cost memory.
     let mut endless = vec![0x16, 3, 1, 0, 4, 1, 0, 0xfd, 0xe8];
     while endless.len() < LONGEST {
         endless.extend([0x16, 3, 1, 0, 1, 0]);
@@ -186,7 +186,8 @@ fn an_alert_is_not_answered() {
     assert!(matches!(reader.step(), Step::No { alert, .. } if alert.is_empty()));
 }
 
-/// The hello, of one record, with these of its extensions only, or with none and not even their length.
+/// Returns the hello, of one record, with only the extensions that `keep` selects; without `keep`, even their length is
+/// missing.
 fn with_extensions(hello: &[u8], keep: Option<fn(u16) -> bool>) -> Vec<u8> {
     let message = &hello[5..];
     let length = |at: usize, size: usize| {
@@ -268,9 +269,36 @@ fn a_hello_without_signature_algorithms_cannot_be_answered() {
 }
 
 #[test]
+fn a_client_that_knows_only_older_versions_is_told_that_it_is_the_version() {
+    let config = ServerConfig::builder_with_provider(crate::tls::terminator::provider());
+    let config = config
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth();
+    let config = Arc::new(config.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())));
+    for version in [[3, 1], [3, 2]] {
+        let mut bytes = with_extensions(&hello("a.example", &[]), ALL_BUT_SIGNATURES);
+        bytes[VERSION].copy_from_slice(&version);
+        let mut reader = Reader::new(bytes);
+        assert!(matches!(reader.step(), Step::No { alert, .. } if alert == PROTOCOL_VERSION));
+        // With signature algorithms, which came with TLS 1.2, the hello reaches the configuration. Extension 43 names
+        // the versions.
+        let mut bytes = with_extensions(&hello("a.example", &[]), Some(|kind| kind != 43));
+        bytes[VERSION].copy_from_slice(&version);
+        let Step::Yes(accepted) = Reader::new(bytes).step() else {
+            panic!("{version:?}: it is a hello");
+        };
+        let (_, mut told) = accepted.into_connection(Arc::clone(&config)).unwrap_err();
+        let mut alert = Vec::new();
+        told.write_all(&mut alert).unwrap();
+        assert_eq!(alert.last(), Some(&70), "{version:?}: {alert:?}");
+    }
+}
+
+#[test]
 fn nonsense_without_signature_algorithms_is_no_hello_either() {
     let good = with_extensions(&hello("a.example", &["h2"]), ALL_BUT_SIGNATURES);
-    // No byte of it makes the reader panic, or read beyond its end.
+    // Check that no changed byte makes the reader panic or read beyond the end.
     for at in 0..good.len() {
         for byte in [0, 1, 0x7f, 0xff] {
             let mut bytes = good.clone();

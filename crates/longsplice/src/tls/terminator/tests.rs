@@ -1,5 +1,6 @@
 use std::{fs, path::Path};
 
+use longsplice_engine::IdlePolicy;
 use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -31,7 +32,7 @@ async fn sockets() -> (TcpStream, Client) {
     (client, Client::new(server, peer).unwrap())
 }
 
-/// Both ends after a handshake; so many bytes of it come before the terminator looks.
+/// Performs a handshake, and returns both ends. At least `early` of its bytes come before the terminator looks.
 async fn handshake(
     terminator: &Terminator,
     client: rustls::ClientConfig,
@@ -116,7 +117,7 @@ async fn sessions_are_resumed() {
     assert_eq!(kinds, [Some(Full), Some(Resumed)]);
 }
 
-/// Replaces a file as a program does that renews certificates.
+/// Replaces a file like a program that renews certificates.
 fn replace(with: &Path, file: &Path) {
     let new = file.with_extension("new");
     fs::copy(with, &new).unwrap();
@@ -136,7 +137,7 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     };
     let mut stamps = keyring.stamps();
     assert_eq!(current(), old);
-    // In the middle of a change, the key is not yet that of the certificate.
+    // In the middle of a change, the key does not belong to the certificate yet.
     replace(&next.certificate, &files.certificate);
     stamps = keyring.look(stamps);
     assert_eq!(current(), old);
@@ -154,7 +155,7 @@ async fn changed_files_are_taken_and_broken_ones_are_not() {
     assert_eq!(current(), new);
 }
 
-/// A client that was decrypted, and a server, relayed in a task.
+/// Returns a client whose TLS is terminated, and a server; a task relays between them.
 async fn relayed() -> (
     TlsStream<TcpStream>,
     TcpStream,
@@ -169,10 +170,16 @@ async fn relayed() -> (
         panic!("it is not decrypted")
     };
     let (ours, server) = sockets().await;
-    let relay =
-        tokio::spawn(
-            async move { relay(stream, server.stream.into_socket(), b"early ", Pace::default()).await },
-        );
+    let relay = tokio::spawn(async move {
+        relay(
+            stream,
+            server.stream.into_socket(),
+            b"early ",
+            Pace::default(),
+            IdlePolicy::default(),
+        )
+        .await
+    });
     (client.unwrap(), ours, relay)
 }
 
@@ -192,7 +199,7 @@ async fn each_direction_is_relayed_to_its_own_end() {
     };
     let mut got = Vec::new();
     let (read, ()) = tokio::join!(client.read_to_end(&mut got), write);
-    // It had its close_notify: else this were an error.
+    // The client got a close_notify: without it, this would be an error.
     read.unwrap();
     assert!(got == reply, "the bytes differ");
     let passed = relay.await.unwrap();
@@ -234,7 +241,7 @@ async fn a_stream_that_was_cut_off_is_a_reset_and_no_end() {
     client.write_all(b"half a req").await.unwrap();
     let mut got = [0; 16];
     server.read_exact(&mut got).await.unwrap();
-    // Only TCP ends: somebody in between may have sent this FIN.
+    // End the TCP connection only: any node on the path may have sent this FIN.
     let (mut socket, _) = client.into_inner();
     socket.shutdown().await.unwrap();
     let error = server.read(&mut got).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The idle connections to an upstream's servers: which are kept, and when they are closed.
+//! Keeps idle connections to an upstream's servers, and closes them.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -10,16 +10,22 @@ use tokio::{net::TcpStream, time};
 use super::Roster;
 use crate::upstream::{
     crew::Member,
-    idle::Owner,
+    idle::{Owner, Settles},
     server::{Server, State},
 };
 
-/// How often idle connections are looked through.
+/// Longest interval between two sweeps over idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Roster {
-    /// Keeps an idle connection, if its server still takes part.
-    pub(in super::super) fn keep(self: &Arc<Self>, server: &Arc<Server>, stream: TcpStream, owner: Owner) {
+    /// Keeps an idle connection, if its server still belongs to the upstream and is up.
+    pub(in super::super) fn keep(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        stream: TcpStream,
+        owner: Owner,
+        settles: Option<Settles>,
+    ) {
         let config = self.config();
         let present = {
             let inner = self.inner();
@@ -28,13 +34,13 @@ impl Roster {
         if !present || server.state(self.now()).0 != State::Up {
             return;
         }
-        server.idle.put(stream, owner, config.keep_idle);
+        server.idle.put(stream, owner, settles, config.keep_idle);
         if !self.sweeping.swap(true, Ordering::SeqCst) {
             tokio::spawn(sweep(Arc::downgrade(self)));
         }
     }
 
-    /// Makes room for a new connection where idle ones take it.
+    /// Closes idle connections of the server, so that a new one stays within `max_connections`.
     pub(in super::super) fn make_room(&self, server: &Server) {
         let inner = self.inner();
         let member = inner.crew.members.iter().find(|m| m.server.id() == server.id());
@@ -45,7 +51,7 @@ impl Roster {
     }
 }
 
-/// Closes idle connections that are too old or were closed by their servers, until there are none.
+/// Closes idle connections that are too old or were closed by their servers. Returns when none is left.
 async fn sweep(roster: Weak<Roster>) {
     let mut pause = Duration::ZERO;
     loop {
@@ -57,7 +63,7 @@ async fn sweep(roster: Weak<Roster>) {
             let inner = roster.inner();
             let count = |m: &Member| {
                 m.server.idle.sweep(config.idle_timeout, config.keep_idle);
-                m.server.idle.len()
+                m.server.idle.len() + m.server.idle.aside()
             };
             inner.crew.members.iter().map(count).sum::<usize>()
         };
@@ -65,7 +71,7 @@ async fn sweep(roster: Weak<Roster>) {
             continue;
         }
         roster.sweeping.store(false, Ordering::SeqCst);
-        // One may have come between.
+        // Check again: a connection may have arrived before the flag was cleared.
         if idle() == 0 || roster.sweeping.swap(true, Ordering::SeqCst) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Servers that die, that answer wrongly, and that come back.
+//! Tests servers that die, that answer wrongly, and that come back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ async fn checks_take_a_server_down_and_bring_it_back() {
     assert_eq!(both, expected);
 }
 
-/// Answers each connection with this status, and notes what it was asked.
+/// Answers each connection with this status, and notes the request.
 async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, Task) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +75,7 @@ async fn a_page_decides() {
         "{}\nhealth = {{ http = \"/health?x=1\", host = \"h.example\", status = \"200-299\", {QUICK} }}",
         list(&[good, bad])
     ));
-    // The first check alone decides.
+    // A first check decides at once.
     until("they were checked", || {
         u.status().servers.iter().all(|s| s.last_check.is_some())
     })
@@ -162,7 +162,7 @@ async fn replies_count_too_and_the_last_server_is_never_out() {
     lease.tenure.failed(Failure::Closed);
     lease.tenure.failed(Failure::Malformed);
     assert_eq!(u.server(1).state, "out");
-    // Both are in doubt now: both serve.
+    // Both servers are out now, so both serve.
     let mut both = Vec::new();
     for _ in 0..4 {
         both.push(u.lease_for(&guest).await.unwrap().address());
@@ -183,7 +183,7 @@ async fn what_this_host_lacks_is_no_fault_of_the_server() {
     }
 }
 
-/// Clients that come all the time while a server dies, is out, and comes back: none of them is refused.
+/// Checks that no client is refused while a server dies, is out, and comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_refused_while_a_server_dies_and_comes_back() {
     let (a, b) = (Backend::new().await, Backend::new().await);
@@ -201,7 +201,7 @@ async fn nobody_is_refused_while_a_server_dies_and_comes_back() {
                 while !stop.load(Ordering::Relaxed) {
                     let lease = u.lease_for(&guest).await.unwrap();
                     served.fetch_add(1, Ordering::Relaxed);
-                    lease.tenure.give_back(lease.stream);
+                    lease.tenure.give_back(lease.stream, None);
                     tokio::task::yield_now().await;
                 }
             })
@@ -237,4 +237,32 @@ async fn checks_end_with_their_upstream() {
     let roster = Arc::downgrade(&all.get("u").unwrap().roster);
     drop(all);
     until("nobody holds it", || roster.upgrade().is_none()).await;
+}
+
+#[tokio::test]
+async fn what_becomes_of_a_connection_that_others_have_used_is_not_held_against_the_server() {
+    let a = Backend::new().await;
+    let u = upstream(&format!(
+        "{}\npassive = {{ failures = 2, period = \"1m\", out_for = \"1m\" }}",
+        list(&[a.address])
+    ));
+    let guest = Guest::new().await;
+    for how in [Failure::Timeout, Failure::Closed, Failure::Timeout] {
+        let lease = u.lease_for(&guest).await.unwrap();
+        lease.tenure.give_back(lease.stream, None);
+        let lease = u.lease_for(&guest).await.unwrap();
+        assert!(lease.reused);
+        lease.tenure.failed(how);
+    }
+    assert_eq!(
+        (u.server(0).state.as_str(), u.server(0).failures_total),
+        ("up", 3)
+    );
+    // Over new connections, a timeout does count against the server.
+    for _ in 0..2 {
+        let lease = u.lease_for(&guest).await.unwrap();
+        assert!(!lease.reused);
+        lease.tenure.failed(Failure::Timeout);
+    }
+    assert_eq!(u.server(0).state, "out");
 }

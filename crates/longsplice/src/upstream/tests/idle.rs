@@ -1,4 +1,4 @@
-//! Idle connections, from give-back to the next lease.
+//! Tests idle connections, from give-back to the next lease.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -12,15 +12,15 @@ async fn an_idle_connection_is_used_again() {
     let lease = u.lease_for(&guest).await.unwrap();
     let port = lease.port();
     assert!(!lease.reused);
-    lease.tenure.give_back(lease.stream);
+    lease.tenure.give_back(lease.stream, None);
     assert_eq!((u.server(0).idle, u.server(0).open), (1, 0));
-    // By any client.
+    // Any client may reuse it.
     let again = u.lease_for(&Guest::new().await).await.unwrap();
     assert!(again.reused && again.port() == port);
-    again.tenure.give_back(again.stream);
+    again.tenure.give_back(again.stream, None);
     let fresh = u
         .lease(&Ask {
-            reuse: Reuse::No,
+            reuse: false,
             ..guest.ask()
         })
         .await
@@ -35,14 +35,14 @@ async fn one_that_the_server_closed_is_not() {
     let u = upstream(&list(&[a.address]));
     let guest = Guest::new().await;
     let lease = u.lease_for(&guest).await.unwrap();
-    lease.tenure.give_back(lease.stream);
+    lease.tenure.give_back(lease.stream, None);
     drop(a.accept().await);
     assert!(!u.lease_for(&guest).await.unwrap().reused);
-    // Nor one on which something came that nobody asked for.
+    // A connection with unexpected bytes is not reused either.
     let lease = u.lease_for(&guest).await.unwrap();
     a.accept().await;
     let mut far = a.accept().await;
-    lease.tenure.give_back(lease.stream);
+    lease.tenure.give_back(lease.stream, None);
     far.write_all(b"!").await.unwrap();
     assert!(!u.lease_for(&guest).await.unwrap().reused);
 }
@@ -55,7 +55,7 @@ async fn old_ones_are_closed_in_order_without_being_asked_for() {
     for _ in 0..2 {
         let lease = u.lease_for(&guest).await.unwrap();
         let mut far = a.accept().await;
-        lease.tenure.give_back(lease.stream);
+        lease.tenure.give_back(lease.stream, None);
         assert_eq!(
             time::timeout(PATIENCE, far.read(&mut [0]))
                 .await
@@ -77,13 +77,13 @@ async fn no_more_are_kept_than_allowed_and_none_for_a_client_s_address() {
         leases.push(u.lease_for(&guest).await.unwrap());
     }
     for lease in leases {
-        lease.tenure.give_back(lease.stream);
+        lease.tenure.give_back(lease.stream, None);
     }
     assert_eq!(u.server(0).idle, 2);
 
     let u = upstream(&format!("{}\nkeep_idle = 0", list(&[a.address])));
     let lease = u.lease_for(&guest).await.unwrap();
-    lease.tenure.give_back(lease.stream);
+    lease.tenure.give_back(lease.stream, None);
     assert_eq!((u.server(0).idle, u.server(0).open), (0, 0));
 }
 
@@ -94,9 +94,9 @@ async fn idle_connections_count_for_the_server_s_limit() {
     let guest = Guest::new().await;
     let one = u.lease_for(&guest).await.unwrap();
     let mut far = a.accept().await;
-    one.tenure.give_back(one.stream);
+    one.tenure.give_back(one.stream, None);
     let fresh = || Ask {
-        reuse: Reuse::No,
+        reuse: false,
         ..guest.ask()
     };
     let _two = u.lease(&fresh()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which server a lease gets, and what happens when it cannot be connected to.
+//! Tests which server a lease gets, and what happens when it cannot be connected to.
 
 use tokio::io::AsyncReadExt;
 
@@ -57,7 +57,7 @@ async fn no_more_servers_are_tried_than_retries_allow() {
         matches!(&refused, Unavailable::Refused(tried) if tried.len() == 1),
         "{refused}"
     );
-    // Its caller may ask for another one itself.
+    // The caller may ask for another server itself.
     let not = [u.roster.first().id()];
     let lease = u
         .lease(&Ask {
@@ -85,7 +85,7 @@ async fn a_listeners_targets_are_tried_in_order_each_time() {
     for _ in 0..9 {
         assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
     }
-    // However often it refused: a connection of a listener tries it first, as ever.
+    // The first target is tried first each time, however often it refused.
     assert_eq!(u.server(0).connect_failures_total, 9);
     drop((a, b));
     let refused = u.lease_for(&guest).await.unwrap_err().to_string();
@@ -119,7 +119,7 @@ async fn the_same_key_leads_to_the_same_server() {
     let u = upstream(&format!("{servers}\nbalance = \"hash=client\""));
     let first = u.lease_for(&guest).await.unwrap().address();
     for _ in 0..5 {
-        // All are 127.0.0.1, from other ports.
+        // All clients are 127.0.0.1, with different ports.
         assert_eq!(u.lease_for(&Guest::new().await).await.unwrap().address(), first);
     }
 }
@@ -145,7 +145,7 @@ async fn a_cookie_keeps_a_client_at_its_server_until_that_is_drained() {
     let moved = u.lease(&ask()).await.unwrap();
     assert_ne!(moved.address(), server);
     assert_ne!(moved.tenure.cookie(), Some(cookie.as_str()));
-    // Nonsense is no reason to fail.
+    // An invalid cookie is ignored.
     let ask = Ask {
         sticky: Some("\u{e9};"),
         ..guest.ask()
@@ -169,7 +169,7 @@ async fn a_drained_server_gets_nothing_and_its_connections_go_on() {
     let idle = u.lease_for(&guest).await.unwrap();
     assert_eq!((running.address(), idle.address()), (a.address, b.address));
     let mut far = b.accept().await;
-    idle.tenure.give_back(idle.stream);
+    idle.tenure.give_back(idle.stream, None);
     assert_eq!(all.drain("u", &a.address.to_string(), true), Ok(1));
     assert_eq!((u.server(0).state.as_str(), u.server(0).open), ("draining", 1));
     for _ in 0..4 {
@@ -179,7 +179,7 @@ async fn a_drained_server_gets_nothing_and_its_connections_go_on() {
     let why = u.lease_for(&guest).await.unwrap_err();
     assert_eq!(why.status(), 503);
     assert!(why.to_string().contains("2 draining"), "{why}");
-    // Its idle connection was closed in order.
+    // The idle connection was closed with a FIN.
     assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     assert_eq!(
         all.drain("u", "nobody", true).unwrap_err().to_string(),
@@ -208,9 +208,9 @@ async fn a_header_introduces_the_client() {
         assert_eq!(length, n);
         let ask = guest.ask();
         assert_eq!(header.addresses, Some(Addresses::new(ask.peer, ask.local)));
-        // The connection is that client's: another one gets a new one.
+        // The connection belongs to that client: another client gets a new one.
         let port = lease.port();
-        lease.tenure.give_back(lease.stream);
+        lease.tenure.give_back(lease.stream, None);
         assert!(!u.lease_for(&Guest::new().await).await.unwrap().reused);
         let again = u.lease_for(&guest).await.unwrap();
         assert!(again.reused && again.port() == port);

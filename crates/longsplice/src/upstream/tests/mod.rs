@@ -1,4 +1,4 @@
-//! Upstreams at work, over real sockets on the loopback.
+//! Tests upstreams over real sockets on the loopback.
 
 mod health;
 mod idle;
@@ -16,6 +16,7 @@ use std::{
 };
 
 use longsplice_engine::{OpenError, Splicer};
+use longsplice_repair::options::set_reset_on_close;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -25,10 +26,10 @@ use tokio::{
 use super::{names::Names, task::Task, *};
 use crate::config::{self, Config, SourceAddress};
 
-/// Long for anything on the loopback.
+/// Longest wait for anything on the loopback.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server that hands out what it accepts. It refuses once it is dropped.
+/// A server that hands out the connections that it accepts. It refuses connections once it is dropped.
 struct Backend {
     address: SocketAddr,
     accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<TcpStream>>,
@@ -67,13 +68,13 @@ impl Backend {
     }
 }
 
-/// An address where nobody listens.
+/// Returns an address without a listener.
 async fn closed() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
 }
 
-/// Leg A: a connection, of which nothing is read.
+/// A client's connection, leg A. Nothing is read from it.
 struct Guest {
     near: TcpStream,
     _far: TcpStream,
@@ -99,20 +100,20 @@ impl Guest {
             key: None,
             sticky: None,
             ipv4: true,
-            reuse: Reuse::Asked,
+            reuse: true,
             not: &[],
         }
     }
 }
 
-/// A configuration whose one upstream, `u`, has these keys.
+/// Returns a configuration whose one upstream, `u`, has these keys.
 fn config(keys: &str) -> Config {
     let text =
         format!("[[upstream]]\nname = \"u\"\n{keys}\n[[listener]]\nlisten = \":1\"\nupstream = \"u\"\n");
     config::parse(Path::new("test.toml"), &text).unwrap_or_else(|wrong| panic!("{wrong:?}"))
 }
 
-/// The value of `servers`.
+/// Returns the line `servers = […]`.
 fn list(addresses: &[SocketAddr]) -> String {
     let quoted: Vec<_> = addresses.iter().map(|a| format!("\"{a}\"")).collect();
     format!("servers = [{}]", quoted.join(", "))
@@ -130,7 +131,7 @@ fn upstream(keys: &str) -> Arc<Upstream> {
     Arc::clone(upstreams(keys).get("u").unwrap())
 }
 
-/// The same with names looked up at this name server.
+/// Returns an upstream with these keys that resolves names at this name server.
 fn with_names(keys: &str, name_server: SocketAddr) -> Arc<Upstream> {
     let names = Arc::new(Names::of_server(name_server));
     let all = Upstreams::build(&config(keys), &splicer(), None, &names);
@@ -138,8 +139,11 @@ fn with_names(keys: &str, name_server: SocketAddr) -> Arc<Upstream> {
 }
 
 impl Upstream {
+    /// Leases a connection, and lets it close with a FIN, as after a request.
     async fn lease_for(self: &Arc<Self>, guest: &Guest) -> Result<Lease, Unavailable> {
-        self.lease(&guest.ask()).await
+        let lease = self.lease(&guest.ask()).await?;
+        set_reset_on_close(&lease.stream, false).unwrap();
+        Ok(lease)
     }
 
     fn status(&self) -> UpstreamStatus {
@@ -161,7 +165,7 @@ impl Lease {
     }
 }
 
-/// Waits until something is so that nobody tells.
+/// Waits until a condition holds, by polling.
 async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let waited = async {
         while !so() {
@@ -172,7 +176,7 @@ async fn until(what: &str, mut so: impl FnMut() -> bool) {
     assert!(done.is_ok(), "{what}: it never came to that");
 }
 
-/// What is collected by tasks.
+/// Numbers that tasks collect.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Vec<usize>>>);
 

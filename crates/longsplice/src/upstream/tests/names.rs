@@ -1,4 +1,4 @@
-//! Names whose addresses come and go, with a name server of the test's own.
+//! Tests names whose addresses come and go, with a name server in the test.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use super::*;
 
 type Zone = HashMap<(String, RecordType), Vec<RData>>;
 
-/// Answers over UDP what its zone has, with a TTL of a second; counts questions.
+/// A name server over UDP. It answers from its zone, with a TTL of one second.
 struct NameServer {
     address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
@@ -147,7 +147,7 @@ async fn a_name_without_an_address_is_asked_for_again() {
         "{why}"
     );
     dns.set("late.test", &[ip(1)]);
-    // Whoever comes a second later has it looked up, without waiting for the pause to be over.
+    // A client that comes a second later triggers a look-up, and does not wait for the pause to end.
     let found = async {
         while u.lease_for(&guest).await.is_err() {
             time::sleep(Duration::from_millis(20)).await;
@@ -172,7 +172,7 @@ async fn a_name_server_that_is_mute_costs_no_more_than_the_timeout() {
         u.lease_for(&Guest::new().await).await.unwrap().address(),
         a.address
     );
-    // Where the order does not ask for it, a name that is not known yet keeps nobody waiting.
+    // Without an order, an unresolved name delays no client.
     let u = with_names(
         &format!("servers = [\"slow.test:80\", \"{}\"]", a.address),
         dns.address,
@@ -196,7 +196,7 @@ async fn a_client_gets_an_address_of_its_own_family_first() {
         assert_eq!(u.lease_for(&guest).await.unwrap().address(), a.address);
     }
     assert_eq!(addresses(&u).len(), 2);
-    // Where that one does not answer, the other family is tried.
+    // The other family is tried when that address does not answer.
     drop(a);
     let why = u.lease_for(&guest).await.unwrap_err();
     assert!(
@@ -234,7 +234,7 @@ async fn srv_records_say_ports_weights_and_who_stands_in() {
         all.drain("u", &one.address.to_string(), true).unwrap();
     }
     assert_eq!(u.lease_for(&guest).await.unwrap().address(), c.address);
-    // All of an entry by its name, those that come later included.
+    // Draining the entry's name drains all of its servers, later ones included.
     assert_eq!(all.drain("u", "srv:_http._tcp.test", true), Ok(3));
     assert_eq!(u.lease_for(&guest).await.unwrap_err().status(), 503);
     assert_eq!(all.drain("u", "srv:_http._tcp.test", false), Ok(3));

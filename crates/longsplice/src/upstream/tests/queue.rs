@@ -1,4 +1,4 @@
-//! Limits, and those who wait because of them.
+//! Tests limits, and clients that wait because of them.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -76,7 +76,7 @@ async fn who_gives_up_leaves_the_queue_and_loses_no_place() {
     let gone = u.lease_for(&guest);
     assert!(time::timeout(Duration::from_millis(20), gone).await.is_err());
     assert_eq!(u.status().queued, 0);
-    // Given a place while it still waited, and dropped before it looked.
+    // This client gets a permit while it waits, and is dropped before it looks.
     let mut waiting = Box::pin(u.lease_for(&guest));
     assert!(poll_once(waiting.as_mut()).await.is_none());
     drop(first);
@@ -173,7 +173,8 @@ async fn a_raised_limit_lets_those_who_wait_in() {
     time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
 }
 
-/// Many who come, wait, hold and give up at any moment: no place is lost, given twice, or beyond the limit.
+/// Checks that no permit is lost, given twice, or given beyond the limit, while many clients come, wait, hold and give
+/// up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nothing_is_lost_under_stress() {
     const LIMIT: i64 = 3;
@@ -205,7 +206,7 @@ async fn nothing_is_lost_under_stress() {
                 time::sleep(Duration::from_micros(random.u64(0..500))).await;
                 of_it.fetch_sub(1, Ordering::SeqCst);
                 match random.bool() {
-                    true => lease.tenure.give_back(lease.stream),
+                    true => lease.tenure.give_back(lease.stream, None),
                     false => drop(lease),
                 }
             }
@@ -220,7 +221,7 @@ async fn nothing_is_lost_under_stress() {
         assert_eq!(server.open, 0, "{status:?}");
         assert!(server.requests_total > 0 && server.idle <= 3, "{status:?}");
     }
-    // And all places are still there.
+    // All permits are still there.
     let guest = Guest::new().await;
     let mut leases = Vec::new();
     for _ in 0..6 {

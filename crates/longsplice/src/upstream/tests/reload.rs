@@ -1,4 +1,4 @@
-//! What outlives a reload.
+//! Tests the state that outlives a reload.
 
 use tokio::io::AsyncReadExt;
 
@@ -17,7 +17,7 @@ async fn servers_that_stay_keep_their_state() {
     let idle = u.lease_for(&guest).await.unwrap();
     assert_eq!((running.address(), idle.address()), (a.address, b.address));
     b.accept().await;
-    idle.tenure.give_back(idle.stream);
+    idle.tenure.give_back(idle.stream, None);
     let before = u.server(0);
 
     let next = all.next(
@@ -36,12 +36,12 @@ async fn servers_that_stay_keep_their_state() {
         // Connections of the old configuration get servers of the new one.
         assert_eq!(u.lease_for(&guest).await.unwrap().address(), c.address);
     }
-    // What runs goes on, what is given back to a server that is gone is closed.
-    leaving.tenure.give_back(leaving.stream);
+    // A running connection goes on. A connection that is given back to a removed server is closed.
+    leaving.tenure.give_back(leaving.stream, None);
     assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
     drop(running);
     assert_eq!(v.server(0).open, 0);
-    // It comes back, and is drained no more when it is told so.
+    // The server stays drained until the drain is undone.
     next.drain("u", &a.address.to_string(), false).unwrap();
     let taken = [
         v.lease_for(&guest).await.unwrap(),

@@ -1,4 +1,4 @@
-//! From splice to relay: wakes, held segments, traps.
+//! Goes from splice to relay: wakes, held segments, traps.
 
 use longsplice_core::{
     machine::{
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// The pair is back in control mode.
+    /// Returns the pair to control mode.
     pub(super) fn woken(&mut self) {
         self.daemon.cycles += 1;
         self.stats.add("cycles");
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// What was held comes in once more.
+    /// Lets the held segments come in once more.
     pub(super) fn inject(&mut self) {
         for (side, s) in std::mem::take(&mut self.daemon.held) {
             let base = self.flow.leg(side).base;
@@ -120,12 +120,12 @@ impl World {
         self.trap(side, ahead);
     }
 
-    /// Arms a trap for what a side sends, beyond so many bytes more.
+    /// Arms a trap for the stream of a side, `ahead` bytes beyond its end.
     pub fn trap(&mut self, side: Side, ahead: u64) {
         let Some(rec) = self.flow.record(side).copied() else {
             return;
         };
-        // User space arms no trap while it moves the flow.
+        // Arm no trap while user space moves the flow, as in the product.
         let moving = self.tasks.iter().any(|t| matches!(t, Task::Transfer(_)));
         if !self.daemon.alive || rec.placement == Placement::Alone || moving {
             return;

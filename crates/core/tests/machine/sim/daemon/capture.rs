@@ -1,5 +1,5 @@
-//! The second way back: copies of what is forwarded are collected until they are all that is unacknowledged; then the
-//! sockets take that over.
+//! Returns by the second way: collects copies of forwarded segments until they cover all unacknowledged bytes; then the
+//! sockets take those over.
 
 use longsplice_core::{
     machine::{Freeze, Mode, Segment, Side, TakeOver, slot_flag},
@@ -12,10 +12,10 @@ use crate::sim::{
     world::{Task, World},
 };
 
-/// What the far end of a direction may lack: from where on, and the bytes, of the end's stream.
+/// Bytes that the far end of a direction may lack: their first number, and the bytes, of the end's stream.
 type Outstanding = (Seq, Vec<Run>);
 
-/// All bytes from one number to another one, if the copies have them.
+/// Returns all bytes from one number to another one, if the copies have them.
 fn range(copies: &[Segment], from: Seq, to: Seq) -> Option<Vec<Run>> {
     let (mut at, mut runs) = (from, Vec::new());
     while at.before(to) {
@@ -33,7 +33,7 @@ fn range(copies: &[Segment], from: Seq, to: Seq) -> Option<Vec<Run>> {
 }
 
 impl World {
-    /// Parked sockets are to come back without anything left to the ends.
+    /// Begins to bring parked sockets back so that no bytes are left to the ends.
     pub(super) fn start_capture(&mut self) {
         self.daemon.copies = Default::default();
         self.flow.slot.flags &= !slot_flag::WAKEABLE;
@@ -41,7 +41,7 @@ impl World {
         self.enter_phase(Phase::Collecting, 20 * MS, 2000 * MS);
     }
 
-    /// What is outstanding in the direction from a side, up to `end`; `None` while copies are missing.
+    /// Returns the outstanding bytes in the direction from a side, up to `end`; `None` while copies are missing.
     fn outstanding(&self, side: Side, end: Seq) -> Option<Outstanding> {
         let o = self.flow.leg(side.other());
         let from = (o.rec.rx_ack + o.rec.ack_off).min(end);
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// The first way, instead.
+    /// Takes the first way instead.
     fn leave_to_the_ends(&mut self, from: Mode) {
         self.flow.slot.flags &= !slot_flag::COPY;
         self.flow.slot.flags |= slot_flag::WAKEABLE;
@@ -80,7 +80,8 @@ impl World {
         }
         self.keep_promises();
         let found = Side::BOTH.map(|s| self.outstanding(s, self.flow.leg(s).base));
-        // A FIN that was forwarded is acknowledged together with what is before it: a socket that has not said it refuses that.
+        // A forwarded FIN is acknowledged together with the bytes before it: a socket that has not sent the FIN refuses
+        // that.
         let ended = self.fins();
         let [Some(a), Some(b)] = found.map(|f| f.filter(|_| !ended)) else {
             if due || ended {
@@ -110,7 +111,7 @@ impl World {
         self.enter_phase(Phase::TakingOver, 0, 0);
     }
 
-    /// The sockets have everything.
+    /// Goes on after the sockets have taken everything over.
     pub fn taken_over(&mut self, mode: Mode) {
         if mode == Mode::Track {
             self.stats.add("captured");

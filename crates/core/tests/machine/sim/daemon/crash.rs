@@ -1,4 +1,4 @@
-//! SIGKILL, and a successor.
+//! Simulates SIGKILL, and a successor.
 
 use longsplice_core::machine::{Direction, Mode, Placement, Segment, Side, Transfer, flag};
 
@@ -9,14 +9,14 @@ use crate::sim::{
 };
 
 impl World {
-    /// SIGKILL, if no program is running.
+    /// Kills the daemon by SIGKILL, if no program is running.
     pub fn kill_now(&mut self) {
         if self.daemon.alive && self.daemon.phase != Phase::Over && self.tasks.is_empty() {
             self.kill();
         }
     }
 
-    /// SIGKILL.
+    /// Kills the daemon by SIGKILL.
     pub(super) fn kill(&mut self) {
         self.note(|| "SIGKILL".into());
         let phase = self.daemon.phase;
@@ -58,7 +58,7 @@ impl World {
         self.at(self.now + pause, Event::Successor);
     }
 
-    /// A daemon that finds what another one left.
+    /// Starts a daemon that finds the state that another one left.
     pub fn succeed(&mut self) {
         if !self.tasks.is_empty() {
             self.at(self.now + MS, Event::Successor);

@@ -1,4 +1,4 @@
-//! Without sockets, and with new ones.
+//! Detaches a flow from its sockets, and gives it new ones.
 
 use longsplice_core::{
     machine::{Direction, Mode, Rebuilt, Side, Transfer, seen, slot_flag},
@@ -26,7 +26,7 @@ impl World {
         if self.rng.chance(30) {
             self.random_trap();
         }
-        // What met a trap where the sockets had no room for what their peers were promised.
+        // A segment met a trap while the sockets had no room for all that their peers were promised.
         let trapped = wakeable && !self.daemon.held.is_empty() && self.tasks.is_empty();
         if trapped && !self.over() {
             self.stats.add("woken for what was held");
@@ -76,7 +76,7 @@ impl World {
             return;
         }
         if self.flow.slot.mode != Mode::Free {
-            // What a segment noted in the slot while it was left.
+            // Merge what a segment noted in the slot while the flow left it.
             Transfer::new(Direction::Release).run(&mut self.flow);
             self.flow.slot = Default::default();
             return;
@@ -97,7 +97,7 @@ impl World {
         self.enter_phase(Phase::Attaching, 0, 0);
     }
 
-    /// Two sockets where the segments stopped.
+    /// Builds two sockets where the segments stopped.
     pub(super) fn rebuild(&mut self) {
         use Rebuilt;
         let mut rebuilt = Vec::new();
@@ -106,7 +106,7 @@ impl World {
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());
             let snd = base[j] + records[j].seq_off;
-            // No more than the window field could say.
+            // The window field cannot announce more.
             let most = base[i] + (65_535 << self.scenario.locals[i].our_scale);
             let promised = (records[j].rx_edge + records[j].ack_off).min(most);
             let edge = if promised.after(base[i]) {

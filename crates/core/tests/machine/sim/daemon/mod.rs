@@ -1,4 +1,4 @@
-//! What user space does: it relays, splices and takes back.
+//! Simulates user space: it relays, splices and takes back.
 
 mod back;
 mod capture;
@@ -38,12 +38,12 @@ pub enum Phase {
     TakingOver,
     /// UNDRAIN.
     Awake,
-    /// In nobody's table: each leg for itself.
+    /// The flow is in no table: each leg is by itself.
     Alone,
     Over,
 }
 
-/// One direction of the relay.
+/// State of one direction of the relay.
 #[derive(Debug, Clone, Default)]
 pub struct Pump {
     pub held: VecDeque<Run>,
@@ -58,12 +58,14 @@ pub struct Daemon {
     pub until: Time,
     pub pump: [Pump; 2],
     pub held: Vec<(Side, Segment)>,
-    /// Of what was forwarded.
+    /// Copies of forwarded segments.
     pub copies: [Vec<Segment>; 2],
     pub drained_at: Option<Time>,
+    /// Time since which a socket has held bytes that the programs count as acknowledged.
+    pub doubted_at: Option<Time>,
     pub cycles: u32,
     pub adj: [Offset; 4],
-    /// The peers' timestamps: a rebuilt socket does not know its peer's.
+    /// Timestamps of the peers: a rebuilt socket does not know its peer's.
     pub rx_ts: [Option<Seq>; 2],
 }
 
@@ -77,6 +79,7 @@ impl Default for Daemon {
             held: Vec::new(),
             copies: Default::default(),
             drained_at: None,
+            doubted_at: None,
             cycles: 0,
             adj: [Offset::default(); 4],
             rx_ts: [None; 2],
@@ -91,7 +94,7 @@ impl Daemon {
 }
 
 const TICK: Time = 2 * MS;
-/// What the relay holds at most in a direction.
+/// Limit of the bytes that the relay holds in a direction.
 const HELD: i64 = 8000;
 
 impl World {
@@ -116,7 +119,7 @@ impl World {
     pub(super) fn tick_phase(&mut self) {
         let mode = self.flow.slot.mode;
         if mode == Mode::Replaced {
-            // The tuple has a new owner: the sockets go in silence.
+            // The tuple has a new owner: the sockets are closed in silence.
             for side in Side::BOTH {
                 self.replace_local(side, None);
             }
@@ -150,11 +153,11 @@ impl World {
             Phase::Awake => self.awake(),
             Phase::Alone => {
                 self.pump();
-                // What a socket holds out of order was not noted.
+                // The programs did not note bytes that a socket holds out of order.
                 let early = self.locals.iter().flatten().any(|l| l.has_early());
                 if due && !early && self.backlog == 0 && !self.locals.iter().flatten().any(|l| l.dead) {
-                    // A socket that has come back by copies and not heard its peer since believes in a window that is
-                    // larger by what went past it, and says so.
+                    // A socket that has come back by copies and not heard its peer since assumes a window that is too
+                    // large by the bytes that went past it, and announces it.
                     self.orderly &= self.scenario.capture == 0;
                     self.register(self.daemon.adj);
                     self.enter_phase(Phase::Relay, 0, 20 * MS);

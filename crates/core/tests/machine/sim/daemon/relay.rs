@@ -1,4 +1,4 @@
-//! The relay, and a leg for itself.
+//! Simulates the relay, and a leg by itself.
 
 use longsplice_core::machine::{Mode, Side, seen, slot_flag};
 
@@ -9,7 +9,7 @@ use crate::sim::{
 };
 
 impl World {
-    /// A socket was reset: so is the other.
+    /// Resets the other socket after one was reset.
     pub(super) fn give_up(&mut self) {
         self.doomed = true;
         for side in Side::BOTH {
@@ -28,7 +28,7 @@ impl World {
         self.local_says(side, out);
     }
 
-    /// Moves what can be moved.
+    /// Moves the bytes that can be moved.
     pub fn pump(&mut self) {
         for side in Side::BOTH {
             let (i, j) = (side.index(), side.other().index());

@@ -1,7 +1,7 @@
-//! From relay to splice: couple, drain, finish.
+//! Goes from relay to splice: couple, drain, finish.
 
 use longsplice_core::{
-    drain::{DirectionSnapshot, drained, parkable},
+    drain::{DirectionSnapshot, contradicted, drained, parkable},
     machine::{Finish, Mode, Segment, Side, Timestamps, flag, slot_flag, window_field},
     seq::Offset,
 };
@@ -46,13 +46,13 @@ impl World {
         }
     }
 
-    /// An empty segment in the socket's name: egress puts the right window in.
+    /// Sends an empty segment in the socket's name: egress sets the right window.
     pub(super) fn announce(&mut self, side: Side) {
         let x = *self.flow.leg(side);
         let o = self.flow.leg(side.other());
         let s = Segment {
             seq: x.loc_end + x.adj_ack,
-            // The socket's own: egress knows what it becomes.
+            // Use the socket's own numbers: egress translates them.
             ack: x.loc_ack + x.adj_seq,
             window: window_field(x.loc_edge, x.loc_ack, o.rec.wscale_out),
             flags: flag::ACK,
@@ -87,7 +87,7 @@ impl World {
             (true, true) => slot_flag::KEEP | slot_flag::PAUSE,
         };
         if self.flow.start_drain(offsets, flags) {
-            self.daemon.drained_at = None;
+            (self.daemon.drained_at, self.daemon.doubted_at) = (None, None);
             self.enter_phase(Phase::Drain, 0, 0);
             for side in Side::BOTH {
                 self.announce(side);
@@ -111,6 +111,19 @@ impl World {
         })
     }
 
+    /// Lowers the noted acknowledgements to those that the sockets accepted, so that the drain waits for the rest.
+    fn believe_sockets(&mut self) {
+        self.stats.add("sockets believed");
+        self.daemon.doubted_at = None;
+        for side in Side::BOTH {
+            let Some(una) = self.locals[side.index()].as_ref().map(|l| l.state().snd_una) else {
+                continue;
+            };
+            let una = una - self.flow.leg(side).adj_ack;
+            self.flow.disbelieve(side, una);
+        }
+    }
+
     pub(super) fn drain(&mut self) {
         self.pump();
         if self.flow.slot.mode != Mode::Drain {
@@ -118,7 +131,7 @@ impl World {
         }
         let snapshots: Vec<_> = Side::BOTH.iter().filter_map(|&s| self.snapshot(s)).collect();
         let [a, b] = snapshots[..] else { return };
-        // What stands out of order in a socket would stand elsewhere in the stream after a wake.
+        // Bytes out of order in a socket would be elsewhere in the stream after a wake.
         let early = self.locals.iter().flatten().any(|l| l.has_early());
         for (side, d) in [(Side::Client, a), (Side::Server, b)] {
             if d.held == 0 && d.unread == 0 && !early && d.send_queue == 0 {
@@ -126,6 +139,11 @@ impl World {
             }
         }
         let ends = self.daemon.pump.iter().all(|p| p.eof == p.shut);
+        if !contradicted(&a) && !contradicted(&b) {
+            self.daemon.doubted_at = None;
+        } else if self.now > *self.daemon.doubted_at.get_or_insert(self.now) + 20 * MS {
+            self.believe_sockets();
+        }
         if ends && drained(&a) && drained(&b) {
             let at = *self.daemon.drained_at.get_or_insert(self.now);
             if !early && parkable(&a) && parkable(&b) {

@@ -1,5 +1,5 @@
-//! A model of a TCP end, Linux's in what matters to a splice. Streams are counted by 64-bit indexes: 0 is the first byte
-//! after the SYN.
+//! Models a TCP end, like Linux's as far as it matters to a splice. Streams are counted by 64-bit indexes: 0 is the
+//! first byte after the SYN.
 
 mod recv;
 mod send;
@@ -11,14 +11,14 @@ use longsplice_core::{
     seq::Seq,
 };
 
-/// Microseconds.
+/// Time in microseconds.
 pub type Time = u64;
 
 pub const MS: Time = 1000;
-/// Payload at such a position was never sent by an end.
+/// Position of forged payload: no end ever sends payload there.
 pub const FORGED: u64 = 1 << 60;
 
-/// What was agreed on, and what the socket has.
+/// Options negotiated in the handshake, and properties of the socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     pub mss: i64,
@@ -28,14 +28,14 @@ pub struct Config {
     pub peer_scale: u8,
     pub sack: bool,
     pub timestamps: bool,
-    /// Of its receive buffer.
+    /// Size of its receive buffer.
     pub room: i64,
-    /// Of its send buffer.
+    /// Size of its send buffer.
     pub send_room: i64,
-    /// Its clock for timestamps.
+    /// Offset of its clock for timestamps.
     pub ts_offset: u32,
     pub rto: Time,
-    /// Bytes of its stream are those of the same positions: it is an end, not one of the forwarder's sockets.
+    /// True for an end, whose stream has the bytes of the same positions; false for one of the forwarder's sockets.
     pub is_end: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Tcp {
     pub snd_isn: Seq,
     pub una: i64,
     pub nxt: i64,
-    /// End of what was written.
+    /// End of the written bytes.
     pub write: i64,
     pub fin: bool,
     out: VecDeque<Run>,
@@ -67,7 +67,7 @@ pub struct Tcp {
     ssthresh: i64,
     dupacks: u32,
     recover: Option<i64>,
-    /// Bytes from here on, up to `lost_to`, are to be sent again.
+    /// Begin of the bytes that are to be retransmitted, up to `lost_to`.
     again: i64,
     lost_to: i64,
     rto_at: Option<Time>,
@@ -79,7 +79,7 @@ pub struct Tcp {
     early: BTreeMap<i64, Run>,
     pub queue: VecDeque<Run>,
     pub unread: i64,
-    /// The end of what was taken, as a position of the stream.
+    /// End of the taken bytes, as a position of the stream.
     pub taken_to: u64,
     fin_at: Option<i64>,
     pub eof: bool,
@@ -91,9 +91,9 @@ pub struct Tcp {
     last_early: i64,
     oow_at: Time,
     // State.
-    /// A reset came, or was sent.
+    /// True if a reset came, or was sent.
     pub dead: bool,
-    /// Reset by a segment that nobody sent.
+    /// Kind of the forged or misplaced segment that it accepted.
     pub forged: Option<&'static str>,
     pub timeouts: u32,
     pub beyond_window: u32,
@@ -116,7 +116,7 @@ impl Tcp {
             snd_edge: peer_window,
             wl1: 0,
             max_window: peer_window,
-            // The SYN.
+            // The SYN counts.
             bytes_acked: 1,
             sacked: Vec::new(),
             cwnd: 10,
@@ -156,7 +156,7 @@ impl Tcp {
         tcp
     }
 
-    /// A socket that TCP_REPAIR made: it goes on where the segments stopped.
+    /// Makes a socket as TCP_REPAIR does: it continues where the segments stopped.
     pub fn rebuilt(config: Config, snd: Seq, rcv: Seq, snd_wnd: i64, rcv_wnd: i64, now: Time) -> Tcp {
         let mut tcp = Tcp::new(config, snd, rcv, snd_wnd, now);
         tcp.bytes_acked = 0;
@@ -184,7 +184,7 @@ impl Tcp {
         self.rcv_nxt + i64::from(seq - self.rcv_seq(self.rcv_nxt))
     }
 
-    /// As `peek` tells it.
+    /// Returns the state that `peek` would read.
     pub fn state(&self) -> SocketState {
         SocketState {
             rcv_nxt: self.rcv_seq(self.rcv_nxt),
@@ -198,7 +198,7 @@ impl Tcp {
         }
     }
 
-    /// The next number that user space will read.
+    /// Returns the next number that user space will read.
     pub fn copied(&self) -> Seq {
         self.rcv_seq(
             self.rcv_nxt
@@ -211,17 +211,17 @@ impl Tcp {
         Seq::new(self.config.ts_offset.wrapping_add((now / MS) as u32))
     }
 
-    /// All that it sent is acknowledged, with the FIN.
+    /// Returns whether all that it sent is acknowledged, with the FIN.
     pub fn is_through(&self) -> bool {
         self.fin && self.una > self.write
     }
 
-    /// The peer's stream has ended here.
+    /// Returns whether the peer's stream has ended here.
     pub fn got_fin(&self) -> bool {
         self.fin_at.is_some_and(|f| self.rcv_nxt > f)
     }
 
-    /// End of what can be delivered, in payload.
+    /// Returns the end of the payload that can be delivered.
     pub fn received(&self) -> i64 {
         self.rcv_nxt - i64::from(self.got_fin())
     }
@@ -269,7 +269,7 @@ impl Tcp {
         self.dead = true;
     }
 
-    /// When it wants to be called again.
+    /// Returns the time at which it wants to be called again.
     pub fn next_timer(&self) -> Option<Time> {
         if self.dead {
             return None;
@@ -296,7 +296,7 @@ impl Tcp {
     }
 }
 
-/// The kernel's answer where there is no socket (RFC 9293 section 3.5.2).
+/// Returns the kernel's answer for a connection without a socket (RFC 9293 section 3.5.2).
 pub fn no_socket(s: &Segment) -> Option<Segment> {
     if s.has(flag::RST) {
         return None;

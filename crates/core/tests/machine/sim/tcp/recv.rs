@@ -1,15 +1,16 @@
-//! What comes in.
+//! Receives segments.
 
 use longsplice_core::machine::{Segment, flag};
 
 use super::{FORGED, MS, Run, Tcp, Time};
 
-/// Linux answers segments without data that are out of the window no more often (tcp_invalid_ratelimit).
+/// Least time between two answers to segments without data that are out of the window, as in Linux
+/// (tcp_invalid_ratelimit).
 const OUT_OF_WINDOW: Time = 500 * MS;
 const DELAYED_ACK: Time = 40 * MS;
 
 impl Tcp {
-    /// `tcp_select_window`: never shrinks; opens only by what is worth it.
+    /// Selects the window (`tcp_select_window`): it never shrinks, and opens only by a worthwhile amount.
     pub(super) fn select_window(&mut self) -> i64 {
         let limit = 65_535 << self.config.our_scale;
         let early: i64 = self.early.values().map(|r| r.len).sum();
@@ -31,7 +32,7 @@ impl Tcp {
                 _ => blocks.push((start, start + run.len)),
             }
         }
-        // The one that changed last comes first (RFC 2018 section 4).
+        // The block that changed last comes first (RFC 2018 section 4).
         if let Some(i) = blocks
             .iter()
             .position(|b| b.0 <= self.last_early && self.last_early < b.1)
@@ -43,12 +44,12 @@ impl Tcp {
         }
     }
 
-    /// Whether bytes wait for others before them.
+    /// Returns whether bytes wait for others before them.
     pub fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// What user space may read now; at most `max` bytes.
+    /// Returns the bytes that user space may read now; at most `max` bytes.
     pub fn read(&mut self, now: Time, max: i64, out: &mut Vec<Segment>) -> Vec<Run> {
         let mut runs = Vec::new();
         let mut left = max;
@@ -77,7 +78,7 @@ impl Tcp {
         runs
     }
 
-    /// `tcp_cleanup_rbuf`: says that the window has opened, if by much.
+    /// Announces that the window has opened, if by much (`tcp_cleanup_rbuf`).
     fn tell_window(&mut self, now: Time, out: &mut Vec<Segment>) {
         let offered = self.rcv_edge - self.rcv_nxt;
         let before = self.rcv_edge;
@@ -103,7 +104,7 @@ impl Tcp {
         self.shrunk = self.shrunk.max(old_edge - self.snd_edge);
     }
 
-    /// `tcp_validate_incoming` (RFC 7323 section 5, RFC 9293 section 3.10.7.4, RFC 5961).
+    /// Validates a segment: `tcp_validate_incoming` (RFC 7323 section 5, RFC 9293 section 3.10.7.4, RFC 5961).
     fn is_acceptable(&mut self, now: Time, s: &Segment, out: &mut Vec<Segment>) -> bool {
         let (seq, end) = (
             self.rcv_index(s.seq),
@@ -151,7 +152,7 @@ impl Tcp {
         s.has(flag::ACK)
     }
 
-    /// An ACK for a segment that is not taken.
+    /// Sends an ACK for a segment that is not accepted.
     fn refuse(&mut self, now: Time, s: &Segment, out: &mut Vec<Segment>) {
         if s.len == 0 {
             if now < self.oow_at + OUT_OF_WINDOW && self.oow_at > 0 {
@@ -223,7 +224,7 @@ impl Tcp {
         }
     }
 
-    /// Out of order: what is there already stays.
+    /// Keeps bytes out of order; the bytes that are there already stay.
     fn keep_early(&mut self, mut seq: i64, mut run: Run) {
         self.last_early = seq;
         let held: Vec<(i64, i64)> = self.early.iter().map(|(&s, r)| (s, s + r.len)).collect();

@@ -1,11 +1,11 @@
-//! What goes out: acknowledgements that come, loss, timers.
+//! Sends segments: processes acknowledgements, losses, timers.
 
 use longsplice_core::machine::{Segment, flag};
 
 use super::{Run, Tcp, Time};
 
 impl Tcp {
-    /// As much as its buffer takes, or 0 if it was shut down.
+    /// Returns how much its buffer takes, or 0 if it was shut down.
     pub fn can_write(&self) -> i64 {
         if self.fin || self.dead {
             0
@@ -23,7 +23,7 @@ impl Tcp {
         self.push_out(now, out);
     }
 
-    /// Puts bytes into the send queue as if they had been sent (TCP_REPAIR). Nothing is outstanding before.
+    /// Puts bytes into the send queue as if they had been sent (TCP_REPAIR). Nothing may be outstanding before.
     pub fn seed(&mut self, now: Time, runs: Vec<Run>) {
         for run in runs {
             self.write += run.len;
@@ -40,12 +40,12 @@ impl Tcp {
         self.push_out(now, out);
     }
 
-    /// Bytes that are not acknowledged, sent or not.
+    /// Returns the bytes that are not acknowledged, sent or not.
     pub fn unacknowledged(&self) -> i64 {
         self.write + i64::from(self.fin) - self.una
     }
 
-    /// The first byte that it still answers for, as a position of the stream.
+    /// Returns the first byte that it may still have to retransmit, as a position of the stream.
     pub fn first_out(&self) -> Option<u64> {
         self.out.front().map(|r| r.at)
     }
@@ -54,7 +54,7 @@ impl Tcp {
         self.write + i64::from(self.fin)
     }
 
-    /// `tcp_ack`. False if the segment is to be discarded with it.
+    /// Processes an acknowledgement (`tcp_ack`). Returns false if the segment is to be discarded with it.
     pub(super) fn on_ack(&mut self, now: Time, s: &Segment, out: &mut Vec<Segment>) -> bool {
         let ack = self.snd_index(s.ack);
         if ack < self.una - self.max_window.min(self.bytes_acked) {
@@ -116,7 +116,7 @@ impl Tcp {
             self.recover = None;
             self.lost_to = ack;
         } else if self.recover.is_some() && self.again >= self.lost_to {
-            // A partial acknowledgement: the next hole (RFC 6582).
+            // A partial acknowledgement shows the next hole (RFC 6582).
             self.again = ack;
             self.lost_to = ack + self.config.mss;
         }
@@ -131,7 +131,7 @@ impl Tcp {
         self.rto_at = (ack < self.nxt).then_some(now + self.config.rto);
     }
 
-    /// Whether a block said something new.
+    /// Processes SACK blocks; returns whether one of them has news.
     fn on_sack(&mut self, s: &Segment) -> bool {
         let mut news = false;
         for (left, right) in s.sack.iter() {
@@ -139,7 +139,7 @@ impl Tcp {
             if !self.config.sack || left >= right || right <= self.una {
                 continue;
             }
-            // The kernel discards it whole.
+            // The kernel discards the whole block.
             if right > self.nxt {
                 self.sack_refused += 1;
                 continue;
@@ -298,7 +298,7 @@ impl Tcp {
         self.rto_at = Some(now + (self.config.rto << self.backoff));
     }
 
-    /// `tcp_write_wakeup`: what fits of the next segment, or an old number.
+    /// Probes (`tcp_write_wakeup`) with the part of the next segment that fits, or with an old number.
     pub(super) fn on_probe(&mut self, now: Time, out: &mut Vec<Segment>) {
         self.probe_at = None;
         if self.una < self.nxt || self.nxt >= self.stream_end() {
@@ -317,7 +317,7 @@ impl Tcp {
         self.probe_at = Some(now + (self.config.rto << self.backoff));
     }
 
-    /// A segment that the peer has to answer.
+    /// Sends a segment that the peer has to answer.
     pub fn keepalive(&mut self, now: Time, out: &mut Vec<Segment>) {
         if !self.dead {
             let s = self.header(now, 0, self.una - 1);

@@ -14,22 +14,22 @@ enum CloseArg {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct DriveArgs {
-    /// How many connections
+    /// Number of connections
     #[arg(long, default_value_t = 1)]
     connections: usize,
-    /// How many of them at a time; all, if it is not given
+    /// Number of connections at a time; all, if it is not given
     #[arg(long)]
     parallel: Option<usize>,
-    /// How many bytes each sends in both directions
+    /// Number of bytes that each connection sends in both directions
     #[arg(long, default_value_t = 1 << 20)]
     bytes: u64,
-    /// How many bytes each sends to the server, if not as many
+    /// Number of bytes to the server, if it differs from --bytes
     #[arg(long)]
     to_server: Option<u64>,
-    /// How many bytes each sends to the client, if not as many
+    /// Number of bytes to the client, if it differs from --bytes
     #[arg(long)]
     to_client: Option<u64>,
-    /// Instead, so many requests and replies by turns on each connection
+    /// Number of requests and replies by turns on each connection, in place of a stream
     #[arg(long, value_name = "COUNT")]
     exchanges: Option<u32>,
     /// The bytes of a request
@@ -38,10 +38,10 @@ pub(crate) struct DriveArgs {
     /// The bytes of a reply
     #[arg(long, default_value_t = 10_000, requires = "exchanges")]
     reply: u64,
-    /// How long a client thinks between a reply and its next request, in milliseconds
+    /// Pause of a client between a reply and its next request, in milliseconds
     #[arg(long, default_value_t = 0, requires = "exchanges")]
     think_ms: u64,
-    /// How long a server works between a request and its reply, in milliseconds
+    /// Pause of a server between a request and its reply, in milliseconds
     #[arg(long, default_value_t = 0, requires = "exchanges")]
     work_ms: u64,
     /// The rate of the senders, in byte/s
@@ -53,19 +53,19 @@ pub(crate) struct DriveArgs {
     /// The most bytes in one write
     #[arg(long, default_value_t = longsplice_lab::pattern::MAX_PIECE)]
     chunk: usize,
-    /// After how many bytes each sender pauses
+    /// Number of bytes after which each sender pauses
     #[arg(long, requires = "pause_ms")]
     pause_after: Option<u64>,
-    /// How long it pauses, in milliseconds
+    /// Length of that pause, in milliseconds
     #[arg(long, requires = "pause_after")]
     pause_ms: Option<u64>,
-    /// After how many bytes each receiver stops reading for a while; may be given several times
+    /// Number of bytes after which each receiver stops reading for a while; may be given several times
     #[arg(long, value_name = "BYTES", requires = "read_pause_ms")]
     read_pause_after: Vec<u64>,
-    /// For how long, in milliseconds
+    /// Length of each of those pauses, in milliseconds
     #[arg(long, requires = "read_pause_after")]
     read_pause_ms: Option<u64>,
-    /// Who closes first
+    /// End that closes first
     #[arg(long, default_value = "both")]
     close: CloseArg,
     /// The congestion control

@@ -28,8 +28,8 @@ pub(crate) enum Subcommand {
     Run(RunArgs),
     /// Bring up a topology, run verified traffic over it, and report
     ///
-    /// Ends with status 0 when every byte arrived, 1 when not, and 3 when it did but the emulator was late in every
-    /// attempt, so that the run does not count.
+    /// Ends with status 0 when every byte arrived and 1 when some did not. Ends with status 3 when every byte arrived
+    /// but the emulator was late in every attempt, so that the run does not count.
     Traffic(TrafficArgs),
     /// Show how links are described, and what descriptions mean
     Links {
@@ -40,7 +40,7 @@ pub(crate) enum Subcommand {
     Serve(ServeArgs),
     /// Drive verified traffic to a server, and report
     Drive {
-        /// Where the server is, or what stands before it
+        /// Address of the server, or of the forwarder before it
         to: SocketAddr,
         #[command(flatten)]
         drive: DriveArgs,
@@ -48,10 +48,10 @@ pub(crate) enum Subcommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove what runs of this program, or of tests, left behind when they were killed
+    /// Remove what killed runs of this program, or of tests, left behind
     #[command(alias = "sweep")]
     Clean {
-        /// What the names of the namespaces begin with
+        /// Prefix of the names of the namespaces
         #[arg(default_value = "")]
         prefix: String,
     },
@@ -71,7 +71,7 @@ pub(crate) struct UpArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
-    /// What the names of the namespaces begin with
+    /// Prefix of the names of the namespaces
     #[arg(long, default_value = "lab")]
     pub(crate) name: String,
     /// The node: client, router, forwarder, server, server2…; or the full name of a namespace
@@ -87,14 +87,14 @@ pub(crate) struct TrafficArgs {
     pub(crate) net: NetArgs,
     #[command(flatten)]
     pub(crate) drive: DriveArgs,
-    /// Connect to this port of the forwarder, at which the command must listen; otherwise to the servers, which the
-    /// forwarder's kernel routes to
+    /// Connect to this port of the forwarder, at which the command must listen; without it, connect to the servers, to
+    /// which the forwarder's kernel routes
     #[arg(long)]
     pub(crate) front: Option<u16>,
     /// The port of the servers
     #[arg(long, default_value_t = 7000)]
     pub(crate) port: u16,
-    /// How often to run at most, until the emulator was in time
+    /// Highest number of runs; they end when the emulator was in time
     #[arg(long, default_value_t = 3)]
     pub(crate) attempts: u32,
     /// Report as JSON

@@ -6,26 +6,26 @@ use longsplice_lab::{Family, FarmOptions, Leg, LinkError};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct NetArgs {
-    /// What the names of the namespaces begin with
+    /// Prefix of the names of the namespaces
     #[arg(long, default_value = "lab")]
     pub(crate) name: String,
     /// The addresses that nodes are known by: 4, or 6 for IPv6 beside IPv4
     #[arg(long, default_value_t = Family::V4)]
     family: Family,
-    /// Between the client and what is next to it: a link, or `veth[,mtu=N][,no-offloads]`
+    /// Connection between the client and its neighbor: a link, or `veth[,mtu=N][,no-offloads]`
     #[arg(long, value_name = "LINK", default_value = "veth")]
     client_link: Given,
-    /// With this there is a router next to the client, and this link between it and the forwarder
+    /// Connection between a router and the forwarder; places that router next to the client
     #[arg(long, value_name = "LINK")]
     router_link: Option<Given>,
-    /// Between the forwarder and a server; given several times, for one server after the other, the last one also for all
-    /// that follow
+    /// Connection between the forwarder and a server; give it several times for several servers, in their order. The
+    /// last one also holds for all servers that follow
     #[arg(long, value_name = "LINK", default_value = "veth")]
     server_link: Vec<Given>,
-    /// How many servers; as many as there are server links, if it is not given
+    /// Number of servers; the number of server links, if it is not given
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=510))]
     servers: Option<u16>,
-    /// The seed of all links that are described without one: a different one for each follows from it
+    /// Seed from which the seeds of all links without one of their own are derived
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Do not let the forwarder's kernel route
@@ -53,7 +53,7 @@ impl NetArgs {
     }
 }
 
-/// A leg as it was given.
+/// Leg as given on the command line.
 #[derive(Debug, Clone)]
 struct Given {
     leg: Leg,
@@ -72,7 +72,8 @@ impl FromStr for Given {
 }
 
 impl Given {
-    /// With this seed, unless it has its own. Links that then are alike are told apart when they are made.
+    /// Returns the leg with this seed, unless it has a seed of its own. Links with equal seeds get different ones
+    /// when they are made.
     fn leg(&self, seed: u64) -> Leg {
         match &self.leg {
             Leg::Link(link) if !self.has_seed => Leg::Link(link.clone().with_seed(seed)),

@@ -1,0 +1,117 @@
+//! Knows other instances in the same network namespace: the ports of their flows are as taken as those of our own.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::{Mutex, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::MapHandle;
+
+use crate::{
+    abi::{ABI_VERSION, Leg},
+    error::Error,
+    load::{load_table, pinned_hashing, read_meta},
+    pins::{self, Pins},
+    undisturbed::undisturbed,
+    view::View,
+};
+
+/// Maximum number of instances to ask: each costs a system call for each new connection.
+const MOST: usize = 16;
+
+/// Time that a look is valid.
+const RECENT: Duration = Duration::from_millis(100);
+
+/// Holds the tables of other instances.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    /// Start of the last look; locked during a look.
+    looked: Mutex<Option<Instant>>,
+    /// Tables by the directory of their pins and the inode of the pin `meta`, which identifies the instance.
+    known: RwLock<HashMap<(PathBuf, u64), Option<View>>>,
+}
+
+impl Neighbours {
+    /// Returns true if a tuple carries a flow of one of them.
+    pub(crate) fn have(&self, leg: Leg) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().flatten().any(|view| view.find(leg).is_some())
+    }
+
+    /// Returns true if the last look is some time ago, or has not come to its end.
+    pub(crate) fn may_be_new(&self) -> bool {
+        let looked = self.looked.try_lock();
+        looked.map_or(true, |at| at.is_none_or(|at| at.elapsed() >= RECENT))
+    }
+
+    /// Adds instances that came, and drops those that went. One look at a time; [`Neighbours::have`] does not wait for
+    /// it.
+    pub(crate) fn look(&self, ours: &Pins) {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if looked.is_some_and(|at| at.elapsed() < RECENT) {
+            return;
+        }
+        *looked = Some(Instant::now());
+        let mut there: Vec<_> = ours.others().into_iter().filter_map(identified).collect();
+        let before = |key| {
+            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            known.contains_key(key)
+        };
+        let mut came = HashMap::new();
+        there.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        there.truncate(MOST);
+        for (key, pins) in &there {
+            if before(key) {
+                continue;
+            }
+            match open(pins) {
+                Ok(Asked::Now(view)) => drop(came.insert(key.clone(), view)),
+                // The next look asks it once more.
+                Ok(Asked::Later) => {}
+                Err(error) => {
+                    let path = pins.root().display();
+                    tracing::debug!(%path, %error, "the ports of another instance are not known");
+                    came.insert(key.clone(), None);
+                }
+            }
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|key, _| there.iter().any(|(there, _)| there == key));
+        known.extend(came);
+    }
+}
+
+/// Result of opening an instance's pins.
+enum Asked {
+    /// They are asked from now on; `None`: they do not concern us.
+    Now(Option<View>),
+    /// Its process has not come far enough.
+    Later,
+}
+
+/// Identifies an instance: one that comes again under the same name is another one.
+fn identified(pins: Pins) -> Option<((PathBuf, u64), Pins)> {
+    let meta = fs::symlink_metadata(pins.map("meta")).ok()?;
+    Some(((pins.root().to_owned(), meta.ino()), pins))
+}
+
+fn open(pins: &Pins) -> Result<Asked, Error> {
+    let map = |name| {
+        let path = pins.map(name);
+        MapHandle::from_pinned_path(&path)
+            .map_err(|e| Error::from_bpf(format!("cannot open {}", path.display()), &e))
+    };
+    let meta = read_meta(&map("meta")?)?;
+    let (Some(heads), Some(keys)) = pinned_hashing(pins)? else {
+        return Ok(Asked::Later);
+    };
+    if meta.version != ABI_VERSION || meta.netns != pins::network_namespace()? {
+        return Ok(Asked::Now(None));
+    }
+    let [_, _, seek] = undisturbed(|| load_table(pins, heads, keys))?;
+    Ok(Asked::Now(Some(View::new(map("flows")?, seek))))
+}

@@ -1,0 +1,67 @@
+//! Looks into a table of flows: this instance's, or another one's on the same host.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use crate::{
+    abi::{Leg, Pod, Side, ls_flow},
+    flows::{placement, to_io},
+    run,
+    skel::types::ls_placement,
+};
+
+/// Finds the flows of a table without changing it.
+#[derive(Debug)]
+pub(crate) struct View {
+    map: MapHandle,
+    seek: OwnedFd,
+}
+
+impl View {
+    /// Takes the map `flows` of a table, and the program `seek` that was loaded with its maps and its hash.
+    pub(crate) fn new(map: MapHandle, seek: OwnedFd) -> View {
+        View { map, seek }
+    }
+
+    /// Returns the elements of the table.
+    pub(crate) fn map(&self) -> &MapHandle {
+        &self.map
+    }
+
+    /// Returns the number of a leg's direction.
+    pub(crate) fn seek(&self, leg: Leg) -> Option<u32> {
+        run::with_argument(self.seek.as_fd(), leg.tuple().bytes())
+            .inspect_err(|error| tracing::error!(%error, ?leg, "cannot look for a direction"))
+            .ok()
+            .filter(|&number| number != 0)
+    }
+
+    /// Finds the flow that has a direction with this leg, and the side of it.
+    pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
+        let (_, flow, side) = self.look_up(leg)?;
+        (placement(&flow.from[side.index()].rec) != ls_placement::LS_NONE).then_some((flow, side))
+    }
+
+    /// Finds it with the direction's number, also while it is just being removed. Another instance's element may have
+    /// been given to another flow since its number was found.
+    pub(crate) fn look_up(&self, leg: Leg) -> Option<(u32, ls_flow, Side)> {
+        let number = self.seek(leg)?;
+        let flow = self.read((number - 1) / 2).ok()?;
+        let side = Side::BOTH[((number - 1) % 2) as usize];
+        let is_its = Leg::from_tuple(&flow.from[side.index()].key) == leg;
+        is_its.then_some((number, flow, side))
+    }
+
+    /// Reads an element of the table.
+    pub(crate) fn read(&self, index: u32) -> io::Result<ls_flow> {
+        let mut value = [0; size_of::<ls_flow>()];
+        self.map
+            .lookup_into(&index.to_ne_bytes(), &mut value, MapFlags::ANY)
+            .map_err(to_io)?;
+        Ok(ls_flow::from_bytes(&value).unwrap_or_default())
+    }
+}

@@ -1,0 +1,272 @@
+//! Tells the host's connection tracking (nf_conntrack) of a return. It saw a leg's handshake, and none of the segments
+//! that bypassed the sockets. Segments after a return lie beyond the window that it knows, so it calls them invalid, and
+//! rules that drop invalid segments would stall the connection for ever. So, just before the return, ctnetlink sets a
+//! flag in each leg's entry not to judge by windows (`IP_CT_TCP_FLAG_BE_LIBERAL`). An entry that has expired meanwhile is
+//! made anew ([0023](../../../docs/decisions/0023-conntrack-is-told-of-a-return.md)).
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use longsplice_dataplane::{Leg, Side};
+use nix::libc::ENOENT;
+use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
+
+/// Number of connections that are tracked in this namespace; without the file, there is no tracking.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+
+/// Lifetime of an entry that is made here, in seconds. Its first packet replaces it by the lifetime of its state.
+const TIMEOUT: u32 = 300;
+
+// linux/netlink.h
+const NLM_F_REQUEST: u16 = 0x01;
+const NLM_F_ACK: u16 = 0x04;
+const NLM_F_CREATE: u16 = 0x400;
+const NLMSG_ERROR: u16 = 2;
+const HEADER: usize = 16;
+
+// linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h: subsystem 1, message 0.
+const IPCTNL_MSG_CT_NEW: u16 = 1 << 8;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
+const CTA_TIMEOUT: u16 = 7;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_PROTOINFO_TCP: u16 = 1;
+
+/// Confirmed, has seen a reply, assured (linux/netfilter/nf_conntrack_common.h): without them the entry is of a new
+/// connection.
+const STATUS: u32 = 14;
+const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
+const FLAG_WINDOW_SCALE: u8 = 1;
+const FLAG_BE_LIBERAL: u8 = 8;
+const LARGEST_SCALE: u8 = 14;
+
+/// Socket to the kernel's table of tracked connections.
+#[derive(Debug, Default)]
+pub(crate) struct Conntrack {
+    socket: Mutex<Option<Socket>>,
+    /// True if a connection was tracked at some time: rules may still depend on entries that have expired.
+    tracks: AtomicBool,
+    /// True if the kernel refuses such messages from us.
+    refuses: AtomicBool,
+}
+
+impl Conntrack {
+    /// Makes the entries of both legs accept any numbers that their sockets go on with. Returns at once if nothing is
+    /// tracked.
+    ///
+    /// # Errors
+    /// Returns the kernel's answer if it has connection tracking and refuses the message: a socket may be cut off from
+    /// its peer.
+    pub(crate) fn expect_return(&self, legs: [Leg; 2]) -> io::Result<()> {
+        if !self.look() {
+            return Ok(());
+        }
+        let told = Side::BOTH
+            .into_iter()
+            .try_for_each(|side| self.tell(initiator_first(side, legs[side.index()])));
+        self.note(told.as_ref().err());
+        told.map_err(|e| {
+            let text =
+                format!("conntrack would take its segments for invalid, and cannot be told otherwise: {e}");
+            io::Error::new(e.kind(), text)
+        })
+    }
+
+    /// Returns true if connections are tracked in this namespace. Call it from time to time, too: entries expire.
+    pub(crate) fn look(&self) -> bool {
+        if self.tracks.load(Ordering::Relaxed) {
+            return true;
+        }
+        let tracks = fs::read_to_string(COUNT).is_ok_and(|count| count.trim() != "0");
+        if tracks {
+            // Ask for a connection that cannot exist (RFC 5737): ENOENT shows that the kernel has looked for it.
+            let nowhere = [1, 2].map(|host| SocketAddr::from(([192, 0, 2, host], 1)));
+            let answer = self.ask(&message(nowhere, false), NLM_F_ACK);
+            self.note(answer.err().filter(|e| e.raw_os_error() != Some(ENOENT)).as_ref());
+            self.tracks.store(true, Ordering::Relaxed);
+        }
+        tracks
+    }
+
+    /// Returns true if the kernel refuses our messages: a flow that is to come back then must keep its sockets, since
+    /// segments of rebuilt ones would be dropped.
+    pub(crate) fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, refusal: Option<&io::Error>) {
+        let known = self.refuses.swap(refusal.is_some(), Ordering::Relaxed);
+        if let Some(error) = refusal.filter(|_| !known) {
+            tracing::warn!(%error, "conntrack takes no message of us: flows that are to come back keep their sockets");
+        }
+    }
+
+    fn tell(&self, ends: [SocketAddr; 2]) -> io::Result<()> {
+        match self.ask(&message(ends, false), NLM_F_ACK) {
+            // The entry has expired, or the operator's rules do not track it; in the latter case a new entry does no
+            // harm.
+            Err(e) if e.raw_os_error() == Some(ENOENT) => {
+                match self.ask(&message(ends, true), NLM_F_ACK | NLM_F_CREATE) {
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                    made => made,
+                }
+            }
+            told => told,
+        }
+    }
+
+    fn ask(&self, body: &[u8], flags: u16) -> io::Result<()> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match &mut *socket {
+            Some(open) => open,
+            none => none.insert(connect()?),
+        };
+        let answer = exchange(open, body, flags);
+        if answer.is_err() {
+            // Drop the socket: a late answer must not be taken for the next message's.
+            *socket = None;
+        }
+        match answer? {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+fn connect() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&NetlinkAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+/// Sends a message and returns its answer: 0, or an error number. The kernel answers before the send returns.
+fn exchange(socket: &Socket, body: &[u8], flags: u16) -> io::Result<i32> {
+    let length = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(IPCTNL_MSG_CT_NEW.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(body);
+    socket.send(&bytes, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    let kind = answer.get(4..6).map(|b| u16::from_ne_bytes([b[0], b[1]]));
+    match (kind, answer.get(HEADER..HEADER + 4)) {
+        (Some(NLMSG_ERROR), Some(b)) => Ok(-i32::from_ne_bytes([b[0], b[1], b[2], b[3]])),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Returns the ends of a leg, the one that has connected first.
+fn initiator_first(side: Side, leg: Leg) -> [SocketAddr; 2] {
+    match side {
+        Side::Client => [leg.peer, leg.local],
+        Side::Server => [leg.local, leg.peer],
+    }
+}
+
+/// Encodes the message for a connection: ignore windows; with `anew`, all that a new entry needs as well.
+fn message(ends: [SocketAddr; 2], anew: bool) -> Vec<u8> {
+    let family = match ends[0].ip().to_canonical() {
+        IpAddr::V4(_) => nix::libc::AF_INET,
+        IpAddr::V6(_) => nix::libc::AF_INET6,
+    };
+    // struct nfgenmsg: its version is 0, and its last field has no meaning here.
+    let mut body = vec![family as u8, 0, 0, 0];
+    body.extend(tuple(CTA_TUPLE_ORIG, ends));
+    let mask = if anew {
+        FLAG_BE_LIBERAL | FLAG_WINDOW_SCALE
+    } else {
+        FLAG_BE_LIBERAL
+    };
+    let mut tcp = Vec::new();
+    if anew {
+        tcp.extend(attribute(1, &[TCP_CONNTRACK_ESTABLISHED]));
+        tcp.extend(attribute(2, &[LARGEST_SCALE]));
+        tcp.extend(attribute(3, &[LARGEST_SCALE]));
+    }
+    // CTA_PROTOINFO_TCP_FLAGS_ORIGINAL and _REPLY.
+    tcp.extend(attribute(4, &[mask, mask]));
+    tcp.extend(attribute(5, &[mask, mask]));
+    body.extend(nested(CTA_PROTOINFO, &nested(CTA_PROTOINFO_TCP, &tcp)));
+    if anew {
+        body.extend(tuple(CTA_TUPLE_REPLY, [ends[1], ends[0]]));
+        body.extend(attribute(CTA_STATUS, &STATUS.to_be_bytes()));
+        body.extend(attribute(CTA_TIMEOUT, &TIMEOUT.to_be_bytes()));
+    }
+    body
+}
+
+fn tuple(kind: u16, [from, to]: [SocketAddr; 2]) -> Vec<u8> {
+    let address = |ip: IpAddr, v4: u16, v6: u16| match ip.to_canonical() {
+        IpAddr::V4(ip) => attribute(v4, &ip.octets()),
+        IpAddr::V6(ip) => attribute(v6, &ip.octets()),
+    };
+    let ip = [address(from.ip(), 1, 3), address(to.ip(), 2, 4)].concat();
+    let proto = [
+        attribute(1, &[nix::libc::IPPROTO_TCP as u8]),
+        attribute(2, &from.port().to_be_bytes()),
+        attribute(3, &to.port().to_be_bytes()),
+    ];
+    nested(
+        kind,
+        &[
+            nested(CTA_TUPLE_IP, &ip),
+            nested(CTA_TUPLE_PROTO, &proto.concat()),
+        ]
+        .concat(),
+    )
+}
+
+fn nested(kind: u16, attributes: &[u8]) -> Vec<u8> {
+    attribute(kind | nix::libc::NLA_F_NESTED as u16, attributes)
+}
+
+/// Encodes a netlink attribute: its length, its kind, its value, and padding to a multiple of four.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_begin_at_multiples_of_four() {
+        assert_eq!(attribute(2, &[7]), [5, 0, 2, 0, 7, 0, 0, 0]);
+        for ends in [
+            ["192.0.2.1:1", "192.0.2.2:80"],
+            ["[2001:db8::1]:1", "[2001:db8::2]:80"],
+        ] {
+            let ends = ends.map(|end| end.parse().unwrap());
+            for anew in [false, true] {
+                let (body, mut at) = (message(ends, anew), 4);
+                while at < body.len() {
+                    let length = usize::from(u16::from_ne_bytes([body[at], body[at + 1]]));
+                    at += length.next_multiple_of(4);
+                }
+                assert_eq!(at, body.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv4_in_ipv6_is_that_of_ipv4() {
+        let plain = ["192.0.2.1:1", "192.0.2.2:80"].map(|end| end.parse().unwrap());
+        let mapped = ["[::ffff:192.0.2.1]:1", "[::ffff:192.0.2.2]:80"].map(|end| end.parse().unwrap());
+        assert_eq!(message(plain, true), message(mapped, true));
+    }
+}

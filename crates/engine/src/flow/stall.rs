@@ -1,0 +1,120 @@
+//! Limits how long a flow waits for an end's acknowledgements, and gives it up.
+
+use longsplice_core::patience::{Stall, Waiter, is_hopeless};
+use longsplice_dataplane::{LegState, Mode, Side};
+use tokio::time::Instant;
+
+use super::Flow;
+use crate::packet::reset;
+
+/// Last progress of both ends, and the time of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Heard {
+    ends: [End; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct End {
+    ack: u32,
+    acked: Instant,
+    signs: [u32; 4],
+    lived: Instant,
+}
+
+impl End {
+    fn of(x: &LegState, now: Instant) -> End {
+        End {
+            ack: x.rx_ack,
+            acked: now,
+            // An answer to a probe changes at least the timestamp.
+            signs: [x.rx_edge, x.rx_end, x.peer_ts, x.peer_echo],
+            lived: now,
+        }
+    }
+
+    fn note(&mut self, x: &LegState, now: Instant) {
+        let seen = End::of(x, now);
+        if seen.ack != self.ack {
+            (self.ack, self.acked) = (seen.ack, now);
+        }
+        if seen.signs != self.signs || self.acked == now {
+            (self.signs, self.lived) = (seen.signs, now);
+        }
+    }
+}
+
+impl Flow {
+    /// Returns true if the flow is to be given up: an end has owed an acknowledgement for too long. Call it every now and
+    /// then; it counts from the first call for which an acknowledgement was due.
+    pub(crate) fn is_hopeless(&mut self, now: Instant, waiter: Waiter) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let due = Side::BOTH.map(|side| self.owes(&states, side));
+        if due == [false; 2] {
+            self.heard = None;
+            return false;
+        }
+        let mut heard = *self.heard.get_or_insert(Heard {
+            ends: states.each_ref().map(|x| End::of(x, now)),
+        });
+        for side in Side::BOTH {
+            let (i, end) = (side.index(), &mut heard.ends[side.index()]);
+            end.note(&states[i], now);
+            if !due[i] {
+                // Its time begins when an acknowledgement is due.
+                (end.acked, end.lived) = (now, now);
+            }
+        }
+        self.heard = Some(heard);
+        let short = self.plane.is_short_of_slots();
+        heard.ends.iter().zip(due).any(|(end, due)| {
+            let stall = Stall {
+                stalled: now.duration_since(end.acked),
+                silent: now.duration_since(end.lived),
+            };
+            due && is_hopeless(stall, waiter, short)
+        })
+    }
+
+    /// Returns true if the end of a side has not acknowledged the old bytes that it was sent.
+    fn owes(&self, states: &[LegState; 2], side: Side) -> bool {
+        let (o, x) = (&states[side.index()], &states[side.other().index()]);
+        let old = match self.mode() {
+            Mode::Drain => x.cut,
+            _ if x.owed => x.base,
+            _ => return false,
+        };
+        (o.rx_ack.wrapping_sub(old.wrapping_add(x.seq_off)) as i32) < 0
+    }
+
+    /// Returns true if an end, or one of its sockets, was reset in the middle of the return, so that the flow will never
+    /// settle.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        !matches!(self.mode(), Mode::Track | Mode::Undrain) || self.was_reset()
+    }
+
+    /// Resets both ends and their sockets: each end is sent a reset as if from the other one. Keep the flow for a moment,
+    /// until they have been told.
+    pub(crate) fn reset_all(&self) {
+        for side in Side::BOTH {
+            let leg = self.legs[side.index()];
+            let x = self.leg(side);
+            let mapping = match self.mode() {
+                Mode::Track | Mode::Undrain => x.mapping,
+                // Incoming segments are not mapped in other modes.
+                _ => Default::default(),
+            };
+            let hint = self.interfaces[side.other().index()];
+            let (seq, interface) = match self.plane.peek(leg) {
+                Ok(peek) => (peek.rcv_nxt.wrapping_sub(mapping.seq), peek.ifindex),
+                // Its socket is gone; reset the other end all the same.
+                Err(_) => (x.end(), hint),
+            };
+            if interface == 0 {
+                continue;
+            }
+            if let Err(error) = self.plane.inject(interface, &reset(leg, &x, seq)) {
+                tracing::debug!(%error, ?leg, "cannot reset a socket: its peer is reset by its next segment");
+            }
+        }
+    }
+}

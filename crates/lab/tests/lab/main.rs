@@ -1,0 +1,14 @@
+//! The laboratory does what was configured: namespaces, links, topologies, traffic that is checked, and the program.
+//! Needs root.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
+mod checker;
+mod common;
+mod exchanges;
+mod farm;
+mod interrupted;
+mod links;
+mod namespaces;
+mod program;
+mod router;

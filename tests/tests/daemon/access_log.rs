@@ -1,0 +1,163 @@
+//! The access log has a line for each connection, with the kernel's byte counts, whichever task sees its end.
+
+use std::{fs, path::PathBuf};
+
+use longsplice_tests::{Bed, Pair, Policy, SOON, eventually, soon};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const BYTES: u64 = 300_000;
+
+/// Starts a bed with an access log in JSON.
+fn bed(name: &str, policy: Policy<'_>, more: &str) -> (Bed, PathBuf) {
+    let bed = Bed::with(name, Default::default(), policy, |c| {
+        // The path is relative to the folder of the configuration.
+        c.with(more).set("[access_log]\npath = \"access.log\"")
+    });
+    let path = bed.daemon.dir().join("access.log");
+    (bed, path)
+}
+
+fn lines(path: &PathBuf) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// Waits for the only line, and returns it.
+fn only_line(path: &PathBuf) -> Value {
+    let mut all = eventually("a line", SOON, || Some(lines(path)).filter(|all| !all.is_empty()));
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+fn run(pair: &mut Pair) {
+    pair.exchange_unevenly(BYTES, 2 * BYTES);
+    pair.close();
+}
+
+#[test]
+fn a_relayed_connection_is_told_of_at_its_end() {
+    let (bed, path) = bed("log-relay", Policy::ON_DEMAND, "");
+    let mut pair = bed.connect();
+    pair.exchange_unevenly(BYTES, 2 * BYTES);
+    assert!(lines(&path).is_empty(), "not before");
+    pair.close();
+    let line = only_line(&path);
+    assert_eq!(line["bytes_to_server"], BYTES, "{line}");
+    assert_eq!(line["bytes_to_client"], 2 * BYTES, "{line}");
+    assert_eq!(
+        (&line["spliced"], &line["bytes_spliced"]),
+        (&false.into(), &0.into()),
+        "{line}"
+    );
+    assert_eq!(
+        (&line["relay_reason"], &line["end"]),
+        (&"policy_never".into(), &"complete".into()),
+        "{line}"
+    );
+    assert_eq!(line["client"], bed.net.client_addr.to_string(), "{line}");
+    assert_eq!(line["client_port"], pair.client_port(), "{line}");
+    assert_eq!(line["server"], bed.target().to_string(), "{line}");
+}
+
+/// The reaper logs the end of a detached flow, unless its handler waits for it: then the handler does.
+#[test]
+fn what_a_spliced_connection_weighed_is_counted_in_the_kernel() {
+    for (name, policy, more) in [
+        ("log-detached", Policy::DETACHED, ""),
+        ("log-waited", Policy::DETACHED, "unsplice = \"idle=1h\""),
+        ("log-dormant", Policy::DORMANT, ""),
+    ] {
+        let (bed, path) = bed(name, policy, more);
+        let mut pair = bed.connect_spliced(policy_state(policy));
+        run(&mut pair);
+        let line = only_line(&path);
+        let seen = [&line["bytes_to_server"], &line["bytes_to_client"]].map(|n| n.as_u64().unwrap());
+        // Retransmitted bytes count again.
+        for (seen, sent) in seen.into_iter().zip([BYTES, 2 * BYTES]) {
+            assert!((sent..sent + sent / 10).contains(&seen), "{name}: {line}");
+        }
+        assert_eq!(line["spliced"], true, "{name}: {line}");
+        assert!(
+            line["bytes_spliced"].as_u64().unwrap() >= 3 * BYTES - 10_000,
+            "{name}: {line}"
+        );
+        assert_eq!(line["end"], "complete", "{name}: {line}");
+        assert!(line["duration_seconds"].as_f64().unwrap() > 0.0, "{name}: {line}");
+    }
+}
+
+fn policy_state(policy: Policy<'_>) -> &'static str {
+    match policy.detach {
+        "now" => "detached",
+        _ => "dormant",
+    }
+}
+
+#[test]
+fn how_it_ended_is_told() {
+    let (bed, path) = bed("log-ends", Policy::DETACHED, "");
+    let pair = bed.connect_spliced("detached");
+    pair.client.reset();
+    assert_eq!(only_line(&path)["end"], "reset");
+    let pair = bed.connect_spliced("detached");
+    let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    bed.daemon.end(flow.id).unwrap();
+    soon("a line", || lines(&path).len() == 2);
+    assert_eq!(lines(&path)[1]["end"], "asked");
+    drop(bed.listener);
+    // Without a listener at the server, the connection is refused.
+    let front = (bed.net.forwarder_client_addr, 8080);
+    let _ = bed
+        .net
+        .client
+        .run(|| std::net::TcpStream::connect(front))
+        .unwrap();
+    soon("a line", || lines(&path).len() == 3);
+    let line = &lines(&path)[2];
+    assert_eq!(
+        (&line["end"], &line["server"]),
+        (&"unavailable".into(), &Value::Null),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_file_that_was_moved_away_is_opened_anew() {
+    let (bed, path) = bed("log-rotate", Policy::ON_DEMAND, "");
+    for (n, signal) in [Signal::USR1, Signal::HUP].into_iter().enumerate() {
+        let mut pair = bed.connect();
+        run(&mut pair);
+        soon("a line", || lines(&path).len() == 1);
+        let old = path.with_extension(n.to_string());
+        fs::rename(&path, &old).unwrap();
+        bed.daemon.signal(signal);
+        soon("a new file", || path.exists());
+        assert_eq!((lines(&old).len(), lines(&path).len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_a_reason_not_to_start() {
+    let bed = Bed::new("log-none", Policy::ON_DEMAND);
+    let file = bed.daemon.dir().join("longsplice.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{good}\n[access_log]\npath = \"/proc/none/x\"\n")).unwrap();
+    let says = bed.daemon.reload().unwrap_err();
+    assert!(
+        says.contains("/proc/none/x") && says.contains("make its folder"),
+        "{says}"
+    );
+    let mut pair = bed.connect();
+    run(&mut pair);
+    // A full disk is another matter: connections go on.
+    fs::write(&file, format!("{good}\n[access_log]\npath = \"/dev/full\"\n")).unwrap();
+    bed.daemon.reload().unwrap();
+    let mut pair = bed.connect();
+    run(&mut pair);
+    soon("a word about it", || {
+        bed.daemon.log().contains("cannot be written")
+    });
+}

@@ -1,0 +1,60 @@
+//! Log lines that clients provoke are limited, and suppressed ones are counted.
+
+use std::{
+    io::Read,
+    net::{SocketAddr, TcpStream},
+};
+
+use longsplice_tests::{Config, Daemon, SOON, soon, three};
+
+const CLIENTS: usize = 400;
+
+/// Connects again and again to a listener whose target refuses.
+fn provoke(namespace: &longsplice_lab::Namespace, front: SocketAddr) {
+    for _ in 0..CLIENTS {
+        let mut client = namespace.run(|| TcpStream::connect(front)).unwrap().unwrap();
+        client.set_read_timeout(Some(SOON)).unwrap();
+        client.read(&mut [0]).unwrap_err();
+    }
+}
+
+/// Returns the number of lines of the log that contain this text.
+fn lines(log: &str, text: &str) -> usize {
+    log.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn a_flood_of_refused_connections_leaves_a_burst_and_a_count() {
+    let net = three("log-limit", Default::default());
+    let front = (net.forwarder_client_addr, 8080).into();
+    let target = (net.server_addr, 7000).into();
+    let config = Config::new().listener(front, target, "auto", "now");
+    let mut daemon = Daemon::of(&config);
+    daemon.start(&net.forwarder);
+    provoke(&net.client, front);
+    // A client is reset before its line is written.
+    daemon.wait_status("all to be counted", |s| {
+        s.listeners[0].refused_total == CLIENTS as u64
+    });
+    daemon.terminate();
+    assert_eq!(daemon.join(), Some(0));
+    let log = daemon.log();
+    let written = lines(&log, "connection refused listener");
+    // The limit is a hundred at once, and ten for each second that it took.
+    assert!((100..CLIENTS).contains(&written), "{written} of {CLIENTS}: {log}");
+    // A line with the number of suppressed ones may come every ten seconds, and one comes at the end.
+    let told = |line: &str| -> Option<usize> {
+        let (_, rest) = line.split_once("suppressed (log.lines_per_second) lines=")?;
+        rest.split(' ').next()?.parse().ok()
+    };
+    let suppressed: usize = log.lines().filter_map(told).sum();
+    assert_eq!(written + suppressed, CLIENTS, "{log}");
+
+    // With the limit switched off, all lines are written.
+    daemon.reconfigure(&config.set("[log]\nlines_per_second = 0"));
+    daemon.start(&net.forwarder);
+    provoke(&net.client, front);
+    soon("all lines", || {
+        lines(&daemon.log(), "connection refused listener") == CLIENTS
+    });
+}

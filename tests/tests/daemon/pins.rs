@@ -1,0 +1,177 @@
+//! Pins that vanish under a running daemon, and unsuitable folders for pins: every connection goes on, and the daemon
+//! reports it.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use longsplice_tests::{Bed, Config, Daemon, Pair, Policy, SOON, eventually, soon};
+
+const BYTES: u64 = 200_000;
+
+/// Starts a listener at 8080 that detaches, and one at 8081 that parks.
+fn bed(name: &str) -> Bed {
+    Bed::with(name, Default::default(), Policy::DETACHED, |config| {
+        let target = SocketAddr::from(([198, 18, 2, 1], 7000));
+        config.listener(([0, 0, 0, 0], 8081).into(), target, "now", "never")
+    })
+}
+
+fn dormant(bed: &Bed) -> Pair {
+    let front = (bed.net.forwarder_client_addr, 8081).into();
+    let pair = Pair::connect(&bed.net.client, front, &bed.listener);
+    bed.daemon.wait_state(pair.client_port(), &["dormant"]);
+    pair
+}
+
+/// Returns the names of all pins.
+fn pins(folder: &Path) -> Vec<String> {
+    let names = |dir: &Path| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|e| e.file_name().into_string().unwrap()).collect()
+    };
+    let mut all: Vec<String> = names(folder);
+    all.extend::<Vec<String>>(names(&folder.join("links")));
+    all.sort();
+    all
+}
+
+fn removed_pins_are_put_back(bed: &mut Bed) {
+    let mut pairs = [bed.connect_spliced("detached"), dormant(bed)];
+    let folder = bed.daemon.pins();
+    let before = pins(&folder);
+    assert!(before.len() > 10, "{before:?}");
+    // The daemon may put some back meanwhile.
+    eventually("the pins to be removed", SOON, || {
+        fs::remove_dir_all(&folder).ok()
+    });
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+    }
+    soon("the pins to be put back", || pins(&folder) == before);
+    let log = bed.daemon.log();
+    // The line comes more than once if the daemon looks while they are being removed.
+    assert!(log.contains("pins of this instance were removed"), "{log}");
+    // A single missing pin is noticed, too.
+    fs::remove_file(folder.join("slots")).unwrap();
+    soon("the pin to be put back", || pins(&folder) == before);
+    bed.daemon.kill();
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+    }
+    bed.daemon.start(&bed.net.forwarder);
+    assert_eq!(bed.daemon.status().adopted_total, 2);
+    for pair in &mut pairs {
+        pair.exchange(BYTES);
+        pair.close();
+    }
+    bed.daemon.wait_reaped();
+}
+
+#[test]
+fn pins_that_are_removed_are_put_back_and_no_flow_notices() {
+    removed_pins_are_put_back(&mut bed("pins-gone"));
+}
+
+/// Replaces the folder of an instance's pins with one that every user can write.
+fn squat(folder: &Path) {
+    eventually("the place", SOON, || {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir(folder).ok()
+    });
+    fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+}
+
+#[test]
+fn where_pins_cannot_be_put_back_it_relays() {
+    let mut bed = bed("pins-taken");
+    let mut detached = bed.connect_spliced("detached");
+    let folder = bed.daemon.pins();
+    // Try again if the daemon made the folder in between: that one is its own.
+    eventually("the daemon to give up", SOON, || {
+        squat(&folder);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        (!bed.daemon.status().health.can_splice).then_some(())
+    });
+    let why = bed.daemon.status().health.why_not.unwrap_or_default();
+    assert!(why.contains("can be written by others"), "{why}");
+    let mut relayed = bed.connect();
+    relayed.exchange(BYTES);
+    detached.exchange(BYTES);
+    let flow = bed.daemon.wait_state(relayed.client_port(), &["relay"]);
+    assert_eq!(flow.reason.as_deref(), Some("pins"));
+    fs::remove_dir(&folder).unwrap();
+    bed.daemon
+        .wait_status("the pins to be in place", |s| s.health.can_splice);
+    let mut spliced = bed.connect_spliced("detached");
+    for pair in [&mut spliced, &mut relayed, &mut detached] {
+        pair.exchange(BYTES);
+    }
+    bed.daemon.kill();
+    detached.exchange(BYTES);
+    spliced.exchange(BYTES);
+}
+
+/// Checks that a daemon only relays, logs the reason, and refuses to start under `--require-splice`.
+fn relays(bed: &Bed, mut daemon: Daemon, says: &str, reason: &str) {
+    daemon.start(&bed.net.forwarder);
+    let front = (bed.net.forwarder_client_addr, 8082).into();
+    let mut pair = Pair::connect(&bed.net.client, front, &bed.listener);
+    pair.exchange(BYTES);
+    pair.close();
+    let status = daemon.wait_status("the connection to end", |s| s.relayed_total == 1);
+    assert_eq!(status.relayed(reason), 1, "{status:?}");
+    let why = status.health.why_not.unwrap_or_default();
+    assert!(why.contains(says), "{why}");
+    let log = daemon.log();
+    assert_eq!(log.matches("every connection is relayed").count(), 1, "{log}");
+    daemon.terminate();
+    assert_eq!(daemon.join(), Some(0));
+    daemon.add_args(&["--require-splice"]);
+    let exit = daemon.start_in_vain(&bed.net.forwarder);
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(
+        exit.says.contains(says) && exit.says.contains("required"),
+        "{exit:?}"
+    );
+}
+
+fn other(bed: &Bed) -> Daemon {
+    let front = (bed.net.forwarder_client_addr, 8082).into();
+    Daemon::of(&Config::new().listener(front, bed.target(), "now", "now"))
+}
+
+#[test]
+fn an_unsafe_place_for_pins_is_not_used() {
+    let bed = bed("pins-unsafe");
+    let daemon = other(&bed);
+    let folder = daemon.pins();
+    squat(&folder);
+    relays(&bed, daemon, "can be written by others", "pins");
+}
+
+#[test]
+fn a_bpf_file_system_that_cannot_be_written_is_no_reason_to_end() {
+    let bed = bed("pins-ro");
+    let script =
+        "mount --bind /sys/fs/bpf /sys/fs/bpf && mount -o remount,ro,bind /sys/fs/bpf && exec \"$@\"";
+    let daemon = other(&bed).under(&["unshare", "--mount", "sh", "-c", script, "sh"]);
+    let read_only = io::Error::from_raw_os_error(30).to_string();
+    relays(&bed, daemon, &read_only, "system");
+}
+
+/// The pin of a clsact filter holds the program itself; it is put back, too.
+#[test]
+fn pins_of_filters_are_put_back() {
+    let mut bed = bed("pins-clsact");
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    let daemon = std::mem::replace(&mut bed.daemon, Daemon::new(&[]));
+    bed.daemon = daemon.under(&["env", "LONGSPLICE_ATTACH=clsact"]);
+    bed.daemon.start(&bed.net.forwarder);
+    removed_pins_are_put_back(&mut bed);
+}

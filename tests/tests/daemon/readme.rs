@@ -1,0 +1,77 @@
+//! The README's commands work as they stand there.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use longsplice_lab::Namespace;
+use longsplice_tests::binary;
+
+/// Mark of a block of the README that is to be run.
+const MARK: &str = "<!-- tested: tests/tests/daemon/readme.rs runs this block -->\n```sh\n";
+
+/// Runs a block in a namespace of its own, with a `longsplice` on the path that has an instance name of its own.
+fn run(block: &str) -> String {
+    let net = Namespace::new("readme").expect("this test needs root");
+    let bin = tempfile::tempdir().unwrap();
+    let instance = net.name().to_owned();
+    let shim = bin.path().join("longsplice");
+    fs::write(
+        &shim,
+        format!(
+            "#!/bin/sh\nexec {} \"$@\" --instance {instance}\n",
+            binary().display()
+        ),
+    )
+    .unwrap();
+    fs::set_permissions(&shim, fs::Permissions::from_mode(0o755)).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap());
+    // The trap kills the background jobs of a block: they would keep the pipe open.
+    let script = format!(
+        "set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\ncd {}\n{block}",
+        root.display()
+    );
+    let output = net
+        .command("timeout")
+        .args(["60", "bash", "-c", &script])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    let _ = fs::remove_dir_all(format!("/sys/fs/bpf/longsplice-{instance}"));
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.status.success(),
+        "the README's block\n{block}\nended with {}:\n{text}",
+        output.status
+    );
+    text
+}
+
+#[test]
+fn the_quick_start_works_as_it_stands() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap();
+    let blocks: Vec<&str> = readme
+        .split(MARK)
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert_eq!(blocks.len(), 3, "the README's marks");
+    let forwarded = run(blocks[0]);
+    assert!(
+        forwarded.contains("<!DOCTYPE"),
+        "the web server's page:\n{forwarded}"
+    );
+    assert!(forwarded.contains("accepted      1"), "the status:\n{forwarded}");
+    let switched = run(blocks[1]);
+    for says in ["a page", "a program", "photo.jpg"] {
+        assert!(switched.contains(says), "{says}:\n{switched}");
+    }
+    assert!(
+        switched.contains("spliced       1"),
+        "the reply was spliced:\n{switched}"
+    );
+    run(blocks[2]);
+}

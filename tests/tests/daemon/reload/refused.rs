@@ -1,0 +1,119 @@
+//! A configuration that cannot be put in force is explained, and changes nothing.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+};
+
+use longsplice_tests::{Bed, Config, Policy, soon};
+use rustix::process::Signal;
+
+/// Returns a configuration with the listener of the bed, and this before it.
+fn config(bed: &Bed, head: &str) -> Config {
+    let listen = SocketAddr::from((bed.net.family().unspecified(), bed.front().port()));
+    Config::new()
+        .set(head)
+        .listener(listen, bed.target(), "never", "never")
+}
+
+/// Checks that nothing has changed, and that the status gives the reason.
+fn assert_whole(bed: &Bed, failures: u64, says: &str) {
+    let generation = bed.daemon.status().generation;
+    assert_eq!(
+        (generation.number, generation.failed_total),
+        (1, failures),
+        "{generation:?}"
+    );
+    let error = generation.failed.unwrap().error;
+    assert!(error.contains(says), "{error}");
+    let output = bed.daemon.cli(&["status"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("a reload failed"), "{text}");
+    let mut pair = bed.connect();
+    pair.exchange(10_000);
+    pair.close();
+}
+
+#[test]
+fn a_broken_file_is_explained_by_line_to_the_command_and_to_the_log() {
+    let bed = Bed::new("reload-broken", Policy::ON_DEMAND);
+    let file = bed.daemon.dir().join("longsplice.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("grace = \"soon\"\n{good}")).unwrap();
+    let says = bed.daemon.reload().unwrap_err();
+    assert!(
+        says.contains("longsplice.toml:1:") && says.contains("soon"),
+        "{says}"
+    );
+    assert_eq!(bed.daemon.cli(&["reload"]).status.code(), Some(1));
+    assert_whole(&bed, 2, "longsplice.toml:1:");
+    bed.daemon.signal(Signal::HUP);
+    soon("the third failure", || {
+        bed.daemon.status().generation.failed_total == 3
+    });
+    assert!(bed.daemon.log().contains("stays as it is"));
+    // The repaired file is loaded, and the failure is cleared.
+    fs::write(&file, good).unwrap();
+    bed.daemon.reload().unwrap();
+    let generation = bed.daemon.status().generation;
+    assert_eq!(
+        (generation.number, generation.failed.is_none()),
+        (2, true),
+        "{generation:?}"
+    );
+}
+
+#[test]
+fn an_address_that_is_taken_leaves_no_new_listener_behind() {
+    let bed = Bed::new("reload-bind", Policy::ON_DEMAND);
+    let any = bed.net.family().unspecified();
+    let taken = bed
+        .net
+        .forwarder
+        .run(|| TcpListener::bind((any, 8082)))
+        .unwrap()
+        .unwrap();
+    let more = config(&bed, "")
+        .listener((any, 8081).into(), bed.target(), "now", "now")
+        .listener((any, 8082).into(), bed.target(), "now", "now");
+    let says = bed.daemon.change(&more).unwrap_err();
+    assert!(says.contains("8082") && says.contains("ss -ltnp"), "{says}");
+    assert_whole(&bed, 1, "8082");
+    let free = bed.net.forwarder.run(|| TcpListener::bind((any, 8081))).unwrap();
+    assert!(free.is_ok(), "8081 is not listened on: {free:?}");
+    drop((free, taken));
+    let said = bed.daemon.change(&more).unwrap();
+    assert!(
+        said.contains("generation 2") && said.contains("3 listeners"),
+        "{said}"
+    );
+    for port in [8080, 8081, 8082] {
+        let front = (bed.net.forwarder_client_addr, port).into();
+        let mut pair = longsplice_tests::Pair::connect(&bed.net.client, front, &bed.listener);
+        pair.exchange(1000);
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_named() {
+    let bed = Bed::new("reload-fixed", Policy::ON_DEMAND);
+    let says = bed
+        .daemon
+        .change(&config(&bed, "max_flows = 1000\ninterfaces = [\"lo\"]"))
+        .unwrap_err();
+    for name in ["`interfaces`", "`max_flows`", "restart"] {
+        assert!(says.contains(name), "{name}: {says}");
+    }
+    assert_whole(&bed, 1, "`max_flows`");
+}
+
+/// A change from one address to all of them, on the same port, is refused: both sockets cannot exist at once.
+#[test]
+fn an_address_that_is_in_its_own_way_is_explained() {
+    let bed = Bed::new("reload-own-way", Policy::ON_DEMAND);
+    let front = bed.front();
+    let one = Config::new().listener(front, bed.target(), "never", "never");
+    let says = bed.daemon.change(&one).unwrap_err();
+    assert!(says.contains("listens on") && says.contains("itself"), "{says}");
+    assert_whole(&bed, 1, "restart");
+}

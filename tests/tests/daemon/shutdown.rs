@@ -1,0 +1,183 @@
+//! The daemon ends in order, and daemons leave each other alone.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use longsplice_lab::Namespace;
+use longsplice_tests::{Bed, Config, Daemon, Policy, addr, family, soon, three};
+
+const BYTES: u64 = 2 << 20;
+const RESET_SOON: Duration = Duration::from_secs(5);
+
+/// Starts a listener at 8080 that detaches, one at 8081 that parks, one at 8082 that relays.
+fn bed(name: &str, more: impl FnOnce(Config) -> Config) -> Bed {
+    Bed::with(name, Default::default(), Policy::DETACHED, |config| {
+        let target = (addr("198.18.2.1"), 7000).into();
+        let front = |port| (family().unspecified(), port).into();
+        let config = config.listener(front(8081), target, "now", "never").listener(
+            front(8082),
+            target,
+            "never",
+            "never",
+        );
+        more(config)
+    })
+}
+
+fn connect(bed: &Bed, port: u16, state: &str) -> longsplice_tests::Pair {
+    let front = (bed.net.forwarder_client_addr, port).into();
+    let mut pair = longsplice_tests::Pair::connect(&bed.net.client, front, &bed.listener);
+    bed.daemon.wait_state(pair.client_port(), &[state]);
+    pair.exchange(BYTES);
+    pair
+}
+
+/// Returns whether a socket listens on the forwarder. (A trial would be a connection.)
+fn listens(bed: &Bed) -> bool {
+    let sockets = bed.net.forwarder.command("ss").arg("-Htln").output().unwrap();
+    !sockets.stdout.is_empty()
+}
+
+#[test]
+fn spliced_flows_run_on_after_sigterm_and_are_adopted() {
+    let mut bed = bed("term-keep", |c| c.set("grace = \"1s\""));
+    let mut detached = connect(&bed, 8080, "detached");
+    let mut dormant = connect(&bed, 8081, "dormant");
+    let mut relayed = connect(&bed, 8082, "relay");
+    bed.daemon.terminate();
+    soon("the listeners to be closed", || !listens(&bed));
+    let new = bed.net.client.run(|| TcpStream::connect(bed.front())).unwrap();
+    assert_eq!(new.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(bed.daemon.join(), Some(0), "{}", bed.daemon.log());
+    relayed.client.expect_reset(RESET_SOON);
+    relayed.server.expect_reset(RESET_SOON);
+    detached.exchange(BYTES);
+    dormant.exchange(BYTES);
+    bed.daemon.start(&bed.net.forwarder);
+    let status = bed.daemon.status();
+    assert_eq!(status.adopted_total, 2, "{status:?}");
+    detached.exchange(BYTES);
+    dormant.exchange(BYTES);
+    detached.close();
+    dormant.close();
+    bed.daemon.wait_reaped();
+    let mut new = connect(&bed, 8080, "detached");
+    new.close();
+    bed.daemon.wait_reaped();
+    // Without a flow, nothing needs to stay.
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    assert!(!bed.daemon.pins().exists());
+}
+
+#[test]
+fn spliced_flows_are_ended_where_that_is_the_policy() {
+    let mut bed = bed("term-end", |c| c.set("shutdown = \"end\"\ngrace = \"1s\""));
+    let mut pairs = [connect(&bed, 8080, "detached"), connect(&bed, 8081, "dormant")];
+    assert!(bed.daemon.pins().exists());
+    bed.daemon.terminate();
+    assert_eq!(bed.daemon.join(), Some(0));
+    assert!(!bed.daemon.pins().exists());
+    for pair in &mut pairs {
+        // An end that sends gets a reset.
+        pair.client.send(1);
+        pair.server.send(1);
+        pair.client.expect_reset(RESET_SOON);
+        pair.server.expect_reset(RESET_SOON);
+    }
+    for family in ["ipv4", "ipv6"] {
+        let forwarding = format!("/proc/sys/net/{family}/conf/lo/forwarding");
+        let forwarding = bed.net.forwarder.run(|| fs::read_to_string(forwarding)).unwrap();
+        assert_eq!(forwarding.unwrap().trim(), "0", "as it was before");
+    }
+}
+
+#[test]
+fn a_flag_goes_over_the_file() {
+    let net = three("term-flag", Default::default());
+    let to = SocketAddr::from((net.server_addr, 7000)).to_string();
+    let listen = SocketAddr::from((family().unspecified(), 8080)).to_string();
+    let mut daemon = Daemon::new(&["forward", "--listen", &listen, "--to", &to, "--splice", "now"]);
+    daemon.add_args(&["--on-shutdown", "end"]);
+    let target = (net.server_addr, 7000);
+    let listener = net
+        .server
+        .run(|| std::net::TcpListener::bind(target))
+        .unwrap()
+        .unwrap();
+    daemon.start(&net.forwarder);
+    let front = (net.forwarder_client_addr, 8080).into();
+    let mut pair = longsplice_tests::Pair::connect(&net.client, front, &listener);
+    // `detach` is one second by default.
+    daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+    daemon.terminate();
+    assert_eq!(daemon.join(), Some(0));
+    assert!(!daemon.pins().exists());
+}
+
+#[test]
+fn two_instances_in_two_namespaces_do_not_disturb_each_other() {
+    let mut one = bed("two-one", |c| c.set("shutdown = \"end\""));
+    let mut other = bed("two-other", |c| c);
+    let (mut ours, mut theirs) = (connect(&one, 8080, "detached"), connect(&other, 8080, "detached"));
+    thread::scope(|scope| {
+        scope.spawn(|| ours.exchange(8 * BYTES));
+        theirs.exchange(8 * BYTES);
+    });
+    assert_eq!(one.daemon.flows().len(), 1);
+    assert_eq!(other.daemon.flows().len(), 1);
+    one.daemon.terminate();
+    assert_eq!(one.daemon.join(), Some(0));
+    theirs.exchange(BYTES);
+    other.daemon.kill();
+    theirs.exchange(BYTES);
+    one.daemon.start(&one.net.forwarder);
+    assert_eq!(one.daemon.status().adopted_total, 0);
+    other.daemon.start(&other.net.forwarder);
+    assert_eq!(other.daemon.status().adopted_total, 1);
+    theirs.exchange(BYTES);
+    theirs.close();
+}
+
+/// Starts a second daemon with the name of the first.
+fn second(of: &Daemon, namespace: &Namespace, more: &[&str]) -> longsplice_tests::Exit {
+    let to = SocketAddr::from((addr("198.18.2.1"), 7000)).to_string();
+    let mut second = Daemon::new(&["forward", "--listen", "8090", "--to", &to]);
+    second.add_args(more);
+    second.call_itself(of.instance());
+    second.start_in_vain(namespace)
+}
+
+#[test]
+fn a_second_daemon_of_an_instance_is_refused() {
+    let bed = bed("two-same", |c| c);
+    let mut pair = connect(&bed, 8080, "detached");
+    let exit = second(&bed.daemon, &bed.net.forwarder, &[]);
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.says.contains(bed.daemon.instance()), "{exit:?}");
+    assert!(exit.says.contains("run"), "{exit:?}");
+    pair.exchange(BYTES);
+    assert_eq!(bed.daemon.flows().len(), 1);
+    pair.close();
+}
+
+#[test]
+fn pins_of_another_namespace_are_left_alone() {
+    let mut bed = bed("two-ns", |c| c);
+    let mut pair = connect(&bed, 8080, "detached");
+    bed.daemon.kill();
+    let exit = second(&bed.daemon, &bed.net.server, &["--require-splice"]);
+    assert_eq!(exit.code, Some(1), "{exit:?}");
+    assert!(exit.says.contains("namespace"), "{exit:?}");
+    pair.exchange(BYTES);
+    bed.daemon.start(&bed.net.forwarder);
+    assert_eq!(bed.daemon.status().adopted_total, 1);
+    pair.exchange(BYTES);
+    pair.close();
+}

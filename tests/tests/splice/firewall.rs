@@ -1,0 +1,76 @@
+//! Firewall on the forwarder that tracks connections, and drops invalid packets and new ones other than SYNs: it has
+//! not seen the segments that bypassed the sockets, and still lets those after a return through.
+
+use std::fs;
+
+use longsplice_lab::{Namespace, Three, ThreeOptions};
+use longsplice_tests::{Bed, Policy, soon, three};
+
+const BYTES: u64 = 4 << 20;
+
+const RULES: &str = "add table inet fw
+add chain inet fw in { type filter hook input priority 0; policy drop; }
+add rule inet fw in iif lo accept
+add rule inet fw in meta l4proto { icmp, ipv6-icmp } accept
+add rule inet fw in ct state established,related accept
+add rule inet fw in ct state invalid counter drop
+add rule inet fw in tcp flags & (fin|syn|rst|ack) == syn ct state new accept
+add rule inet fw in counter drop";
+
+fn nft(node: &Namespace, words: &str) -> String {
+    let done = node.command("nft").args([words]).output().unwrap();
+    assert!(done.status.success(), "nft {words}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Makes three nodes whose forwarder has these rules.
+pub(crate) fn guarded(name: &str) -> Three {
+    let net = three(name, ThreeOptions::default());
+    nft(&net.forwarder, RULES);
+    net
+}
+
+/// Returns the number of tracked connections; listing them removes expired ones.
+fn tracked(net: &Three) -> usize {
+    let list = || fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+    net.forwarder.run(list).unwrap().lines().count()
+}
+
+/// Splices a pair and takes it back three times; `before_each` may change the tracked connections before each
+/// return.
+fn comes_back_through(net: Three, before_each: impl Fn(&Bed)) {
+    let bed = Bed::on(net, Policy::DETACHED, |c| c);
+    let mut pair = bed.connect_spliced("detached");
+    for _ in 0..3 {
+        pair.exchange(BYTES);
+        before_each(&bed);
+        let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
+        bed.daemon.unsplice(flow.id).unwrap();
+        pair.exchange(BYTES);
+        bed.daemon.wait_state(pair.client_port(), &["relay"]);
+        bed.daemon.splice(flow.id).unwrap();
+        bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    }
+    pair.exchange(BYTES);
+    pair.close();
+    let rules = nft(&bed.net.forwarder, "list chain inet fw in");
+    eprintln!("{rules}");
+}
+
+#[test]
+fn what_was_not_seen_is_not_held_against_a_return() {
+    comes_back_through(guarded("fw-back"), |_| {});
+}
+
+#[test]
+fn an_entry_that_has_expired_is_made_anew() {
+    let net = guarded("fw-gone");
+    for state in ["established", "unacknowledged"] {
+        net.forwarder
+            .sysctl(&format!("net.netfilter.nf_conntrack_tcp_timeout_{state}"), "2")
+            .unwrap();
+    }
+    comes_back_through(net, |bed| {
+        soon("the entries to expire", || tracked(&bed.net) == 0)
+    });
+}

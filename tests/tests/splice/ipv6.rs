@@ -1,0 +1,249 @@
+//! Features of IPv6 alone: legs of two families, link-local addresses, IPv4 over IPv6 sockets, routes that a router
+//! advertises. The tests of other files run over IPv6 with `LONGSPLICE_FAMILY=6` (scripts/test.sh lists them).
+
+use std::{
+    fs,
+    net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
+};
+
+use longsplice_engine::{Side, Until, policy::SplicePolicy};
+use longsplice_lab::{Family, Namespace, Three, ThreeOptions};
+use longsplice_tests::{
+    Bed, Config, Daemon, Pair, Policy, SOON, eventually,
+    library::{Depth, Desk, at_once},
+    soon, three,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+const BYTES: u64 = 1 << 20;
+
+/// Makes nodes with addresses of both families, known by those of IPv6.
+fn net(name: &str) -> Three {
+    let options = ThreeOptions {
+        family: Family::V6,
+        ..ThreeOptions::default()
+    };
+    three(name, options)
+}
+
+fn ip(namespace: &Namespace, words: &str) -> String {
+    let done = namespace
+        .command("ip")
+        .args(words.split_whitespace())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "ip {words}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// Returns the link-local address of a device.
+fn link_local(node: &Namespace, device: &str) -> Ipv6Addr {
+    let addresses = ip(node, &format!("-o -6 address show dev {device} scope link"));
+    let words: Vec<&str> = addresses.split_whitespace().collect();
+    let (address, _) = words[3].split_once('/').unwrap();
+    address.parse().unwrap()
+}
+
+/// Returns the number of a device.
+fn index(node: &Namespace, device: &str) -> u32 {
+    let link = ip(node, &format!("-o link show dev {device}"));
+    link.split_once(':').unwrap().0.parse().unwrap()
+}
+
+fn sysctl(node: &Namespace, path: &str) -> String {
+    let file = format!("/proc/sys/net/ipv6/{path}");
+    let text = node.run(|| fs::read_to_string(file)).unwrap().unwrap();
+    text.trim().to_owned()
+}
+
+/// A connection goes from relay to each depth and back, with bytes at each stage, and past the death of the
+/// daemon.
+#[test]
+fn a_connection_is_spliced_and_comes_back() {
+    for (policy, state) in [
+        (Policy::ON_DEMAND, "detached"),
+        (Policy::ON_DEMAND_DORMANT, "dormant"),
+    ] {
+        let mut bed = Bed::on(net("v6-splice"), policy, |c| c);
+        let mut pair = bed.connect();
+        for _ in 0..3 {
+            pair.exchange(BYTES);
+            bed.splice(&pair, state);
+            pair.exchange(BYTES);
+            let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
+            assert_eq!(
+                (flow.client.peer, flow.client.local),
+                (pair.client.stream.local_addr().unwrap(), bed.front())
+            );
+            assert_eq!(
+                (flow.server.peer, flow.server.local),
+                (bed.target(), pair.server.stream.peer_addr().unwrap())
+            );
+            bed.daemon.unsplice(flow.id).unwrap();
+            bed.daemon
+                .wait_state(pair.client_port(), &["relay", "undraining"]);
+        }
+        pair.exchange(BYTES);
+        bed.splice(&pair, state);
+        bed.daemon.kill();
+        pair.exchange(BYTES);
+        bed.daemon.start(&bed.net.forwarder);
+        assert_eq!(bed.daemon.status().adopted_total, 1);
+        pair.exchange(BYTES);
+        pair.close();
+        bed.daemon.wait_reaped();
+        assert_eq!(bed.daemon.status().ended("closed"), 1);
+    }
+}
+
+/// Both ways around, through a listener with an address of each family: a leg of the same family is spliced, one of the
+/// other is relayed, which is reported and counted.
+#[test]
+fn legs_of_two_families_are_relayed() {
+    for family in Family::BOTH {
+        let net = net("v6-mixed");
+        let target = SocketAddr::from((family.addr(net.server_addr), 7000));
+        let listener = net.server.run(|| TcpListener::bind(target)).unwrap().unwrap();
+        let config = Config::new().set(&format!(
+            "[[listener]]\nlisten = [\"0.0.0.0:8080\", \"[::]:8080\"]\nto = \"{target}\"\n\
+             splice = \"now\"\ndetach = \"now\""
+        ));
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&net.forwarder);
+        for client in Family::BOTH {
+            let front = SocketAddr::from((client.addr(net.forwarder_client_addr), 8080));
+            let mut pair = Pair::connect(&net.client, front, &listener);
+            if client == family {
+                daemon.wait_state(pair.client_port(), &["detached"]);
+            } else {
+                let flow = daemon.wait_flow("the refusal", |f| f.reason.as_deref() == Some("families"));
+                assert_eq!(flow.state, "relay");
+            }
+            pair.exchange(BYTES);
+            pair.close();
+        }
+        let status = daemon.wait_status("both ends", |s| s.relayed_total == 1);
+        assert_eq!(
+            (status.spliced_total, status.relayed("families")),
+            (1, 1),
+            "{status:?}"
+        );
+    }
+}
+
+/// A handler that listens for both families has IPv6 sockets for IPv4 clients. Such a leg is treated as the IPv4 one
+/// that it is on the wire, and its socket comes back as an IPv4 one.
+#[test]
+fn an_ipv4_client_of_an_ipv6_socket_is_spliced_as_ipv4() {
+    for depth in Depth::BOTH {
+        let front = Ipv6Addr::UNSPECIFIED.into();
+        let desk = Desk::at(Three::new("v6-mapped", ThreeOptions::default()).unwrap(), front);
+        let (mut pair, near) = desk.connect();
+        let local = near.client.local_addr().unwrap().ip();
+        assert!(local.is_ipv6() && local.to_canonical().is_ipv4(), "{local}");
+        let mut near = at_once(near, depth);
+        for _ in 0..3 {
+            let call = desk
+                .library
+                .splice(near, Until::bytes_from(Side::Client, BYTES + 1));
+            let flow = desk.library.wait_state(pair.client_port(), &[depth.state()]);
+            assert_eq!(flow.client.peer, pair.client.stream.local_addr().unwrap());
+            pair.exchange(BYTES);
+            pair.client.send(2);
+            pair.server.receive(1);
+            let mut returned = call.returned();
+            let byte = desk.library.read(&mut returned.client, 1);
+            pair.server.vouch(&byte);
+            near = at_once(returned, depth);
+        }
+        near.splice = SplicePolicy::Never;
+        let call = desk.library.splice(near, Until::closed());
+        pair.exchange(BYTES);
+        pair.close();
+        assert!(!call.closed().reset);
+    }
+}
+
+#[test]
+fn a_link_local_client_is_relayed() {
+    let bed = Bed::on(net("v6-link"), Policy::DETACHED, |c| c);
+    let address = link_local(&bed.net.forwarder, "f0");
+    let front = SocketAddrV6::new(address, 8080, 0, index(&bed.net.client, "c0"));
+    let mut pair = Pair::connect(&bed.net.client, front.into(), &bed.listener);
+    let flow = bed
+        .daemon
+        .wait_flow("the refusal", |f| f.reason.as_deref() == Some("link_local"));
+    assert_eq!(flow.state, "relay");
+    pair.exchange(BYTES);
+    pair.close();
+    let status = bed.daemon.wait_status("its end", |s| s.relayed_total == 1);
+    assert_eq!(status.relayed("link_local"), 1, "{status:?}");
+}
+
+/// Each interface that is up has routes to link-local and multicast addresses, even the ports of a bridge: these are no
+/// reason to watch it.
+#[test]
+fn an_interface_is_watched_once_it_has_an_address() {
+    let bed = Bed::on(net("v6-watch"), Policy::DETACHED, |c| c);
+    let forwarder = &bed.net.forwarder;
+    let watches = || bed.daemon.status().health.interfaces.contains(&"d0".to_owned());
+    let add = |name: &str| {
+        ip(
+            forwarder,
+            &format!("link add {name} type veth peer name {name}-other"),
+        );
+        ip(forwarder, &format!("link set {name}-other up"));
+        ip(forwarder, &format!("link set {name} up"));
+    };
+    add("d0");
+    soon("routes of the new interface", || {
+        ip(forwarder, "-6 route show table all dev d0").contains("fe80::/64")
+    });
+    // A later change is seen after the earlier one.
+    add("d1");
+    ip(forwarder, "address add 2001:db8:0:9::1/64 dev d1");
+    soon("the interface with an address", || {
+        bed.daemon.status().health.interfaces.contains(&"d1".to_owned())
+    });
+    assert!(!watches());
+    ip(forwarder, "address add 2001:db8:0:8::1/64 dev d0");
+    soon("the interface to be watched", watches);
+    ip(forwarder, "address del 2001:db8:0:8::1/64 dev d0");
+    soon("the interface to be let go of", || !watches());
+}
+
+/// Sends a router advertisement (RFC 4861 section 4.2) for 30 minutes, from the client's device to all nodes there.
+fn advertise(net: &Three) {
+    const MESSAGE: [u8; 16] = [134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
+    let scope = index(&net.client, "c0");
+    let send = || {
+        let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
+        // A host ignores advertisements with another hop limit (section 6.1.2).
+        socket.set_multicast_hops_v6(255)?;
+        socket.set_multicast_if_v6(scope)?;
+        let all = SocketAddrV6::new("ff02::1".parse().unwrap(), 0, 0, scope);
+        socket.send_to(&MESSAGE, &all.into())
+    };
+    assert_eq!(net.client.run(send).unwrap().unwrap(), MESSAGE.len());
+}
+
+/// The kernel deletes all advertised default routes when forwarding is switched on for any interface; a host with a
+/// daemon keeps them.
+#[test]
+fn an_advertised_default_route_stays() {
+    let net = net("v6-ra");
+    let forwarder = &net.forwarder;
+    forwarder.sysctl("net/ipv6/conf/f0/accept_ra", "1").unwrap();
+    let routes = || ip(forwarder, "-6 route show default proto ra");
+    eventually("the advertised route", SOON, || {
+        advertise(&net);
+        routes().contains("dev f0").then_some(())
+    });
+    assert_eq!(sysctl(forwarder, "conf/lo/forwarding"), "0");
+    let bed = Bed::on(net, Policy::DETACHED, |c| c.set("shutdown = \"end\""));
+    let forwarder = &bed.net.forwarder;
+    assert_eq!(sysctl(forwarder, "conf/lo/forwarding"), "1");
+    assert_eq!(sysctl(forwarder, "conf/f0/forwarding"), "0", "and no other");
+    assert_eq!(sysctl(forwarder, "conf/f0/accept_ra"), "1", "as it was");
+    assert!(ip(forwarder, "-6 route show default proto ra").contains("dev f0"));
+}

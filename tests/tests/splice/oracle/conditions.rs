@@ -1,0 +1,112 @@
+//! The splice dissolves after silence, and by hand; a request that makes no sense is refused.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_engine::{RequestError, Side, Trap, Until};
+use longsplice_tests::{
+    Luck,
+    library::{Depth, Desk, at_once},
+};
+
+use crate::oracle::AT_ONCE;
+
+/// A trickle keeps a splice, a silence ends it; the returned sockets work as before.
+#[test]
+fn an_idle_time() {
+    for depth in Depth::BOTH {
+        let desk = Desk::new("or-idle");
+        let (mut pair, call) = desk.spliced(depth, Until::idle(Duration::from_millis(800)));
+        for _ in 0..15 {
+            thread::sleep(Duration::from_millis(100));
+            pair.server.send(1);
+            pair.client.receive(1);
+        }
+        assert!(!call.is_over(), "{depth:?}");
+        let silence = Instant::now();
+        let returned = call.returned();
+        let took = silence.elapsed();
+        assert_eq!((returned.why, returned.passed), (Trap::Idle, [0, 15]));
+        assert!(took >= Duration::from_millis(500) && took < AT_ONCE, "{took:?}");
+        let call = desk
+            .library
+            .splice(at_once(returned, depth), Until::data_from(Side::Client));
+        pair.client.send(10);
+        assert_eq!(call.returned().why, Trap::Client);
+    }
+}
+
+/// The splice dissolves by hand, while both directions are busy; the numbers of bytes are those that have
+/// passed.
+#[test]
+fn by_hand_in_mid_stream() {
+    let mut luck = Luck::new();
+    for depth in Depth::BOTH {
+        let desk = Desk::new("or-hand");
+        let (mut pair, near_pair) = desk.connect_for(depth);
+        let port = pair.client_port();
+        let mut next = Some(near_pair);
+        let mut passed = [0, 0];
+        for _ in 0..20 {
+            let call = desk
+                .library
+                .splice(next.take().unwrap(), Until::bytes_from(Side::Client, 1 << 40));
+            let flow = desk.library.wait_state(port, &[depth.state()]);
+            let bytes = luck.of(1..2 << 20);
+            let delay = Duration::from_micros(luck.of(0..3_000));
+            thread::scope(|scope| {
+                let pair = &mut pair;
+                let exchange = scope.spawn(move || pair.exchange(bytes));
+                thread::sleep(delay);
+                assert!(desk.library.unsplice(flow.id).is_none());
+                let mut returned = call.returned();
+                assert_eq!((returned.why, returned.id), (Trap::Asked, flow.id));
+                let mut add = |more: [u64; 2]| {
+                    for side in Side::BOTH {
+                        passed[side.index()] += more[side.index()];
+                    }
+                };
+                add(returned.passed);
+                // Splice the rest of the exchange again after each pause (of a busy machine, or after a lost segment).
+                let mut over = false;
+                while !over {
+                    over = exchange.is_finished();
+                    let rest = at_once(returned, depth);
+                    let rest = desk.library.splice(rest, Until::idle(Duration::from_millis(100)));
+                    returned = rest.returned();
+                    assert_eq!(returned.why, Trap::Idle);
+                    add(returned.passed);
+                }
+                next = Some(at_once(returned, depth));
+            });
+            assert_eq!(passed, [pair.client.sent(), pair.server.sent()]);
+        }
+    }
+}
+
+/// A request that makes no sense gets an error that says so.
+#[test]
+fn requests_out_of_order() {
+    for depth in Depth::BOTH {
+        let desk = Desk::new("or-order");
+        let splicer = desk.library.splicer().clone();
+        let (pair, call) = desk.spliced(depth, Until::data_from(Side::Client));
+        let id = desk.library.wait_state(pair.client_port(), &[depth.state()]).id;
+        let again = splicer.clone();
+        let asked = desk
+            .library
+            .run(desk.library.spawn(async move { again.request_splice(id).await }));
+        assert!(matches!(asked.unwrap(), Err(RequestError::AlreadySpliced(_))));
+        assert!(desk.library.unsplice(id).is_none());
+        let returned = call.returned();
+        // The pair is in the handler's hands.
+        let back = splicer.clone();
+        let asked = desk
+            .library
+            .run(desk.library.spawn(async move { back.request_unsplice(id).await }));
+        assert!(asked.unwrap().is_err(), "{depth:?}");
+        drop(returned);
+    }
+}

@@ -1,0 +1,236 @@
+//! Neighbors, routes and interfaces change around a spliced flow. The flow follows; and new connections use the present
+//! route, although the engine remembers the kernel's earlier answer about their target.
+
+use longsplice_lab::{Family, Namespace, Three};
+use longsplice_repair::options;
+use longsplice_tests::{Bed, Pair, Policy, addr, family, soon, three};
+use std::{
+    fmt::Debug,
+    net::{IpAddr, SocketAddr, TcpListener},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Few enough bytes to fit into the buffers of the sockets.
+const BYTES: u64 = 100_000;
+const BOTH: [(Policy<'static>, &str); 2] = [(Policy::DETACHED, "detached"), (Policy::DORMANT, "dormant")];
+
+/// Runs `ip` with these words; IPv4 addresses are converted to the family.
+fn ip(namespace: &Namespace, line: &str) {
+    let done = namespace
+        .command("ip")
+        .args(longsplice_tests::line(line).split_whitespace())
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "ip {line}: {done:?}");
+}
+
+#[test]
+fn a_neighbour_has_another_hardware_address() {
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-mac", policy);
+        let mut pair = bed.connect_spliced(state);
+        pair.exchange(BYTES);
+        ip(&bed.net.server, "link set s0 address 02:00:00:00:00:51");
+        ip(&bed.net.forwarder, "neigh flush dev f1");
+        // Only the forwarder can find the server now: its own sockets have nothing to send.
+        pair.client.send(BYTES);
+        pair.server.receive(BYTES);
+        ip(&bed.net.client, "link set c0 address 02:00:00:00:00:52");
+        ip(&bed.net.forwarder, "neigh flush dev f0");
+        pair.server.send(BYTES);
+        pair.client.receive(BYTES);
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+/// Adds a second path between forwarder and server, with addresses of its own.
+fn second_way(net: &Three) {
+    let [_, forwarder, server] = net.names();
+    ip(
+        &net.forwarder,
+        &format!("link add f2 type veth peer name s2 netns {server}"),
+    );
+    let _ = forwarder;
+    ip(&net.forwarder, "addr add 198.18.3.2/24 dev f2");
+    ip(&net.server, "addr add 198.18.3.1/24 dev s2");
+    ip(&net.forwarder, "link set f2 up");
+    ip(&net.server, "link set s2 up");
+}
+
+fn wait_watched(bed: &Bed, interface: &str) {
+    soon("the new interface to be watched", || {
+        bed.daemon
+            .status()
+            .health
+            .interfaces
+            .iter()
+            .any(|i| i == interface)
+    });
+}
+
+#[test]
+fn a_route_moves_to_another_interface() {
+    for (policy, state) in BOTH {
+        let bed = Bed::new("route-move", policy);
+        let mut pair = bed.connect_spliced(state);
+        pair.exchange(BYTES);
+        second_way(&bed.net);
+        wait_watched(&bed, "f2");
+        ip(
+            &bed.net.forwarder,
+            "route replace 198.18.2.1/32 via 198.18.3.1 dev f2",
+        );
+        ip(
+            &bed.net.server,
+            "route replace 198.18.2.2/32 via 198.18.3.2 dev s2",
+        );
+        // Rule out the old path.
+        ip(&bed.net.forwarder, "link set f1 down");
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+#[test]
+fn an_interface_that_comes_later_is_watched() {
+    let net = three("route-new", Default::default());
+    let new_target = SocketAddr::from((addr("198.18.3.1"), 7000));
+    let front = (family().unspecified(), 8081).into();
+    let bed = Bed::on(net, Policy::DETACHED, |config| {
+        config.listener(front, new_target, "now", "now")
+    });
+    assert!(!bed.daemon.status().health.interfaces.contains(&"f2".to_owned()));
+    second_way(&bed.net);
+    wait_watched(&bed, "f2");
+    let listener = bed
+        .net
+        .server
+        .run(|| TcpListener::bind(new_target))
+        .unwrap()
+        .unwrap();
+    let front = (bed.net.forwarder_client_addr, 8081).into();
+    let mut pair = Pair::connect(&bed.net.client, front, &listener);
+    bed.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(BYTES);
+    // A deleted interface is no longer listed.
+    pair.close();
+    ip(&bed.net.forwarder, "link del f2");
+    soon("the old interface to be let go of", || {
+        bed.daemon.status().health.interfaces.iter().all(|i| i != "f2")
+    });
+}
+
+/// Returns the address that the server sees.
+fn source(pair: &Pair) -> IpAddr {
+    pair.server.stream.peer_addr().unwrap().ip()
+}
+
+/// Time for which the engine remembers a route without a notice of a change (`LIFETIME` in its `routes.rs`).
+const REMEMBERED: Duration = Duration::from_secs(1);
+
+/// Makes changes (words of `ip` at the forwarder), one after the other, repeatedly. New connections must follow each at
+/// the kernel's notice, before the remembered route expires. A notice that a busy machine handles late proves nothing,
+/// so one success in several attempts is enough for each change.
+fn followed_at_the_notice<T: PartialEq + Debug>(bed: &Bed, changes: &[(&str, T)], seen: impl Fn(&Pair) -> T) {
+    const TIMES: usize = 5;
+    let connect = || {
+        let mut pair = bed.connect();
+        pair.exchange(BYTES);
+        let seen = seen(&pair);
+        pair.close();
+        seen
+    };
+    let mut in_time = vec![false; changes.len()];
+    for _ in 0..TIMES {
+        for ((line, expected), in_time) in changes.iter().zip(&mut in_time) {
+            // By then the remembered route has expired: the next connection looks it up again, at `start` or later.
+            thread::sleep(REMEMBERED);
+            let start = Instant::now();
+            let before = connect();
+            ip(&bed.net.forwarder, line);
+            soon("new connections to follow", || connect() == *expected);
+            let took = start.elapsed();
+            assert_ne!(before, *expected, "{line} changes nothing");
+            *in_time |= took < REMEMBERED;
+        }
+        if in_time.iter().all(|in_time| *in_time) {
+            return;
+        }
+    }
+    panic!("not within {REMEMBERED:?} in {TIMES} times: {changes:?}, {in_time:?}");
+}
+
+/// Gives the forwarder a second address toward the server, and makes its packets come from there.
+fn leave_from_another_address(bed: &Bed) -> IpAddr {
+    // A route cannot name a tentative IPv6 address.
+    let at_once = if family() == Family::V6 { "nodad" } else { "" };
+    ip(
+        &bed.net.forwarder,
+        &format!("addr add 198.18.2.9/32 dev f1 {at_once}"),
+    );
+    ip(
+        &bed.net.forwarder,
+        "route replace 198.18.2.1/32 dev f1 src 198.18.2.9",
+    );
+    addr("198.18.2.9")
+}
+
+#[test]
+fn a_new_connection_leaves_from_where_the_route_says() {
+    let bed = Bed::new("route-source", Policy::DETACHED);
+    let old = source(&bed.connect_spliced("detached"));
+    let new = leave_from_another_address(&bed);
+    soon("connections to leave from the new address", || {
+        source(&bed.connect()) == new
+    });
+    followed_at_the_notice(
+        &bed,
+        &[
+            ("route replace 198.18.2.1/32 dev f1 src 198.18.2.2", old),
+            ("route replace 198.18.2.1/32 dev f1 src 198.18.2.9", new),
+        ],
+        source,
+    );
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(BYTES);
+    assert_eq!(source(&pair), new);
+    pair.close();
+}
+
+#[test]
+fn an_address_that_is_gone_is_not_left_from() {
+    for _ in 0..5 {
+        let bed = Bed::new("route-gone", Policy::DETACHED);
+        let old = bed.connect_spliced("detached");
+        let new = leave_from_another_address(&bed);
+        ip(&bed.net.forwarder, "addr del 198.18.2.2/24 dev f1");
+        // Test the very next connection, with or without the notice.
+        let mut pair = bed.connect_spliced("detached");
+        assert_eq!(source(&pair), new, "after {}", source(&old));
+        pair.exchange(BYTES);
+        pair.close();
+    }
+}
+
+#[test]
+fn a_way_that_takes_longer_segments_than_before_does_not_offer_them_to_a_client_that_cannot() {
+    let headers = if family() == Family::V4 { 40 } else { 60 };
+    let net = three("route-mtu", Default::default());
+    ip(&net.client, "link set c0 mtu 1400");
+    ip(&net.forwarder, "link set f0 mtu 1400");
+    let bed = Bed::on(net, Policy::DETACHED, |c| c);
+    // Compute it as the server sends: its peer's MSS, less the timestamps.
+    let longest = |pair: &Pair| options::max_segment(&pair.server.stream).unwrap() + 12 + headers;
+    assert_eq!(longest(&bed.connect()), 1400);
+    // The MTU of the path, and then again that of the client.
+    followed_at_the_notice(
+        &bed,
+        &[("link set f1 mtu 1300", 1300), ("link set f1 mtu 1500", 1400)],
+        longest,
+    );
+    let mut pair = bed.connect_spliced("detached");
+    pair.exchange(BYTES);
+    pair.close();
+}

@@ -1,0 +1,163 @@
+//! The daemon dies by SIGKILL: spliced flows run on, and the next daemon adopts them; all other connections are reset
+//! at both ends, and never look finished.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec};
+use longsplice_tests::{
+    Bed, Config, Daemon, Flow, Luck, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, soon, three,
+};
+
+const CONNECTIONS: u64 = 8;
+
+struct Lab {
+    daemon: Daemon,
+    _server: TrafficServer,
+    net: Three,
+}
+
+impl Lab {
+    fn new(name: &str, splice: &str, detach: &str) -> Lab {
+        let net = three(name, Default::default());
+        let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
+        let config = Config::new().listener(front(&net), server.addr(), splice, detach);
+        let mut daemon = Daemon::of(&config);
+        daemon.start(&net.forwarder);
+        Lab {
+            daemon,
+            _server: server,
+            net,
+        }
+    }
+
+    fn run(&self, spec: &TrafficSpec) -> Outcome {
+        Traffic::run(&self.net.client, front(&self.net), spec).unwrap()
+    }
+}
+
+fn front(net: &Three) -> SocketAddr {
+    (net.forwarder_client_addr, 8080).into()
+}
+
+/// Kills the daemon in mid-transfer, restarts it in mid-transfer, and lets it see the end.
+fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
+    let mut luck = Luck::new();
+    let mut bed = Bed::new("kill-spliced", policy);
+    let mut pairs: Vec<Pair> = (0..CONNECTIONS).map(|_| bed.connect_spliced(state)).collect();
+    let before = bed.daemon.flows();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for pair in &mut pairs {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    pair.exchange(1 << 20);
+                }
+            });
+        }
+        // However this test ends, the transfers end, too.
+        let _end = Raise(&over);
+        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        bed.daemon.kill();
+        assert!(bed.daemon.pins().exists());
+        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        bed.daemon.start(&bed.net.forwarder);
+        let status = bed.daemon.status();
+        assert_eq!(status.adopted_total, CONNECTIONS, "{status:?}");
+        let flows = bed.daemon.flows();
+        assert!(flows.iter().all(|f| f.state == "detached"), "{flows:?}");
+        assert_eq!(identities(&flows), identities(&before));
+    });
+    for pair in &mut pairs {
+        assert!(pair.client.received() > 1 << 20, "in mid-transfer");
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+    bed.daemon.wait_reaped();
+    let status = bed.daemon.status();
+    assert_eq!(status.ended("closed"), CONNECTIONS, "{status:?}");
+    // The next daemon splices, too.
+    let mut new = bed.connect_spliced(state);
+    new.exchange(4 << 20);
+    new.close();
+    assert_eq!(bed.daemon.status().spliced_total, 1);
+}
+
+/// Sets the flag when it is dropped.
+struct Raise<'a>(&'a AtomicBool);
+
+impl Drop for Raise<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the properties of flows that a restart must not change.
+fn identities(flows: &[Flow]) -> Vec<(u32, SocketAddr, SocketAddr)> {
+    let mut all: Vec<_> = flows
+        .iter()
+        .map(|f| (f.id, f.client.peer, f.server.local))
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn detached_flows_survive_and_are_adopted() {
+    spliced_flows_survive(Policy::DETACHED, "detached");
+}
+
+#[test]
+fn dormant_flows_survive_and_are_adopted() {
+    spliced_flows_survive(Policy::DORMANT, "dormant");
+}
+
+/// The daemon dies at any moment, with flows relayed and flows being spliced.
+#[test]
+fn at_any_moment_of_the_splice_both_ends_are_served_or_reset() {
+    const ROUNDS: u64 = 16;
+    let mut luck = Luck::new();
+    let mut lab = Lab::new("kill-any", "now", "after=20ms");
+    let mut lost = 0;
+    for round in 0..ROUNDS {
+        let mut spec = TrafficSpec::same(CONNECTIONS as usize, ConnectionSpec::both_ways(16 << 20));
+        for connection in &mut spec.connections {
+            connection.stall = SOON / 2;
+        }
+        let (net, front) = (&lab.net, front(&lab.net));
+        thread::scope(|scope| {
+            let traffic = scope.spawn(move || Traffic::run(&net.client, front, &spec).unwrap());
+            soon("a connection", || {
+                lab.daemon.status().accepted_total > 0 || traffic.is_finished()
+            });
+            thread::sleep(Duration::from_micros(luck.of(0..40_000)));
+            lab.daemon.kill();
+            // Spliced connections run on without a daemon; the others see a reset soon.
+            lost += assert_whole_or_reset(&traffic.join().unwrap(), round);
+            lab.daemon.start(&net.forwarder);
+        });
+    }
+    lab.daemon.wait_reaped();
+    eprintln!("{lost} of {} connections were reset", ROUNDS * CONNECTIONS);
+    let spec = TrafficSpec::same(3, ConnectionSpec::both_ways(4 << 20));
+    assert_all_ok(&lab.run(&spec));
+}
+
+#[test]
+fn a_relayed_flow_is_reset_at_both_ends() {
+    let mut bed = Bed::new("kill-relay", Policy::ON_DEMAND);
+    let mut pair = bed.connect();
+    pair.exchange(1 << 20);
+    let start = Instant::now();
+    bed.daemon.kill();
+    pair.client.expect_reset(Duration::from_secs(5));
+    pair.server.expect_reset(Duration::from_secs(5));
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "promptly, though nobody sent anything"
+    );
+}

@@ -1,0 +1,102 @@
+//! Few slots, and ends that never acknowledge the bytes that bypassed the sockets: these flows are given up, and others
+//! get the slots.
+
+use std::{io::ErrorKind, thread, time::Duration};
+
+use longsplice_engine::{Returned, Side, SplicerConfig, Until};
+use longsplice_lab::{Namespace, ThreeOptions, topology::Nodes};
+use longsplice_tests::{
+    Pair, eventually,
+    library::{Depth, Library, at_once, connect, target},
+    three,
+};
+
+/// Number of slots.
+const SLOTS: u32 = 8;
+
+/// Bytes that pass before the client is gone: the server's window has grown then.
+const BEFORE: u64 = 1 << 20;
+
+/// Bytes that pass after that: less than an initial window, as the server gets no acknowledgement.
+const LAST: u64 = 10_000;
+
+/// Time limit of the test: where slots run short, an end is given up after 10 s.
+const GIVEN_UP: Duration = Duration::from_secs(25);
+
+/// Silences a node toward the forwarder, or lets it send again.
+fn silence(net: &Nodes, node: &Namespace, on: bool) {
+    let to = format!("{}", net.forwarder_client_addr);
+    let command = node.command("ip").args(["route", if on { "add" } else { "del" }]);
+    let ip = command.args(["blackhole", &to]).spawn().unwrap();
+    let done = ip.wait(Duration::from_secs(5)).unwrap();
+    assert!(done.is_some_and(|status| status.success()), "ip route");
+}
+
+/// Returns nodes whose segments pass one by one: the last ones meet the trap, the others bypass the sockets.
+fn one_by_one() -> ThreeOptions {
+    ThreeOptions {
+        offloads: false,
+        ..ThreeOptions::default()
+    }
+}
+
+fn few_slots(config: SplicerConfig) -> SplicerConfig {
+    SplicerConfig {
+        max_dormant: SLOTS,
+        ..config
+    }
+}
+
+#[test]
+fn what_vanished_clients_owe_is_given_up_and_their_slots_are_free() {
+    let net = three("slots", one_by_one());
+    let library = Library::configured(&net.forwarder, few_slots);
+    let listener = target(&net);
+    let until = Until::bytes_from(Side::Server, BEFORE + LAST);
+    let pairs: Vec<_> = (0..SLOTS)
+        .map(|_| {
+            let (mut far, near) = connect(&library, &net, &listener);
+            let call = library.splice(at_once(near, Depth::Detached), until);
+            library.wait_state(far.client_port(), &[Depth::Detached.state()]);
+            thread::scope(|scope| {
+                let Pair { client, server } = &mut far;
+                scope.spawn(|| server.send(BEFORE));
+                client.receive(BEFORE);
+            });
+            (far, call)
+        })
+        .collect();
+    silence(&net, &net.client, true);
+    let handlers: Vec<_> = pairs
+        .into_iter()
+        .map(|(mut far, call)| {
+            far.server.send(LAST);
+            (far, call.returned())
+        })
+        .collect();
+    // All slots are taken: the flows that have waited longest are given up, until some slots are free.
+    let is_reset = |(_, returned): &(Pair, Returned)| returned.server.peer_addr().is_err();
+    eventually("a flow to be given up", GIVEN_UP, || {
+        handlers.iter().any(is_reset).then_some(())
+    });
+    silence(&net, &net.client, false);
+    let (given_up, mut waiting): (Vec<_>, Vec<_>) = handlers.into_iter().partition(is_reset);
+    for (mut far, returned) in given_up {
+        far.server.expect_reset(Duration::from_secs(5));
+        for near in [returned.client, returned.server] {
+            let gone = near.try_read(&mut [0]).unwrap_err();
+            assert_eq!(gone.kind(), ErrorKind::ConnectionReset);
+        }
+    }
+    for (far, _) in &mut waiting {
+        far.client.receive(LAST);
+    }
+    let (mut far, near) = connect(&library, &net, &listener);
+    let _call = library.splice(
+        at_once(near, Depth::Dormant),
+        Until::idle(Duration::from_secs(60)),
+    );
+    library.wait_state(far.client_port(), &[Depth::Dormant.state()]);
+    far.exchange(1);
+    assert_eq!(library.splicer().counters().spliced_total, u64::from(SLOTS) + 1);
+}

@@ -1,0 +1,126 @@
+//! Splices at random moments of connections at full rate, both ways: every byte arrives, once and in order.
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use longsplice_lab::{ConnectionSpec, Three, Traffic, TrafficServer, TrafficSpec};
+use longsplice_tests::{Bed, Config, Daemon, Luck, Policy, SOON, assert_all_ok, eventually, three};
+
+const CONNECTIONS: usize = 60;
+const LISTENERS: usize = 12;
+const PARALLEL: usize = 4;
+const BYTES: u64 = 16 << 20;
+
+/// Detach policies: the sockets are closed as soon as they are drained, never, or while segments bypass them.
+const DEPTHS: [&str; 3] = ["now", "never", "after=100ms"];
+
+fn listener(net: &Three, number: usize) -> SocketAddr {
+    (net.forwarder_client_addr, 8080 + number as u16).into()
+}
+
+/// Runs the connections of every listener, `PARALLEL` listeners at a time, and checks the received bytes.
+fn run(net: &Three, seed: u64) {
+    let turn = |turn: usize| {
+        let each = LISTENERS / PARALLEL;
+        for number in turn * each..(turn + 1) * each {
+            let mut spec = TrafficSpec::same(CONNECTIONS / LISTENERS, ConnectionSpec::both_ways(BYTES));
+            spec.parallel = 1;
+            spec.seed = seed ^ number as u64;
+            let outcome = Traffic::run(&net.client, listener(net, number), &spec);
+            assert_all_ok(&outcome.unwrap());
+        }
+    };
+    thread::scope(|scope| {
+        for number in 0..PARALLEL {
+            scope.spawn(move || turn(number));
+        }
+    });
+}
+
+fn assert_spliced(daemon: &Daemon) {
+    let status = daemon.wait_status("all connections to end", |s| {
+        s.listeners.iter().all(|l| l.open == 0)
+    });
+    assert_eq!(status.accepted_total, CONNECTIONS as u64);
+    // A connection may be over before a daemon that is short of processors has had the time to couple it.
+    let too_late = ["ended_before_policy", "coupling_timeout", "not_established"];
+    let missed: u64 = too_late.iter().map(|reason| status.relayed(reason)).sum();
+    assert!(missed <= CONNECTIONS as u64 / 20, "{status:?}");
+    assert_eq!(status.relayed_total, missed, "{status:?}");
+    assert_eq!(
+        status.spliced_total + status.relayed_total,
+        CONNECTIONS as u64,
+        "{status:?}"
+    );
+    assert_eq!(status.segments("aborted"), 0, "{status:?}");
+    daemon.wait_reaped();
+    let status = daemon.status();
+    // A late duplicate that finds its end gone is answered with a reset: after the close, and harmless.
+    let ended = status.ended("closed") + status.ended("reset");
+    assert_eq!(ended, status.spliced_total, "{status:?}");
+}
+
+#[test]
+fn after_a_random_number_of_bytes() {
+    let mut luck = Luck::new();
+    let net = three("load-bytes", Default::default());
+    let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
+    let mut config = Config::new();
+    for number in 0..LISTENERS {
+        // A connection has 32 MiB: splice early enough that both ends are still busy.
+        let after = format!("after={}", luck.of(0..8 << 20));
+        config = config.listener(
+            listener(&net, number),
+            server.addr(),
+            &after,
+            DEPTHS[number % DEPTHS.len()],
+        );
+    }
+    let mut daemon = Daemon::of(&config);
+    daemon.start(&net.forwarder);
+    run(&net, luck.number());
+    assert_spliced(&daemon);
+}
+
+/// Splices by command, as `longsplice splice ID` does. The transfer goes on until the splice is made, and then
+/// some more.
+#[test]
+fn by_command_at_a_random_time() {
+    const PAIRS: u64 = 16;
+    let mut luck = Luck::new();
+    for policy in [Policy::ON_DEMAND, Policy::ON_DEMAND_DORMANT] {
+        let bed = Bed::new("load-command", policy);
+        for _ in 0..PAIRS {
+            let delay = Duration::from_micros(luck.of(0..30_000));
+            let mut pair = bed.connect();
+            let port = pair.client_port();
+            thread::scope(|scope| {
+                let commands = scope.spawn(|| {
+                    let flow = bed.daemon.wait_state(port, &["relay"]);
+                    thread::sleep(delay);
+                    eventually("the splice", SOON, || {
+                        let now = bed.daemon.wait_flow("the flow", |f| f.id == flow.id);
+                        if now.state == "relay" {
+                            // An attempt may fail: the windows could not be coupled in time.
+                            let _ = bed.daemon.request_splice(flow.id);
+                        }
+                        now.is_spliced().then_some(())
+                    });
+                });
+                while !commands.is_finished() {
+                    pair.exchange(BYTES / 2);
+                }
+            });
+            pair.exchange(BYTES / 2);
+            pair.close();
+        }
+        let status = bed
+            .daemon
+            .wait_status("all to be spliced", |s| s.spliced_total == PAIRS);
+        assert_eq!(
+            (status.accepted_total, status.relayed_total),
+            (PAIRS, 0),
+            "{status:?}"
+        );
+        assert_eq!(status.segments("aborted"), 0, "{status:?}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Relayed connections whose client vanishes, or falls silent, end after a while.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use longsplice_tests::{Bed, Policy};
+
+/// Makes the client of a relayed connection vanish without a packet: its server is reset, and the flow is removed.
+fn vanish(name: &str, keys: &str) {
+    let bed = Bed::with(name, Default::default(), Policy::ON_DEMAND, |c| c.with(keys));
+    let mut pair = bed.connect();
+    pair.exchange(100_000);
+    bed.daemon.wait_state(pair.client_port(), &["relay"]);
+    let link = bed.net.client.command("ip");
+    let down = link.args(["link", "set", "c0", "down"]).output().unwrap();
+    assert!(down.status.success(), "{down:?}");
+    pair.server.expect_reset(Duration::from_secs(30));
+    bed.daemon
+        .wait_status("nothing is relayed any more", |s| s.relayed_total == 1);
+    assert!(bed.daemon.flows().is_empty());
+}
+
+#[test]
+fn a_client_that_vanishes_is_noticed_by_probes() {
+    vanish("van-probe", "keepalive = \"idle=1s,interval=1s,probes=2\"");
+}
+
+#[test]
+fn without_probes_it_is_noticed_by_its_silence() {
+    vanish("van-idle", "keepalive = \"off\"\nrelay_idle_timeout = \"2s\"");
+}
+
+#[test]
+fn what_says_something_in_time_is_kept_and_what_does_not_is_ended() {
+    let keys = "relay_idle_timeout = \"2s\"";
+    let bed = Bed::with("van-keep", Default::default(), Policy::ON_DEMAND, |c| {
+        c.with(keys)
+    });
+    let mut pair = bed.connect();
+    pair.exchange(1_000);
+    let mut last = Instant::now();
+    for _ in 0..8 {
+        // This test is about time itself.
+        thread::sleep(Duration::from_millis(500));
+        if last.elapsed() > Duration::from_secs(1) {
+            // On a busy machine the next exchange may be too late already.
+            break;
+        }
+        let before = Instant::now();
+        pair.exchange(10);
+        last = before;
+    }
+    pair.server.expect_reset(Duration::from_secs(30));
+    pair.client.expect_reset(Duration::from_secs(30));
+    assert!(last.elapsed() >= Duration::from_secs(2), "{:?}", last.elapsed());
+}
