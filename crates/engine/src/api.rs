@@ -11,7 +11,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
-use longsplice_dataplane::Successor;
+use longsplice_dataplane::{Side, Successor};
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -84,6 +84,8 @@ pub(crate) struct Before {
     pub(crate) spliced: bool,
     /// Account of its rate limit, by side: see [`longsplice_core::limit::Rate`].
     pub(crate) paid: [u64; 2],
+    /// True for a side whose FIN was passed to the other end.
+    pub(crate) half_closed: [bool; 2],
     /// `SO_COOKIE` of both sockets: they show whether the caller has put another socket in its place.
     pub(crate) cookies: [u64; 2],
 }
@@ -251,6 +253,12 @@ impl Returned {
     /// [`longsplice_core::limit::Rate`]), in nanoseconds of `CLOCK_MONOTONIC`.
     pub fn paid(&self) -> [u64; 2] {
         self.before.paid
+    }
+
+    /// Returns true if the end of a side's stream (FIN) was passed to the other end. That end may close its connection
+    /// at any time, and takes no more bytes of this side: do not give it to another client.
+    pub fn is_half_closed(&self, side: Side) -> bool {
+        self.before.half_closed[side.index()]
     }
 
     /// Sets whether closing either socket resets its connection (`SO_LINGER` with no time). Pass false before an orderly

@@ -60,6 +60,8 @@ pub(crate) struct Driver<'a> {
     pub(crate) legs: [LegInfo; 2],
     /// `SO_COOKIE` of both sockets, if they are known.
     pub(crate) cookies: Option<[u64; 2]>,
+    /// True for a side whose FIN was passed to the other end.
+    pub(crate) half_closed: [bool; 2],
     /// State of `SO_KEEPALIVE` of the sockets before they were parked.
     pub(crate) keepalive: [bool; 2],
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
@@ -132,6 +134,7 @@ impl<'a> Driver<'a> {
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),
             spliced_here: false,
+            half_closed: before.map_or([false; 2], |b| b.half_closed),
             keepalive: [false; 2],
             mappings: Default::default(),
             recorded: [0; 2],
@@ -254,6 +257,9 @@ impl<'a> Driver<'a> {
     pub(crate) fn welcome(&mut self, flow: Flow) -> bool {
         self.stats().unspliced.add(1);
         self.entry.set_state(FlowState::Undraining);
+        for side in Side::BOTH {
+            self.half_closed[side.index()] |= flow.leg(side).owed_fin;
+        }
         let comes = flow.welcome(Side::BOTH.map(|side| self.pump.eof(side)));
         self.throttle.take_back(flow.slot());
         self.flow = Some(flow);

@@ -47,6 +47,7 @@ impl Driver<'_> {
             self.stats().returned(why);
         }
         let passed = self.traps.passed(&self.pump);
+        let half_closed = Side::BOTH.map(|side| self.half_closed[side.index()] || self.pump.passed_eof(side));
         let [client, server] = self.pump.take_sockets();
         if let Some(flow) = self.flow.take() {
             self.splicer.mapped.keep(flow, [&client, &server], Instant::now());
@@ -56,6 +57,7 @@ impl Driver<'_> {
             legs: self.legs,
             spliced: self.spliced,
             paid: self.throttle.paid(),
+            half_closed,
             cookies: match self.cookies {
                 Some(known) => known,
                 None => cookies(&client, &server)?,

@@ -120,6 +120,7 @@ fn awake(
             local: l.local,
         }),
         spliced: true,
+        half_closed: states.each_ref().map(|leg| leg.owed_fin),
         paid: states.map(|leg| leg.paid),
         cookies: pair::cookies(&client, &server).map_err(fail)?,
     };

@@ -69,6 +69,7 @@ struct Shared {
 /// | `/close/N` | the same up to the end of the connection |
 /// | `/old/N` | the same, of HTTP/1.0 |
 /// | `/halves/N` | the same; the second half waits for [`Backend::go_on`] |
+/// | `/deaf/N` | as `/length/N`; the server does not react to the end of this connection |
 /// | `/last/N` | the same, and then the end of the connection, of which its head does not speak |
 /// | `/twice/N` | the same, and behind it a reply that answers nothing |
 /// | `/short/N` | one byte less than was promised, and the end |
@@ -115,6 +116,7 @@ impl Backend {
                     shared: Arc::clone(&backend),
                     number,
                     stream: BufReader::new(stream),
+                    keeps_open: false,
                 };
                 // Errors show in the recorded requests.
                 tokio::spawn(async { connection.serve().await.ok() });
@@ -169,6 +171,8 @@ struct Connection {
     shared: Arc<Shared>,
     number: usize,
     stream: BufReader<TcpStream>,
+    /// True if it stays open when the other end has closed its half.
+    keeps_open: bool,
 }
 
 /// Result of an exchange: true if the connection goes on.
@@ -181,6 +185,9 @@ impl Connection {
             if !self.answer(&head).await? {
                 break;
             }
+        }
+        if self.keeps_open {
+            std::future::pending::<()>().await;
         }
         self.stream.get_mut().shutdown().await
     }
@@ -278,13 +285,14 @@ impl Connection {
         let is_head = head.starts_with("HEAD ");
         let is_old = head.split("\r\n").next().unwrap_or_default().ends_with("1.0");
         match kind {
-            "length" | "halves" | "last" | "twice" | "short" => {
+            "length" | "halves" | "deaf" | "last" | "twice" | "short" => {
                 let keep = if is_old { "Connection: keep-alive\r\n" } else { "" };
                 self.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {n}\r\n{keep}\r\n").as_bytes())
                     .await?;
                 if !is_head {
                     self.content(kind, n).await?;
                 }
+                self.keeps_open |= kind == "deaf";
                 if kind == "twice" {
                     self.say_unasked().await?;
                 }

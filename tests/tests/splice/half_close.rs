@@ -2,8 +2,13 @@
 
 use std::{thread, time::Duration};
 
+use longsplice_engine::{Side, Until, policy::SplicePolicy};
 use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec, traffic::Transfer};
-use longsplice_tests::{Bed, Config, Daemon, End, Luck, Pair, Policy, assert_all_ok, soon, three};
+use longsplice_tests::{
+    Bed, Config, Daemon, End, Luck, Pair, Policy, assert_all_ok,
+    library::{Call, Depth, Desk},
+    soon, three,
+};
 
 const SOME: u64 = 300_000;
 const MUCH: u64 = 4 << 20;
@@ -71,6 +76,36 @@ fn after(name: &str, policy: Policy<'_>, state: &str, first: First) {
         (1, 1),
         "{status:?}"
     );
+}
+
+/// Has one end close its half, brings the pair back by what the other one sends, and checks what the caller is told.
+fn tells_its_caller(mut pair: Pair, call: Call<'_>, first: Side) {
+    let [from, to] = pair.ends(first);
+    from.finish();
+    to.expect_end();
+    to.send(SOME);
+    from.receive(SOME);
+    let returned = call.returned();
+    assert_eq!(
+        Side::BOTH.map(|side| returned.is_half_closed(side)),
+        Side::BOTH.map(|side| side == first)
+    );
+}
+
+#[test]
+fn the_caller_is_told_of_an_end_that_passed() {
+    for first in Side::BOTH {
+        let until = Until::bytes_from(first.other(), SOME);
+        for depth in Depth::BOTH {
+            let desk = Desk::new("hc-told");
+            let (pair, call) = desk.spliced(depth, until);
+            tells_its_caller(pair, call, first);
+        }
+        let desk = Desk::new("hc-relay");
+        let (pair, near) = desk.connect();
+        let call = desk.library.splice(near.with_splice(SplicePolicy::Never), until);
+        tells_its_caller(pair, call, first);
+    }
 }
 
 #[test]

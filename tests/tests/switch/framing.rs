@@ -1,5 +1,7 @@
 //! Replies in every framing, one after another on one connection.
 
+use std::net::Shutdown;
+
 use longsplice_tests::{
     Luck,
     switch::{Backend, Client, Mode, Switch, content},
@@ -7,6 +9,9 @@ use longsplice_tests::{
 
 /// Lengths around those of segments, buffers and windows.
 const LENGTHS: [usize; 8] = [0, 1, 100, 1_448, 16_384, 65_537, 300_000, 3_000_000];
+
+/// Rounds in which the end of a client's stream comes at the end of its reply.
+const ROUNDS: usize = 100;
 
 /// Makes one request in one framing, and checks the reply.
 fn exchange(client: &mut Client, luck: &mut Luck) {
@@ -205,12 +210,31 @@ fn a_client_that_closes_is_answered_to_the_end() {
             // … or closes its half of the connection.
             let mut client = switch.connect();
             client.send(format!("GET /{kind}/300000 HTTP/1.1\r\nHost: switch\r\n\r\n"));
-            client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            client.stream.shutdown(Shutdown::Write).unwrap();
             let reply = client
                 .try_reply(false)
                 .unwrap_or_else(|e| panic!("{mode:?}, {kind}: {e}"));
             assert!(reply.body == content(300_000), "{mode:?}, {kind}");
             client.expect_end();
+        }
+    }
+}
+
+/// The server does not react to the end of a client's stream: only the switch can know that it was told of it.
+#[test]
+fn a_connection_that_heard_a_clients_end_is_not_used_again() {
+    for mode in [Mode::Dormant, Mode::Detached] {
+        let switch = Switch::new("heard", mode);
+        let _server = Backend::start(&switch.net.server, switch.target());
+        for round in 0..ROUNDS {
+            let mut client = switch.connect();
+            // The reply is drained when the end comes, or is over.
+            let reply = client.get("/deaf/64");
+            client.stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(reply.body, content(64), "{mode:?}");
+            let mut other = switch.connect();
+            other.send("POST /echo HTTP/1.1\r\nHost: switch\r\nContent-Length: 5\r\n\r\nhello");
+            assert_eq!(other.reply().text(), "hello", "{mode:?}, round {round}");
         }
     }
 }

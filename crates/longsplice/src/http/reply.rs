@@ -246,7 +246,7 @@ impl Session<'_> {
         };
         self.over(End::Complete);
         // Do not reuse a connection with bytes behind the reply: they answer no request.
-        if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() {
+        if reply.server == Persistence::KeepAlive && at.wire.buffer.is_empty() && !at.half_closed {
             at.tenure.give_back(at.wire.stream, at.tie);
         }
         if reply.client == Persistence::KeepAlive {

@@ -22,6 +22,8 @@ pub(super) struct AtServer {
     pub(super) reused: bool,
     /// Tie to the client, as it was when the engine returned both connections.
     pub(super) tie: Option<Tie>,
+    /// True once the client's FIN was passed to the server, which answers no other request on this connection then.
+    pub(super) half_closed: bool,
     /// Body of the request.
     pub(super) upload: Passage,
     /// True once the server takes no more of the body.
@@ -38,6 +40,7 @@ impl AtServer {
             tenure: lease.tenure,
             reused: lease.reused,
             tie: None,
+            half_closed: false,
             upload: Passage::new(body),
             refuses: false,
             kept: 0,

@@ -165,6 +165,7 @@ impl Session<'_> {
         }
         self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
         self.pace.take_back(&returned);
+        at.half_closed |= returned.is_half_closed(Side::Client);
         at.tie = self.service.splicer().tie(&returned);
         if let Err(error) = download.went_by(passed) {
             // Dropping both resets them.
