@@ -324,7 +324,10 @@ impl Daemon {
     /// Waits until its list of flows is empty: all records are reaped. (Linger is one second, and both it and the
     /// reaper's clock are coarse.)
     pub fn wait_reaped(&self) {
-        soon("all records to be reaped", || self.flows().is_empty());
+        // The number of flows is set last, when all ends are counted.
+        soon("all records to be reaped", || {
+            self.flows().is_empty() && self.status().health.flows == 0
+        });
     }
 }
 

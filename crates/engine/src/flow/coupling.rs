@@ -13,7 +13,7 @@ use longsplice_repair::{TcpInfo, unread, unsent};
 use tokio::time::Instant;
 
 use super::{Flow, micros};
-use crate::{announce::Announcer, pump::Pump};
+use crate::relay::pump::Pump;
 
 /// Window of an end, in bytes, below which it is nearly closed: the end may stop at any moment.
 const NEARLY_CLOSED: i32 = 128 << 10;
@@ -29,7 +29,7 @@ pub(super) struct Notice {
 
 impl Flow {
     /// Begins to couple the windows (papers' section III-E).
-    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], limit: RateLimit, announcer: &Announcer) {
+    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], limit: RateLimit) {
         self.limits = [limit.client, limit.server];
         self.set_rooms(infos);
         let states = Side::BOTH.map(|side| self.leg(side));
@@ -45,7 +45,7 @@ impl Flow {
             let tsval = now.ts_sent;
             self.slot().set_echo(side, tsval);
             now.ts_sent = tsval.wrapping_add(1);
-            self.announce_one(announcer, side, &now);
+            self.announce_one(side, &now);
             Some(Notice {
                 tsval,
                 sent: x.rx_end,
@@ -55,13 +55,12 @@ impl Flow {
 
     /// Stops a coupling, and announces the whole window to ends that were offered less than their sockets take. An end
     /// whose window was closed would probe for it, ever more rarely.
-    pub(crate) fn stop_coupling(&self, announcer: Option<&Announcer>) {
+    pub(crate) fn stop_coupling(&self) {
         self.slot().set_coupling(false);
-        let Some(announcer) = announcer else { return };
         for side in Side::BOTH {
             let x = self.leg(side);
             if !x.fin && (x.loc_latest.wrapping_sub(x.tx_edge) as i32) > 0 {
-                self.announce_one(announcer, side, &x);
+                self.announce_one(side, &x);
             }
         }
     }
@@ -85,7 +84,6 @@ impl Flow {
         &self,
         pump: &Pump,
         infos: &[TcpInfo; 2],
-        announcer: &Announcer,
         since: Instant,
         rates: [u64; 2],
     ) -> io::Result<Option<coupling::Obstacle>> {
@@ -127,7 +125,7 @@ impl Flow {
         let obstacle = coupling::obstacle(&coupling);
         // The local socket believes that its peer knows of a larger window, so it would not tell a waiting peer.
         if obstacle.is_some() {
-            self.announce_windows(announcer, &states, NEARLY_CLOSED);
+            self.announce_windows(&states, NEARLY_CLOSED);
         }
         Ok(obstacle)
     }
@@ -146,7 +144,7 @@ impl Flow {
     /// Announces a window to an end that was offered more than the far end takes now, and to one that may send on, by
     /// more than `worth`, while its window is nearly closed. Skips an end that has sent its FIN: it sends no more, and
     /// may be gone and answer with a reset.
-    pub(super) fn announce_windows(&self, announcer: &Announcer, states: &[LegState; 2], worth: i32) {
+    pub(super) fn announce_windows(&self, states: &[LegState; 2], worth: i32) {
         for side in Side::BOTH {
             let (x, o) = (&states[side.index()], &states[side.other().index()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
@@ -155,21 +153,22 @@ impl Flow {
             // Announce half of a small window, too (RFC 9293 section 3.8.6.2.2).
             let worth = worth.min(o.rx_edge.wrapping_sub(o.rx_ack) as i32 / 2);
             if !x.fin && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED)) {
-                self.announce_one(announcer, side, x);
+                self.announce_one(side, x);
             }
         }
     }
 
-    fn announce_one(&self, announcer: &Announcer, side: Side, state: &LegState) {
+    fn announce_one(&self, side: Side, state: &LegState) {
+        let announcer = &self.kernel.announcer;
         if let Err(error) = announcer.announce(self.legs[side.index()], state, self.timestamps) {
             tracing::debug!(%error, "cannot announce what was acknowledged and offered");
         }
     }
 
     /// Announces the current acknowledgement to both ends.
-    pub(crate) fn announce(&self, announcer: &Announcer) {
+    pub(crate) fn announce(&self) {
         for side in Side::BOTH {
-            self.announce_one(announcer, side, &self.leg(side));
+            self.announce_one(side, &self.leg(side));
         }
     }
 }

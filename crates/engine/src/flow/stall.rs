@@ -5,7 +5,7 @@ use longsplice_dataplane::{LegState, Mode, Side};
 use tokio::time::Instant;
 
 use super::Flow;
-use crate::packet::reset;
+use crate::kernel::packet::reset;
 
 /// Last progress of both ends, and the time of it.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ impl Flow {
             }
         }
         self.heard = Some(heard);
-        let short = self.plane.is_short_of_slots();
+        let short = self.plane().is_short_of_slots();
         heard.ends.iter().zip(due).any(|(end, due)| {
             let stall = Stall {
                 stalled: now.duration_since(end.acked),
@@ -104,7 +104,7 @@ impl Flow {
                 _ => Default::default(),
             };
             let hint = self.interfaces[side.other().index()];
-            let (seq, interface) = match self.plane.peek(leg) {
+            let (seq, interface) = match self.plane().peek(leg) {
                 Ok(peek) => (peek.rcv_nxt.wrapping_sub(mapping.seq), peek.ifindex),
                 // Its socket is gone; reset the other end all the same.
                 Err(_) => (x.end(), hint),
@@ -112,7 +112,7 @@ impl Flow {
             if interface == 0 {
                 continue;
             }
-            if let Err(error) = self.plane.inject(interface, &reset(leg, &x, seq)) {
+            if let Err(error) = self.plane().inject(interface, &reset(leg, &x, seq)) {
                 tracing::debug!(%error, ?leg, "cannot reset a socket: its peer is reset by its next segment");
             }
         }

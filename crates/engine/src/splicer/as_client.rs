@@ -10,12 +10,12 @@ use std::{
 use tokio::net::TcpStream;
 
 use super::{Splicer, connect::segment_limit};
-use crate::{identity, legs};
+use crate::{flow::assess, transparent::identity};
 
 impl Splicer {
     /// Connects like [`Splicer::connect`], but from the client's own address, which needs CAP_NET_ADMIN: the target sees
     /// the client. Its answers must come in over this host, on an interface with a rule that makes them follow their
-    /// connection ([`Action::Follow`](crate::rules::Action::Follow)).
+    /// connection ([`Action::Follow`](crate::services::rules::Action::Follow)).
     ///
     /// # Errors
     /// Returns those of [`Splicer::connect`]; `InvalidInput` if client and target are of two families.
@@ -48,7 +48,7 @@ impl Splicer {
         let client = client.as_fd();
         let from = client_address(target, client)?;
         let target = longsplice_repair::canonical(target);
-        if let Some(plane) = self.inner.plane.as_ref().filter(|_| legs::is_global(target)) {
+        if let Some(plane) = self.context.plane().filter(|_| assess::is_global(target)) {
             let segment = segment_limit(plane, client, target);
             let own = identity::connect(plane, client, target, segment);
             if let Some(done) = tokio::time::timeout(timeout, own).await? {
@@ -61,7 +61,7 @@ impl Splicer {
 
 /// Returns the address from which to connect in the name of a client.
 fn client_address(target: SocketAddr, client: BorrowedFd<'_>) -> io::Result<IpAddr> {
-    let from = legs::addresses(client)?.peer.ip();
+    let from = assess::addresses(client)?.peer.ip();
     if from.is_ipv4() == longsplice_repair::canonical(target).is_ipv4() {
         return Ok(from);
     }

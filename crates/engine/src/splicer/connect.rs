@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 
 use super::Splicer;
 use crate::{
-    legs,
-    ports::{self, Origin},
+    flow::assess,
+    services::ports::{self, Origin},
 };
 
 /// Largest value of TCP_MAXSEG, in bytes; only the loopback has longer segments.
@@ -27,8 +27,8 @@ impl Splicer {
     /// # Errors
     /// Returns an error if the socket is not a TCP socket.
     pub fn prepare_listener(&self, listener: impl AsFd, target: SocketAddr) -> io::Result<()> {
-        if self.inner.plane.is_some()
-            && let Ok(way) = self.inner.routes.ask(longsplice_repair::canonical(target))
+        if self.context.kernel.is_some()
+            && let Ok(way) = self.context.routes.ask(longsplice_repair::canonical(target))
             && let Some(bytes) = way.max_segment.filter(|&bytes| bytes <= LARGEST_SEGMENT)
         {
             options::set_max_segment(listener, bytes)?;
@@ -62,8 +62,9 @@ impl Splicer {
         timeout: Duration,
     ) -> io::Result<TcpStream> {
         let target = longsplice_repair::canonical(target);
-        let inner = &self.inner;
-        let (Some(plane), Some(ports), true) = (&inner.plane, &inner.ports, legs::is_global(target)) else {
+        let context = &self.context;
+        let (Some(plane), Some(ports), true) = (context.plane(), &context.ports, assess::is_global(target))
+        else {
             let connect = async {
                 match from {
                     None => ports::connect_plainly(target).await,
@@ -81,12 +82,12 @@ impl Splicer {
         };
         let segment = segment_limit(plane, client, target);
         ports
-            .connect(plane, &inner.routes, from, target, segment, timeout)
+            .connect(plane, &context.routes, from, target, segment, timeout)
             .await
     }
 }
 
 /// Returns the longest segment that leg B may offer to take, so that it fits on leg A; `None`: no limit.
 pub(super) fn segment_limit(plane: &Dataplane, client: BorrowedFd<'_>, target: SocketAddr) -> Option<u32> {
-    legs::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
+    assess::fits_client(plane, client, target.ip()).filter(|&bytes| bytes <= LARGEST_SEGMENT)
 }

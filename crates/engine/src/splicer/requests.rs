@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Splicer;
 use crate::{
     api::{FlowId, FlowInfo, FlowState, LegInfo, RequestError, Returned},
-    reaper, reclaim,
-    registry::direction_info,
+    recovery::orphans,
+    recovery::reaper,
+    services::registry::direction_info,
 };
 
 /// Longest time to wait for an attempt to splice: less than a client of the admin interface waits.
@@ -24,9 +25,9 @@ impl Splicer {
     /// Returns every flow, relayed ones too, by number; not those whose sockets a handler has. Walks over all records,
     /// which takes a while if there are many: a task should leave it to `spawn_blocking`.
     pub fn flows(&self) -> Vec<FlowInfo> {
-        let mut flows = self.inner.registry.list();
+        let mut flows = self.context.registry.list();
         let held: HashSet<FlowId> = flows.iter().map(|f| f.id).collect();
-        if let Some(plane) = &self.inner.plane {
+        if let Some(plane) = self.context.plane() {
             let records = reaper::records(plane).unwrap_or_default();
             flows.extend(
                 records
@@ -49,13 +50,13 @@ impl Splicer {
     /// [`RequestError::NoSuchFlow`], [`RequestError::AlreadySpliced`], [`RequestError::StaysRelayed`],
     /// [`RequestError::CannotSplice`].
     pub async fn request_splice(&self, id: FlowId) -> Result<(), RequestError> {
-        if let Some((why, _)) = &self.inner.why_not {
+        if let Some((why, _)) = &self.context.why_not {
             return Err(RequestError::CannotSplice(why.clone()));
         }
         let begun = Instant::now();
         loop {
-            let Some(entry) = self.inner.registry.get(id) else {
-                reclaim::find(&self.inner, id).await?;
+            let Some(entry) = self.context.registry.get(id) else {
+                orphans::find(&self.context, id).await?;
                 return Err(RequestError::AlreadySpliced(id));
             };
             let told = entry.ask_and_wait().ok_or(RequestError::AlreadySpliced(id))?;
@@ -87,7 +88,7 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::NotSpliced`], [`RequestError::Ending`], [`RequestError::CannotReturn`].
     pub async fn request_unsplice(&self, id: FlowId) -> Result<Option<Returned>, RequestError> {
-        match self.inner.registry.get(id) {
+        match self.context.registry.get(id) {
             Some(entry) if matches!(entry.state(), FlowState::Relay | FlowState::Undraining) => {
                 Err(RequestError::NotSpliced(id))
             }
@@ -95,7 +96,7 @@ impl Splicer {
                 entry.ask_back();
                 Ok(None)
             }
-            None => reclaim::take_back(&self.inner, id).await,
+            None => orphans::take_back(&self.context, id).await,
         }
     }
 
@@ -109,12 +110,12 @@ impl Splicer {
     /// # Errors
     /// [`RequestError::NoSuchFlow`], [`RequestError::Ending`].
     pub async fn request_end(&self, id: FlowId) -> Result<(), RequestError> {
-        match self.inner.registry.get(id) {
+        match self.context.registry.get(id) {
             Some(entry) => {
                 entry.end();
                 Ok(())
             }
-            None => reclaim::end(&self.inner, id).await,
+            None => orphans::end(&self.context, id).await,
         }
     }
 }

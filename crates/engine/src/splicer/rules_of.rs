@@ -4,8 +4,8 @@ use std::io;
 
 use longsplice_dataplane::Dataplane;
 
-use super::{Inner, Splicer};
-use crate::rules;
+use super::Splicer;
+use crate::{context::Context, services::rules};
 
 impl Splicer {
     /// Replaces the rules for packets that come in, in their order. The change is atomic: a packet sees the old ones or
@@ -14,10 +14,10 @@ impl Splicer {
     /// # Errors
     /// Returns [`rules::RulesError`]; the rules before are still in force.
     pub async fn set_rules(&self, rules: Vec<rules::Rule>) -> Result<(), rules::RulesError> {
-        let inner = self.inner.clone();
+        let context = self.context.clone();
         let set = move || {
-            let plane = inner.plane_for_rules()?;
-            let set = inner.upkeep.work(|| inner.rules.set(plane, rules));
+            let plane = context.plane_for_rules()?;
+            let set = context.maintenance.run(|| context.rules.set(plane, rules));
             set.unwrap_or_else(|| Err(rules::RulesError::Unavailable("the splicer has ended".into())))
         };
         // Use a blocking thread: the kernel waits until no packet looks at the old rules.
@@ -29,7 +29,7 @@ impl Splicer {
     /// Returns the rules in force, and their counters. Reads counters of each CPU, and blocks while rules are set: a task
     /// should leave it to `spawn_blocking`.
     pub fn rules(&self) -> rules::RulesInfo {
-        self.inner.rules.info()
+        self.context.rules.info()
     }
 
     /// Returns the reader of packets that rules send to a program. There is one reader for an instance.
@@ -37,7 +37,7 @@ impl Splicer {
     /// # Errors
     /// [`rules::RulesError::Unavailable`], [`rules::RulesError::System`].
     pub fn rule_packets(&self) -> Result<rules::RulePackets, rules::RulesError> {
-        self.inner.rules.packets(self.inner.plane_for_rules()?)
+        self.context.rules.packets(self.context.plane_for_rules()?)
     }
 
     /// Injects a packet that a program was asked about at its interface, in its present form, with its TCP checksum set.
@@ -47,12 +47,12 @@ impl Splicer {
     /// Returns an error if its interface is gone, or if it has over 3,000 bytes, which no packet that opens a connection
     /// has.
     pub fn let_in(&self, packet: &rules::RulePacket) -> io::Result<()> {
-        let plane = self.inner.plane_for_rules().map_err(io::Error::other)?;
-        self.inner.rules.let_in(plane, packet)
+        let plane = self.context.plane_for_rules().map_err(io::Error::other)?;
+        self.context.rules.let_in(plane, packet)
     }
 }
 
-impl Inner {
+impl Context {
     fn plane_for_rules(&self) -> Result<&Dataplane, rules::RulesError> {
         let why = || {
             self.why_not
@@ -60,8 +60,8 @@ impl Inner {
                 .map(|(why, _)| why.clone())
                 .unwrap_or_default()
         };
-        self.plane
-            .as_deref()
+        self.plane()
+            .map(|plane| &**plane)
             .ok_or_else(|| rules::RulesError::Unavailable(why()))
     }
 }

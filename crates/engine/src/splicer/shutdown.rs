@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Inner, Phase, Splicer};
-use crate::{api::Shutdown, reaper};
+use super::Splicer;
+use crate::{
+    api::Shutdown,
+    context::{Context, Phase},
+    recovery::reaper,
+};
 
 /// Longest time until pairs have noticed that they must reset.
 const RESET_TIME: Duration = Duration::from_millis(500);
@@ -13,7 +17,7 @@ const RESET_TIME: Duration = Duration::from_millis(500);
 impl Splicer {
     async fn wait_empty(&self, longest: Duration) {
         let until = Instant::now() + longest;
-        while self.inner.registry.len() > 0 && Instant::now() < until {
+        while self.context.registry.len() > 0 && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -22,30 +26,29 @@ impl Splicer {
     /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
     /// no calls to the splicer afterwards; close sockets that a handler holds before it.
     pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
-        self.inner.phase.send_replace(Phase::Closing);
+        self.context.phase.send_replace(Phase::Closing);
         self.wait_empty(grace).await;
-        self.inner.phase.send_replace(Phase::Ended);
+        self.context.phase.send_replace(Phase::Ended);
         // A pair that is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
-        let inner = self.inner.clone();
-        let ended = tokio::task::spawn_blocking(move || inner.leave_kernel(how)).await;
+        let context = self.context.clone();
+        let ended = tokio::task::spawn_blocking(move || context.leave_kernel(how)).await;
         if let Err(error) = ended {
             tracing::error!(%error, "the shutdown was cut off");
         }
     }
 }
 
-impl Inner {
+impl Context {
     /// Leaves the kernel half to a successor, or removes it: if no flow is left, or none is to be.
     fn leave_kernel(&self, how: Shutdown) {
         // End it first: programs that are put on an interface after the pins are gone would stay there.
-        self.upkeep.end();
+        self.maintenance.end();
         self.rules.end();
-        let Some(plane) = &self.plane else { return };
-        let mut left = Vec::new();
-        self.mapped.part_all(&mut left);
-        left.into_iter().for_each(|one| self.settle_later(one));
-        reaper::settle_all(self, plane);
+        let Some(kernel) = &self.kernel else { return };
+        let plane = &kernel.plane;
+        self.unpaired.part_all();
+        kernel.quarantine.free(plane, Duration::ZERO);
         if how == Shutdown::EndSpliced || reaper::records(plane).is_ok_and(|r| r.is_empty()) {
             plane.remove();
         }

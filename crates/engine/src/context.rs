@@ -1,0 +1,180 @@
+//! Holds the state that all pairs of a splicer share.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
+
+use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
+use longsplice_dataplane::Dataplane;
+use tokio::{sync::watch, task::spawn_blocking};
+
+use crate::{
+    api::{FlowId, SplicerConfig},
+    kernel::Kernel,
+    services::{
+        ends::Ends, interfaces::Interfaces, maintenance::Maintenance, pinning::Pinning, ports::SourcePorts,
+        registry::Registry, routes::Routes, rules, stats::Stats, transitions::Transitions,
+        unpaired::UnpairedLegs, xdp::FastPath,
+    },
+};
+
+/// Progress of a shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// No shutdown has begun.
+    Running,
+    /// Dormant pairs are detached; relayed ones continue.
+    Closing,
+    /// Relayed pairs are reset.
+    Ended,
+}
+
+/// Reason that a splicer only relays: for its users, and for its counters.
+pub(crate) type WhyNot = (String, RelayReason);
+
+/// Holds the kernel half and the services.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) config: SplicerConfig,
+    /// Kernel half; `None`: pairs are only relayed.
+    pub(crate) kernel: Option<Arc<Kernel>>,
+    pub(crate) why_not: Option<WhyNot>,
+    pub(crate) stats: Stats,
+    /// Counters of trials, which are not reported ([`crate::Pair::for_trial`]).
+    pub(crate) trials: Stats,
+    pub(crate) registry: Registry,
+    pub(crate) transitions: Transitions,
+    pub(crate) unpaired: UnpairedLegs,
+    pub(crate) ends: Ends,
+    pub(crate) interfaces: Interfaces,
+    pub(crate) xdp: FastPath,
+    pub(crate) routes: Routes,
+    pub(crate) pinning: Pinning,
+    pub(crate) rules: rules::Keeper,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) ports: Option<SourcePorts>,
+    pub(crate) phase: watch::Sender<Phase>,
+    /// Number of connections that their handlers are done with ([`crate::Splicer::note_closed`]).
+    pub(crate) closed: AtomicU64,
+    pub(crate) memory_low: AtomicBool,
+    /// True while the embedder reports that memory runs short.
+    pub(crate) memory_pressed: AtomicBool,
+    relay_ids: AtomicU32,
+    descriptors: u64,
+}
+
+impl Context {
+    /// Returns a context with the kernel half and its source ports, or with the reason that there is none.
+    pub(crate) fn new(config: SplicerConfig, opened: Result<(Kernel, SourcePorts), WhyNot>) -> Context {
+        let (kernel, ports, why_not) = match opened {
+            Ok((kernel, ports)) => (Some(Arc::new(kernel)), Some(ports), None),
+            Err(why) => (None, None, Some(why)),
+        };
+        Context {
+            transitions: Transitions::new(config.max_dormant),
+            config,
+            kernel,
+            why_not,
+            stats: Stats::default(),
+            trials: Stats::default(),
+            registry: Registry::default(),
+            unpaired: UnpairedLegs::default(),
+            ends: Ends::default(),
+            interfaces: Interfaces::default(),
+            xdp: FastPath::default(),
+            routes: Routes::default(),
+            pinning: Pinning::default(),
+            rules: rules::Keeper::default(),
+            maintenance: Maintenance::default(),
+            ports,
+            phase: watch::Sender::new(Phase::Running),
+            closed: AtomicU64::new(0),
+            memory_low: AtomicBool::new(false),
+            memory_pressed: AtomicBool::new(false),
+            relay_ids: AtomicU32::new(1),
+            descriptors: descriptor_limit(),
+        }
+    }
+
+    /// Returns the programs and their tables; `None`: pairs are only relayed.
+    pub(crate) fn plane(&self) -> Option<&Arc<Dataplane>> {
+        self.kernel.as_ref().map(|kernel| &kernel.plane)
+    }
+
+    /// Returns a new flow's identity. The numbers wrap, and one that a pair here has is skipped.
+    pub(crate) fn next_id(&self) -> FlowId {
+        loop {
+            let id = FlowId(match self.plane() {
+                Some(plane) => plane.next_serial(),
+                None => self.relay_ids.fetch_add(1, Ordering::Relaxed),
+            });
+            if self.registry.get(id).is_none() {
+                return id;
+            }
+        }
+    }
+
+    /// Returns true if a pair that comes once more can keep its identity: while its handler had it, nothing showed that
+    /// it was in use.
+    pub(crate) fn is_still_its(&self, id: FlowId) -> bool {
+        let is_recent = self.plane().is_none_or(|plane| plane.is_recent(id.0));
+        is_recent && !self.unpaired.has(id.0) && self.registry.get(id).is_none()
+    }
+
+    /// Returns the reason that a new pair is relayed, before anything was tried.
+    pub(crate) fn why_relayed(&self, policy: SplicePolicy) -> Option<RelayReason> {
+        match (&self.why_not, policy) {
+            (_, SplicePolicy::Never) => Some(RelayReason::PolicyNever),
+            (Some((_, reason)), _) => Some(*reason),
+            _ => None,
+        }
+    }
+
+    /// Returns true if parked sockets should be closed: memory, descriptors or slots run short.
+    pub(crate) fn under_pressure(&self) -> bool {
+        let pairs = self.registry.len() as u64;
+        self.memory_low.load(Ordering::Relaxed)
+            || self.memory_pressed.load(Ordering::Relaxed)
+            || pairs * 2 > self.descriptors / 4 * 3
+            || pairs > u64::from(self.config.max_dormant) / 4 * 3
+    }
+
+    /// Returns true if a shutdown has begun.
+    pub(crate) fn is_closing(&self) -> bool {
+        *self.phase.borrow() >= Phase::Closing
+    }
+
+    /// Waits until a shutdown has come this far.
+    pub(crate) async fn reached(&self, phase: Phase) {
+        // The sender lives as long as this context.
+        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
+    }
+
+    /// Does work on a thread that may block. The work is done even if the future is dropped. `None`: it was not done, as
+    /// this splicer has no kernel half, or has ended.
+    pub(crate) async fn run_blocking<T: Send + 'static>(
+        self: &Arc<Context>,
+        work: impl FnOnce(&Context, &Dataplane) -> T + Send + 'static,
+    ) -> Option<T> {
+        let context = Arc::clone(self);
+        let done = spawn_blocking(move || {
+            let plane = context.plane()?;
+            context.maintenance.run(|| work(&context, plane))
+        });
+        match done.await {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(%error, "work in the kernel half was cut off");
+                None
+            }
+        }
+    }
+}
+
+/// Returns the number of descriptors that this process may have.
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile)
+        .current
+        .unwrap_or(u64::MAX)
+}

@@ -1,0 +1,360 @@
+//! Assesses two sockets for a flow: reads their kernel state, checks that they can be matched, and computes the offsets.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use longsplice_core::{
+    advisor::{CongestionControl, LegSample},
+    plan::{LegOptions, Plan, match_legs},
+    reason::RelayReason,
+};
+use longsplice_dataplane::{Alone, Dataplane, Leg, LegStart, Mapping, Peek, Side};
+use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
+use socket2::{SockAddr, SockRef};
+use tokio::net::TcpStream;
+
+use super::later;
+use crate::{api::LegInfo, kernel::packet::headers, relay::pump::Pump};
+
+/// State of a leg before its flow is registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Its numbers are those on the wire.
+    Plain,
+    /// It was spliced before, and has parted from its flow.
+    Alone(Alone),
+    /// Bytes that bypassed its socket are not acknowledged yet.
+    Unsettled,
+}
+
+/// Reason that a pair cannot be spliced now.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) reason: RelayReason,
+    /// True if a later attempt may succeed.
+    pub(crate) passing: bool,
+}
+
+impl Refusal {
+    pub(crate) fn for_good(reason: RelayReason) -> Refusal {
+        Refusal {
+            reason,
+            passing: false,
+        }
+    }
+
+    pub(crate) fn for_now(reason: RelayReason) -> Refusal {
+        Refusal {
+            reason,
+            passing: true,
+        }
+    }
+
+    pub(crate) fn system(what: &str, error: &dyn std::error::Error) -> Refusal {
+        tracing::warn!(%error, "{what}: the pair is relayed");
+        Refusal::for_now(RelayReason::System)
+    }
+}
+
+/// Returns the addresses of a socket's connection, v4-mapped ones in their form on the wire.
+pub(crate) fn addresses(socket: impl AsFd) -> io::Result<LegInfo> {
+    let fd = socket.as_fd();
+    let socket = SockRef::from(&fd);
+    let of_tcp = |address: SockAddr| {
+        let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok::<_, io::Error>(canonical(address))
+    };
+    Ok(LegInfo {
+        peer: of_tcp(socket.peer_addr()?)?,
+        local: of_tcp(socket.local_addr()?)?,
+    })
+}
+
+/// Returns true if a leg to this address could be spliced. A link-local address needs an interface, which records and
+/// route look-ups do not have.
+pub(crate) fn is_global(address: SocketAddr) -> bool {
+    !matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
+    match is_global(addresses.peer) && is_global(addresses.local) {
+        true => Ok(Leg::new(addresses.peer, addresses.local)),
+        false => Err(Refusal::for_good(RelayReason::LinkLocal)),
+    }
+}
+
+/// Returns both legs, or an error if they cannot be spliced because of their addresses.
+pub(crate) fn both(addresses: &[LegInfo; 2]) -> Result<[Leg; 2], Refusal> {
+    let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
+    match legs[0].family() == legs[1].family() {
+        true => Ok(legs),
+        false => Err(Refusal::for_good(RelayReason::Families)),
+    }
+}
+
+/// Returns the longest segment that can be sent to the peer, in terms of its MSS option. (`snd_mss` would be too low: the
+/// kernel keeps it below half of the peer's window.)
+fn peer_max_segment(leg: Leg, info: &TcpInfo, peek: &Peek) -> u32 {
+    let fits = info.pmtu().saturating_sub(headers(leg.peer.ip()));
+    peek.mss_clamp.min(fits)
+}
+
+/// Returns the longest segment that leg B's peer may send so that it fits on leg A, the client's; `None` if that is
+/// unknown. `like` is an address of leg B's family: legs of two families are not spliced.
+pub(crate) fn fits_client(plane: &Dataplane, client: BorrowedFd<'_>, like: IpAddr) -> Option<u32> {
+    let info = tcp_info(client).ok()?;
+    let fits = info.pmtu().saturating_sub(headers(like));
+    if info.snd_mss() + timestamps_length(&info) == fits {
+        // The socket sends segments of that length, so the peer's MSS option allows them.
+        return Some(fits);
+    }
+    let leg = leg(&addresses(client).ok()?).ok()?;
+    let peek = plane.peek(leg).ok()?;
+    Some(peer_max_segment(leg, &info, &peek))
+}
+
+/// Returns the bytes that timestamps take in each segment, with their padding (RFC 7323 appendix A).
+fn timestamps_length(info: &TcpInfo) -> u32 {
+    if info.timestamps() { 12 } else { 0 }
+}
+
+fn leg_options(leg: Leg, info: &TcpInfo, peek: &Peek) -> LegOptions {
+    let scale = |n| if info.window_scaling() { n } else { 0 };
+    LegOptions {
+        timestamps: info.timestamps(),
+        sack: info.sack(),
+        ecn: info.ecn(),
+        peer_scale: scale(info.snd_wscale()),
+        our_scale: scale(info.rcv_wscale()),
+        offered_mss: info.advmss(),
+        peer_mss: peer_max_segment(leg, info, peek),
+    }
+}
+
+/// Returns a leg's sample for the advisor, without the rates, which need two samples, and without bytes that wait outside
+/// of its socket.
+pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
+    let us = |n: u32| Duration::from_micros(n.into());
+    let name = options::congestion_control(socket).unwrap_or_default();
+    LegSample {
+        rtt: us(info.rtt_us()),
+        min_rtt: info.min_rtt_us().map(us),
+        cwnd: info.snd_cwnd(),
+        ssthresh: info.snd_ssthresh(),
+        mss: info.snd_mss(),
+        recovering: info.ca_state().is_recovering(),
+        congestion_control: CongestionControl::from(name.as_str()),
+        bytes_sent: info.bytes_sent(),
+        waiting: info.notsent_bytes().into(),
+        bytes_retransmitted: info.bytes_retrans(),
+        segments_received: info.data_segs_in(),
+        out_of_order: info.rcv_ooopack().unwrap_or(0),
+        received_rate: 0,
+        received_peak: 0,
+        receive_window: info.rcv_wnd().unwrap_or(u32::MAX),
+    }
+}
+
+/// Holds all that is needed from two sockets to register their flow.
+#[derive(Debug)]
+pub(crate) struct Assessment {
+    pub(crate) legs: [Leg; 2],
+    pub(crate) plan: Plan,
+    /// State of both sockets, in the numbers of the wire.
+    peeks: [Peek; 2],
+    mappings: [Mapping; 2],
+    alone: [bool; 2],
+    /// Highest TSval that each socket has sent.
+    clocks: [u32; 2],
+    /// State of TCP at the time of the assessment.
+    pub(crate) infos: [TcpInfo; 2],
+}
+
+/// Reads the state of TCP of both sockets.
+pub(crate) fn infos(pump: &Pump) -> io::Result<[TcpInfo; 2]> {
+    let [client, server] = Side::BOTH.map(|side| tcp_info(pump.socket(side)));
+    Ok([client?, server?])
+}
+
+/// Reads the state of both sockets and matches them. `place` returns the offset of a leg's numbers from those on the
+/// wire.
+pub(crate) fn assess(
+    plane: &Dataplane,
+    addresses: &[LegInfo; 2],
+    pump: &Pump,
+    watched: impl Fn(u32) -> bool,
+    mut place: impl FnMut(Side, Leg) -> Place,
+) -> Result<Assessment, Refusal> {
+    let legs = both(addresses)?;
+    let mut mappings = [Mapping::default(); 2];
+    let mut is_alone = [false; 2];
+    let looked = plane.peek_both(legs).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Refusal::for_now(RelayReason::NotEstablished),
+        _ => Refusal::system("cannot peek at the sockets", &e),
+    })?;
+    let mut peeks = Vec::with_capacity(2);
+    let mut infos = Vec::with_capacity(2);
+    let mut clocks = [0; 2];
+    for side in Side::BOTH {
+        let socket = pump.socket(side);
+        let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
+        let peek = looked[side.index()];
+        // Read it after the peek: if no FIN has come by now, the peeked sequence numbers include none.
+        let info = tcp_info(socket).map_err(system)?;
+        check_state(pump, side, &info)?;
+        if peek.layered {
+            return Err(Refusal::for_good(RelayReason::SocketOption));
+        }
+        // Data beyond a hole came to the socket before the programs noted it.
+        if peek.out_of_order {
+            return Err(Refusal::for_now(RelayReason::Recovery));
+        }
+        match peek.ifindex {
+            0 => return Err(Refusal::for_now(RelayReason::Route)),
+            n if !watched(n) => return Err(Refusal::for_now(RelayReason::Interface)),
+            _ => {}
+        }
+        if info.timestamps() {
+            clocks[side.index()] = options::latest_timestamp(socket).map_err(system)?;
+        }
+        let peek = match place(side, legs[side.index()]) {
+            Place::Plain => peek,
+            Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
+            Place::Alone(alone) => {
+                mappings[side.index()] = alone.mapping;
+                is_alone[side.index()] = true;
+                let clock = &mut clocks[side.index()];
+                *clock = later(*clock, alone.sent);
+                Peek {
+                    // A rebuilt socket has received nothing yet.
+                    ts_recent: match peek.ts_recent {
+                        0 => alone.heard,
+                        heard => later(heard, alone.heard),
+                    },
+                    ..peek.on_the_wire(alone.mapping)
+                }
+            }
+        };
+        peeks.push(peek);
+        infos.push(info);
+    }
+    let plan = match_legs(
+        &leg_options(legs[0], &infos[0], &peeks[0]),
+        &leg_options(legs[1], &infos[1], &peeks[1]),
+    )
+    .map_err(Refusal::for_good)?;
+    Ok(Assessment {
+        legs,
+        plan,
+        peeks: [peeks[0], peeks[1]],
+        mappings,
+        alone: is_alone,
+        clocks,
+        infos: [infos[0], infos[1]],
+    })
+}
+
+/// Checks that both sockets agree on a FIN. Offsets are differences of bytes read here and bytes written there. A FIN
+/// counts as a byte on both sides, or must not have come yet; in between, the difference would be off by one.
+fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
+    if info.state() == State::Closed || pump.finished() {
+        return Err(Refusal::for_good(RelayReason::NotEstablished));
+    }
+    match has_ended(info) == pump.passed_eof(side) {
+        true => Ok(()),
+        false => Err(Refusal::for_now(RelayReason::NotEstablished)),
+    }
+}
+
+/// Returns true if a socket has received its peer's FIN, or is gone.
+pub(crate) fn has_ended(info: &TcpInfo) -> bool {
+    !matches!(
+        info.state(),
+        State::Established | State::FinWait1 | State::FinWait2
+    )
+}
+
+impl Assessment {
+    /// Returns the offset of each direction. The pump must not have moved since the assessment.
+    pub(crate) fn offsets(&self, pump: &Pump) -> [u32; 2] {
+        Side::BOTH.map(|side| {
+            let (x, o) = (side.index(), side.other().index());
+            // The next byte to be read from x will be written behind the held ones: both numbers are of that byte.
+            let there = self.peeks[o].write_seq.wrapping_add(pump.held(side) as u32);
+            there.wrapping_sub(self.peeks[x].copied_seq)
+        })
+    }
+
+    /// Returns `copied_seq` of each socket less the bytes that the pump has consumed.
+    pub(crate) fn copied_base(&self, pump: &Pump) -> [u32; 2] {
+        Side::BOTH.map(|side| {
+            self.peeks[side.index()]
+                .copied_seq
+                .wrapping_sub(pump.consumed(side) as u32)
+        })
+    }
+
+    /// Returns the interfaces toward the far ends.
+    pub(crate) fn interfaces(&self) -> [u32; 2] {
+        [self.peeks[1].ifindex, self.peeks[0].ifindex]
+    }
+
+    /// Returns the start values for the kernel half. The pump must not have moved since the assessment.
+    pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
+        let offsets = self.offsets(pump);
+        Side::BOTH.map(|side| {
+            let (x, o) = (side.index(), side.other().index());
+            LegStart {
+                leg: self.legs[x],
+                seq_off: offsets[x],
+                tsval_off: self.clocks[o].wrapping_sub(self.peeks[x].ts_recent),
+                wscale_in: self.plan.directions[x].scale_in,
+                wscale_out: self.plan.directions[x].scale_out,
+                blank_sack: self.plan.directions[x].blank_sack,
+                ended: pump.passed_eof(side),
+                peek: self.peeks[x],
+                mapping: self.mappings[x],
+                alone: self.alone[x],
+                mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
+                sack: self.infos[x].sack(),
+                ecn: self.infos[0].ecn(),
+                ts_high: self.clocks[o],
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(peer: &str, local: &str) -> LegInfo {
+        LegInfo {
+            peer: canonical(peer.parse().unwrap()),
+            local: canonical(local.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn legs_are_of_one_family_and_known_everywhere() {
+        let v4 = info("198.18.1.1:4000", "198.18.1.2:80");
+        let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
+        let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
+        let linked = info("[fe80::1%2]:4000", "[fe80::2%2]:80");
+        let matched = |legs: [LegInfo; 2]| both(&legs).map_err(|refusal| refusal.reason);
+        assert!(matched([v4, mapped]).is_ok_and(|legs| legs[1].peer.to_string() == "198.18.2.1:80"));
+        assert!(matched([v6, v6]).is_ok());
+        for (legs, reason) in [
+            ([v4, v6], RelayReason::Families),
+            ([v6, mapped], RelayReason::Families),
+            ([v6, linked], RelayReason::LinkLocal),
+            ([linked, v4], RelayReason::LinkLocal),
+        ] {
+            assert_eq!(matched(legs), Err(reason), "{legs:?}");
+        }
+    }
+}

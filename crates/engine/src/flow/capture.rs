@@ -1,0 +1,256 @@
+//! Implements the second way back (papers' section III-D): collects copies of all that is unacknowledged while segments
+//! pass, then lets the sockets take over its retransmission.
+
+use std::{collections::BTreeMap, io, time::Duration};
+
+use longsplice_dataplane::{Event, LegState, Mode, Side};
+use longsplice_repair::{enter, options, seed_send_queue};
+use tokio::time::{Instant, sleep_until};
+
+use super::{Flow, earlier};
+use crate::relay::pump::Pump;
+
+/// Longest time to collect copies: a sender's retransmissions bring what was missed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest time that the last copies may take once nothing new passes.
+const LAST: Duration = Duration::from_millis(20);
+
+/// Interval between two looks at the acknowledgements.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Maximum number of bytes to collect in one direction. A direction with more in flight is left to the ends.
+const MOST: usize = 16 << 20;
+
+/// Payload of one direction, by its distance from the start of the collection.
+#[derive(Debug, Default)]
+struct Copies {
+    origin: Option<u32>,
+    pieces: BTreeMap<u32, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Copies {
+    /// Drops copies that lie before `from`, which never goes back.
+    fn advance(&mut self, from: u32) {
+        let origin = *self.origin.get_or_insert(from);
+        let gone = from.wrapping_sub(origin);
+        self.pieces.retain(|at, piece| {
+            let stays = (*at).saturating_add(piece.len() as u32) > gone;
+            self.bytes -= if stays { 0 } else { piece.len() };
+            stays
+        });
+    }
+
+    fn add(&mut self, event: &Event) {
+        let (Some(origin), Some(payload)) = (self.origin, event.packet.get(event.payload.clone())) else {
+            return;
+        };
+        let at = event.seq.wrapping_sub(origin);
+        // A segment from before the collection may end within it: keep that part.
+        let (at, skip) = match at as i32 {
+            n if n < 0 => (0, n.unsigned_abs() as usize),
+            n => (n as u32, 0),
+        };
+        if let Some(rest) = payload.get(skip..).filter(|r| !r.is_empty()) {
+            let known = self.pieces.get(&at).map_or(0, Vec::len);
+            if known < rest.len() && self.bytes - known + rest.len() <= MOST {
+                self.bytes = self.bytes - known + rest.len();
+                self.pieces.insert(at, rest.to_vec());
+            }
+        }
+    }
+
+    /// Returns all bytes from one sequence number to another one, if they are there.
+    fn range(&self, from: u32, to: u32) -> Option<Vec<u8>> {
+        let origin = self.origin?;
+        let (mut at, to) = (from.wrapping_sub(origin), to.wrapping_sub(origin));
+        let mut bytes = Vec::with_capacity(to.checked_sub(at)? as usize);
+        while at < to {
+            let (start, piece) = self
+                .pieces
+                .range(..=at)
+                .rev()
+                .find(|(start, piece)| **start + piece.len() as u32 > at)?;
+            let part = &piece[(at - start) as usize..];
+            let part = &part[..part.len().min((to - at) as usize)];
+            bytes.extend_from_slice(part);
+            at += part.len() as u32;
+        }
+        Some(bytes)
+    }
+}
+
+/// Returns the beginning and the end of the bytes that the far end may lack, in x's numbers; `end` is the end of x's
+/// payload. A FIN that o acknowledged is sent again by the socket: it stands at `end`, and so does the socket.
+fn outstanding(o: &LegState, end: u32) -> (u32, u32) {
+    let acked = o.rx_ack.wrapping_add(o.ack_off);
+    (earlier(acked, end), end)
+}
+
+/// Copies of both directions.
+#[derive(Debug, Default)]
+struct Collection {
+    copies: [Copies; 2],
+}
+
+impl Collection {
+    /// Takes the copies that have come. Returns the outstanding bytes of each direction, up to `ends`, once they are all
+    /// there.
+    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<[(u32, Vec<u8>); 2]> {
+        let states = Side::BOTH.map(|side| flow.leg(side));
+        let spans = Side::BOTH.map(|side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            outstanding(o, ends(x))
+        });
+        for side in Side::BOTH {
+            self.copies[side.index()].advance(spans[side.index()].0);
+        }
+        for event in flow.held().take_copies() {
+            self.copies[event.side.index()].add(&event);
+        }
+        let [a, b] = Side::BOTH.map(|side| {
+            let (from, to) = spans[side.index()];
+            Some((from, self.copies[side.index()].range(from, to)?))
+        });
+        Some([a?, b?])
+    }
+}
+
+/// Returns true if a FIN was forwarded. It is acknowledged together with the bytes before it. A socket that was given
+/// those bytes and has not sent the FIN itself would refuse that acknowledgement for ever, so such a pair is left to the
+/// ends.
+fn has_ended(flow: &Flow) -> bool {
+    Side::BOTH.iter().any(|&side| flow.leg(side).fin)
+}
+
+/// Takes over the outstanding bytes. Returns false if that cannot be done; then nothing has changed but that the flow may
+/// be frozen.
+pub(crate) async fn take_over(flow: &Flow, pump: &Pump) -> io::Result<bool> {
+    let mut collection = Collection::default();
+    // Set the origin before the first copy comes.
+    collection.collect(flow, |x| x.rx_end);
+    flow.slot().set_copying(true);
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let complete = collection.collect(flow, |x| x.rx_end).is_some();
+        if complete || flow.mode() != Mode::Final {
+            break;
+        }
+        let now = Instant::now();
+        if now >= give_up || has_ended(flow) {
+            flow.slot().set_copying(false);
+            return Ok(false);
+        }
+        tokio::select! {
+            () = flow.held().changed() => {}
+            () = sleep_until(now + TICK) => {}
+        }
+    }
+    if flow.plane().freeze(flow.slot())? != Mode::Freeze {
+        return Ok(false);
+    }
+    let give_up = Instant::now() + LAST;
+    let outstanding = loop {
+        if has_ended(flow) {
+            return Ok(false);
+        }
+        if let Some(all) = collection.collect(flow, |x| x.base) {
+            break all;
+        }
+        if Instant::now() >= give_up {
+            return Ok(false);
+        }
+        tokio::select! {
+            () = flow.held().changed() => {}
+            () = sleep_until(Instant::now() + TICK) => {}
+        }
+    };
+    let mut acked = [0; 2];
+    for side in Side::BOTH {
+        let (from, bytes) = &outstanding[side.index()];
+        let other = side.other();
+        acked[other.index()] = from.wrapping_add(flow.leg(side).seq_off);
+        if !bytes.is_empty() {
+            seed(pump, other, bytes)?;
+        }
+    }
+    let mode = flow.plane().take_over(flow.slot(), acked)?;
+    flow.announce();
+    Ok(mode == Mode::Track)
+}
+
+/// Puts bytes into the send queue of a parked socket, as if it had sent them.
+fn seed(pump: &Pump, side: Side, bytes: &[u8]) -> io::Result<()> {
+    let socket = pump.socket(side);
+    let room = u32::try_from(bytes.len()).unwrap_or(u32::MAX).saturating_mul(2);
+    let _ = options::set_send_buffer(socket, room.max(1 << 20));
+    let repair = enter(socket)?;
+    let seeded = seed_send_queue(&repair, bytes)?;
+    repair.leave_silently()?;
+    match seeded == bytes.len() {
+        true => Ok(()),
+        // The caller resets both ends: that is better than a hole in the stream.
+        false => Err(io::Error::other("a socket did not take what is outstanding")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use longsplice_dataplane::EventKind;
+
+    use super::*;
+
+    fn event(seq: u32, bytes: &[u8]) -> Event {
+        Event {
+            kind: EventKind::Copy,
+            serial: 1,
+            side: Side::Client,
+            ifindex: 1,
+            seq,
+            payload: 0..bytes.len(),
+            tcp: 0,
+            packet: bytes.to_vec(),
+        }
+    }
+
+    #[test]
+    fn outstanding_is_payload_only() {
+        let o = |rx_ack: u32| LegState {
+            rx_ack,
+            ack_off: 10,
+            ..LegState::default()
+        };
+        let end = 5u32;
+        assert_eq!(outstanding(&o(u32::MAX - 20), end), (u32::MAX - 10, end));
+        assert_eq!(outstanding(&o(end.wrapping_sub(10)), end), (end, end));
+        // The FIN is sent again by the socket, at `end`.
+        assert_eq!(outstanding(&o(end.wrapping_sub(9)), end), (end, end));
+    }
+
+    #[test]
+    fn copies_are_joined_across_the_wrap_and_holes_are_seen() {
+        let mut copies = Copies::default();
+        let start = u32::MAX - 2;
+        copies.advance(start);
+        copies.add(&event(start.wrapping_sub(2), b"xyab"));
+        copies.add(&event(start.wrapping_add(4), b"efg"));
+        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
+        copies.add(&event(start.wrapping_add(1), b"bcde"));
+        assert_eq!(copies.range(start, start.wrapping_add(7)).unwrap(), b"abcdefg");
+        copies.advance(start.wrapping_add(5));
+        assert_eq!(
+            copies
+                .range(start.wrapping_add(5), start.wrapping_add(7))
+                .unwrap(),
+            b"fg"
+        );
+        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
+        assert_eq!(
+            copies
+                .range(start.wrapping_add(7), start.wrapping_add(7))
+                .unwrap(),
+            b""
+        );
+    }
+}

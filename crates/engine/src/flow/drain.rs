@@ -1,0 +1,198 @@
+//! Drains a flow: notes all that its sockets hold, and delivers it to the last byte.
+
+use std::{io, time::Duration};
+
+use longsplice_core::{
+    drain::{self, DirectionSnapshot},
+    seq::{Offset, Seq},
+};
+use longsplice_dataplane::{Mode, Side};
+use longsplice_repair::{options, tcp_info, unacknowledged, unread};
+
+use super::Flow;
+use super::assess::has_ended;
+use crate::relay::pump::Pump;
+
+/// Longest time that a packet takes from the programs to its socket; a busy other processor is the usual cause.
+const LATE: Duration = Duration::from_micros(500);
+
+/// Progress of a drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Some old byte is not yet acknowledged by the far end.
+    Draining,
+    /// All old bytes are acknowledged by what the programs saw, but a socket still holds some.
+    Contradicted,
+    /// All old bytes are acknowledged, but a socket could not be woken where the segments stopped.
+    Drained,
+    /// All old bytes are acknowledged, and the sockets can be parked.
+    Parkable,
+}
+
+impl Flow {
+    /// Returns true if the kernel half knows of all that the sockets hold, as far as one look can tell. A flow that came
+    /// back was watched all the time.
+    pub(crate) fn note_streams(&self, pump: &Pump) -> bool {
+        // An error means that a connection has ended, which the pump is about to report.
+        self.drained || self.note_sockets(pump).unwrap_or(false)
+    }
+
+    /// Notes data that came to a socket before the programs watched it, or is between the programs and the socket.
+    /// Returns false if a socket holds something out of order, and an error of kind `NotFound` if a connection has ended.
+    fn note_sockets(&self, pump: &Pump) -> io::Result<bool> {
+        let mut peeks = self.plane().peek_both(self.legs)?;
+        let mut ended = [false; 2];
+        for side in Side::BOTH {
+            let (x, peek) = (self.leg(side), &mut peeks[side.index()]);
+            let beyond = peek.rcv_nxt.wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32 > 0;
+            // A FIN is not payload. In numbers that are read after the state, it is counted for sure.
+            let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
+            ended[side.index()] = x.fin || unseen;
+            if unseen {
+                *peek = self.plane().peek(self.legs[side.index()])?;
+            }
+        }
+        for side in Side::BOTH {
+            self.slot()
+                .note_socket(side, &peeks[side.index()], ended[side.index()]);
+        }
+        Ok(peeks.iter().all(|p| !p.out_of_order))
+    }
+
+    /// Notes the latest timestamp that a socket may have sent between its assessment and the registration of its flow.
+    /// The peer's echo of it is predictable by no other means, and does not show that the peer has heard anything later.
+    pub(crate) fn note_clocks(&self, pump: &Pump) {
+        if !self.timestamps {
+            return;
+        }
+        for side in Side::BOTH {
+            // The assessment has just asked the socket; if it fails now, its connection has ended.
+            if let Ok(latest) = options::latest_timestamp(pump.socket(side)) {
+                self.slot().note_sent(side, latest);
+            }
+        }
+    }
+
+    /// Notes packets that were between the programs and a socket when the flow was registered: in the queue of another
+    /// processor, or in the socket's backlog. Such a packet comes to the socket after everything else was noted. If the
+    /// socket were parked without our knowing of it, it would later wake with these bytes instead of those that passed
+    /// meanwhile.
+    pub(crate) fn note_latecomers(&mut self, pump: &Pump) {
+        let is_due = self.unnoted_since.is_some_and(|since| since.elapsed() >= LATE);
+        if !is_due {
+            return;
+        }
+        // A socket that is not found has ended in order, since the pump would have reported an error: both streams are
+        // here.
+        let noted = self.note_sockets(pump);
+        if noted.unwrap_or_else(|e| e.kind() == io::ErrorKind::NotFound) {
+            self.unnoted_since = None;
+        }
+    }
+
+    /// Returns true if the kernel half knows of all that the sockets hold.
+    pub(crate) fn all_noted(&self) -> bool {
+        self.unnoted_since.is_none()
+    }
+
+    /// Switches from Track to Drain, after [`Self::note_streams`]: new segments pass from now on. Returns false if the
+    /// slot has changed otherwise.
+    pub(crate) fn start_drain(&mut self, pump: &Pump) -> io::Result<bool> {
+        if self.timestamps {
+            let mut offsets = [0; 2];
+            for side in Side::BOTH {
+                let clock = options::timestamp_clock(pump.socket(side.other()))?;
+                // A socket that was spliced before may be behind the timestamps that its peer was sent meanwhile.
+                let sent = self.leg(side.other()).ts_sent;
+                let now = if (sent.wrapping_sub(clock) as i32) > 0 {
+                    sent
+                } else {
+                    clock
+                };
+                offsets[side.index()] = match self.one_clock {
+                    true => 0,
+                    false => now.wrapping_sub(self.leg(side).peer_ts),
+                };
+            }
+            self.slot().set_timestamp_offsets(offsets);
+        }
+        self.drained = true;
+        let started = self.slot().switch(Mode::Track, Mode::Drain);
+        // Announce the windows that the coupling kept back: the far end, which has granted them already, may send nothing
+        // more.
+        self.announce_windows(&Side::BOTH.map(|side| self.leg(side)), 0);
+        Ok(started)
+    }
+
+    /// Returns the progress of the drain, for cuts that were read before the pump's last step. With traps, `at_trap` says
+    /// whose budget is used up. Then the kernel half is told in which directions the local sockets have delivered all, so
+    /// that it may wake them.
+    pub(crate) fn drain_progress(
+        &self,
+        pump: &Pump,
+        cuts: [u32; 2],
+        at_trap: Option<[bool; 2]>,
+    ) -> io::Result<Progress> {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let mut snapshots = Vec::with_capacity(2);
+        for side in Side::BOTH {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let cut = cuts[side.index()];
+            let copied = self.copied(side, pump);
+            let send_queue = unacknowledged(pump.socket(side.other()))?;
+            let mut acknowledged = Seq::new(o.rx_ack);
+            // An acknowledgement that passed the programs before the flow was registered is not in the record, but the
+            // socket has it. If the socket's send queue is empty, all that it had sent by then is acknowledged.
+            if send_queue == 0 && !acknowledged.after(Seq::new(o.loc_end)) {
+                self.slot().note_acknowledged(side.other(), o.loc_end);
+                acknowledged = Seq::new(o.loc_end);
+            }
+            let mut snapshot = DirectionSnapshot {
+                held: pump.held(side) as u64,
+                unread: 0,
+                copied: Seq::new(copied),
+                cut: Seq::new(cut),
+                acknowledged,
+                offset: Offset::new(x.seq_off),
+                send_queue,
+            };
+            // Ask only if it decides: with unacknowledged bytes the drain goes on, whatever is unread.
+            if drain::acknowledged(&snapshot) {
+                snapshot.unread = unread(pump.socket(side))?;
+            }
+            // At its limit the pump passes on no more, whatever there is.
+            let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
+            if at_trap.is_some()
+                && self.all_noted()
+                && passed_on
+                && snapshot.held == 0
+                && snapshot.send_queue == 0
+            {
+                self.slot().set_read_to(side, cut);
+            }
+            snapshots.push(snapshot);
+        }
+        let passed_all_ends = Side::BOTH.iter().all(|&s| pump.eof(s) == pump.passed_eof(s));
+        Ok(match () {
+            () if snapshots.iter().any(drain::contradicted) => Progress::Contradicted,
+            () if !passed_all_ends || !snapshots.iter().all(drain::drained) => Progress::Draining,
+            () if snapshots.iter().all(drain::parkable) => Progress::Parkable,
+            () => Progress::Drained,
+        })
+    }
+
+    /// Makes the programs forget acknowledgements that the sockets did not take. The ends' real acknowledgements then
+    /// come to the sockets again, and end the drain.
+    pub(crate) fn believe_sockets(&self) {
+        for side in Side::BOTH {
+            let x = self.leg(side);
+            // A socket that is not found has ended its connection, which the pump reports.
+            if let Ok(peek) = self.plane().peek(self.legs[side.index()]) {
+                let una = peek.snd_una.wrapping_sub(x.mapping.ack);
+                if (x.loc_end.wrapping_sub(una) as i32) > 0 {
+                    self.slot().disbelieve(side, una);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Holds a registered flow that still has its sockets, between relay and detached.
+
+pub(crate) mod assess;
+pub(crate) mod capture;
+mod coupling;
+pub(crate) mod drain;
+pub(crate) mod rebuild;
+mod stall;
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use longsplice_core::{limit::Rate, reason::RelayReason, seq::Seq};
+use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
+
+use crate::{
+    kernel::{
+        Kernel,
+        held::{FlowQueue, HoldGuard},
+    },
+    relay::{pump::Pump, traps::Distance},
+};
+use assess::{Assessment, Refusal};
+
+/// Holds a flow in the kernel half's table, with a slot.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    kernel: Arc<Kernel>,
+    slot: Option<Slot>,
+    legs: [Leg; 2],
+    timestamps: bool,
+    /// True if the sockets' timestamp clocks are those of the far ends: there is no offset to add.
+    one_clock: bool,
+    interfaces: [u32; 2],
+    /// `copied_seq` of each socket less the pump's consumed bytes at that time; bytes consumed later are added.
+    copied_base: [u32; 2],
+    hold: HoldGuard,
+    /// True once the flow has been in mode Drain: TSvals of the other leg went to its ends.
+    drained: bool,
+    /// Time of registration, while a packet that passed the programs before it may still be on its way to a socket.
+    unnoted_since: Option<Instant>,
+    /// Window that the coupling takes back, by the side whose peer must be told.
+    notices: [Option<coupling::Notice>; 2],
+    /// Rate limit of each side's payload.
+    limits: [Option<Rate>; 2],
+    /// Last progress of the ends, while one of them owes an acknowledgement.
+    heard: Option<stall::Heard>,
+    /// True if the records stay when the flow is dropped.
+    released: bool,
+}
+
+impl Flow {
+    /// Registers the pair: from then on its packets are noted. `pump` must not move between the assessment and this call.
+    pub(crate) fn register(
+        kernel: &Arc<Kernel>,
+        assessment: &Assessment,
+        pump: &Pump,
+        serial: u32,
+    ) -> Result<Flow, Refusal> {
+        let plane = &kernel.plane;
+        let slot = plane
+            .take_spare_slot()
+            .filter(|_| plane.flow_count() < plane.max_flows());
+        let slot = slot.ok_or_else(|| Refusal::for_now(RelayReason::TableFull))?;
+        plane
+            .register(&slot, serial, assessment.plan.timestamps, &assessment.start(pump))
+            .map_err(|e| match e.kind() {
+                io::ErrorKind::AlreadyExists => Refusal::for_now(RelayReason::NotEstablished),
+                io::ErrorKind::Other => Refusal::for_now(RelayReason::TableFull),
+                _ => Refusal::system("cannot register a flow", &e),
+            })?;
+        let flow = Flow {
+            kernel: Arc::clone(kernel),
+            slot: Some(slot),
+            legs: assessment.legs,
+            timestamps: assessment.plan.timestamps,
+            one_clock: false,
+            interfaces: assessment.interfaces(),
+            copied_base: assessment.copied_base(pump),
+            hold: kernel.held.hold(serial),
+            drained: false,
+            unnoted_since: Some(Instant::now()),
+            notices: [None; 2],
+            limits: [None; 2],
+            heard: None,
+            released: false,
+        };
+        flow.note_streams(pump);
+        flow.note_clocks(pump);
+        Ok(flow)
+    }
+
+    /// Returns a detached flow that has been given a slot.
+    pub(crate) fn attached(kernel: &Arc<Kernel>, slot: Slot, legs: [Leg; 2]) -> Flow {
+        let serial = slot.serial();
+        let timestamps = kernel.plane.leg(&slot, Side::Client).timestamps;
+        Flow {
+            kernel: Arc::clone(kernel),
+            slot: Some(slot),
+            legs,
+            timestamps,
+            one_clock: false,
+            interfaces: [0; 2],
+            copied_base: [0; 2],
+            hold: kernel.held.hold(serial),
+            drained: true,
+            unnoted_since: None,
+            notices: [None; 2],
+            limits: [None; 2],
+            heard: None,
+            released: false,
+        }
+    }
+
+    /// Prepares a pair that came back for another splice: switches from Undrain to Track. The handler may have read and
+    /// written any data meanwhile. Returns false if some forwarded bytes are not acknowledged yet.
+    pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
+        match self.mode() {
+            Mode::Undrain if !(self.is_settled() && self.slot().settle()) => return false,
+            Mode::Track => self.slot().own_all(),
+            _ => {}
+        }
+        self.slot().set_offsets(assessment.offsets(pump));
+        self.interfaces = assessment.interfaces();
+        self.copied_base = assessment.copied_base(pump);
+        self.hold.queue.keep_out();
+        true
+    }
+
+    /// Turns the flow into a plain relay, once no byte that bypassed the sockets is in flight.
+    pub(crate) fn settle(&self) {
+        self.slot().settle();
+    }
+
+    pub(crate) fn plane(&self) -> &Dataplane {
+        &self.kernel.plane
+    }
+
+    pub(crate) fn legs(&self) -> [Leg; 2] {
+        self.legs
+    }
+
+    pub(crate) fn serial(&self) -> u32 {
+        self.slot().serial()
+    }
+
+    pub(crate) fn held(&self) -> &Arc<FlowQueue> {
+        &self.hold.queue
+    }
+
+    /// Returns the offsets between the numbers of a side's socket and those on the wire.
+    pub(crate) fn mapping(&self, side: Side) -> Mapping {
+        self.slot().mapping(side)
+    }
+
+    /// Returns true if both ends have acknowledged all that bypassed the sockets.
+    pub(crate) fn is_settled(&self) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        Side::BOTH.iter().all(|&side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let past = !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
+            // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
+            past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
+        })
+    }
+
+    pub(crate) fn slot(&self) -> &Slot {
+        self.slot
+            .as_ref()
+            .expect("the slot is taken only when the flow is consumed")
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.slot().mode()
+    }
+
+    /// Returns the records of both directions: the bytes that passed, translated.
+    pub(crate) fn directions(&self) -> [Direction; 2] {
+        self.plane().directions(self.slot(), self.legs)
+    }
+
+    pub(crate) fn leg(&self, side: Side) -> LegState {
+        self.plane().leg(self.slot(), side)
+    }
+
+    /// Returns true if a connection tracker of this host may take a new socket's segments for invalid.
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.kernel.conntrack.refuses()
+    }
+
+    /// Sets the field `one_clock`.
+    pub(crate) fn set_one_clock(&mut self, one_clock: bool) {
+        self.one_clock = one_clock;
+    }
+
+    /// Returns the next sequence number that the pump will read of a side.
+    pub(crate) fn copied(&self, side: Side, pump: &Pump) -> u32 {
+        self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
+    }
+
+    /// Returns true if an end has sent a valid reset while either stream toward or from it was open. A later one only
+    /// answers a late duplicate.
+    pub(crate) fn was_reset(&self) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        Side::BOTH.iter().any(|&side| {
+            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            x.reset && !(x.fin && o.fin && has_heard_all(&states, side))
+        })
+    }
+
+    /// Returns true if both ends have sent their FIN, and each has acknowledged the other's. A later segment only answers
+    /// a late duplicate.
+    pub(crate) fn is_complete(&self) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        Side::BOTH
+            .iter()
+            .all(|&side| states[side.index()].fin && has_heard_all(&states, side))
+    }
+
+    /// Returns true if both ends are done, and segments bypassed the sockets: the sockets' numbers may differ from the
+    /// ends of the streams.
+    pub(crate) fn went_by(&self) -> bool {
+        matches!(self.mode(), Mode::Drain | Mode::Final | Mode::Replaced) && self.is_complete()
+    }
+
+    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::release`].
+    pub(crate) fn release_finished(self) -> Result<(), Box<Flow>> {
+        self.slot().switch(Mode::Drain, Mode::Final);
+        self.release()
+    }
+
+    /// Returns the end of each local socket's own part of its peer's stream.
+    pub(crate) fn cuts(&self) -> [u32; 2] {
+        Side::BOTH.map(|side| self.leg(side).cut)
+    }
+
+    /// Returns the number of payload bytes that the pump may read of a side to come to `cut`, in the pump's count.
+    pub(crate) fn bytes_to(&self, side: Side, cut: u32, pump: &Pump) -> u64 {
+        let left = cut.wrapping_sub(self.copied(side, pump)) as i32;
+        pump.bytes(side) + u64::try_from(left).unwrap_or(0)
+    }
+
+    /// Arms the traps: payload that ends at this distance from the next byte to be read, or later, brings control back.
+    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<Distance>; 2]) {
+        for side in Side::BOTH {
+            let distance = distances[side.index()];
+            let at = distance.map(|d| self.copied(side, pump).wrapping_add(d.bytes));
+            self.slot()
+                .set_will(side, distance.map(|d| d.will).unwrap_or_default());
+            self.slot().set_trap(side, at);
+        }
+    }
+
+    /// Switches from Drain to Final, which takes the sockets out of the path. Returns the mode after it: Drain, if a
+    /// socket was given data since the pair was found drained at these cuts. `wakeable`: the sockets could carry on at
+    /// any moment.
+    pub(crate) fn finish(&self, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+        self.plane().finish(self.slot(), cuts, wakeable)
+    }
+
+    /// Returns the state of one leg on its own.
+    pub(crate) fn alone(&self, side: Side) -> Alone {
+        let leg = self.leg(side);
+        Alone {
+            mapping: leg.mapping,
+            sent: leg.ts_sent,
+            heard: leg.peer_ts,
+        }
+    }
+
+    /// Adds relayed bytes to a record.
+    pub(crate) fn add_bytes(&self, side: Side, bytes: u64) {
+        self.slot().add_bytes(side, bytes);
+    }
+
+    /// Returns true if its sockets still need the kernel half after the flow. A replaced flow's tuple is a new
+    /// connection's.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.drained && self.mode() != Mode::Replaced
+    }
+
+    /// Lets the kernel half's records stand alone; the slot goes to the quarantine. Returns the flow itself if a packet
+    /// has just woken its sockets.
+    pub(crate) fn release(mut self) -> Result<(), Box<Flow>> {
+        match self.plane().release(self.slot(), self.legs, self.interfaces) {
+            Err(_) if self.mode() == Mode::Undrain => return Err(Box::new(self)),
+            // Errors NotFound and ResourceBusy mean that the tuple has a new owner already.
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
+                tracing::error!(error = %e, "cannot release a flow from its slot");
+            }
+            _ => {}
+        }
+        self.leave();
+        Ok(())
+    }
+
+    /// Releases a flow whose sockets were built, and are not used now: its ends notice nothing.
+    pub(crate) fn abandon(self) -> Result<(), Box<Flow>> {
+        self.slot().switch(Mode::Freeze, Mode::Final);
+        self.release()
+    }
+
+    /// Returns the flow, after an attempt to wake its new sockets, if they are awake, also by a packet that has come at
+    /// this moment.
+    ///
+    /// # Errors
+    /// Returns an error if they are not awake. The flow is detached as before, and the caller closes the sockets in
+    /// silence. `NotFound`: the flow is being replaced, or has just ended.
+    pub(crate) fn awake(self, woken: io::Result<bool>) -> io::Result<Flow> {
+        if matches!(woken, Ok(true)) {
+            return Ok(self);
+        }
+        match self.abandon() {
+            Err(awake) => Ok(*awake),
+            Ok(()) => Err(woken.err().unwrap_or_else(|| io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// Parts the legs, which have nothing to do with each other any more; the slot goes to the quarantine.
+    pub(crate) fn part(mut self) {
+        self.plane().part(self.slot(), self.legs);
+        self.leave();
+    }
+
+    fn leave(&mut self) {
+        self.released = true;
+        if let Some(slot) = self.slot.take() {
+            self.kernel.quarantine.put(slot, self.legs, self.interfaces);
+        }
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        if !self.released {
+            self.plane().unregister(self.serial(), self.legs);
+        }
+    }
+}
+
+/// Returns true if the end of this side has acknowledged all that came from the other one.
+fn has_heard_all(states: &[LegState; 2], side: Side) -> bool {
+    let (x, o) = (&states[side.index()], &states[side.other().index()]);
+    x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0
+}
+
+fn micros(us: u32) -> Duration {
+    Duration::from_micros(us.into())
+}
+
+/// Returns the earlier of two sequence numbers.
+fn earlier(a: u32, b: u32) -> u32 {
+    Seq::new(a).min(Seq::new(b)).raw()
+}
+
+/// Returns the later of two sequence numbers.
+fn later(a: u32, b: u32) -> u32 {
+    Seq::new(a).max(Seq::new(b)).raw()
+}

@@ -1,0 +1,178 @@
+//! Brings a pair back from a splice (papers' section III-D): wakes parked sockets, and builds those of a detached flow
+//! first.
+
+use std::{io, net::TcpStream as StdStream, sync::Arc};
+
+use longsplice_core::machine;
+use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
+use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
+use tokio::net::TcpStream;
+
+use super::{Flow, earlier, later};
+use crate::kernel::{Kernel, held, packet::end_of_stream, socket::prepare_socket};
+
+/// Least window of a rebuilt socket, in bytes: its peer may have been promised next to nothing.
+const LEAST_WINDOW: u32 = 64 << 10;
+
+/// Returns the largest window that a TCP header can announce at a scale (RFC 7323 section 2.3).
+fn largest_window(scale: u8) -> u32 {
+    65_535 << scale.min(14)
+}
+
+impl Flow {
+    /// Makes room in the parked sockets for the data that their peers were promised, and stops further promises (section
+    /// III-E). Returns true if all of it fits. Takes a few system calls for each socket with too small a window.
+    /// `pauses`: the value given to [`Slot::set_pausing`](longsplice_dataplane::Slot::set_pausing).
+    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2], pauses: bool) -> bool {
+        self.slot().set_keeping(true);
+        let mut kept_all = true;
+        for side in Side::BOTH {
+            let (x, o) = (self.leg(side), self.leg(side.other()));
+            let offered = o.rx_edge.wrapping_add(o.ack_off);
+            let offered = match x.trap.filter(|_| pauses) {
+                Some(trap) => earlier(offered, trap.wrapping_add(machine::LEAST_WINDOW)),
+                None => offered,
+            };
+            let promised = later(x.tx_edge, offered);
+            let wanted = promised.wrapping_sub(later(x.rx_end, x.cut));
+            let kept = x.loc_edge.wrapping_sub(x.cut);
+            if wanted as i32 <= 0 || wanted <= kept {
+                continue;
+            }
+            let wanted = wanted.min(largest_window(x.scale_out));
+            let socket = sockets[side.index()];
+            // Fit the buffer first: a promise without room is broken by a segment that comes at once.
+            match fit_receive_buffer(socket, wanted).and_then(|()| set_receive_window(socket, wanted)) {
+                Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
+                Err(error) => {
+                    tracing::warn!(%error, wanted, "cannot widen the window of a parked socket");
+                    kept_all = false;
+                }
+            }
+        }
+        kept_all
+    }
+
+    /// Wakes the pair if that is possible now. Returns true if it is awake.
+    pub(crate) fn wake(&self) -> io::Result<bool> {
+        Ok(self.mode() == Mode::Undrain || self.plane().wake(self.slot())? == Mode::Undrain)
+    }
+
+    /// Injects the held packets after a wake, and shows the sockets the FINs that were forwarded. `ended`: sides whose
+    /// end the socket knows already. Returns true if anything is on its way to a socket.
+    pub(crate) fn welcome(&self, ended: [bool; 2]) -> bool {
+        let states = Side::BOTH.map(|side| self.leg(side));
+        let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
+        let comes = self.held().let_in(self.plane(), bases);
+        for side in Side::BOTH {
+            let x = &states[side.index()];
+            if !x.owed_fin || ended[side.index()] {
+                continue;
+            }
+            let leg = self.legs()[side.index()];
+            let sent = self
+                .plane()
+                .peek(leg)
+                .and_then(|peek| self.plane().inject(peek.ifindex, &end_of_stream(leg, x)));
+            if let Err(error) = sent {
+                tracing::warn!(%error, ?leg, "cannot pass on the end of a stream");
+            }
+        }
+        comes
+    }
+}
+
+/// Gives a detached flow a slot and sockets, parked; segments pass all the while.
+///
+/// # Errors
+/// Returns `NotFound` if there is no such flow, or it is ending; others if there is no slot, conntrack cannot be told, or
+/// the kernel refused a socket. The flow is detached as before.
+pub(crate) fn rebuild(
+    kernel: &Arc<Kernel>,
+    serial: u32,
+    legs: [Leg; 2],
+) -> io::Result<(Flow, [TcpStream; 2])> {
+    let plane = &kernel.plane;
+    let slot = plane
+        .take_slot()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no slot is free: raise max_dormant"))?;
+    kernel.conntrack.expect_return(legs)?;
+    plane.attach_flow(&slot, serial, legs)?;
+    let flow = Flow::attached(kernel, slot, legs);
+    let states = Side::BOTH.map(|side| flow.leg(side));
+    let built = build(&flow, &states);
+    match built {
+        Ok(sockets) => {
+            // Segments have passed since the sockets' windows were chosen.
+            flow.keep_promises(sockets.each_ref(), false);
+            Ok((flow, sockets))
+        }
+        Err(error) => {
+            // It always succeeds: no packet wakes a flow that was not made wakeable.
+            drop(flow.abandon());
+            Err(error)
+        }
+    }
+}
+
+fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
+    if states.iter().any(|s| s.reset) || states.iter().all(|s| s.fin) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the flow is ending"));
+    }
+    let mut sockets = Vec::with_capacity(2);
+    let mut places = Vec::with_capacity(2);
+    for side in Side::BOTH {
+        let (x, o) = (&states[side.index()], &states[side.other().index()]);
+        let place = place(x, o);
+        sockets.push(build_one(flow.legs()[side.index()], x, &place)?);
+        places.push(place);
+    }
+    flow.slot().set_sockets([places[0], places[1]]);
+    flow.slot().set_keeping(true);
+    let [Ok(client), Ok(server)] = [sockets.remove(0), sockets.remove(0)].map(TcpStream::from_std) else {
+        return Err(io::Error::other("the runtime takes no more sockets"));
+    };
+    Ok([client, server])
+}
+
+/// Returns the sequence numbers at which a leg's socket carries on. The sockets send a FIN again themselves.
+fn place(x: &LegState, o: &LegState) -> Sockets {
+    let receive_next = x.rx_end;
+    let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);
+    let promised = if (promised as i32) < 0 { 0 } else { promised };
+    let window = promised.max(LEAST_WINDOW).min(largest_window(x.scale_out));
+    Sockets {
+        receive_next,
+        send_next: o.rx_end.wrapping_add(o.seq_off),
+        edge: receive_next.wrapping_add(window),
+    }
+}
+
+fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
+    let offered = x.rx_edge.wrapping_sub(place.send_next);
+    let offered = if (offered as i32) < 0 { 0 } else { offered };
+    let image = Image {
+        local: leg.local,
+        peer: leg.peer,
+        send_next: place.send_next,
+        receive_next: place.receive_next,
+        options: ImageOptions {
+            mss: x.mss,
+            send_scale: x.scale_in,
+            receive_scale: x.scale_out,
+            sack: x.sack,
+            timestamps: x.timestamps,
+        },
+        timestamp_clock: x.ts_sent,
+        window: Window {
+            send: offered,
+            send_wl1: place.receive_next,
+            largest: offered.max(65_535),
+            receive: place.edge.wrapping_sub(place.receive_next),
+        },
+    };
+    let socket = StdStream::from(thaw(&image)?);
+    prepare_socket(&socket)?;
+    options::set_keepalive(&socket, false)?;
+    Ok(socket)
+}

@@ -1,0 +1,65 @@
+//! Keeps slots that their flows have left, until no segment can be on its way through them.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use longsplice_dataplane::{Dataplane, Leg, Mode, Slot};
+use tokio::time::Instant;
+
+/// Time that a slot stays after its flow has left it.
+pub(crate) const QUARANTINE: Duration = Duration::from_millis(100);
+
+/// Slot that its flow has left.
+#[derive(Debug)]
+struct LeftSlot {
+    slot: Slot,
+    legs: [Leg; 2],
+    interfaces: [u32; 2],
+    since: Instant,
+}
+
+impl LeftSlot {
+    /// Collects what segments noted in the slot after it was left, and frees it.
+    fn free(self, plane: &Dataplane) {
+        if self.slot.mode() == Mode::Moved {
+            let _ = plane.release(&self.slot, self.legs, self.interfaces);
+        }
+    }
+}
+
+/// Holds the slots that may still be in use by another processor.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine(Mutex<Vec<LeftSlot>>);
+
+impl Quarantine {
+    /// Takes a slot. `interfaces`: those toward the far ends, 0 if unknown.
+    pub(crate) fn put(&self, slot: Slot, legs: [Leg; 2], interfaces: [u32; 2]) {
+        let left = LeftSlot {
+            slot,
+            legs,
+            interfaces,
+            since: Instant::now(),
+        };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+    }
+
+    /// Frees the slots that came at least `age` ago.
+    pub(crate) fn free(&self, plane: &Dataplane, age: Duration) {
+        let now = Instant::now();
+        let is_due = |left: &mut LeftSlot| now.duration_since(left.since) >= age;
+        let due: Vec<_> = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extract_if(.., is_due)
+            .collect();
+        due.into_iter().for_each(|left| left.free(plane));
+    }
+
+    /// Returns true if it holds no slot.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}

@@ -1,0 +1,38 @@
+//! Prepares, names and closes the sockets of a pair.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use longsplice_repair::{close_silently, options};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+
+/// Returns `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
+pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<[u64; 2]> {
+    Ok([SockRef::from(client).cookie()?, SockRef::from(server).cookie()?])
+}
+
+/// Makes a socket reset its connection if it closes because its process died: the bytes in our buffers are lost then, and
+/// an orderly end would hide that.
+pub(crate) fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
+    options::set_reset_on_close(&socket, true)?;
+    options::set_nodelay(&socket, true)?;
+    // Otherwise an urgent byte is left out of the read data (RFC 6093 section 3.2), and would be lost here. MPTCP has no
+    // urgent data, and does not support the option.
+    match SockRef::from(&socket.as_fd()).set_out_of_band_inline(true) {
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
+        done => done,
+    }
+}
+
+/// Closes a parked socket; its peer notices nothing.
+pub(crate) fn close_in_silence(socket: TcpStream) -> io::Result<()> {
+    let fd = OwnedFd::from(socket.into_std()?);
+    close_silently(fd).map_err(|e| {
+        // In mode Final the kernel half drops whatever the socket sends at its end.
+        tracing::error!(error = %e.source, "cannot close a socket in silence");
+        e.source.into()
+    })
+}

@@ -1,0 +1,60 @@
+//! Adopts the flows of a predecessor: its sockets died with it, its spliced flows live.
+
+use longsplice_dataplane::{Mode, Slot};
+
+use super::reaper;
+use crate::{context::Context, kernel::Kernel};
+
+/// Takes over every flow that is spliced. Removes the others, whose bytes were in the predecessor's sockets: their ends
+/// were reset when it died, or will be by their next segment.
+pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
+    let Some(kernel) = &context.kernel else { return };
+    let plane = &kernel.plane;
+    let mut lost = 0;
+    for slot in orphans {
+        let legs = plane.legs(&slot);
+        if slot.mode() == Mode::Moved {
+            kernel.quarantine.put(slot, legs, [0; 2]);
+        } else if slot.mode() == Mode::Final || slot.switch(Mode::Freeze, Mode::Final) {
+            if let Err(error) = plane.release(&slot, legs, [0; 2]) {
+                tracing::warn!(%error, "cannot adopt a dormant flow");
+            }
+            kernel.quarantine.put(slot, legs, [0; 2]);
+        } else if legs
+            .iter()
+            .any(|leg| plane.direction(*leg).is_some_and(|d| d.serial == slot.serial()))
+        {
+            lost += 1;
+            plane.unregister(slot.serial(), legs);
+        }
+        // Else a finished call has left the slot: its sockets may have been in another flow since, which has the records.
+    }
+    let adopted = reaper::records(plane)
+        .map(|flows| flows.len())
+        .unwrap_or_default();
+    remove_strays(kernel);
+    for leg in plane.legs_alone().unwrap_or_default() {
+        context.unpaired.add_alone(leg, tokio::time::Instant::now());
+    }
+    context.stats.adopted.add(adopted as u64);
+    if adopted + lost > 0 {
+        tracing::info!(adopted, lost, "adopted the flows of a predecessor");
+    }
+}
+
+/// Removes records whose slot is free: their process died between the two halves of an installation or removal.
+fn remove_strays(kernel: &Kernel) {
+    let plane = &kernel.plane;
+    let mut strays = Vec::new();
+    let scanned = plane.scan(|d| {
+        if d.slot.is_some() {
+            strays.push((d.serial, [d.leg, d.far]));
+        }
+    });
+    if let Err(error) = scanned {
+        tracing::warn!(%error, "cannot look for stray records");
+    }
+    for (serial, legs) in strays {
+        plane.unregister(serial, legs);
+    }
+}

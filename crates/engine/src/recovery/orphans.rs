@@ -1,0 +1,225 @@
+//! Takes back flows that no task waits for: by command, or because a trap of a predecessor was met.
+
+use std::sync::Arc;
+
+use longsplice_core::{
+    idle::IdlePolicy,
+    limit::RateLimit,
+    patience::{GIVE_UP, Retry},
+    policy::{DetachPolicy, SplicePolicy},
+};
+use longsplice_dataplane::{Event, Leg, Side};
+
+use super::successor::Rest;
+use crate::{
+    api::{
+        Before, FlowId, LegInfo, Outstanding, Pair, RequestError, Returned,
+        until::{Trap, Until},
+    },
+    context::Context,
+    flow::rebuild::rebuild,
+    kernel::{
+        Kernel, packet,
+        socket::{close_in_silence, cookies},
+    },
+    services::{ends::FlowEnd, stats::End},
+    session,
+};
+
+/// Returns the legs of a detached flow.
+///
+/// # Errors
+/// Returns [`RequestError::NoSuchFlow`] if there is none of this number.
+pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<[Leg; 2], RequestError> {
+    let found = context.run_blocking(move |_, plane| plane.find_flow(id.0)).await;
+    match found {
+        Some(Ok([Some(a), Some(b)])) if a.slot.is_none() && b.slot.is_none() => Ok([a.leg, b.leg]),
+        _ => Err(RequestError::NoSuchFlow(id)),
+    }
+}
+
+/// Gives a detached flow its sockets back.
+fn reclaim(
+    context: &Arc<Context>,
+    id: FlowId,
+    legs: [Leg; 2],
+    why: Trap,
+) -> Result<(Returned, Option<Rest>), RequestError> {
+    let started = std::time::Instant::now();
+    let back = awake(context, id, legs, why)?;
+    context.stats.rebuild.add(started.elapsed());
+    context.stats.unspliced.add(1);
+    context.stats.returned(why);
+    context.ends.not_left(id.0);
+    Ok(back)
+}
+
+/// Returns a detached flow to the caller that asks for it; `None`: a predecessor has said how it is to end, and it is on
+/// the way there.
+pub(crate) async fn take_back(context: &Arc<Context>, id: FlowId) -> Result<Option<Returned>, RequestError> {
+    let legs = find(context, id).await?;
+    match reclaim(context, id, legs, Trap::Asked)? {
+        (returned, None) => Ok(Some(returned)),
+        (returned, Some(rest)) => {
+            tokio::spawn(rest.finish(Arc::clone(context), returned));
+            Ok(None)
+        }
+    }
+}
+
+/// Ends a detached flow: its sockets come back, to reset both ends. If there is no room for sockets, removes its records,
+/// and the ends are reset by their next segment.
+pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), RequestError> {
+    let legs = find(context, id).await?;
+    let records = context.plane().map(|plane| plane.both_directions(legs[0]));
+    match awake(context, id, legs, Trap::Asked) {
+        Ok(back) => drop(back),
+        Err(RequestError::CannotReturn(_, error)) => {
+            tracing::debug!(flow = %id, error, "it ends without a word to its ends");
+            if let Some(plane) = context.plane() {
+                plane.unregister(id.0, legs);
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    context.stats.ended(End::Asked);
+    match records {
+        Some([Some(a), Some(b)]) => context.ends.ended(FlowEnd::Asked, [&a, &b]),
+        _ => context.ends.not_left(id.0),
+    }
+    Ok(())
+}
+
+/// Builds sockets for a detached flow, which carry on where the segments stopped.
+fn awake(
+    context: &Arc<Context>,
+    id: FlowId,
+    legs: [Leg; 2],
+    why: Trap,
+) -> Result<(Returned, Option<Rest>), RequestError> {
+    let fail = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => RequestError::Ending(id),
+        _ => RequestError::CannotReturn(id, e.to_string()),
+    };
+    let unsupported = || fail(std::io::ErrorKind::Unsupported.into());
+    let kernel: &Arc<Kernel> = context.kernel.as_ref().ok_or_else(unsupported)?;
+    let hold = kernel.held.hold(id.0);
+    let (flow, sockets) = rebuild(kernel, id.0, legs).map_err(fail)?;
+    flow.slot().set_wakeable(true);
+    let woken = flow.wake();
+    let flow = match flow.awake(woken) {
+        Ok(flow) => flow,
+        Err(error) => {
+            for socket in sockets {
+                close_in_silence(socket).map_err(fail)?;
+            }
+            return Err(fail(error));
+        }
+    };
+    let [client, server] = sockets;
+    let states = Side::BOTH.map(|side| flow.leg(side));
+    let before = Before {
+        id,
+        legs: legs.map(|l| LegInfo {
+            peer: l.peer,
+            local: l.local,
+        }),
+        spliced: true,
+        half_closed: states.each_ref().map(|leg| leg.owed_fin),
+        paid: states.map(|leg| leg.paid),
+        cookies: cookies(&client, &server).map_err(fail)?,
+    };
+    flow.welcome([false; 2]);
+    context
+        .unpaired
+        .keep(flow, [&client, &server], tokio::time::Instant::now());
+    drop(hold);
+    let returned = Returned {
+        client,
+        server,
+        why,
+        passed: [0; 2],
+        bytes_spliced: 0,
+        is_trial: false,
+        relay_reason: None,
+        spliced: true,
+        id,
+        splice: SplicePolicy::Never,
+        detach: DetachPolicy::Now,
+        outstanding: Outstanding::Await,
+        rate_limit: RateLimit {
+            client: states[0].rate,
+            server: states[1].rate,
+        },
+        idle: IdlePolicy::default(),
+        handle: None,
+        before,
+    };
+    Ok((returned, Rest::of(&states)))
+}
+
+/// Handles a packet that met a trap whose owner is gone with a predecessor. The pair comes back to a relay, and is
+/// spliced again when the advisor says so, or comes to the end that the predecessor has set. No byte is lost.
+pub(crate) fn serve(context: &Arc<Context>, event: Event) {
+    let id = FlowId(event.serial);
+    // Hold its packets at once: the next one of this flow is kept, too, and must not start another task.
+    let Some(kernel) = &context.kernel else { return };
+    let hold = kernel.held.hold(event.serial);
+    let leg = packet::leg(&event);
+    hold.queue.keep(event);
+    let context = Arc::clone(context);
+    tokio::spawn(async move {
+        let back = reclaim_patiently(&context, id, leg).await;
+        drop(hold);
+        let returned = match back {
+            None => return,
+            Some((returned, Some(rest))) => {
+                tracing::info!(flow = %id, "a trap of a predecessor was met: it ends behind what is left to pass");
+                return rest.finish(context, returned).await;
+            }
+            Some((returned, None)) => returned,
+        };
+        tracing::info!(flow = %id, "a trap of a predecessor was met: relayed again");
+        let pair = Pair::from(returned).with_splice(SplicePolicy::Auto);
+        if let Err(error) = session::run(&context, pair, Until::closed()).await {
+            tracing::debug!(flow = %id, %error, "a connection was cut off");
+        }
+    });
+}
+
+/// Gives a flow its sockets back whose packets come in on a leg, and tries again for a while if it fails. `None`: it has
+/// ended, or is ended.
+async fn reclaim_patiently(
+    context: &Arc<Context>,
+    id: FlowId,
+    leg: Option<Leg>,
+) -> Option<(Returned, Option<Rest>)> {
+    let plane = context.plane()?;
+    let mut retry = Retry::default();
+    loop {
+        let records = plane.both_directions(leg?);
+        let [Some(a), Some(b)] = &records else {
+            return None;
+        };
+        if a.serial != id.0 || a.slot.is_some() {
+            return None;
+        }
+        let legs = [a.leg, b.leg];
+        let error = match reclaim(context, id, legs, Trap::Asked) {
+            Ok(back) => return Some(back),
+            Err(error) => error,
+        };
+        if retry.is_first() {
+            tracing::warn!(flow = %id, %error, "a trap of a predecessor was met, but the flow cannot come back for now");
+        }
+        let Some(wait) = retry.after_failure() else {
+            tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");
+            plane.unregister(id.0, legs);
+            context.stats.ended(End::Reset);
+            context.ends.ended(FlowEnd::Reset, [a, b]);
+            return None;
+        };
+        // A flow that is about to end shows that in its records by then, or its slot is free again.
+        tokio::time::sleep(wait).await;
+    }
+}

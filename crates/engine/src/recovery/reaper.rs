@@ -1,0 +1,256 @@
+//! Ends spliced flows: their records outlive the close, and are then removed.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Limits, Reaped, Verdict, verdict};
+use longsplice_dataplane::{Dataplane, Direction};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::sleep;
+
+use crate::{
+    context::Context,
+    kernel::{Kernel, quarantine::QUARANTINE},
+    services::ends::FlowEnd,
+    services::stats::End,
+};
+
+/// Interval between two walks over the records, if there are few.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Divisor of the share of a CPU that the walk over the records may take. Removals are rare, and are not counted.
+const SHARE: u32 = 50;
+
+/// Number of detached or closed pairs after which the memory of their control mode is worth giving back; the second one
+/// holds if no more come.
+const WORTH_RELEASING: u64 = 256;
+const WORTH_RELEASING_AT_REST: u64 = 16;
+
+/// Share of available memory, in percent, below which parked sockets are closed.
+const LOW_MEMORY_PERCENT: u64 = 5;
+
+/// Starts the tasks; they end with the context. The first frees slots while the second is busy with a walk.
+pub(crate) fn start(context: &Arc<Context>) {
+    let weak = Arc::downgrade(context);
+    tokio::spawn(async move {
+        loop {
+            sleep(QUARANTINE).await;
+            let Some(context) = weak.upgrade() else { return };
+            if has_chores(&context) && context.run_blocking(chores).await.is_none() {
+                return;
+            }
+        }
+    });
+    let weak = Arc::downgrade(context);
+    tokio::spawn(async move {
+        let (mut period, mut memory) = (PERIOD, Memory::default());
+        loop {
+            sleep(period).await;
+            let Some(context) = weak.upgrade() else { return };
+            let done = context.run_blocking(move |context, plane| {
+                let walked = round(context, plane);
+                if let Some(kernel) = &context.kernel {
+                    kernel.conntrack.look();
+                }
+                memory.release(context.stats.detached.get() + context.closed.load(Ordering::Relaxed));
+                (walked, memory)
+            });
+            let Some((walked, later)) = done.await else { return };
+            memory = later;
+            period = PERIOD.max(walked * SHARE);
+        }
+    });
+}
+
+/// Decides when the memory of control mode is given back.
+#[derive(Debug, Clone, Copy, Default)]
+struct Memory {
+    /// Number of detached or closed pairs at the last release, at the last release at rest, and a round ago.
+    released: u64,
+    rested: u64,
+    before: u64,
+}
+
+impl Memory {
+    /// Gives it back if that is worth it after so many pairs.
+    fn release(&mut self, gone: u64) {
+        if self.is_due(gone) {
+            longsplice_repair::release_free_memory();
+        }
+    }
+
+    /// Returns true if memory is to be given back now, after so many pairs. It is due at rest once more: a release under
+    /// load returns little of the last pairs' memory.
+    fn is_due(&mut self, gone: u64) -> bool {
+        let at_rest = gone == std::mem::replace(&mut self.before, gone);
+        let (since, worth) = match at_rest {
+            true => (&mut self.rested, WORTH_RELEASING_AT_REST),
+            false => (&mut self.released, WORTH_RELEASING),
+        };
+        let is_due = gone - *since >= worth;
+        if is_due {
+            *since = gone;
+        }
+        is_due
+    }
+}
+
+/// Returns true if there is work for slots or for legs that stand alone.
+fn has_chores(context: &Context) -> bool {
+    let is_empty = |kernel: &Arc<Kernel>| kernel.quarantine.is_empty();
+    !context.kernel.as_ref().is_none_or(is_empty) || !context.unpaired.is_empty()
+}
+
+fn chores(context: &Context, plane: &Dataplane) {
+    if let Some(kernel) = &context.kernel {
+        kernel.quarantine.free(plane, QUARANTINE);
+    }
+    context.unpaired.tend(plane, context.config.linger);
+}
+
+/// Does the work of one period. Returns the CPU time of the walk over the records.
+fn round(context: &Context, plane: &Dataplane) -> Duration {
+    if let Err(error) = plane.keep_lo_forwarding() {
+        tracing::warn!(%error, "route look-ups may fail");
+    }
+    context.pinning.look(plane);
+    plane.look_for_neighbours();
+    context.xdp.look_again(plane, context.config.xdp_mode);
+    context.memory_low.store(memory_is_low(), Ordering::Relaxed);
+    reap(context, plane).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot look at the flows");
+        Duration::ZERO
+    })
+}
+
+/// Returns the CPU time of this thread: on a busy host much less than has passed.
+fn computed() -> Duration {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec.unsigned_abs(), t.tv_nsec as u32)
+}
+
+/// Returns the detached flows by serial number.
+pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Direction>; 2]>> {
+    let mut flows = HashMap::new();
+    plane.scan_flows(|directions| {
+        let detached = directions.map(|d| d.filter(|d| d.slot.is_none()));
+        if let Some(one) = detached.iter().flatten().next() {
+            flows.insert(one.serial, detached);
+        }
+    })?;
+    Ok(flows)
+}
+
+/// Removes the records of ended flows. Returns the CPU time that it took to find them.
+fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
+    let started = computed();
+    let limits = Limits {
+        linger: context.config.linger,
+        idle_timeout: context.config.idle_timeout,
+    };
+    let mut records = 0_u32;
+    // Look again only at those that are due: most flows live, and most closed ones linger.
+    let mut due = Vec::new();
+    let mut walk = context.ends.walk();
+    plane.scan_flows(|directions| {
+        records += directions.iter().flatten().count() as u32;
+        let [Some(a), Some(b)] = directions else { return };
+        walk.see(a.serial);
+        let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
+        if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
+            let end = flow_end(&a, &b);
+            if let Some(kernel) = &context.kernel {
+                kernel.held.ended(a.serial, &end);
+            }
+            walk.look(&end, [&a, &b]);
+            if let Verdict::Reap(_) = verdict(&end, &limits) {
+                due.push(a);
+            }
+        }
+    })?;
+    walk.end();
+    let walked = computed().saturating_sub(started);
+    for flow in due {
+        if context.maintenance.is_ending() {
+            break;
+        }
+        // A segment may have passed since, or another flow may have taken its place.
+        let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
+            continue;
+        };
+        let Verdict::Reap(how) = verdict(&flow_end(&a, &b), &limits) else {
+            continue;
+        };
+        if a.serial != flow.serial || a.slot.is_some() {
+            continue;
+        }
+        records = records.saturating_sub(plane.unregister(a.serial, [a.leg, b.leg]));
+        if how == Reaped::Idle {
+            context.ends.ended(FlowEnd::Idle, [&a, &b]);
+        }
+        context.stats.ended(match how {
+            Reaped::Closed => End::Closed,
+            Reaped::Reset => End::Reset,
+            Reaped::Idle => End::Idle,
+        });
+        tracing::debug!(
+            flow = a.serial,
+            ?how,
+            bytes = a.bytes,
+            bytes_back = b.bytes,
+            "flow ended"
+        );
+    }
+    plane.set_record_count(records);
+    Ok(walked)
+}
+
+/// Returns the state of a flow's end, as its records show it.
+pub(crate) fn flow_end(a: &Direction, b: &Direction) -> Ending {
+    let end = |x: &Direction, o: &Direction| DirectionEnd {
+        fin_seen: x.fin,
+        fin_acknowledged: x.fin && (o.ack.wrapping_sub(x.end_at_far) as i32) >= 0,
+        reset_seen: x.reset,
+    };
+    Ending {
+        directions: [end(a, b), end(b, a)],
+        idle: a.idle.min(b.idle),
+    }
+}
+
+fn memory_is_low() -> bool {
+    let Ok(text) = fs::read_to_string("/proc/meminfo") else {
+        return false;
+    };
+    let field = |name: &str| -> Option<u64> {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name))?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    };
+    match (field("MemAvailable:"), field("MemTotal:")) {
+        (Some(available), Some(total)) => available * 100 < total * LOW_MEMORY_PERCENT,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_now_and_then_and_once_all_is_quiet() {
+        let mut memory = Memory::default();
+        let due = [0, 300, 400, 600, 600, 600, 610, 610, 620, 620].map(|detached| memory.is_due(detached));
+        assert_eq!(
+            due,
+            [false, true, false, true, true, false, false, false, false, true]
+        );
+    }
+}

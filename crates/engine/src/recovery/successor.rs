@@ -1,0 +1,117 @@
+//! Finishes a pair whose trap a predecessor had set, as that predecessor asked ([`Successor`]).
+
+use std::sync::Arc;
+
+use longsplice_core::policy::SplicePolicy;
+use longsplice_dataplane::{LegState, Side, Successor};
+
+use crate::{
+    api::{
+        Ended, Pair, Returned,
+        goodbye::{GOODBYE, goodbye},
+        until::{Trap, Until},
+    },
+    context::Context,
+    session,
+};
+
+/// Remaining task of a predecessor for a pair that came back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest {
+    /// Rest of each side's budget, and true if it waits for payload beyond it; `None`: all may pass.
+    budgets: [Option<(u64, bool)>; 2],
+    /// Successor's action, other than joining the ends.
+    successor: Successor,
+}
+
+impl Rest {
+    /// Returns `None` if there is nothing but to join them. `states` are those after the wake.
+    pub(crate) fn of(states: &[LegState; 2]) -> Option<Rest> {
+        let wills = states.each_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
+        let is = |successor| {
+            wills
+                .iter()
+                .flatten()
+                .any(|(will, _)| will.successor == successor)
+        };
+        let successor = [Successor::Follows, Successor::Ends]
+            .into_iter()
+            .find(|s| is(*s))?;
+        let budget = |side: Side| {
+            let (will, trap) = wills[side.index()]?;
+            // Forwarded bytes end before the trap.
+            let distance = trap.wrapping_sub(states[side.index()].base);
+            let distance = if (distance as i32) < 0 { 0 } else { distance };
+            Some((will.left(distance), will.is_data()))
+        };
+        Some(Rest {
+            budgets: Side::BOTH.map(budget),
+            successor,
+        })
+    }
+
+    /// Returns the conditions after the budgets of bytes, of which `passed` bytes of either side have passed.
+    fn then(&self, passed: [u64; 2]) -> Until {
+        let of = |side: Side| self.budgets[side.index()].map(|budget| (side, budget));
+        let waits = Side::BOTH
+            .into_iter()
+            .filter_map(of)
+            .filter(|(_, (_, data))| *data);
+        waits.fold(Until::closed(), |until, (side, (left, _))| {
+            until.or(Until::data_beyond(
+                side,
+                left.saturating_sub(passed[side.index()]),
+            ))
+        })
+    }
+
+    /// Forwards the rest of a predecessor's budgets, and ends both connections behind it.
+    pub(crate) async fn finish(self, context: Arc<Context>, returned: Returned) {
+        let id = returned.id;
+        // Do not splice: bytes beyond the budget wait in their socket, where a splice would have to drain them.
+        let pair = Pair::from(returned).with_splice(SplicePolicy::Never);
+        let pair = pair.with_successor(self.successor);
+        let mut returned = carry(&context, pair, Until::rest(self.budgets)).await;
+        if self.successor == Successor::Follows
+            && let Some(r) = returned.take()
+        {
+            let until = self.then(r.passed);
+            let pair = Pair::from(r)
+                .with_splice(SplicePolicy::Auto)
+                .with_successor(self.successor);
+            returned = carry(&context, pair, until).await;
+        }
+        match returned {
+            Some(returned) => end_in_order(returned).await,
+            None => tracing::debug!(flow = %id, "it ended before what a predecessor had left was done"),
+        }
+    }
+}
+
+/// Returns the pair once it has come to its conditions; `None` if it has ended.
+async fn carry(context: &Arc<Context>, pair: Pair, until: Until) -> Option<Returned> {
+    match session::run(context, pair, until.or(Until::idle(context.config.idle_timeout))).await {
+        // Dropping it resets both ends.
+        Ok(Ended::Returned(returned)) => Some(returned).filter(|r| r.why != Trap::Idle),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!(%error, "a connection was cut off");
+            None
+        }
+    }
+}
+
+async fn end_in_order(returned: Returned) {
+    let id = returned.id;
+    if let Err(error) = returned.set_reset_on_close(false) {
+        return tracing::debug!(flow = %id, %error, "cannot close in order");
+    }
+    let Returned {
+        mut client,
+        mut server,
+        ..
+    } = returned;
+    let both = async { tokio::join!(goodbye(&mut client), goodbye(&mut server)) };
+    // The connections have ended, whatever the outcome.
+    let _ = tokio::time::timeout(GOODBYE, both).await;
+}

@@ -1,0 +1,58 @@
+//! Measures the rate of bytes from each side.
+
+use std::time::Duration;
+
+use longsplice_dataplane::Side;
+use tokio::time::Instant;
+
+use crate::relay::pump::Pump;
+
+/// Shortest span of a sample: a shorter one measures the scheduler rather than the stream.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// Measures the rates of both directions, in bytes per second.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    at: Instant,
+    bytes: [u64; 2],
+    rates: [u64; 2],
+    peaks: [u64; 2],
+}
+
+impl Meter {
+    pub(crate) fn new(now: Instant) -> Meter {
+        Meter {
+            at: now,
+            bytes: [0; 2],
+            rates: [0; 2],
+            peaks: [0; 2],
+        }
+    }
+
+    /// Takes a sample if the last one is at least `span` old.
+    pub(crate) fn sample(&mut self, now: Instant, pump: &Pump, span: Duration) {
+        let elapsed = now.duration_since(self.at);
+        if elapsed < span.max(SHORTEST) {
+            return;
+        }
+        for side in Side::BOTH {
+            let i = side.index();
+            let bytes = pump.bytes(side);
+            let per_second = u128::from(bytes - self.bytes[i]) * 1_000_000 / elapsed.as_micros().max(1);
+            self.rates[i] = u64::try_from(per_second).unwrap_or(u64::MAX);
+            self.peaks[i] = self.peaks[i].max(self.rates[i]);
+            self.bytes[i] = bytes;
+        }
+        self.at = now;
+    }
+
+    /// Returns the rates of the last sample.
+    pub(crate) fn rates(&self) -> [u64; 2] {
+        self.rates
+    }
+
+    /// Returns the highest rates of all samples.
+    pub(crate) fn peaks(&self) -> [u64; 2] {
+        self.peaks
+    }
+}

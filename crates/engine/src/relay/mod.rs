@@ -1,0 +1,8 @@
+//! Moves the bytes of a pair through this process, and decides when to stop. It knows of no flow.
+
+pub(crate) mod gate;
+pub(crate) mod idle;
+pub(crate) mod meter;
+pub(crate) mod pump;
+pub(crate) mod throttle;
+pub(crate) mod traps;

@@ -1,0 +1,198 @@
+//! Watches interfaces: puts the programs on those that routes use.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, Ipv6Addr},
+    sync::{Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use futures_util::TryStreamExt;
+use longsplice_dataplane::Dataplane;
+use rtnetlink::{
+    Handle, RouteMessageBuilder,
+    packet_route::{
+        link::{LinkAttribute, LinkFlags, LinkLayerType},
+        route::{RouteAddress, RouteAttribute},
+    },
+};
+use tokio::time::Instant;
+
+/// Time that an interface without routes keeps its programs while there are flows. Addresses and routes may come back,
+/// and segments that pass meanwhile would come to the stack, which resets their connections.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// State of an interface with Ethernet headers.
+#[derive(Debug)]
+struct Link {
+    name: String,
+    is_up: bool,
+}
+
+/// Present interfaces of this host.
+#[derive(Debug)]
+pub(crate) struct Links {
+    by_index: HashMap<u32, Link>,
+    /// Those that a route leads to.
+    routed: Vec<u32>,
+}
+
+impl Links {
+    /// Asks the kernel for its links and routes.
+    pub(crate) async fn ask(handle: &Handle) -> Result<Links, rtnetlink::Error> {
+        Ok(Links {
+            by_index: links(handle).await?,
+            routed: routed(handle).await?,
+        })
+    }
+
+    /// Returns the names of the interfaces that are up, by index.
+    pub(crate) fn up(&self) -> HashMap<u32, String> {
+        let up = self.by_index.iter().filter(|(_, link)| link.is_up);
+        up.map(|(index, link)| (*index, link.name.clone())).collect()
+    }
+}
+
+/// Holds the interfaces that have the programs.
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces {
+    watched: RwLock<HashMap<u32, String>>,
+    /// Interfaces that no route leads to any more, and since when: their flows may still need the programs.
+    unrouted: Mutex<HashMap<u32, Instant>>,
+}
+
+impl Interfaces {
+    /// Returns true if the programs are on an interface.
+    pub(crate) fn has(&self, ifindex: u32) -> bool {
+        self.watched
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(&ifindex)
+    }
+
+    /// Returns the interfaces with the programs, by index.
+    pub(crate) fn watched(&self) -> HashMap<u32, String> {
+        self.watched
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Puts the programs on the interfaces that routes use, and on no others. An interface that is down keeps them: it may
+    /// come up again before a route leads there. One without routes keeps them for a time. One call at a time. Returns true
+    /// if an interface waits for its routes.
+    pub(crate) fn follow(&self, plane: &Dataplane, only: Option<&[String]>, links: &Links) -> bool {
+        let chosen = |name: &String| only.is_none_or(|only| only.contains(name));
+        let Links {
+            by_index: links,
+            routed,
+        } = links;
+        let wanted: HashMap<u32, String> = links
+            .iter()
+            .filter(|(index, link)| link.is_up && routed.contains(index) && chosen(&link.name))
+            .map(|(index, link)| (*index, link.name.clone()))
+            .collect();
+        // Never hold this lock over a system call: each assessment of a pair takes it.
+        let watched = || self.watched.write().unwrap_or_else(PoisonError::into_inner);
+        // A predecessor may have watched others.
+        let before: Vec<u32> = watched().keys().copied().collect();
+        let mut unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && links.contains_key(ifindex));
+        for ifindex in plane.linked_interfaces().into_iter().chain(before) {
+            let is_kept = links
+                .get(&ifindex)
+                .filter(|link| chosen(&link.name))
+                .is_some_and(|link| {
+                    let since = unrouted.get(&ifindex).filter(|_| link.is_up).copied();
+                    !link.is_up
+                        || (plane.flow_count() > 0 && since.is_none_or(|since| since.elapsed() < PATIENCE))
+                });
+            if is_kept && !wanted.contains_key(&ifindex) {
+                // The time for its routes begins when it is up again.
+                match links[&ifindex].is_up {
+                    true => drop(unrouted.entry(ifindex).or_insert_with(Instant::now)),
+                    false => drop(unrouted.remove(&ifindex)),
+                }
+            } else if !wanted.contains_key(&ifindex) {
+                unrouted.remove(&ifindex);
+                // Remove it first: no pair is spliced by it from now on.
+                let name = watched().remove(&ifindex);
+                plane.detach(ifindex);
+                if let Some(name) = name {
+                    tracing::info!(interface = name, "no longer watched");
+                }
+            }
+        }
+        for (ifindex, name) in wanted {
+            if watched().contains_key(&ifindex) {
+                continue;
+            }
+            match plane.attach(ifindex) {
+                Ok(()) => {
+                    tracing::info!(interface = name, ifindex, "watched");
+                    watched().insert(ifindex, name);
+                }
+                Err(error) => {
+                    tracing::warn!(interface = name, %error, "cannot be watched: its pairs are relayed")
+                }
+            }
+        }
+        !unrouted.is_empty()
+    }
+}
+
+/// Returns the interfaces that have Ethernet headers.
+async fn links(handle: &Handle) -> Result<HashMap<u32, Link>, rtnetlink::Error> {
+    let mut found = HashMap::new();
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        // Programs see packets with Ethernet headers; other links would need a second layout.
+        let usable = matches!(
+            link.header.link_layer_type,
+            LinkLayerType::Ether | LinkLayerType::Loopback
+        );
+        let is_up = link.header.flags.contains(LinkFlags::Up);
+        let name = link.attributes.iter().find_map(|a| match a {
+            LinkAttribute::IfName(name) => Some(name.clone()),
+            _ => None,
+        });
+        let index = link.header.index;
+        if let Some(name) = name.filter(|_| usable) {
+            found.insert(index, Link { name, is_up });
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the interfaces that routes of either family and any table lead to, including those to our own addresses.
+async fn routed(handle: &Handle) -> Result<Vec<u32>, rtnetlink::Error> {
+    let families = [
+        RouteMessageBuilder::<Ipv4Addr>::new().build(),
+        RouteMessageBuilder::<Ipv6Addr>::new().build(),
+    ];
+    let mut found = Vec::new();
+    for family in families {
+        let mut routes = handle.route().get(family).execute();
+        while let Some(route) = routes.try_next().await? {
+            if route.attributes.iter().any(is_of_every_interface) {
+                continue;
+            }
+            for attribute in &route.attributes {
+                match attribute {
+                    RouteAttribute::Oif(index) => found.push(*index),
+                    RouteAttribute::MultiPath(hops) => found.extend(hops.iter().map(|h| h.interface_index)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// Returns true for the link-local and multicast routes of IPv6. The kernel adds them to each interface that is up, even
+/// if nothing else is routed there: to the ports of a bridge, say, whose frames are not for us.
+fn is_of_every_interface(attribute: &RouteAttribute) -> bool {
+    matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local() || to.is_multicast())
+}

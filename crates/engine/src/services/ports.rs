@@ -1,0 +1,345 @@
+//! Allocates leg B's source ports: the kernel forgets a port whose socket was closed in silence.
+
+use std::{
+    fs,
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use longsplice_core::ports::{Candidates, ReservedPorts, default_range};
+use longsplice_dataplane::{Dataplane, Leg};
+use longsplice_repair::{options, set_initial_sequence};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::services::routes::{Routes, Way};
+
+/// File for both families, in spite of its name; the next one is, too.
+const EPHEMERAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// Number of refusals to doubt. An instance with an inaccessible table (of another version, or with a BPF file system of
+/// its own) refuses a SYN onto its flow, just as a target does that does not listen.
+const DOUBTED: u32 = 2;
+
+/// Allocates the ports that legs B may use.
+#[derive(Debug)]
+pub(crate) struct SourcePorts {
+    range: RangeInclusive<u16>,
+    random: RandomState,
+    turn: AtomicU64,
+}
+
+impl SourcePorts {
+    /// Reserves the configured range, or one that the kernel does not hand out. If it overlaps the kernel's own range,
+    /// reserves the ports there; they stay reserved at the end, because spliced flows outlive us.
+    pub(crate) fn reserve(wanted: Option<RangeInclusive<u16>>) -> io::Result<SourcePorts> {
+        let text = fs::read_to_string(EPHEMERAL)?;
+        let mut bounds = text.split_whitespace().filter_map(|n| n.parse::<u16>().ok());
+        let (Some(low), Some(high)) = (bounds.next(), bounds.next()) else {
+            return Err(io::Error::other(format!("cannot read {EPHEMERAL}: {text:?}")));
+        };
+        let kernel = low..=high;
+        let range = wanted.unwrap_or_else(|| default_range(&kernel).ports);
+        if range.start() <= kernel.end() && kernel.start() <= range.end() {
+            let mut reserved: ReservedPorts = fs::read_to_string(RESERVED)?
+                .trim()
+                .parse()
+                .map_err(io::Error::other)?;
+            if !reserved.contains_all(&range) {
+                reserved.insert(range.clone());
+                fs::write(RESERVED, reserved.to_string())?;
+                tracing::info!(ports = %in_words(&range), "reserved source ports in {RESERVED}");
+            }
+        }
+        Ok(SourcePorts {
+            range,
+            random: RandomState::new(),
+            turn: AtomicU64::new(0),
+        })
+    }
+
+    /// Connects from a port that no flow to `target` uses; from the address that routing gives, or from another one.
+    pub(crate) async fn connect(
+        &self,
+        plane: &Arc<Dataplane>,
+        routes: &Routes,
+        from: Option<IpAddr>,
+        target: SocketAddr,
+        max_segment: Option<u32>,
+        timeout: Duration,
+    ) -> io::Result<TcpStream> {
+        let in_use = |leg| plane.in_use(leg);
+        let look = || look_for_neighbours(plane);
+        let attempt = self.connect_unless(in_use, look, routes, from, target, max_segment);
+        tokio::time::timeout(timeout, attempt).await?
+    }
+
+    async fn connect_unless<L: Future<Output = ()>>(
+        &self,
+        in_use: impl Fn(Leg) -> bool,
+        look: impl Fn() -> L,
+        routes: &Routes,
+        from: Option<IpAddr>,
+        target: SocketAddr,
+        max_segment: Option<u32>,
+    ) -> io::Result<TcpStream> {
+        let mut by = Departure::new(routes, from, target)?;
+        let mut doubted = 0;
+        let seed = self.random.hash_one(self.turn.fetch_add(1, Ordering::Relaxed));
+        for port in Candidates::new(&self.range, seed) {
+            let local = SocketAddr::new(by.source, port);
+            let leg = Leg::new(target, local);
+            if in_use(leg) {
+                continue;
+            }
+            let origin = Origin {
+                local,
+                foreign: from.is_some(),
+                initial_sequence: None,
+            };
+            let max_segment = max_segment.filter(|&bytes| by.needs_saying(bytes));
+            let done = connect_from(origin, target, max_segment).await;
+            let refused = done.as_ref().is_err_and(is_refused);
+            if refused {
+                look().await;
+            }
+            match done {
+                // A remembered address may be gone, rather than the port.
+                Err(e) if is_taken(&e) => by.look_again(routes, target)?,
+                // A flow took that port meanwhile: the refusal is not the target's.
+                Err(_) if refused && in_use(leg) => {}
+                Err(_) if refused && doubted < DOUBTED => doubted += 1,
+                result => return result,
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!(
+                "all source ports {} toward {target} are in use: widen source_ports",
+                in_words(&self.range)
+            ),
+        ))
+    }
+}
+
+/// Looks for instances that came after the last look, on a thread that may block.
+async fn look_for_neighbours(plane: &Arc<Dataplane>) {
+    if plane.may_have_new_neighbours() {
+        let plane = Arc::clone(plane);
+        // A failed look only means that the refusal is doubted.
+        let _ = tokio::task::spawn_blocking(move || plane.look_for_neighbours()).await;
+    }
+}
+
+/// Source of a connection.
+struct Departure {
+    source: IpAddr,
+    /// Longest segment that the route takes, if that is known.
+    way_takes: Option<u32>,
+    /// True if the route is a remembered one, which may have changed.
+    remembered: bool,
+}
+
+impl Departure {
+    fn new(routes: &Routes, from: Option<IpAddr>, target: SocketAddr) -> io::Result<Departure> {
+        Ok(match from {
+            // The route may depend on the source, too, and was not asked for with this one.
+            Some(source) => Departure {
+                source,
+                way_takes: None,
+                remembered: false,
+            },
+            None => Departure {
+                remembered: true,
+                ..Departure::by(routes.way(target)?)
+            },
+        })
+    }
+
+    fn by(way: Way) -> Departure {
+        Departure {
+            source: way.source,
+            way_takes: way.max_segment,
+            remembered: false,
+        }
+    }
+
+    /// Returns true if the kernel might offer more by itself.
+    fn needs_saying(&self, max_segment: u32) -> bool {
+        self.way_takes.is_none_or(|takes| max_segment < takes)
+    }
+
+    fn look_again(&mut self, routes: &Routes, target: SocketAddr) -> io::Result<()> {
+        if self.remembered {
+            *self = Departure::by(routes.ask(target)?);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for SourcePorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&in_words(&self.range))
+    }
+}
+
+fn in_words(range: &RangeInclusive<u16>) -> String {
+    format!("{}-{}", range.start(), range.end())
+}
+
+/// Returns true if another socket has the port, or the tuple (perhaps in TIME-WAIT).
+pub(crate) fn is_taken(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+    )
+}
+
+/// Returns true if the target refused, or a flow of an instance that has the port.
+pub(crate) fn is_refused(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::ConnectionRefused
+}
+
+/// Source of a connection, as the target sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) local: SocketAddr,
+    /// True if the address need not be this host's.
+    pub(crate) foreign: bool,
+    /// Sequence number of the SYN; `None` lets the kernel choose.
+    pub(crate) initial_sequence: Option<u32>,
+}
+
+/// Connects from an origin. The socket resets on close.
+pub(crate) async fn connect_from(
+    origin: Origin,
+    target: SocketAddr,
+    max_segment: Option<u32>,
+) -> io::Result<TcpStream> {
+    let socket = socket_toward(origin.local)?;
+    // One port serves many targets.
+    socket.set_reuseaddr(true)?;
+    if origin.foreign {
+        options::set_transparent(&socket, true)?;
+    }
+    socket.bind(origin.local)?;
+    if let Some(iss) = origin.initial_sequence {
+        set_initial_sequence(&socket, iss)?;
+    }
+    if let Some(bytes) = max_segment {
+        options::set_max_segment(&socket, bytes)?;
+    }
+    socket.connect(target).await
+}
+
+/// Connects from an address and a port that the kernel chooses. The socket resets on close from before its SYN is sent
+/// (`SO_LINGER` of 0): if the process is killed, the target sees a reset and never a connection that ended in order. A
+/// caller that wants an orderly end sets it ([`longsplice_repair::options::set_reset_on_close`]).
+///
+/// # Errors
+/// Returns those of `connect`.
+pub async fn connect_plainly(target: SocketAddr) -> io::Result<TcpStream> {
+    socket_toward(target)?.connect(target).await
+}
+
+/// Makes a socket of the family of an address, which resets on close. Set it before the connection is up: the kernel
+/// finishes the handshake alone, and the process may be killed before it learns of that.
+fn socket_toward(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    options::set_reset_on_close(&socket, true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, net::Ipv4Addr};
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn ports(range: RangeInclusive<u16>) -> SourcePorts {
+        SourcePorts {
+            range,
+            random: RandomState::new(),
+            turn: AtomicU64::new(0),
+        }
+    }
+
+    async fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn a_remembered_address_that_is_gone_is_asked_for_again() {
+        let (_listener, target) = listener().await;
+        let routes = Routes::default();
+        let gone = IpAddr::from([192, 0, 2, 1]);
+        let way = Way {
+            source: gone,
+            max_segment: None,
+        };
+        routes.remember(target, way);
+        assert_eq!(routes.way(target).unwrap().source, gone, "it is remembered");
+        let connected = ports(20_000..=20_999)
+            .connect_unless(|_| false, || async {}, &routes, None, target, None)
+            .await
+            .unwrap();
+        assert_eq!(connected.local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+        assert_ne!(routes.way(target).unwrap().source, gone, "and no longer");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_by_a_flow_is_not_the_targets() {
+        let (listener, target) = listener().await;
+        drop(listener);
+        let (routes, ports) = (Routes::default(), ports(22_000..=22_009));
+        let (asked, tried) = (Cell::new(0), Cell::new(0));
+        // A flow takes each port just as it is tried.
+        let in_use = |_| {
+            asked.set(asked.get() + 1);
+            asked.get() % 2 == 0
+        };
+        let error = ports
+            .connect_unless(in_use, || async {}, &routes, None, target, None)
+            .await;
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+        assert_eq!(asked.get(), 2 * 10, "each port was tried");
+        // The target's own refusal is believed after a few attempts.
+        let never = |leg: Leg| {
+            tried.set(tried.get() | 1 << (leg.local.port() - 22_000));
+            false
+        };
+        let error = ports
+            .connect_unless(never, || async {}, &routes, None, target, None)
+            .await;
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(u16::count_ones(tried.get()), 1 + DOUBTED);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_carries_a_flow_is_left_alone() {
+        let (_listener, target) = listener().await;
+        let (routes, ports) = (Routes::default(), ports(21_000..=21_009));
+        let in_use = |leg: Leg| leg.local.port() != 21_007;
+        let connect = |in_use| ports.connect_unless(in_use, || async {}, &routes, None, target, None);
+        let connected = connect(in_use).await.unwrap();
+        assert_eq!(connected.local_addr().unwrap().port(), 21_007);
+        // A port of another socket is left alone, too.
+        let error = connect(in_use).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(error.to_string().contains("21000-21009"), "{error}");
+    }
+}

@@ -1,0 +1,261 @@
+//! Rules for packets that come in: docs/rules.md is the user's page.
+
+mod seal;
+
+pub(crate) use seal::place_of_tcp;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use longsplice_core::rules::{MAX_ENTRIES, Program, compile};
+use longsplice_dataplane::{
+    Dataplane,
+    rules::{Counters, Mark, Packets, Rules},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::ring::Ring;
+
+pub use longsplice_core::rules::{
+    Action, CompileError, Family, Flags, MAX_TEXT, Match, Network, ParseFlagsError, ParseNetworkError,
+    ParsePortsError, Ports, Rule, Translation,
+};
+pub use longsplice_dataplane::rules::RulePacket;
+
+/// Checks that rules can be put in force together, before anything is changed.
+///
+/// # Errors
+/// Returns the first wrong rule, the reason, and a remedy.
+pub fn check(rules: &[Rule]) -> Result<(), CompileError> {
+    compile(rules).map(drop)
+}
+
+/// Bits of `skb->mark` by which the routing rule finds packets for this host. (The others are the user's.)
+pub(crate) const MARK: Mark = Mark {
+    value: 0x4c00_0000,
+    mask: 0xff00_0000,
+};
+
+const LOOPBACK: &str = "lo";
+
+/// Reason that rules could not be put in force. The rules before them still are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RulesError {
+    /// The rules are wrong.
+    #[error(transparent)]
+    Wrong(#[from] CompileError),
+    /// This splicer only relays.
+    #[error("rules are not possible here: {0}")]
+    Unavailable(String),
+    /// The kernel refuses.
+    #[error("{0}")]
+    System(String),
+}
+
+/// Lists the rules in force, and their counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesInfo {
+    /// Rules in their order.
+    pub rules: Vec<RuleInfo>,
+    /// Packets dropped, by the reason that rules name.
+    pub drops: BTreeMap<String, u64>,
+    /// TCP packets by verdict (docs/rules.md), since rules were first set.
+    pub verdicts: BTreeMap<String, u64>,
+    /// Interfaces whose packets are looked at.
+    pub interfaces: Vec<String>,
+    /// Number of entries that the rules take.
+    pub entries: usize,
+    /// Maximum number of entries.
+    pub max_entries: usize,
+}
+
+/// Describes a rule, and its counters since it was put in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleInfo {
+    /// Text of the rule.
+    pub rule: Rule,
+    /// Packets that matched it; a GRO super-packet is one.
+    pub packets: u64,
+    /// Bytes of those packets, from the IP header on.
+    pub bytes: u64,
+}
+
+/// Delivers the packets that rules send to a program (`ask` and `copy`).
+#[derive(Debug)]
+pub struct RulePackets(Ring<Packets, RulePacket>);
+
+impl RulePackets {
+    /// Returns the packets that have come, at least one. Cancel-safe.
+    ///
+    /// # Errors
+    /// Returns the error of the ring if it cannot be read.
+    pub async fn next(&mut self) -> io::Result<Vec<RulePacket>> {
+        self.0.next().await
+    }
+}
+
+/// Holds the rules of a splicer, and their interfaces.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Program of the rules; `None` before there is a rule.
+    loaded: Option<Arc<Rules>>,
+    rules: Vec<Rule>,
+    program: Program,
+    /// Interfaces that can be watched.
+    links: HashMap<String, u32>,
+    /// Interface numbers in the set in force.
+    resolved: BTreeMap<String, Option<u32>>,
+}
+
+impl Keeper {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces all rules. Blocks on the kernel.
+    pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>) -> Result<(), RulesError> {
+        let program = compile(&rules)?;
+        let mut state = self.state();
+        let loaded = state.load(plane)?;
+        let wanted = state.interfaces_of(&rules);
+        // Watch new interfaces before anything else changes: under the old rules an additional interface does no harm.
+        let both = &wanted | &loaded.watched();
+        if let Some((ifindex, error)) = loaded.watch(&both).into_iter().next() {
+            loaded.watch(&state.interfaces_of(&state.rules));
+            return Err(RulesError::System(format!("interface {ifindex}: {error}")));
+        }
+        let resolved = state.resolve(&program);
+        loaded
+            .replace(&program, Counters::Fresh, |name| {
+                resolved.get(name).copied().flatten()
+            })
+            .map_err(system)?;
+        loaded.watch(&wanted);
+        for (name, _) in resolved.iter().filter(|(_, index)| index.is_none()) {
+            tracing::warn!(
+                interface = name,
+                "rules name an interface that is not there, or has no Ethernet headers"
+            );
+        }
+        (state.rules, state.program, state.resolved) = (rules, program, resolved);
+        Ok(())
+    }
+
+    /// Adapts to the present interfaces, by index.
+    pub(crate) fn follow(&self, links: &HashMap<u32, String>) {
+        let mut state = self.state();
+        state.links = links.iter().map(|(index, name)| (name.clone(), *index)).collect();
+        let Some(loaded) = state.loaded.clone() else {
+            return;
+        };
+        for (ifindex, error) in loaded.watch(&state.interfaces_of(&state.rules)) {
+            tracing::warn!(ifindex, %error, "rules cannot be attached");
+        }
+        let resolved = state.resolve(&state.program);
+        if resolved == state.resolved {
+            return;
+        }
+        let done = loaded.replace(&state.program, Counters::Kept, |name| {
+            resolved.get(name).copied().flatten()
+        });
+        match done {
+            Ok(()) => state.resolved = resolved,
+            Err(error) => tracing::warn!(%error, "rules cannot follow a change of interfaces"),
+        }
+    }
+
+    pub(crate) fn info(&self) -> RulesInfo {
+        let state = self.state();
+        let mut info = RulesInfo {
+            entries: state.program.entries.len(),
+            max_entries: MAX_ENTRIES,
+            ..RulesInfo::default()
+        };
+        let Some(loaded) = &state.loaded else { return info };
+        let counts = loaded.counts(state.rules.len());
+        for (rule, count) in state.rules.iter().zip(counts) {
+            if let Action::Drop { reason } = &rule.action {
+                *info.drops.entry(reason.clone()).or_default() += count.packets;
+            }
+            info.rules.push(RuleInfo {
+                rule: rule.clone(),
+                packets: count.packets,
+                bytes: count.bytes,
+            });
+        }
+        info.verdicts = loaded.verdicts();
+        let watched = loaded.watched();
+        let names = state.links.iter().filter(|(_, index)| watched.contains(index));
+        info.interfaces = names.map(|(name, _)| name.clone()).collect();
+        info.interfaces.sort();
+        info
+    }
+
+    pub(crate) fn packets(&self, plane: &Dataplane) -> Result<RulePackets, RulesError> {
+        let loaded = self.state().load(plane)?;
+        let packets = loaded.packets().map_err(system)?;
+        Ring::new(packets, Packets::take).map(RulePackets).map_err(system)
+    }
+
+    pub(crate) fn let_in(&self, plane: &Dataplane, packet: &RulePacket) -> io::Result<()> {
+        // It may have been taken before its device had computed the checksum.
+        let mut whole = packet.packet.clone();
+        let _ = seal::seal(&mut whole);
+        plane.inject(packet.ifindex, &whole)
+    }
+
+    /// Takes the program off every interface.
+    pub(crate) fn end(&self) {
+        let mut state = self.state();
+        *state = State {
+            links: std::mem::take(&mut state.links),
+            ..State::default()
+        };
+    }
+}
+
+impl State {
+    fn load(&mut self, plane: &Dataplane) -> Result<Arc<Rules>, RulesError> {
+        if let Some(loaded) = &self.loaded {
+            return Ok(loaded.clone());
+        }
+        let loaded = Arc::new(Rules::load(plane, MARK).map_err(system)?);
+        self.loaded = Some(loaded.clone());
+        Ok(loaded)
+    }
+
+    /// Returns the interfaces on which these rules need the program.
+    fn interfaces_of(&self, rules: &[Rule]) -> BTreeSet<u32> {
+        let all = || self.links.iter().filter(|(name, _)| *name != LOOPBACK);
+        let wanted = |name: &String| {
+            rules
+                .iter()
+                .any(|r| r.matching.interface.as_ref().is_none_or(|i| i == name))
+        };
+        all()
+            .filter(|(name, _)| wanted(name))
+            .map(|(_, index)| *index)
+            .collect()
+    }
+
+    /// Returns the present numbers of the interfaces that a set names.
+    fn resolve(&self, program: &Program) -> BTreeMap<String, Option<u32>> {
+        let names = program.entries.iter().filter_map(|e| e.interface.as_ref());
+        names
+            .map(|name| (name.clone(), self.links.get(name).copied()))
+            .collect()
+    }
+}
+
+fn system(error: impl std::fmt::Display) -> RulesError {
+    RulesError::System(error.to_string())
+}

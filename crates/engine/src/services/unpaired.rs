@@ -1,0 +1,290 @@
+//! Keeps sockets in control mode that were spliced before: their numbers differ from those on the wire, and the kernel
+//! half maps the one to the other for as long as they live.
+//!
+//! While bytes that bypassed the sockets are unacknowledged, both legs share their flow's slot. Then they part: each has
+//! a record of its own, which stays until the kernel has forgotten the connection.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use longsplice_core::patience::Waiter;
+use longsplice_dataplane::{Dataplane, Leg};
+use tokio::{net::TcpStream, time::Instant};
+
+use crate::flow::{Flow, assess::Place};
+
+/// Time that the slot of a pair is kept after it came back: the pair may be spliced again at once.
+const SHARE: Duration = Duration::from_millis(100);
+
+/// Time that sockets are kept open after their owner has closed them, while bytes are unacknowledged.
+const HOLD: Duration = Duration::from_secs(3);
+
+/// Interval between two looks for a leg's socket.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// State of a flow whose sockets a caller has.
+#[derive(Debug)]
+struct Awake {
+    flow: Flow,
+    since: Instant,
+    /// Duplicates that keep the sockets open until the bytes that bypassed them are acknowledged: the peers still need
+    /// their answers.
+    sockets: Vec<OwnedFd>,
+    /// Time at which its ends were reset as hopeless.
+    given_up: Option<Instant>,
+}
+
+impl Awake {
+    /// Returns true if its legs have nothing to do with each other any more.
+    fn is_settled(&self) -> bool {
+        self.given_up.is_none() && self.flow.is_settled()
+    }
+
+    /// Resets both ends, if one of them will never acknowledge the bytes that bypassed the sockets.
+    fn give_up(&mut self, now: Instant) {
+        let is_hopeless = self.flow.is_hopeless(now, Waiter::Handler);
+        let flow = self.flow.serial();
+        if is_hopeless {
+            tracing::info!(
+                flow,
+                "an end does not acknowledge what passed by: both ends are reset"
+            );
+        } else if self.flow.is_cut_off() {
+            tracing::debug!(
+                flow,
+                "an end was reset before all that passed by was acknowledged"
+            );
+        } else {
+            return;
+        }
+        self.given_up = Some(now);
+        self.sockets.clear();
+        self.flow.reset_all();
+    }
+}
+
+/// State of a leg that stands alone.
+#[derive(Debug)]
+struct Watched {
+    looked: Instant,
+    gone: Option<Instant>,
+}
+
+/// Holds all sockets that were spliced before.
+#[derive(Debug, Default)]
+pub(crate) struct UnpairedLegs {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    awake: HashMap<u32, Awake>,
+    /// Number of each leg's flow.
+    flows: HashMap<Leg, u32>,
+    alone: HashMap<Leg, Watched>,
+}
+
+impl UnpairedLegs {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the mapping of a flow whose sockets go to a caller.
+    pub(crate) fn keep(&self, flow: Flow, sockets: [&TcpStream; 2], now: Instant) {
+        let held = match flow.is_settled() {
+            true => Vec::new(),
+            false => sockets
+                .iter()
+                .filter_map(|s| s.as_fd().try_clone_to_owned().ok())
+                .collect(),
+        };
+        let mut table = self.table();
+        for leg in flow.legs() {
+            table.flows.insert(leg, flow.serial());
+        }
+        table.awake.insert(
+            flow.serial(),
+            Awake {
+                flow,
+                since: now,
+                sockets: held,
+                given_up: None,
+            },
+        );
+    }
+
+    /// Takes the flow that two legs share, if they still do.
+    pub(crate) fn take(&self, legs: [Leg; 2]) -> Option<Flow> {
+        let mut table = self.table();
+        let serial = *table.flows.get(&legs[0])?;
+        table
+            .awake
+            .get(&serial)
+            .filter(|awake| awake.flow.legs() == legs)?;
+        Some(table.take(serial)?.flow)
+    }
+
+    /// Returns true if a caller has a flow's sockets, and the flow its slot.
+    pub(crate) fn has(&self, serial: u32) -> bool {
+        self.table().awake.contains_key(&serial)
+    }
+
+    /// Returns the state of a leg for a new flow, and parts it from an old one if that is possible now.
+    pub(crate) fn place(&self, plane: &Dataplane, leg: Leg) -> Place {
+        let mut table = self.table();
+        if !table.part_leg(leg) {
+            return Place::Unsettled;
+        }
+        // The record belongs to the new flow from then on, or is removed with it.
+        match table.alone.contains_key(&leg).then(|| plane.alone(leg)).flatten() {
+            Some(alone) => Place::Alone(alone),
+            None => Place::Plain,
+        }
+    }
+
+    /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.
+    pub(crate) fn part_leg(&self, leg: Leg) -> bool {
+        self.table().part_leg(leg)
+    }
+
+    /// Returns true if a leg was parted from its flow, and lives.
+    pub(crate) fn is_alone(&self, leg: Leg) -> bool {
+        self.table().alone.contains_key(&leg)
+    }
+
+    /// Forgets a leg that has become part of a flow.
+    pub(crate) fn forget(&self, leg: Leg) {
+        self.table().alone.remove(&leg);
+    }
+
+    /// Adds a predecessor's leg: its socket died with it, but perhaps not the connection.
+    pub(crate) fn add_alone(&self, leg: Leg, now: Instant) {
+        self.table().alone.insert(
+            leg,
+            Watched {
+                looked: now,
+                gone: None,
+            },
+        );
+    }
+
+    /// Parts settled flows, and removes records of legs that have had no socket for `linger`.
+    pub(crate) fn tend(&self, plane: &Dataplane, linger: Duration) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let due: Vec<u32> = table
+            .awake
+            .iter()
+            .filter(|(_, a)| now.duration_since(a.since) >= SHARE && a.is_settled())
+            .map(|(serial, _)| *serial)
+            .collect();
+        for awake in table.awake.values_mut() {
+            if now.duration_since(awake.since) >= HOLD {
+                awake.sockets.clear();
+            }
+            if awake.given_up.is_none() && !awake.flow.is_settled() {
+                awake.give_up(now);
+            }
+        }
+        let told = |awake: &Awake| awake.given_up.is_some_and(|at| now.duration_since(at) >= SHARE);
+        let told: Vec<u32> = table
+            .awake
+            .values()
+            .filter(|a| told(a))
+            .map(|a| a.flow.serial())
+            .collect();
+        // Dropping them removes their records.
+        let given_up: Vec<Awake> = told.iter().filter_map(|serial| table.take(*serial)).collect();
+        let looked_long_ago = |alone: &Watched| now.duration_since(alone.looked) >= LOOK;
+        let alone = table.alone.iter().filter(|(_, alone)| looked_long_ago(alone));
+        let alone: Vec<Leg> = alone.map(|(leg, _)| *leg).collect();
+        drop(table);
+        drop(given_up);
+        // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
+        for serial in due {
+            let mut table = self.table();
+            if table.awake.get(&serial).is_some_and(Awake::is_settled) {
+                table.part(serial);
+            }
+        }
+        for leg in alone {
+            let lives = plane.peek(leg).is_ok();
+            self.note_alone(plane, leg, lives, now, linger);
+        }
+    }
+
+    /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `linger`.
+    fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, linger: Duration) {
+        let mut table = self.table();
+        let Some(alone) = table.alone.get_mut(&leg) else {
+            return;
+        };
+        alone.looked = now;
+        if lives {
+            alone.gone = None;
+        } else if now.duration_since(*alone.gone.get_or_insert(now)) >= linger {
+            table.alone.remove(&leg);
+            plane.remove_alone(leg);
+        }
+    }
+
+    /// Returns true if it holds no flow and no leg.
+    pub(crate) fn is_empty(&self) -> bool {
+        let table = self.table();
+        table.awake.is_empty() && table.alone.is_empty()
+    }
+
+    /// Parts everything, settled or not, as the process ends.
+    pub(crate) fn part_all(&self) {
+        let mut table = self.table();
+        let all: Vec<u32> = table.awake.keys().copied().collect();
+        for serial in all {
+            table.part(serial);
+        }
+    }
+}
+
+impl Table {
+    /// Removes a flow and returns it.
+    fn take(&mut self, serial: u32) -> Option<Awake> {
+        let awake = self.awake.remove(&serial)?;
+        for leg in awake.flow.legs() {
+            self.flows.remove(&leg);
+        }
+        Some(awake)
+    }
+
+    /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.
+    fn part_leg(&mut self, leg: Leg) -> bool {
+        let Some(serial) = self.flows.get(&leg).copied() else {
+            return true;
+        };
+        let parts = self.awake.get(&serial).is_none_or(Awake::is_settled);
+        if parts {
+            self.part(serial);
+        }
+        parts
+    }
+
+    fn part(&mut self, serial: u32) {
+        let Some(awake) = self.take(serial) else {
+            return;
+        };
+        let now = Instant::now();
+        for leg in awake.flow.legs() {
+            // Insert it mapped or not: even without a drain, the kernel half may hold the TSval that its peer was sent.
+            self.alone.insert(
+                leg,
+                Watched {
+                    looked: now,
+                    gone: None,
+                },
+            );
+        }
+        awake.flow.part();
+    }
+}

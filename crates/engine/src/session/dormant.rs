@@ -1,0 +1,176 @@
+//! Parks the sockets of a spliced pair, and holds it until a trap, a command, its end or a shutdown.
+
+use std::io;
+
+use longsplice_core::{patience::Retry, policy::DetachPolicy};
+use longsplice_dataplane::{Mode, Side};
+use longsplice_repair::options;
+use socket2::SockRef;
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    detached::{self, LOOK},
+    exit::Exit,
+    pair::Session,
+    state::{Dormant, Draining, Resuming, State},
+};
+use crate::{api::FlowState, context::Phase, flow::Flow};
+
+/// Bytes that the streams may run on while sockets are parked: sequence numbers are compared modulo 2^32, and the sockets
+/// must still be behind at the next look.
+const FAR: u32 = 1 << 30;
+
+/// Takes the sockets of a flow that was found drained at these cuts out of the path. `parkable`: they could carry on at
+/// these numbers.
+pub(super) fn park<'a>(
+    mut session: Box<Session<'a>>,
+    flow: Flow,
+    cuts: [u32; 2],
+    parkable: bool,
+) -> io::Result<State<'a>> {
+    // Sockets that cannot take the data their peers were promised are useless. Those of ends that pause at their traps
+    // can, there.
+    let parkable = parkable && (session.traps.is_closed() || session.pauses || session.keep_promises(&flow));
+    let started = std::time::Instant::now();
+    // Copies are collected first, then the sockets are woken.
+    match flow.finish(cuts, parkable && !session.captures())? {
+        Mode::Final => {}
+        // A socket was given more data.
+        Mode::Drain => return Ok(State::Draining(Draining { session, flow })),
+        Mode::Undrain => {
+            session.note_spliced(&flow);
+            session.note_awake(&flow);
+            return Ok(State::Resuming(Resuming { session, flow }));
+        }
+        _ => {
+            let reset = Exit::reset("a socket was reset");
+            return Ok(State::Over(session.conclude(reset, Some(flow))));
+        }
+    }
+    let switched = started.elapsed();
+    session.note_spliced(&flow);
+    // ECN cannot be restored to a socket, and a firewall may take a new socket's segments for invalid: a flow that is to
+    // come back keeps its sockets then.
+    let keeps = !session.traps.is_closed() && (flow.leg(Side::Client).ecn || flow.is_tracked());
+    let now = session.detach == DetachPolicy::Now && !keeps;
+    if !parkable || now || session.context.under_pressure() {
+        return detached::leave(session, flow, Some(started));
+    }
+    session.stats().to_dormant.add(switched);
+    session.entry.set_state(FlowState::Dormant);
+    silence(&mut session);
+    let until = match session.detach {
+        DetachPolicy::AfterTime(after) if !keeps => Some(Instant::now() + after),
+        _ => None,
+    };
+    Ok(State::Dormant(Dormant {
+        session,
+        flow,
+        cuts,
+        until,
+        keeps,
+        retry: Retry::default(),
+    }))
+}
+
+/// Switches keep-alive off, as a parked socket's probes are not the flow's, and stops the pump: data comes to a parked
+/// socket only after a wake.
+fn silence(session: &mut Session<'_>) {
+    for side in Side::BOTH {
+        let socket = session.pump.socket(side);
+        let on = SockRef::from(socket).keepalive().unwrap_or(false);
+        session.keepalive[side.index()] |= on;
+        if on {
+            let _ = options::set_keepalive(socket, false);
+        }
+        session.pump.set_limit(side, Some(session.pump.bytes(side)));
+    }
+}
+
+impl<'a> Dormant<'a> {
+    /// Waits until the sockets are needed, or are closed.
+    pub(super) async fn run(self) -> io::Result<State<'a>> {
+        let Dormant {
+            mut session,
+            flow,
+            cuts,
+            until,
+            keeps,
+            mut retry,
+        } = self;
+        loop {
+            if let Err(exit) = session.step() {
+                // The sockets are awake already, and an end was reset.
+                return Ok(State::Over(session.conclude(exit, Some(flow))));
+            }
+            let now = Instant::now();
+            let directions = flow.directions();
+            let ended = session.look(&directions, now);
+            // Rebuilt sockets begin anew; those that cannot be rebuilt come back for a moment.
+            let far = !session.traps.is_closed() && ran_far([0, 1].map(|i| directions[i].end), cuts);
+            let mode = flow.mode();
+            if mode == Mode::Undrain {
+                session.note_awake(&flow);
+                return Ok(State::Resuming(Resuming { session, flow }));
+            }
+            let mut again = None;
+            let wanted = session.fired(now).is_some() || flow.held().is_waiting() || (far && keeps);
+            if wanted && mode == Mode::Final && !ended {
+                // Wake them whatever the result: data that a socket has no room for now is retransmitted.
+                session.keep_promises(&flow);
+                if session.wake(&flow).await? {
+                    session.note_awake(&flow);
+                    return Ok(State::Resuming(Resuming { session, flow }));
+                }
+                again = retry.after_failure();
+                if flow.slot().has_strayed() || again.is_none_or(|wait| wait >= LOOK) {
+                    tracing::debug!(flow = %session.id(), "the parked sockets cannot go on: others are built");
+                    return detached::leave(session, flow, None);
+                }
+            }
+            let due = far || until.is_some_and(|at| now >= at);
+            if due || ended || mode != Mode::Final || session.context.under_pressure() {
+                return detached::leave(session, flow, None);
+            }
+            let next = [Some(now + LOOK), until, session.traps.next()];
+            let next = next.into_iter().flatten().min().unwrap_or(now);
+            let next = again.map_or(next, |wait| now + wait);
+            tokio::select! {
+                () = session.pump.ready() => {}
+                () = sleep_until(next) => {}
+                () = session.entry.asked() => {}
+                () = flow.held().changed() => {}
+                () = session.context.reached(Phase::Closing) => {
+                    return detached::leave(session, flow, None);
+                }
+            }
+        }
+    }
+}
+
+/// Returns true if a stream is too far beyond its socket's number. (A FIN that the socket has lies one before it.)
+fn ran_far(ends: [u32; 2], cuts: [u32; 2]) -> bool {
+    let beyond = |side: Side| ends[side.index()].wrapping_sub(cuts[side.index()]);
+    Side::BOTH
+        .iter()
+        .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_is_a_quarter_of_the_circle_and_on_to_its_end() {
+        let cut = u32::MAX - 5;
+        for (beyond, far) in [
+            (0, false),
+            (u32::MAX, false), // a FIN
+            (FAR - 1, false),
+            (FAR, true),
+            (3 << 30, true),
+        ] {
+            assert_eq!(ran_far([cut.wrapping_add(beyond), 7], [cut, 7]), far, "{beyond}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Delivers what the sockets hold, while new segments pass (papers' section III-C).
+
+use std::{io, time::Duration};
+
+use longsplice_core::patience::Waiter;
+use longsplice_dataplane::{Mode, Side};
+use tokio::time::Instant;
+
+use super::{
+    dormant,
+    exit::Exit,
+    pair::Session,
+    state::{Draining, Resuming, State},
+};
+use crate::flow::{Flow, drain::Progress};
+
+/// Time for a drained pair to become parkable, and for a socket to take what the programs saw: it may still have to
+/// process an acknowledgement.
+const PARK_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Outcome of a drain.
+enum Drained {
+    /// The sockets have nothing left, as long as their cuts are these; true if they could be woken at these numbers.
+    Drained([u32; 2], bool),
+    /// A trap brought the pair back before.
+    Awake,
+}
+
+impl<'a> Draining<'a> {
+    /// Drains the flow, and takes the sockets out of the path.
+    pub(super) async fn run(self) -> io::Result<State<'a>> {
+        let Draining {
+            mut session,
+            mut flow,
+        } = self;
+        match drain(&mut session, &mut flow).await {
+            Ok(Drained::Drained(cuts, parkable)) => dormant::park(session, flow, cuts, parkable),
+            Ok(Drained::Awake) => {
+                session.note_spliced(&flow);
+                session.note_awake(&flow);
+                Ok(State::Resuming(Resuming { session, flow }))
+            }
+            Err(exit) => Ok(State::Over(session.conclude(exit, Some(flow)))),
+        }
+    }
+}
+
+/// Delivers old bytes until the far ends have acknowledged them all. The only way back from here is a trap. There is no
+/// limit of time while both ends live: new segments pass meanwhile, and a slow reader is as slow as before.
+async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Exit> {
+    session.entry.begin_drain();
+    let transitions = &session.context.transitions;
+    let _under_way = transitions.drain();
+    let begun = Instant::now();
+    let (mut drained_at, mut doubted_at) = (None, None);
+    loop {
+        if session.parks() {
+            flow.note_latecomers(&session.pump);
+        }
+        // Keep this order: a cut that was read in mode Drain is from before a wake, and so is all that the pump reads up
+        // to it.
+        let cuts = flow.cuts();
+        match flow.mode() {
+            Mode::Drain => {}
+            Mode::Undrain => return Ok(Drained::Awake),
+            _ => return Err(Exit::reset("a socket was reset")),
+        }
+        // A reset from before the drain went to one socket only: the other end does not know of it.
+        if flow.was_reset() {
+            return Err(Exit::reset("an end was reset"));
+        }
+        for side in Side::BOTH {
+            let to_cut = flow.bytes_to(side, cuts[side.index()], &session.pump);
+            session.limit_pump(side, Some(to_cut));
+        }
+        session.step_beside(flow)?;
+        let now = Instant::now();
+        let at_trap = Side::BOTH.map(|side| session.traps.is_used_up(side, &session.pump));
+        let at_trap = (!session.traps.is_closed()).then_some(at_trap);
+        let progress = flow.drain_progress(&session.pump, cuts, at_trap)?;
+        if session.fired(now).is_some() || flow.held().is_waiting() {
+            if session.pauses {
+                session.keep_promises(flow);
+            }
+            if flow.wake()? {
+                return Ok(Drained::Awake);
+            }
+        }
+        if progress != Progress::Contradicted {
+            doubted_at = None;
+        } else if now >= *doubted_at.get_or_insert(now + PARK_PATIENCE) {
+            tracing::debug!(flow = %session.id(), "a socket has not taken an acknowledgement: it is waited for again");
+            flow.believe_sockets();
+            doubted_at = None;
+        }
+        match progress {
+            Progress::Parkable if !session.parks() || flow.all_noted() => {
+                return Ok(Drained::Drained(cuts, true));
+            }
+            // A socket may hold bytes beyond a hole for ever: the segment that fills the hole has bypassed it.
+            Progress::Parkable | Progress::Drained
+                if now >= *drained_at.get_or_insert(now + PARK_PATIENCE) =>
+            {
+                tracing::debug!(flow = %session.id(), ?progress, "drained, and its sockets cannot be woken");
+                return Ok(Drained::Drained(cuts, false));
+            }
+            _ => {}
+        }
+        if flow.is_hopeless(now, Waiter::Drain) {
+            tracing::info!(flow = %session.id(), "an end does not acknowledge what was sent before: both ends are reset");
+            return Err(Exit::given_up());
+        }
+        // A shutdown does not stop a drain, which is about to need us no more. The grace period is its limit.
+        let look = now + transitions.next_look(now - begun);
+        session.wait_draining(flow, look).await;
+    }
+}

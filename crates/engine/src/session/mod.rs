@@ -1,0 +1,59 @@
+//! Runs one call of `splice`: relay, splice, and return.
+
+mod coupling;
+mod detached;
+mod dormant;
+mod draining;
+mod exit;
+mod finish;
+mod pair;
+mod relaying;
+mod resuming;
+mod state;
+
+use std::{io, sync::Arc};
+
+use longsplice_core::reason::RelayReason;
+
+use crate::{
+    api::{Ended, Pair, Summary, until::Until},
+    context::Context,
+};
+use pair::Session;
+use state::{Relaying, State};
+
+/// Carries a pair to its end, back to its caller, or to the point at which it needs no process any more.
+pub(crate) async fn run(context: &Arc<Context>, pair: Pair, until: Until) -> io::Result<Ended> {
+    let session = match Session::new(context, pair, until) {
+        // One of the connections had ended before: both sockets are dropped by now, and the other connection is reset.
+        Err(e) if e.kind() == io::ErrorKind::NotConnected => return Ok(Ended::Closed(stillborn(context))),
+        session => Box::new(session?),
+    };
+    let mut state = State::Relaying(Relaying { session });
+    loop {
+        state = match state {
+            State::Relaying(relaying) => relaying.run().await?,
+            State::Coupling(coupling) => coupling.run().await,
+            State::Draining(draining) => draining.run().await?,
+            State::Dormant(dormant) => dormant.run().await?,
+            State::Detached(detached) => detached.run().await?,
+            State::Resuming(resuming) => resuming.run().await,
+            State::Over(ended) => return Ok(ended),
+        };
+    }
+}
+
+/// Returns the summary of a pair with a socket that was not connected any more.
+fn stillborn(context: &Context) -> Summary {
+    context.stats.relayed(RelayReason::NotEstablished);
+    Summary {
+        id: context.next_id(),
+        bytes_to_server: 0,
+        bytes_to_client: 0,
+        bytes_spliced: 0,
+        spliced: false,
+        relay_reason: Some(RelayReason::NotEstablished),
+        reset: true,
+        idle: false,
+    }
+}

@@ -1,0 +1,317 @@
+//! Holds the state that all states of a call share.
+
+use std::{io, sync::Arc};
+
+use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_dataplane::{Direction, Mapping, Side};
+use longsplice_repair::options;
+use tokio::time::{Instant, sleep_until};
+
+use super::exit::Exit;
+use crate::{
+    api::{
+        FlowId, FlowState, LegInfo, Outstanding, Pair,
+        handle::FlowHandle,
+        until::{Trap, Until},
+    },
+    context::{Context, Phase},
+    flow::{Flow, assess},
+    kernel::socket::{cookies, prepare_socket},
+    relay::{
+        gate::Gate,
+        idle::Idleness,
+        meter::Meter,
+        pump::{Pump, TURN},
+        throttle::Throttle,
+        traps::{Distance, Traps},
+    },
+    services::{
+        registry::{Entry, Registered},
+        stats::Stats,
+    },
+};
+
+/// Number of rounds of a busy relay before it yields to other connections of the thread.
+const ROUNDS: u32 = 16;
+
+/// Event that ends a wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// A socket can be read or written, or a deadline has come.
+    Proceed,
+    /// The process shuts down.
+    Stop,
+}
+
+/// Holds a pair and the state that all states of its call share.
+pub(super) struct Session<'a> {
+    pub(super) context: &'a Arc<Context>,
+    pub(super) entry: Registered<'a>,
+    pub(super) pump: Pump,
+    pub(super) gate: Gate,
+    pub(super) traps: Traps,
+    pub(super) throttle: Throttle,
+    pub(super) idle: Idleness,
+    pub(super) meter: Meter,
+    /// Flow in the kernel half, of a pair that was spliced before.
+    pub(super) flow: Option<Flow>,
+    pub(super) splice: SplicePolicy,
+    pub(super) detach: DetachPolicy,
+    pub(super) outstanding: Outstanding,
+    pub(super) one_clock: bool,
+    pub(super) legs: [LegInfo; 2],
+    /// `SO_COOKIE` of both sockets, if they are known.
+    pub(super) cookies: Option<[u64; 2]>,
+    /// True for a side whose FIN was passed to the other end.
+    pub(super) half_closed: [bool; 2],
+    /// State of `SO_KEEPALIVE` of the sockets before they were parked.
+    pub(super) keepalive: [bool; 2],
+    /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
+    /// rate.
+    pub(super) pace: Meter,
+    pub(super) since: Instant,
+    pub(super) rounds: u32,
+    /// True if the pair was ever spliced; `spliced_here`: in this call.
+    pub(super) spliced: bool,
+    pub(super) spliced_here: bool,
+    /// Offsets between the sockets' numbers and those on the wire when the splice began.
+    pub(super) mappings: [Mapping; 2],
+    pub(super) handle: Option<FlowHandle>,
+    /// True if no data follows behind its traps before the caller has the pair back.
+    pub(super) pauses: bool,
+    /// See [`Pair::for_trial`].
+    pub(super) is_trial: bool,
+    /// Bytes that the records had counted before this call.
+    pub(super) base_bytes: Option<[u64; 2]>,
+    /// Relayed bytes that have been added to the records.
+    pub(super) recorded: [u64; 2],
+    /// End of both streams and of their acknowledgements at the last look.
+    pub(super) seen: [u32; 4],
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(context: &'a Arc<Context>, pair: Pair, until: Until) -> io::Result<Session<'a>> {
+        // A replaced socket makes it another pair.
+        let before = pair
+            .before
+            .filter(|b| cookies(&pair.client, &pair.server).is_ok_and(|c| c == b.cookies));
+        for socket in [&pair.client, &pair.server] {
+            match before {
+                Some(_) => options::set_reset_on_close(socket, true)?,
+                None => prepare_socket(socket)?,
+            }
+        }
+        let legs = match &before {
+            Some(before) => before.legs,
+            None => [assess::addresses(&pair.client)?, assess::addresses(&pair.server)?],
+        };
+        let flow = before.and_then(|_| context.unpaired.take(assess::both(&legs).ok()?));
+        let id = match (&flow, &before) {
+            (Some(flow), _) => FlowId(flow.serial()),
+            (None, Some(before)) if context.is_still_its(before.id) => before.id,
+            _ => context.next_id(),
+        };
+        let now = Instant::now();
+        let mut session = Session {
+            context,
+            entry: context.registry.add(Entry::new(id, legs)),
+            legs,
+            cookies: before.map(|b| b.cookies),
+            gate: Gate::new(pair.splice, now).of_length(pair.length),
+            pump: Pump::new(pair.client, pair.server),
+            traps: Traps::new(until, pair.successor, now),
+            throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
+            idle: Idleness::new(pair.idle, now),
+            meter: Meter::new(now),
+            flow,
+            splice: pair.splice,
+            detach: pair.detach,
+            outstanding: pair.outstanding,
+            one_clock: pair.one_clock,
+            handle: pair.handle,
+            pauses: pair.length.is_some(),
+            is_trial: pair.is_trial,
+            base_bytes: None,
+            pace: Meter::new(now),
+            since: now,
+            rounds: 0,
+            spliced: before.is_some_and(|b| b.spliced),
+            spliced_here: false,
+            half_closed: before.map_or([false; 2], |b| b.half_closed),
+            keepalive: [false; 2],
+            mappings: Default::default(),
+            recorded: [0; 2],
+            seen: [0; 4],
+        };
+        if let Some(handle) = &session.handle {
+            handle.set(id);
+        }
+        session.entry.set_reason(context.why_relayed(pair.splice));
+        if session.flow.is_some() {
+            session.entry.set_state(FlowState::Undraining);
+        }
+        if session.traps.has_budgets() {
+            // With one side read only to its trap, the other side's data may find no room until the caller reads that
+            // side on.
+            session.pump.hold_nothing();
+        }
+        Ok(session)
+    }
+
+    pub(super) fn id(&self) -> FlowId {
+        self.entry.id
+    }
+
+    /// Returns the counters for this pair: those of trials, or the splicer's.
+    pub(super) fn stats(&self) -> &'a Stats {
+        match self.is_trial {
+            true => &self.context.trials,
+            false => &self.context.stats,
+        }
+    }
+
+    /// Returns the condition of the caller that is met.
+    pub(super) fn fired(&mut self, now: Instant) -> Option<Trap> {
+        if self.entry.take_ask_back() {
+            self.traps.ask();
+        }
+        self.traps.fired(now, &self.pump)
+    }
+
+    /// Returns the distance to each side's trap.
+    pub(super) fn distances(&self) -> [Option<Distance>; 2] {
+        Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
+    }
+
+    /// Returns true if the pair's sockets may be needed again once it is spliced.
+    pub(super) fn parks(&self) -> bool {
+        self.detach != DetachPolicy::Now || !self.traps.is_closed()
+    }
+
+    /// Returns true if the way back collects copies first.
+    pub(super) fn captures(&self) -> bool {
+        self.outstanding == Outstanding::Capture && !self.entry.is_to_end()
+    }
+
+    /// Records the offsets and byte counts with which a splice begins.
+    pub(super) fn note_start(&mut self, flow: &Flow) {
+        self.mappings = Side::BOTH.map(|side| flow.mapping(side));
+        self.base_bytes
+            .get_or_insert_with(|| flow.directions().map(|d| d.bytes));
+    }
+
+    /// Records and counts that the pair is spliced.
+    pub(super) fn note_spliced(&mut self, flow: &Flow) {
+        self.spliced = true;
+        self.spliced_here = true;
+        self.stats().spliced.add(1);
+        if let Some(handle) = &self.handle {
+            handle.note_spliced();
+        }
+        for side in Side::BOTH {
+            let relayed = self.pump.bytes(side);
+            flow.add_bytes(side, relayed - self.recorded[side.index()]);
+            self.recorded[side.index()] = relayed;
+        }
+    }
+
+    /// Counts the bytes that bypassed its own sockets, once they are woken: the mappings have moved by that many.
+    pub(super) fn note_awake(&mut self, flow: &Flow) {
+        for side in Side::BOTH {
+            let past = self.mappings[side.index()]
+                .seq
+                .wrapping_sub(flow.mapping(side).seq);
+            self.traps.note_past(side, past.into());
+        }
+    }
+
+    /// Updates the counters and the idle time from the records. Returns true if both streams have ended, or one end was
+    /// reset. Retransmitted bytes do not count as activity: their receiver may be gone.
+    pub(super) fn look(&mut self, directions: &[Direction; 2], now: Instant) -> bool {
+        self.entry.note_translated(directions);
+        let [a, b] = directions;
+        let seen = [a.end, a.ack, b.end, b.ack];
+        if seen != self.seen {
+            self.seen = seen;
+            self.traps.note_activity(now);
+        }
+        directions.iter().any(|d| d.reset) || directions.iter().all(|d| d.fin)
+    }
+
+    /// Lets the pump read up to the trap of a side, and to `most` if that is nearer.
+    pub(super) fn limit_pump(&mut self, side: Side, most: Option<u64>) {
+        let limits = [self.traps.pump_limit(side), most];
+        self.pump.set_limit(side, limits.into_iter().flatten().min());
+        self.pump.set_end(side, self.traps.pump_end(side));
+    }
+
+    /// Moves bytes until nothing moves.
+    pub(super) fn step(&mut self) -> Result<bool, Exit> {
+        self.advance(None, TURN)
+    }
+
+    /// Moves the bytes that are there in each direction, but not those that come meanwhile.
+    pub(super) fn step_briefly(&mut self) -> Result<bool, Exit> {
+        self.advance(None, 1)
+    }
+
+    /// Moves bytes while the kernel half forwards for the same flow, at the rate of both together.
+    pub(super) fn step_beside(&mut self, flow: &Flow) -> Result<bool, Exit> {
+        self.advance(Some(flow), TURN)
+    }
+
+    fn advance(&mut self, beside: Option<&Flow>, reads: usize) -> Result<bool, Exit> {
+        let slot = beside.map(Flow::slot);
+        if let Some(slot) = slot {
+            self.throttle.take_back(slot);
+        }
+        self.throttle.allow(&mut self.pump);
+        let moved = self.pump.step(reads)?;
+        self.throttle.charge(&self.pump, slot);
+        if moved {
+            self.entry.note_relayed(&self.pump);
+            let now = Instant::now();
+            self.traps.note_activity(now);
+            self.idle.note(now);
+        }
+        Ok(moved)
+    }
+
+    /// Waits for the sockets, a deadline, a request or the end of the process.
+    pub(super) async fn wait(&mut self, until: Option<Instant>) -> Woken {
+        self.rounds += 1;
+        if self.rounds.is_multiple_of(ROUNDS) {
+            tokio::task::yield_now().await;
+        }
+        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
+        let until = [until, throttled].into_iter().flatten().min();
+        let timer = async {
+            match until {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.pump.ready() => Woken::Proceed,
+            () = timer => Woken::Proceed,
+            () = self.idle.wait() => Woken::Proceed,
+            () = self.entry.asked() => Woken::Proceed,
+            () = self.context.reached(Phase::Ended) => Woken::Stop,
+        }
+    }
+
+    /// Waits for the sockets, a deadline, a request or a held packet. A shutdown does not interrupt a drain.
+    pub(super) async fn wait_draining(&self, flow: &Flow, until: Instant) {
+        let throttled = self.throttle.wait(&self.pump).map(|time| Instant::now() + time);
+        let until = [throttled, self.traps.next()]
+            .into_iter()
+            .flatten()
+            .fold(until, Instant::min);
+        tokio::select! {
+            () = self.pump.ready() => {}
+            () = sleep_until(until) => {}
+            () = self.entry.asked() => {}
+            () = flow.held().changed() => {}
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Relays bytes through the process until a splice is due, or the caller wants the pair back.
+
+use std::{io, time::Duration};
+
+use longsplice_core::{
+    advisor::{Advice, advise},
+    patience::Waiter,
+    reason::RelayReason,
+};
+use longsplice_dataplane::Side;
+use longsplice_repair::unread;
+use tokio::time::Instant;
+
+use super::{
+    exit::Exit,
+    pair::{Session, Woken},
+    state::{Coupling, Relaying, State},
+};
+use crate::{
+    api::FlowState,
+    flow::{Flow, assess},
+    relay::gate::Due,
+};
+
+/// Bytes of a budget that are left when a trap has brought the pair back: mostly the one super-packet that met it.
+const LAST: u64 = 64 << 10;
+
+/// Times the next look at a pair that came back: no socket reports that a far end has acknowledged bytes that bypassed
+/// it.
+#[derive(Debug)]
+pub(super) struct Look {
+    after: Duration,
+}
+
+impl Look {
+    const FIRST: Duration = Duration::from_millis(1);
+    const LONGEST: Duration = Duration::from_secs(1);
+
+    /// Begins with short waits.
+    pub(super) fn new() -> Look {
+        Look { after: Look::FIRST }
+    }
+
+    /// Returns the time of the next look; each wait is twice the one before, up to a second.
+    pub(super) fn next(&mut self, now: Instant) -> Instant {
+        let after = self.after;
+        self.after = (2 * after).min(Look::LONGEST);
+        now + after
+    }
+}
+
+impl<'a> Relaying<'a> {
+    /// Relays until a splice is due, or the call is over.
+    pub(super) async fn run(self) -> io::Result<State<'a>> {
+        let mut session = self.session;
+        session.idle.begin(Instant::now());
+        let relayed = session.relay().await;
+        session.idle.end();
+        Ok(match relayed {
+            Ok(()) => State::Coupling(Coupling { session }),
+            Err(Exit::Trapped(_)) if session.entry.is_to_end() => {
+                State::Over(session.conclude(Exit::asked(), None))
+            }
+            Err(Exit::Trapped(trap)) => State::Over(session.give_back(trap).await?),
+            Err(exit) => State::Over(session.conclude(exit, None)),
+        })
+    }
+}
+
+impl Session<'_> {
+    /// Relays until a splice is due.
+    async fn relay(&mut self) -> Result<(), Exit> {
+        let mut look = Look::new();
+        for side in Side::BOTH {
+            self.limit_pump(side, None);
+        }
+        // Move nothing first: a fast sender has much of a long stream ready, and bytes that a step takes are not spliced.
+        match self.gate.is_urgent() && !self.has_begun() {
+            true => self.pump.look_beyond_limits()?,
+            false => drop(self.step()?),
+        }
+        loop {
+            if self.pump.finished() {
+                return Err(Exit::Finished);
+            }
+            let now = Instant::now();
+            if let Some(trap) = self.fired(now) {
+                return Err(Exit::Trapped(trap));
+            }
+            let bytes = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
+            let asked = self.entry.is_asked();
+            let mut due = self.gate.due(now, bytes);
+            if due == Due::Advise {
+                due = self.ask_advisor(now, bytes)?;
+            }
+            let can_splice = self.context.kernel.is_some() && !self.is_nearly_over();
+            if asked && !can_splice {
+                self.entry.refuse(RelayReason::EndedBeforePolicy);
+            }
+            let wake = match due {
+                _ if asked && can_splice => return Ok(()),
+                Due::Splice if can_splice && !self.is_all_here() => return Ok(()),
+                Due::NotBefore(at) => at.filter(|_| can_splice),
+                _ => None,
+            };
+            let is_settled = self.try_settle(now)?;
+            if !is_settled {
+                // Segments that bypass its sockets are not seen here.
+                self.idle.note(now);
+            } else if self
+                .idle
+                .is_over(now, Side::BOTH.map(|side| self.pump.socket(side)))
+            {
+                return Err(Exit::Idle);
+            }
+            let settle = (!is_settled).then(|| look.next(now));
+            let wake = [wake, self.traps.next(), settle].into_iter().flatten().min();
+            if self.wait(wake).await == Woken::Stop {
+                return Err(Exit::stopped());
+            }
+            self.step()?;
+        }
+    }
+
+    /// Returns true if too little is left of a budget for another splice.
+    fn is_nearly_over(&self) -> bool {
+        let least = if self.spliced_here { LAST } else { 0 };
+        self.traps.left(&self.pump).is_some_and(|left| left <= least)
+    }
+
+    /// Returns true if all bytes that may pass of a side wait in its socket, and only for room. If payload follows them,
+    /// a splice would be over before it began.
+    fn is_all_here(&self) -> bool {
+        Side::BOTH.iter().any(|&side| {
+            let left = self.traps.left_before_data(side, &self.pump);
+            let waiting = || unread(self.pump.socket(side)).map_or(0, u64::from);
+            left.is_some_and(|left| left > 0 && waiting() >= left)
+        })
+    }
+
+    /// Returns true if the pump has moved bytes in this call.
+    fn has_begun(&self) -> bool {
+        Side::BOTH.iter().any(|&side| self.pump.consumed(side) > 0)
+    }
+
+    /// Turns it into a plain relay, once no byte that bypassed the sockets is in flight. Returns true if it is one.
+    ///
+    /// # Errors
+    /// Returns an error if an end was reset, or will never acknowledge the forwarded bytes.
+    pub(super) fn try_settle(&mut self, now: Instant) -> Result<bool, Exit> {
+        if self.entry.state() == FlowState::Relay {
+            return Ok(true);
+        }
+        // A reset that was forwarded right before the sockets were awake has reached neither of them.
+        if self.flow.as_ref().is_some_and(Flow::is_cut_off) {
+            return Err(Exit::reset("an end was reset"));
+        }
+        let settled = self.flow.as_ref().is_none_or(Flow::is_settled);
+        if settled {
+            self.entry.set_state(FlowState::Relay);
+            if let Some(flow) = &self.flow {
+                flow.settle();
+            }
+        } else if let Some(flow) = self.flow.as_mut()
+            && flow.is_hopeless(now, Waiter::Relay)
+        {
+            tracing::info!(flow = %self.id(), "an end does not acknowledge what passed by: both ends are reset");
+            return Err(Exit::given_up());
+        }
+        Ok(settled)
+    }
+
+    fn ask_advisor(&mut self, now: Instant, bytes: u64) -> Result<Due, Exit> {
+        let infos = assess::infos(&self.pump)?;
+        let path: u32 = infos.iter().map(|i| i.rtt_us()).sum();
+        self.pace
+            .sample(now, &self.pump, Duration::from_micros(path.into()));
+        let mut samples = Vec::with_capacity(2);
+        for side in Side::BOTH {
+            let mut sample = assess::sample(self.pump.socket(side), &infos[side.index()]);
+            let other = side.other();
+            let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
+            // Bytes that wait for the rate limit do not wait for their receiver's leg.
+            if self.throttle.rate_of(other).is_none() {
+                sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
+            }
+            let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
+            sample.received_rate = self.pace.rates()[side.index()].min(most);
+            sample.received_peak = self.pace.peaks()[side.index()].min(most);
+            samples.push(sample);
+        }
+        Ok(
+            match advise(&samples[0], &samples[1], now.duration_since(self.since), bytes) {
+                Advice::Splice => Due::Splice,
+                Advice::Wait { reason, again } => {
+                    self.entry.set_reason(Some(reason));
+                    self.gate.wait(now, again);
+                    Due::NotBefore(Some(now + again))
+                }
+            },
+        )
+    }
+}

@@ -1,0 +1,232 @@
+//! Reads the segments that open a connection, and prepares them to be sent on.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::{
+    kernel::packet::{ETHERNET, seal},
+    services::rules::place_of_tcp,
+};
+
+pub(super) const SYN: u8 = 0x02;
+pub(super) const ACK: u8 = 0x10;
+/// ECE and CWR ask for ECN in a SYN (RFC 3168 section 6.1.1); a built socket has no ECN.
+const ECN: u8 = 0xc0;
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const TIMESTAMPS: u8 = 8;
+
+/// Largest shift (RFC 7323 section 2.3).
+const LARGEST_SCALE: u8 = 14;
+
+/// Holds a SYN, or the answer to one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) seq: u32,
+    pub(super) ack: u32,
+    pub(super) flags: u8,
+    /// Never scaled in a SYN (RFC 7323 section 2.2).
+    pub(super) window: u16,
+    pub(super) offer: Offer,
+    /// Packet to send on, from its IP header: one hop later, without ECN and without options that a built socket does not
+    /// support.
+    pub(super) onward: Vec<u8>,
+}
+
+/// Values of its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Offer {
+    pub(super) mss: Option<u16>,
+    pub(super) scale: Option<u8>,
+    pub(super) sack: bool,
+    /// TSval.
+    pub(super) clock: Option<u32>,
+}
+
+impl Opening {
+    /// Reads a frame. Returns `None` if it is no SYN, is not whole, has payload, or is on its last hop.
+    pub(super) fn read(frame: &[u8]) -> Option<Opening> {
+        let (begin, end) = place_of_tcp(frame)?;
+        let mut onward = frame.get(ETHERNET..end)?.to_vec();
+        let (from, to) = hop(&mut onward)?;
+        let at = begin - ETHERNET;
+        let tcp = onward.get_mut(at..).filter(|tcp| tcp.len() >= 20)?;
+        let flags = tcp[13];
+        if flags & SYN == 0 || usize::from(tcp[12] >> 4) * 4 != tcp.len() {
+            return None;
+        }
+        tcp[12] &= 0xf0;
+        tcp[13] &= !ECN;
+        let offer = Offer::read(&mut tcp[20..]);
+        let word = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+        let long = |at: usize| u32::from(word(at)) << 16 | u32::from(word(at + 2));
+        let opening = Opening {
+            from: (from, word(0)).into(),
+            to: (to, word(2)).into(),
+            seq: long(4),
+            ack: long(8),
+            flags: flags & (SYN | ACK),
+            window: word(14),
+            offer,
+            onward: Vec::new(),
+        };
+        seal(&mut onward, at)?;
+        Some(Opening { onward, ..opening })
+    }
+}
+
+/// Decrements the hop count, and returns source and destination.
+fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
+    let v6 = ip.first()? >> 4 == 6;
+    let left = ip.get_mut(if v6 { 7 } else { 8 })?;
+    *left = left.checked_sub(1).filter(|left| *left > 0)?;
+    let v4_at = |at: usize| -> Option<IpAddr> {
+        let octets: [u8; 4] = ip.get(at..at + 4)?.try_into().ok()?;
+        Some(Ipv4Addr::from(octets).into())
+    };
+    let v6_at = |at: usize| -> Option<IpAddr> {
+        let octets: [u8; 16] = ip.get(at..at + 16)?.try_into().ok()?;
+        Some(Ipv6Addr::from(octets).into())
+    };
+    match v6 {
+        true => Some((v6_at(8)?, v6_at(24)?)),
+        false => Some((v4_at(12)?, v4_at(16)?)),
+    }
+}
+
+impl Offer {
+    /// Reads options, and blanks unknown ones. Blanks everything behind an option that is cut off, too.
+    fn read(options: &mut [u8]) -> Offer {
+        let mut offer = Offer::default();
+        let mut at = 0;
+        while at < options.len() {
+            let rest = &mut options[at..];
+            let length = match rest[0] {
+                END => break,
+                NOP => 1,
+                _ => rest.get(1).map_or(0, |n| usize::from(*n)),
+            };
+            let Some(option) = rest.get_mut(..length).filter(|o| !o.is_empty()) else {
+                rest.fill(NOP);
+                break;
+            };
+            match (option[0], length) {
+                (NOP, 1) => {}
+                (MSS, 4) => offer.mss = Some(u16::from_be_bytes([option[2], option[3]])),
+                (WINDOW_SCALE, 3) => offer.scale = Some(option[2].min(LARGEST_SCALE)),
+                (SACK_PERMITTED, 2) => offer.sack = true,
+                (TIMESTAMPS, 10) => {
+                    offer.clock = Some(u32::from_be_bytes([option[2], option[3], option[4], option[5]]));
+                }
+                _ => option.fill(NOP),
+            }
+            at += length;
+        }
+        offer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds the options of Linux, and one of MPTCP between them.
+    const OPTIONS: [u8; 32] = [
+        2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 1, 2, 0, 0, 0, 0, 1, 3, 3, 7, 30, 8, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0,
+    ];
+
+    fn frame(flags: u8, ttl: u8, options: &[u8], payload: usize) -> Vec<u8> {
+        let total = 40 + options.len() + payload;
+        let mut f = vec![0; 12];
+        f.extend([8, 0, 0x45, 0, 0, total as u8, 0, 0, 0x40, 0, ttl, 6, 0, 0]);
+        f.extend([198, 18, 1, 1, 198, 18, 2, 1, 0x9c, 0x40, 0x1b, 0x58]);
+        f.extend([0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 9]);
+        f.extend([
+            ((20 + options.len()) as u8 / 4) << 4,
+            flags,
+            0xfa,
+            0xf0,
+            0,
+            0,
+            0,
+            0,
+        ]);
+        f.extend(options);
+        f.resize(f.len() + payload, 7);
+        f
+    }
+
+    #[test]
+    fn a_syn_is_read_and_made_fit_to_go_on() {
+        let read = Opening::read(&frame(SYN | ECN, 64, &OPTIONS, 0)).unwrap();
+        assert_eq!(
+            (read.from.to_string(), read.to.to_string()),
+            ("198.18.1.1:40000".into(), "198.18.2.1:7000".into())
+        );
+        assert_eq!(
+            (read.seq, read.ack, read.flags, read.window),
+            (0xffff_fffe, 9, SYN, 64_240)
+        );
+        let offer = Offer {
+            mss: Some(1_460),
+            scale: Some(7),
+            sack: true,
+            clock: Some(0x102),
+        };
+        assert_eq!(read.offer, offer);
+        let onward = &read.onward;
+        assert_eq!((onward[8], onward[33]), (63, SYN), "a hop, and no ECN");
+        let mut blanked = OPTIONS;
+        blanked[20..28].fill(NOP);
+        assert_eq!(onward[40..], blanked);
+        assert_eq!(
+            crate::kernel::packet::fold(crate::kernel::packet::sum(&onward[..20])),
+            0xffff
+        );
+    }
+
+    #[test]
+    fn what_is_no_opening_is_not_read() {
+        let syn = frame(SYN, 64, &OPTIONS, 0);
+        for cut in 0..syn.len() {
+            assert_eq!(Opening::read(&syn[..cut]), None, "{cut}");
+        }
+        assert_eq!(Opening::read(&frame(ACK, 64, &[], 0)), None, "no SYN");
+        assert_eq!(Opening::read(&frame(SYN, 64, &[], 5)), None, "payload");
+        for ttl in [0, 1] {
+            assert_eq!(Opening::read(&frame(SYN, ttl, &[], 0)), None, "the last hop");
+        }
+    }
+
+    #[test]
+    fn options_that_are_cut_off_are_blanked() {
+        for (options, offer) in [
+            (
+                [4, 2, 8, 10],
+                Offer {
+                    sack: true,
+                    ..Offer::default()
+                },
+            ),
+            (
+                [4, 2, 3, 0],
+                Offer {
+                    sack: true,
+                    ..Offer::default()
+                },
+            ),
+            ([2, 1, 3, 3], Offer::default()),
+        ] {
+            let mut left = options;
+            assert_eq!(Offer::read(&mut left), offer, "{options:?}");
+        }
+        let mut cut = [4, 2, 8, 10];
+        Offer::read(&mut cut);
+        assert_eq!(cut, [4, 2, NOP, NOP]);
+    }
+}

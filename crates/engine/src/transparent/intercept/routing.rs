@@ -1,0 +1,268 @@
+//! Routes packets with our mark to this host, whatever their destination: by a routing rule and a table.
+
+use std::{collections::BTreeSet, io};
+
+use rtnetlink::packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+
+use super::netlink::Netlink;
+use crate::services::rules::{Family, MARK};
+
+/// Priority before all other rules (`ip rule`), except for the host's own addresses, which are looked up at 0.
+const PRIORITY: u32 = 10;
+/// Marks a rule or route as ours: a number that no other program is known to use (`/etc/iproute2/rt_protos`).
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(0x4c);
+/// First number of our tables; the instance's name selects one.
+const TABLES: u32 = 0x4c53_0000;
+/// Interface index of the loopback, in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Reason that the routing could not be set up; nothing of it is left.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the routing of intercepted connections ({what}): {source}{}", remedy(.source))]
+pub struct RoutingError {
+    what: String,
+    source: io::Error,
+}
+
+fn fail(what: &str) -> impl FnOnce(io::Error) -> RoutingError {
+    let what = what.to_owned();
+    move |source| RoutingError { what, source }
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it needs CAP_NET_ADMIN, and for IPv6 an interface lo that has it (net.ipv6.conf.lo.disable_ipv6=0)"
+        }
+        _ => "",
+    }
+}
+
+/// Routes packets that rules have marked to this host, for as long as it lives. Dropping it removes rules and table;
+/// [`Routing::clear`] removes those of a killed process.
+#[derive(Debug)]
+pub struct Routing {
+    table: u32,
+    /// Present objects: a route of each family, and a rule of each for each interface.
+    families: BTreeSet<u8>,
+    rules: BTreeSet<(u8, String)>,
+}
+
+impl Routing {
+    /// Sets a rule for each interface on which packets come in, and the table of the instance, for these families.
+    /// Removes remains of the instance first.
+    ///
+    /// # Errors
+    /// Returns [`RoutingError`], with the call that was refused.
+    pub fn set(instance: &str, interfaces: &[String], families: &[Family]) -> Result<Routing, RoutingError> {
+        Routing::clear(instance).map_err(fail("removing what was left"))?;
+        let mut routing = Routing {
+            table: table_of(instance),
+            families: BTreeSet::new(),
+            rules: BTreeSet::new(),
+        };
+        routing.extend(interfaces, families)?;
+        tracing::info!(
+            table = routing.table,
+            ?interfaces,
+            "routing rules of intercepted connections set"
+        );
+        Ok(routing)
+    }
+
+    /// Adds what these interfaces and families need beyond the present objects.
+    ///
+    /// # Errors
+    /// Returns [`RoutingError`], with the call that was refused. The former objects remain; [`Routing::keep_only`]
+    /// removes the added ones.
+    pub fn extend(&mut self, interfaces: &[String], families: &[Family]) -> Result<(), RoutingError> {
+        let netlink = Netlink::open().map_err(fail("a netlink socket"))?;
+        for family in families {
+            let number = family.number();
+            if !self.families.contains(&number) {
+                let route = RouteNetlinkMessage::NewRoute(self.route(*family));
+                netlink
+                    .create(route)
+                    .map_err(fail(&format!("`ip -{number} route`")))?;
+                self.families.insert(number);
+            }
+            for interface in interfaces {
+                let key = (number, interface.clone());
+                if !self.rules.contains(&key) {
+                    let rule = RouteNetlinkMessage::NewRule(self.rule(*family, interface));
+                    netlink
+                        .create(rule)
+                        .map_err(fail(&format!("`ip -{number} rule` of {interface}")))?;
+                    self.rules.insert(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes objects that these interfaces and families do not need. One that cannot be removed is logged, and removed
+    /// on drop.
+    pub fn keep_only(&mut self, interfaces: &[String], families: &[Family]) {
+        let wanted = |number: u8| families.iter().any(|f| f.number() == number);
+        let netlink = match Netlink::open() {
+            Ok(netlink) => netlink,
+            Err(error) => return tracing::warn!(%error, "routing rules that nobody needs are left"),
+        };
+        for family in [Family::V4, Family::V6] {
+            let number = family.number();
+            let of_it = |(n, interface): &&(u8, String)| {
+                *n == number && !(wanted(number) && interfaces.contains(interface))
+            };
+            let superfluous: Vec<_> = self.rules.iter().filter(of_it).cloned().collect();
+            for key in superfluous {
+                match netlink.order(RouteNetlinkMessage::DelRule(self.rule(family, &key.1))) {
+                    Ok(()) => drop(self.rules.remove(&key)),
+                    Err(error) => tracing::warn!(%error, interface = key.1, "a routing rule is left"),
+                }
+            }
+            if self.families.contains(&number) && !wanted(number) {
+                match netlink.order(RouteNetlinkMessage::DelRoute(self.route(family))) {
+                    Ok(()) => drop(self.families.remove(&number)),
+                    Err(error) => tracing::warn!(%error, table = self.table, "a route is left"),
+                }
+            }
+        }
+    }
+
+    /// Removes the remains of a process of this instance.
+    ///
+    /// # Errors
+    /// Returns those of the kernel. Without remains, or without IPv6, it succeeds.
+    pub fn clear(instance: &str) -> io::Result<()> {
+        let netlink = Netlink::open()?;
+        let table = table_of(instance);
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let removed = clear_rules(&netlink, family, table)? + clear_routes(&netlink, family, table)?;
+            if removed > 0 {
+                tracing::debug!(table, ?family, removed, "routing rules and routes removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn route(&self, family: Family) -> RouteMessage {
+        let mut route = RouteMessage::default();
+        route.header.address_family = address_family(family);
+        route.header.protocol = PROTOCOL;
+        route.header.scope = RouteScope::Host;
+        route.header.kind = RouteType::Local;
+        route.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(LOOPBACK)];
+        route
+    }
+
+    /// Returns the routing rule of an interface. The interface is part of it, so that packets of our own sockets never
+    /// match, even if they inherit marks (`net.ipv4.tcp_fwmark_accept`).
+    fn rule(&self, family: Family, interface: &str) -> RuleMessage {
+        let mut rule = RuleMessage::default();
+        rule.header.family = address_family(family);
+        rule.header.action = RuleAction::ToTable;
+        rule.attributes = vec![
+            RuleAttribute::Priority(PRIORITY),
+            RuleAttribute::Iifname(interface.to_owned()),
+            RuleAttribute::FwMark(MARK.value),
+            RuleAttribute::FwMask(MARK.mask),
+            RuleAttribute::Table(self.table),
+            RuleAttribute::Protocol(PROTOCOL),
+        ];
+        rule
+    }
+}
+
+impl Drop for Routing {
+    fn drop(&mut self) {
+        let cleared = Netlink::open().and_then(|netlink| {
+            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                clear_rules(&netlink, family, self.table)?;
+                clear_routes(&netlink, family, self.table)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(table = self.table, %error, "the routing rules of intercepted connections could not be removed");
+        }
+    }
+}
+
+fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    }
+}
+
+/// Returns the table of an instance, always the same for a name (FNV-1a of its name, folded to 16 bits).
+fn table_of(instance: &str) -> u32 {
+    let hash = instance.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    });
+    TABLES | (hash >> 16 ^ hash) & 0xffff
+}
+
+/// Returns an empty list for a kernel without IPv6.
+fn none_without(
+    family: AddressFamily,
+    dumped: io::Result<Vec<RouteNetlinkMessage>>,
+) -> io::Result<Vec<RouteNetlinkMessage>> {
+    match dumped {
+        Err(_) if family == AddressFamily::Inet6 => Ok(Vec::new()),
+        dumped => dumped,
+    }
+}
+
+fn clear_rules(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+    let mut all = RuleMessage::default();
+    all.header.family = family;
+    let mut removed = 0;
+    for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRule(all)))? {
+        let RouteNetlinkMessage::NewRule(rule) = answer else {
+            continue;
+        };
+        let ours = [RuleAttribute::Table(table), RuleAttribute::Protocol(PROTOCOL)];
+        if rule.header.family == family && ours.iter().all(|a| rule.attributes.contains(a)) {
+            netlink.order(RouteNetlinkMessage::DelRule(rule))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn clear_routes(netlink: &Netlink, family: AddressFamily, table: u32) -> io::Result<usize> {
+    let mut all = RouteMessage::default();
+    all.header.address_family = family;
+    let mut removed = 0;
+    for answer in none_without(family, netlink.dump(RouteNetlinkMessage::GetRoute(all)))? {
+        let RouteNetlinkMessage::NewRoute(route) = answer else {
+            continue;
+        };
+        let ours =
+            route.attributes.contains(&RouteAttribute::Table(table)) && route.header.protocol == PROTOCOL;
+        if route.header.address_family == family && ours {
+            netlink.order(RouteNetlinkMessage::DelRoute(route))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_instance_has_a_table_of_its_own_range() {
+        assert_eq!(table_of("default"), table_of("default"));
+        assert_ne!(table_of("default"), table_of("other"));
+        for name in ["", "default", "a"] {
+            assert_eq!(table_of(name) & 0xffff_0000, TABLES);
+        }
+    }
+}
