@@ -28,9 +28,11 @@ use crate::{
     flows::Direction,
     forwarding,
     grace::Grace,
+    hook::Hook,
     leg::LegState,
     load::{init_meta, load, read_meta, refuse_foreign},
     neighbours::Neighbours,
+    options::Options,
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
@@ -44,28 +46,6 @@ use crate::{
 
 /// Longest time that a start waits until entries that its predecessor freed last can be used.
 const GRACE_AT_START: Duration = Duration::from_secs(1);
-
-/// Configures the kernel half.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Name of the pins.
-    pub instance: String,
-    /// Maximum number of flows. Ignored if pins of a predecessor have a size already.
-    pub max_flows: u32,
-    /// Maximum number of flows that have sockets. Ignored if pins of a predecessor have a size already.
-    pub max_slots: u32,
-}
-
-/// Point at which a program is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// Sees packets of the peers.
-    Ingress,
-    /// Sees packets of our own sockets.
-    Egress,
-    /// Sees packets of the peers before there is an sk_buff: segments of detached flows (IP/FWD).
-    Xdp,
-}
 
 /// Holds the kernel half: programs loaded and attached, maps open. Everything is pinned, and outlives this value.
 #[derive(Debug)]
@@ -107,7 +87,7 @@ impl Dataplane {
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
         let meta = init_meta(&loaded.meta, options, loaded.hash_keys)?;
-        let orphans = slots.take_over(loaded.adopted);
+        let orphans = Slot::take_over(&slots, loaded.adopted);
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
@@ -230,13 +210,13 @@ impl Dataplane {
 
     /// Returns a free slot for a flow that comes back, or `None`.
     pub fn take_slot(&self) -> Option<Slot> {
-        self.slots.take(0)
+        Slot::take(&self.slots, 0)
     }
 
     /// Returns a free slot for a relayed flow, or `None`. An eighth of the slots, and at least one if there are two, is
     /// kept for flows that come back.
     pub fn take_spare_slot(&self) -> Option<Slot> {
-        self.slots.take(self.slots.reserve())
+        Slot::take(&self.slots, self.slots.reserve())
     }
 
     /// Returns true if hardly any slot is free: less than half of those that are kept for flows that come back.

@@ -7,8 +7,9 @@ use crate::{
     abi::{Leg, Mapping, Side, ls_record},
     flows::is_alone,
     leg::{LegStart, start_leg},
+    mode::Mode,
     skel::types::{ls_placement, ls_trait},
-    slot::{Mode, Slot},
+    slot::Slot,
     table::Entry,
     time,
 };
