@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::cleanup::{self, Remove, Ticket};
 use crate::process::wait_readable;
+use crate::registry::{self, Remove, Ticket};
 use crate::{Counters, Error, NsCommand, sockets, tool};
 
 /// Directory in which `ip netns` keeps its namespaces.
@@ -72,7 +72,7 @@ impl Namespace {
             exists: Mutex::new(false),
         });
         let weak = Arc::downgrade(&inner);
-        let ticket = cleanup::remember(weak)?;
+        let ticket = registry::remember(weak)?;
         let namespace = Namespace { inner, ticket };
         {
             let mut exists = namespace
@@ -139,7 +139,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         self.inner.remove();
-        cleanup::forget(self.ticket);
+        registry::forget(self.ticket);
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
-use crate::cleanup::{self, Remove, Ticket};
+use crate::registry::{self, Remove, Ticket};
 
 /// Running program. Dropping it kills the program with SIGKILL and reaps it.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Process {
             pid,
         };
         let weak = Arc::downgrade(&process.inner);
-        process.ticket = Some(cleanup::remember(weak)?);
+        process.ticket = Some(registry::remember(weak)?);
         Ok(process)
     }
 
@@ -161,7 +161,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.inner.remove();
         if let Some(ticket) = self.ticket {
-            cleanup::forget(ticket);
+            registry::forget(ticket);
         }
     }
 }

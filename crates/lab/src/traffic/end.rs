@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use super::outcome::{EndReport, Failure};
 use super::progress::Progress;
-use super::spec::{Job, Side};
+use super::side::Side;
+use super::spec::Job;
 use super::tcp_info;
 
 /// State of a connected end. Its halves are in [`super::send`] and [`super::receive`].

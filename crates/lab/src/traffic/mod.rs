@@ -15,6 +15,7 @@ mod progress;
 mod receive;
 mod send;
 mod server;
+mod side;
 mod spec;
 mod tcp_info;
 
@@ -36,7 +37,8 @@ pub use spec::{Close, ConnectionSpec, Pause, TrafficSpec, Transfer};
 use crate::random::mix;
 use crate::{Error, Namespace};
 use end::STACK;
-use spec::{Job, Side};
+use side::Side;
+use spec::Job;
 
 /// Time for which a client waits for the server's report on a connection that no server has read a header of.
 const GRACE: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::end::{self, STACK};
 use super::outcome::EndReport;
-use super::spec::Side;
+use super::side::Side;
 use super::{board, header};
 use crate::{Error, Namespace};
 
