@@ -15,7 +15,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::process::wait_readable;
 use crate::registry::{self, Remove, Ticket};
-use crate::{Counters, Error, NsCommand, sockets, tool};
+use crate::{Counters, Error, sockets, tool};
 
 /// Directory in which `ip netns` keeps its namespaces.
 pub(crate) const NETNS_DIR: &str = "/run/netns";
@@ -102,11 +102,6 @@ impl Namespace {
     /// Panics when `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         enter(self.name(), work)
-    }
-
-    /// Returns a command that will run inside the namespace.
-    pub fn command(&self, prog: impl AsRef<std::ffi::OsStr>) -> NsCommand<'_> {
-        NsCommand::new(self, prog.as_ref())
     }
 
     /// Sets a sysctl of the namespace; `path` has slashes or dots, as in `net.ipv4.ip_forward`.
