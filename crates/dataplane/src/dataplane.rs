@@ -9,13 +9,14 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use libbpf_rs::{MapCore, MapHandle};
+use parking_lot::Mutex;
 
 pub use registration::Alone;
 
@@ -224,10 +225,6 @@ impl Dataplane {
         self.slots.free() <= self.slots.reserve() / 2
     }
 
-    fn births(&self) -> MutexGuard<'_, Births> {
-        self.births.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Injects a packet at the ingress of an interface.
     pub fn inject(&self, ifindex: u32, packet: &[u8]) -> io::Result<()> {
         let context = Context {
@@ -247,7 +244,7 @@ impl Dataplane {
 
     /// Returns the present state of both directions of the flow in a slot.
     pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
-        let (births, now) = (self.births(), time::now());
+        let (births, now) = (self.births.lock(), time::now());
         Side::BOTH.map(|side| {
             let (leg, far) = (legs[side.index()], legs[side.other().index()]);
             Direction::new(side, leg, far, &slot.leg(side).rec, &births, now)
@@ -288,14 +285,14 @@ impl Dataplane {
     /// Returns the direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
         let (flow, side) = self.flows.find(leg)?;
-        Direction::of_flow(&flow, &self.births(), time::now())[side.index()]
+        Direction::of_flow(&flow, &self.births.lock(), time::now())[side.index()]
     }
 
     /// Returns both directions of the flow that has a leg, at one moment.
     pub fn both_directions(&self, leg: Leg) -> [Option<Direction>; 2] {
         let found = self.flows.find(leg);
         found.map_or([None; 2], |(flow, _)| {
-            Direction::of_flow(&flow, &self.births(), time::now())
+            Direction::of_flow(&flow, &self.births.lock(), time::now())
         })
     }
 
@@ -306,21 +303,21 @@ impl Dataplane {
 
     /// Calls `each` for every flow, with both directions at one moment.
     pub fn scan_flows(&self, mut each: impl FnMut([Option<Direction>; 2])) -> io::Result<()> {
-        let (births, now) = (self.births().clone(), time::now());
+        let (births, now) = (self.births.lock().clone(), time::now());
         let look = {
-            let mut serials = self.serials();
+            let mut serials = self.serials.lock();
             serials.wants_look().then(|| serials.begin_look())
         };
         self.flows.scan(|flow| {
             let directions = Direction::of_flow(flow, &births, now);
             if look.is_some() {
-                let mut serials = self.serials();
+                let mut serials = self.serials.lock();
                 directions.iter().flatten().for_each(|d| serials.note(d.serial));
             }
             each(directions);
         })?;
         if let Some(to) = look {
-            self.serials().end_look(to);
+            self.serials.lock().end_look(to);
         }
         Ok(())
     }
@@ -330,7 +327,7 @@ impl Dataplane {
     pub fn find_flow(&self, serial: u32) -> io::Result<[Option<Direction>; 2]> {
         let found = self.flows.find_serial(serial)?;
         Ok(found.map_or([None; 2], |flow| {
-            Direction::of_flow(&flow, &self.births(), time::now())
+            Direction::of_flow(&flow, &self.births.lock(), time::now())
         }))
     }
 

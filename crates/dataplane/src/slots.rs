@@ -6,10 +6,12 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     abi::ls_slot,
@@ -79,14 +81,14 @@ impl SlotTable {
         let rested = adopted.then(|| self.grace.next());
         let (unused, used): (Vec<_>, Vec<_>) =
             (0..self.len).partition(|&index| self.mode(index) == Mode::Free);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         free.extend(unused.into_iter().map(|index| (index, rested)));
         used
     }
 
     /// Takes the index of a free slot; `None` if all but `spared` ones are in use.
     pub(crate) fn take(&self, spared: u32) -> Option<u32> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         let &(index, rested) = free.front().filter(|_| free.len() > spared as usize)?;
         if rested.is_some_and(|at| !self.grace.has_passed(at)) {
             return None;
@@ -102,12 +104,12 @@ impl SlotTable {
 
     /// Returns the number of free slots, including those that rest.
     pub(crate) fn free(&self) -> u32 {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len() as u32
+        self.free.lock().len() as u32
     }
 
     /// Takes a slot back.
     pub(crate) fn put_back(&self, index: u32) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         free.push_back((index, Some(self.grace.next())));
     }
 

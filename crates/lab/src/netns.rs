@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, panic, thread};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -44,7 +45,7 @@ struct Inner {
 
 impl Remove for Inner {
     fn remove(&self) {
-        let mut exists = self.exists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exists = self.exists.lock();
         if std::mem::take(&mut *exists)
             && let Err(error) = destroy(&self.name)
         {
@@ -75,11 +76,7 @@ impl Namespace {
         let ticket = registry::remember(weak)?;
         let namespace = Namespace { inner, ticket };
         {
-            let mut exists = namespace
-                .inner
-                .exists
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut exists = namespace.inner.exists.lock();
             tool::ip(&format!("netns add {}", namespace.name()))?;
             *exists = true;
         }

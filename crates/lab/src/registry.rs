@@ -1,9 +1,11 @@
 //! Lists what this process made and still holds.
 
 use std::collections::HashMap;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+
+use parking_lot::Mutex;
 
 use crate::Error;
 
@@ -23,14 +25,9 @@ static CLOSING: AtomicBool = AtomicBool::new(false);
 /// True once a signal was received: the process ends as soon as everything is removed.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-fn live() -> MutexGuard<'static, Option<HashMap<Ticket, Weak<dyn Remove>>>> {
-    // The map is valid after any panic of another holder.
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Notes `thing`, before it is created: an interruption must find it however early it comes.
 pub(crate) fn remember(thing: Weak<dyn Remove>) -> Result<Ticket, Error> {
-    let mut live = live();
+    let mut live = LIVE.lock();
     if CLOSING.load(Ordering::Relaxed) {
         return Err(Error::Closing);
     }
@@ -45,7 +42,7 @@ pub(crate) fn forget(ticket: Ticket) {
     while EXITING.load(Ordering::Relaxed) {
         thread::park();
     }
-    if let Some(map) = live().as_mut() {
+    if let Some(map) = LIVE.lock().as_mut() {
         map.remove(&ticket);
     }
 }
@@ -53,7 +50,7 @@ pub(crate) fn forget(ticket: Ticket) {
 /// Removes every namespace and process that this process made and still holds. No more can be made afterwards.
 pub fn remove_all() {
     let things: Vec<_> = {
-        let mut live = live();
+        let mut live = LIVE.lock();
         CLOSING.store(true, Ordering::Relaxed);
         live.take().into_iter().flat_map(HashMap::into_values).collect()
     };

@@ -63,7 +63,7 @@ impl Dataplane {
             let (x, o) = (&start[side.index()], &start[side.other().index()]);
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
-        self.serials().note(serial);
+        self.serials.lock().note(serial);
         slot.fill(serial, legs, Mode::Track);
         self.flows.add(Side::BOTH.map(|side| {
             let start = &start[side.index()];
