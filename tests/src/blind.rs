@@ -5,10 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use longsplice_lab::Namespace;
 
-use crate::{
-    Luck,
-    raw::{self, ACK, FIN, Outlet, PSH, RST, SYN, TCP, URG},
-};
+use crate::raw::{self, ACK, FIN, Outlet, PSH, RST, SYN, TCP, URG};
 
 /// Payload of a guess is shorter than this, in bytes: only its position matters.
 const MOST_PAYLOAD: u64 = 64;
@@ -50,7 +47,7 @@ const KINDS: [Kind; 16] = [
 #[derive(Debug)]
 pub struct Blind {
     outlet: Outlet,
-    luck: Luck,
+    rng: fastrand::Rng,
     /// Address that it pretends to have, and that of our end.
     peer: SocketAddr,
     ours: SocketAddr,
@@ -58,10 +55,10 @@ pub struct Blind {
 
 impl Blind {
     /// Creates an attacker in `node` that pretends to be `peer`, which has a connection to `ours`.
-    pub fn new(node: &Namespace, luck: Luck, peer: SocketAddr, ours: SocketAddr) -> Blind {
+    pub fn new(node: &Namespace, rng: fastrand::Rng, peer: SocketAddr, ours: SocketAddr) -> Blind {
         Blind {
             outlet: Outlet::open(node, ours.ip()),
-            luck,
+            rng,
             peer,
             ours,
         }
@@ -69,7 +66,7 @@ impl Blind {
 
     /// Sends one guess; returns its kind.
     pub fn guess(&mut self) -> Kind {
-        let kind = KINDS[self.luck.of(0..KINDS.len() as u64) as usize];
+        let kind = KINDS[self.rng.usize(0..KINDS.len())];
         let packet = match kind {
             Kind::Segment(flags) => {
                 let tcp = self.segment(self.peer, self.ours, flags);
@@ -82,7 +79,7 @@ impl Blind {
                 self.ip(TCP, &tcp, Some((0, true)))
             }
             Kind::LaterFragment => {
-                let at = self.luck.of(4..1000) as u16;
+                let at = self.rng.u64(4..1000) as u16;
                 self.ip(TCP, &[0; 64], Some((at, false)))
             }
             Kind::Icmp => self.icmp(),
@@ -93,15 +90,15 @@ impl Blind {
 
     /// Builds a segment between two addresses, with guessed numbers.
     fn segment(&mut self, from: SocketAddr, to: SocketAddr, flags: u8) -> Vec<u8> {
-        let numbers = [0; 2].map(|_| self.luck.number() as u32);
-        let timed = self.luck.of(0..2) == 1;
-        let mut tcp = raw::header(from, to, numbers, flags, self.luck.number() as u16);
+        let numbers = [0; 2].map(|_| self.rng.u64(..) as u32);
+        let timed = self.rng.bool();
+        let mut tcp = raw::header(from, to, numbers, flags, self.rng.u64(..) as u16);
         if timed {
-            let clocks = self.luck.number().to_be_bytes();
+            let clocks = self.rng.u64(..).to_be_bytes();
             raw::add_options(&mut tcp, &[&[1, 1, 8, 10], &clocks[..]].concat());
         }
-        if flags & (PSH | FIN | URG) != 0 || flags == ACK && self.luck.of(0..2) == 1 {
-            let len = self.luck.of(1..MOST_PAYLOAD) as usize;
+        if flags & (PSH | FIN | URG) != 0 || flags == ACK && self.rng.bool() {
+            let len = self.rng.u64(1..MOST_PAYLOAD) as usize;
             tcp.resize(tcp.len() + len, 0xa5);
         }
         raw::seal(&mut tcp, from.ip(), to.ip());
@@ -114,9 +111,9 @@ impl Blind {
             IpAddr::V4(_) => (1, [[3, 3], [3, 4], [11, 0]]),
             IpAddr::V6(_) => (58, [[1, 4], [2, 0], [3, 0]]),
         };
-        let mut icmp = kinds[self.luck.of(0..3) as usize].to_vec();
+        let mut icmp = kinds[self.rng.usize(0..3)].to_vec();
         icmp.extend([0, 0, 0, 0]);
-        icmp.extend((self.luck.of(576..1500) as u16).to_be_bytes());
+        icmp.extend((self.rng.u64(576..1500) as u16).to_be_bytes());
         let quoted = self.segment(self.ours, self.peer, ACK);
         let mut quote = self.ip(TCP, &quoted, None);
         // The quoted packet went the opposite way.
@@ -127,7 +124,7 @@ impl Blind {
         let (from, to) = quote[at..at + 2 * len].split_at_mut(len);
         from.swap_with_slice(to);
         // Quote only the required minimum in half of them: the less is quoted, the less is wrong.
-        if self.luck.of(0..2) == 1 {
+        if self.rng.bool() {
             quote.truncate(at + 2 * len + 8);
         }
         icmp.extend(quote);
@@ -141,7 +138,7 @@ impl Blind {
 
     /// Prepends an IP header.
     fn ip(&mut self, protocol: u8, body: &[u8], fragment: Option<(u16, bool)>) -> Vec<u8> {
-        let id = self.luck.number() as u32;
+        let id = self.rng.u64(..) as u32;
         raw::ip(self.peer.ip(), self.ours.ip(), protocol, body, id, fragment)
     }
 }

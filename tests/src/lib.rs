@@ -26,10 +26,10 @@ mod family;
 mod hello;
 pub mod library;
 mod local;
-mod luck;
 mod nginx;
 mod pair;
 mod raw;
+mod seed;
 pub mod silent;
 mod status;
 pub mod switch;
@@ -44,11 +44,11 @@ pub use daemon::{Daemon, Exit};
 pub use family::{addr, family, line};
 pub use hello::client_hello;
 pub use local::{connect_from, expect_refused_at_once};
-pub use luck::Luck;
 pub use nginx::Nginx;
 pub use pair::{End, Pair};
+pub use seed::rng;
 pub use status::{Flow, Status};
-pub use wait::{SOON, eventually, eventually_or, patient, soon};
+pub use wait::{SOON, accept, eventually, eventually_or, patient, soon};
 
 /// Fails unless every byte of every connection arrived, once and in order, at both ends.
 pub fn assert_all_ok(outcome: &longsplice_lab::Outcome) {

@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
@@ -24,7 +23,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{Pair, SOON, bed, daemon::remove_pins, eventually, family, patient};
+use crate::{Pair, SOON, accept, bed, daemon::remove_pins, eventually, family, patient};
 
 /// Depth of a splice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -355,19 +354,6 @@ pub fn at_once(pair: impl Into<Near>, depth: Depth) -> Near {
     pair.into()
         .with_splice(SplicePolicy::Now)
         .with_detach(depth.policy())
-}
-
-/// Accepts a connection; fails unless one comes soon.
-pub fn accept(listener: &TcpListener) -> TcpStream {
-    listener.set_nonblocking(true).unwrap();
-    eventually("a connection to the server", SOON, || match listener.accept() {
-        Ok((stream, _)) => {
-            stream.set_nonblocking(false).unwrap();
-            Some(stream)
-        }
-        Err(e) if e.kind() == ErrorKind::WouldBlock => None,
-        Err(e) => panic!("cannot accept: {e}"),
-    })
 }
 
 fn dup(stream: &NearStream) -> std::io::Result<std::net::TcpStream> {

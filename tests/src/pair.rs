@@ -13,7 +13,7 @@ use longsplice_lab::{Namespace, pattern::Pattern};
 use longsplice_repair::tcp_info;
 use socket2::SockRef;
 
-use crate::{SOON, library::accept, patient};
+use crate::{SOON, accept, patient};
 
 /// End of a connection: it sends a pattern, and compares the bytes that it receives with the other end's.
 #[derive(Debug)]

@@ -11,8 +11,9 @@ use longsplice_lab::topology::Nodes;
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    Luck, patient,
+    patient,
     raw::{self, ACK, Outlet, PSH, RST, SYN, TCP},
+    rng,
 };
 
 /// Host of these clients; no kernel has its address.
@@ -57,7 +58,7 @@ pub struct Silent {
     address: IpAddr,
     to: SocketAddr,
     connections: BTreeMap<u16, Connection>,
-    luck: Luck,
+    rng: fastrand::Rng,
     began: Instant,
 }
 
@@ -104,7 +105,7 @@ impl Silent {
             address,
             to,
             connections: BTreeMap::new(),
-            luck: Luck::new(),
+            rng: rng(),
             began: Instant::now(),
         }
     }
@@ -117,7 +118,7 @@ impl Silent {
         for port in first..first + n {
             let connection = Connection {
                 state: State::Connecting,
-                next: self.luck.number() as u32,
+                next: self.rng.u64(..) as u32,
                 acknowledged: 0,
                 heard: 0,
                 taken: 0,
@@ -230,7 +231,7 @@ impl Silent {
         raw::add_options(&mut tcp, &options);
         tcp.extend(payload);
         raw::seal(&mut tcp, self.address, self.to.ip());
-        let id = self.luck.number() as u32;
+        let id = self.rng.u64(..) as u32;
         let packet = raw::ip(self.address, self.to.ip(), TCP, &tcp, id, None);
         self.outlet.send(&packet, self.to.ip());
     }

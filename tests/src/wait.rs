@@ -2,6 +2,8 @@
 
 use std::{
     env,
+    io::ErrorKind,
+    net::{TcpListener, TcpStream},
     sync::LazyLock,
     thread,
     time::{Duration, Instant},
@@ -50,4 +52,17 @@ pub fn eventually_or<T>(
 /// Waits until `condition` holds, for [`SOON`].
 pub fn soon(what: &str, mut condition: impl FnMut() -> bool) {
     eventually(what, SOON, || condition().then_some(()));
+}
+
+/// Accepts a connection; fails unless one comes soon.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    eventually("a connection to the server", SOON, || match listener.accept() {
+        Ok((stream, _)) => {
+            stream.set_nonblocking(false).unwrap();
+            Some(stream)
+        }
+        Err(e) if e.kind() == ErrorKind::WouldBlock => None,
+        Err(e) => panic!("cannot accept: {e}"),
+    })
 }

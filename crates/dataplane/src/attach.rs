@@ -11,6 +11,7 @@ use libbpf_rs::libbpf_sys;
 use crate::{
     clsact::{self, Filter},
     error::Error,
+    hook::Position,
     pins::{self, Pins, owned},
 };
 
@@ -42,7 +43,7 @@ impl Programs {
                 continue;
             }
             pins.unpin(&pin);
-            let link = attach(program, ifindex, (name, kind), Place::First, pins)?;
+            let link = attach(program, ifindex, (name, kind), Position::First, pins)?;
             pins.pin(link.as_ref().map_or(program, AsFd::as_fd), pin)
                 .map_err(|e| Error::from_io(cannot_attach(name, ifindex), e))?;
         }
@@ -53,7 +54,7 @@ impl Programs {
     pub(crate) fn detach(&self, pins: &Pins, ifindex: u32) {
         for ((name, _), program) in self.hooks() {
             if !detach_link(pins, &pins.link(ifindex, name)) {
-                filter(ifindex, name, Place::First, pins).detach(program);
+                filter(ifindex, name, Position::First, pins).detach(program);
             }
         }
     }
@@ -61,19 +62,10 @@ impl Programs {
     /// Detaches rules that a killed predecessor has left on interfaces as filters.
     pub(crate) fn detach_rules(&self, pins: &Pins) {
         for ifindex in pins.interfaces(RULES) {
-            filter(ifindex, INGRESS.0, Place::Last, pins).detach(self.ingress.as_fd());
+            filter(ifindex, INGRESS.0, Position::Last, pins).detach(self.ingress.as_fd());
             pins.unpin(&pins.link(ifindex, RULES));
         }
     }
-}
-
-/// Position of a program among those of its hook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Before the others: packets of our flows concern no other program.
-    First,
-    /// Behind the others.
-    Last,
 }
 
 /// Keeps the program of rules attached to the ingress of an interface, behind other programs, for as long as this value
@@ -95,7 +87,7 @@ impl Attached {
         let owned = program.try_clone_to_owned().map_err(failed)?;
         let attached = Attached {
             ifindex,
-            link: attach(program, ifindex, INGRESS, Place::Last, pins)?,
+            link: attach(program, ifindex, INGRESS, Position::Last, pins)?,
             program: owned,
             pins: pins.clone(),
         };
@@ -112,7 +104,7 @@ impl Drop for Attached {
             // SAFETY: a valid descriptor. An error means that the interface is gone, and the program with it.
             Some(link) => drop(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }),
             None => {
-                filter(self.ifindex, INGRESS.0, Place::Last, &self.pins).detach(self.program.as_fd());
+                filter(self.ifindex, INGRESS.0, Position::Last, &self.pins).detach(self.program.as_fd());
                 self.pins.unpin(&self.pins.link(self.ifindex, RULES));
             }
         }
@@ -128,11 +120,11 @@ fn attach(
     program: BorrowedFd<'_>,
     ifindex: u32,
     (name, kind): Hook,
-    place: Place,
+    position: Position,
     pins: &Pins,
 ) -> Result<Option<OwnedFd>, Error> {
     let as_filter = || {
-        filter(ifindex, name, place, pins)
+        filter(ifindex, name, position, pins)
             .attach(program)
             .map(|()| None)
             .map_err(|e| Error::from_bpf(cannot_attach(name, ifindex), &e))
@@ -140,9 +132,9 @@ fn attach(
     if clsact::is_asked_for() {
         return as_filter();
     }
-    let flags = match place {
-        Place::First => libbpf_sys::BPF_F_BEFORE,
-        Place::Last => libbpf_sys::BPF_F_AFTER,
+    let flags = match position {
+        Position::First => libbpf_sys::BPF_F_BEFORE,
+        Position::Last => libbpf_sys::BPF_F_AFTER,
     };
     match create_link(program, ifindex, kind, flags) {
         Ok(link) => Ok(Some(link)),
@@ -190,11 +182,11 @@ pub(crate) fn update_link(pins: &Pins, pin: &Path, program: BorrowedFd<'_>) -> i
     }
 }
 
-fn filter(ifindex: u32, name: &str, place: Place, pins: &Pins) -> Filter {
+fn filter(ifindex: u32, name: &str, position: Position, pins: &Pins) -> Filter {
     Filter {
         ifindex,
         point: clsact::point(name),
-        place,
+        position,
         handle: clsact::handle_of(pins.instance()),
     }
 }

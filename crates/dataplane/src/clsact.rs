@@ -7,7 +7,7 @@ use std::{env, ffi::OsStr, os::fd::BorrowedFd};
 
 use libbpf_rs::{TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHookBuilder};
 
-use crate::attach::Place;
+use crate::hook::Position;
 
 /// Priority of our filters: behind those that operators number by hand, before those that the kernel numbers (49152 and
 /// down).
@@ -26,7 +26,7 @@ pub(crate) fn is_asked_for() -> bool {
 pub(crate) struct Filter {
     pub(crate) ifindex: u32,
     pub(crate) point: TcAttachPoint,
-    pub(crate) place: Place,
+    pub(crate) position: Position,
     /// Handle that tells the filters of several instances apart; not 0.
     pub(crate) handle: u32,
 }
@@ -37,9 +37,9 @@ impl Filter {
             .ifindex(self.ifindex as i32)
             .replace(true)
             .handle(self.handle)
-            .priority(match self.place {
-                Place::First => PRIORITY,
-                Place::Last => PRIORITY + 1,
+            .priority(match self.position {
+                Position::First => PRIORITY,
+                Position::Last => PRIORITY + 1,
             })
             .hook(self.point)
     }

@@ -9,13 +9,14 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use libbpf_rs::{MapCore, MapHandle};
+use parking_lot::Mutex;
 
 pub use registration::Alone;
 
@@ -28,9 +29,11 @@ use crate::{
     flows::Direction,
     forwarding,
     grace::Grace,
+    hook::Hook,
     leg::LegState,
     load::{init_meta, load, read_meta, refuse_foreign},
     neighbours::Neighbours,
+    options::Options,
     peek::{self, Peek},
     pins::Pins,
     run::{self, Context, Ran},
@@ -44,28 +47,6 @@ use crate::{
 
 /// Longest time that a start waits until entries that its predecessor freed last can be used.
 const GRACE_AT_START: Duration = Duration::from_secs(1);
-
-/// Configures the kernel half.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Name of the pins.
-    pub instance: String,
-    /// Maximum number of flows. Ignored if pins of a predecessor have a size already.
-    pub max_flows: u32,
-    /// Maximum number of flows that have sockets. Ignored if pins of a predecessor have a size already.
-    pub max_slots: u32,
-}
-
-/// Point at which a program is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hook {
-    /// Sees packets of the peers.
-    Ingress,
-    /// Sees packets of our own sockets.
-    Egress,
-    /// Sees packets of the peers before there is an sk_buff: segments of detached flows (IP/FWD).
-    Xdp,
-}
 
 /// Holds the kernel half: programs loaded and attached, maps open. Everything is pinned, and outlives this value.
 #[derive(Debug)]
@@ -107,7 +88,7 @@ impl Dataplane {
         let slots = SlotTable::map(loaded.slots.as_fd(), loaded.slots.max_entries(), grace.clone())
             .map_err(|e| Error::from_io("cannot map the slots", e))?;
         let meta = init_meta(&loaded.meta, options, loaded.hash_keys)?;
-        let orphans = slots.take_over(loaded.adopted);
+        let orphans = Slot::take_over(&slots, loaded.adopted);
         let plane = Dataplane {
             pins,
             programs: loaded.programs,
@@ -230,22 +211,18 @@ impl Dataplane {
 
     /// Returns a free slot for a flow that comes back, or `None`.
     pub fn take_slot(&self) -> Option<Slot> {
-        self.slots.take(0)
+        Slot::take(&self.slots, 0)
     }
 
     /// Returns a free slot for a relayed flow, or `None`. An eighth of the slots, and at least one if there are two, is
     /// kept for flows that come back.
     pub fn take_spare_slot(&self) -> Option<Slot> {
-        self.slots.take(self.slots.reserve())
+        Slot::take(&self.slots, self.slots.reserve())
     }
 
     /// Returns true if hardly any slot is free: less than half of those that are kept for flows that come back.
     pub fn is_short_of_slots(&self) -> bool {
         self.slots.free() <= self.slots.reserve() / 2
-    }
-
-    fn births(&self) -> MutexGuard<'_, Births> {
-        self.births.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Injects a packet at the ingress of an interface.
@@ -267,7 +244,7 @@ impl Dataplane {
 
     /// Returns the present state of both directions of the flow in a slot.
     pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
-        let (births, now) = (self.births(), time::now());
+        let (births, now) = (self.births.lock(), time::now());
         Side::BOTH.map(|side| {
             let (leg, far) = (legs[side.index()], legs[side.other().index()]);
             Direction::new(side, leg, far, &slot.leg(side).rec, &births, now)
@@ -308,14 +285,14 @@ impl Dataplane {
     /// Returns the direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
         let (flow, side) = self.flows.find(leg)?;
-        Direction::of_flow(&flow, &self.births(), time::now())[side.index()]
+        Direction::of_flow(&flow, &self.births.lock(), time::now())[side.index()]
     }
 
     /// Returns both directions of the flow that has a leg, at one moment.
     pub fn both_directions(&self, leg: Leg) -> [Option<Direction>; 2] {
         let found = self.flows.find(leg);
         found.map_or([None; 2], |(flow, _)| {
-            Direction::of_flow(&flow, &self.births(), time::now())
+            Direction::of_flow(&flow, &self.births.lock(), time::now())
         })
     }
 
@@ -326,21 +303,21 @@ impl Dataplane {
 
     /// Calls `each` for every flow, with both directions at one moment.
     pub fn scan_flows(&self, mut each: impl FnMut([Option<Direction>; 2])) -> io::Result<()> {
-        let (births, now) = (self.births().clone(), time::now());
+        let (births, now) = (self.births.lock().clone(), time::now());
         let look = {
-            let mut serials = self.serials();
+            let mut serials = self.serials.lock();
             serials.wants_look().then(|| serials.begin_look())
         };
         self.flows.scan(|flow| {
             let directions = Direction::of_flow(flow, &births, now);
             if look.is_some() {
-                let mut serials = self.serials();
+                let mut serials = self.serials.lock();
                 directions.iter().flatten().for_each(|d| serials.note(d.serial));
             }
             each(directions);
         })?;
         if let Some(to) = look {
-            self.serials().end_look(to);
+            self.serials.lock().end_look(to);
         }
         Ok(())
     }
@@ -350,7 +327,7 @@ impl Dataplane {
     pub fn find_flow(&self, serial: u32) -> io::Result<[Option<Direction>; 2]> {
         let found = self.flows.find_serial(serial)?;
         Ok(found.map_or([None; 2], |flow| {
-            Direction::of_flow(&flow, &self.births(), time::now())
+            Direction::of_flow(&flow, &self.births.lock(), time::now())
         }))
     }
 

@@ -4,7 +4,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -13,6 +13,7 @@ use libbpf_rs::{
     MapCore, MapFlags, MapHandle, MapType,
     libbpf_sys::{self, bpf_map_create_opts},
 };
+use parking_lot::{Condvar, Mutex};
 
 use crate::{error::Error, flows::to_io};
 
@@ -48,26 +49,22 @@ struct Counts {
 }
 
 impl Shared {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for one period after the other, as long as more are wanted.
     fn work(&self, wait: impl Fn() -> io::Result<()>) {
         let mut has_failed = false;
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         loop {
             if counts.over {
                 return;
             }
             if counts.wanted <= counts.passed {
-                counts = self.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut counts);
                 continue;
             }
             counts.begun = counts.passed + 1;
             drop(counts);
             let waited = wait();
-            counts = self.counts();
+            counts = self.counts.lock();
             match waited {
                 Ok(()) => {
                     counts.passed = counts.begun;
@@ -77,8 +74,7 @@ impl Shared {
                     if !std::mem::replace(&mut has_failed, true) {
                         tracing::error!(%error, "cannot wait for a grace period: slots and records that are freed cannot be used again");
                     }
-                    let waited = self.changed.wait_timeout(counts, AFTER_FAILURE);
-                    counts = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    self.changed.wait_for(&mut counts, AFTER_FAILURE);
                 }
             }
         }
@@ -104,7 +100,7 @@ impl Grace {
 
     /// Names the end of the first grace period that begins after this call, and makes the thread wait for it.
     pub(crate) fn next(&self) -> Moment {
-        let mut counts = self.shared.counts();
+        let mut counts = self.shared.counts.lock();
         let next = counts.begun + 1;
         if counts.wanted < next {
             counts.wanted = next;
@@ -115,16 +111,16 @@ impl Grace {
 
     /// Returns true if a grace period has passed.
     pub(crate) fn has_passed(&self, moment: Moment) -> bool {
-        self.shared.counts().passed >= moment.0
+        self.shared.counts.lock().passed >= moment.0
     }
 
     /// Waits until a whole grace period has passed from now on, or the kernel has refused for so long.
     pub(crate) fn wait(&self, longest: Duration) -> io::Result<()> {
         let Moment(end) = self.next();
-        let counts = self.shared.counts();
+        let mut counts = self.shared.counts.lock();
         let waiting = |counts: &mut Counts| counts.passed < end;
-        let waited = self.shared.changed.wait_timeout_while(counts, longest, waiting);
-        match waited.unwrap_or_else(PoisonError::into_inner).0.passed >= end {
+        self.shared.changed.wait_while_for(&mut counts, waiting, longest);
+        match counts.passed >= end {
             true => Ok(()),
             false => Err(io::ErrorKind::TimedOut.into()),
         }
@@ -133,7 +129,7 @@ impl Grace {
 
 impl Drop for Grace {
     fn drop(&mut self) {
-        self.shared.counts().over = true;
+        self.shared.counts.lock().over = true;
         self.shared.changed.notify_all();
     }
 }
@@ -182,7 +178,7 @@ pub(crate) mod tests {
         /// Ends one grace period that is wanted.
         pub(crate) fn pass(&self, grace: &Grace) {
             self.begins.recv().expect("it is wanted");
-            let begun = grace.shared.counts().begun;
+            let begun = grace.shared.counts.lock().begun;
             self.ends.send(()).expect("it is waited for");
             while !grace.has_passed(Moment(begun)) {
                 thread::yield_now();

@@ -16,9 +16,9 @@ use libbpf_rs::{
 use crate::{
     abi::{ABI_VERSION, Pod, ls_meta},
     attach::Programs,
-    dataplane::Options,
     error::Error,
     forwarding,
+    options::Options,
     pins::{self, Pins},
     skel::{ForwardSkelBuilder, InjectSkelBuilder, MoveSkelBuilder, SocketsSkelBuilder, TableSkelBuilder},
     undisturbed::undisturbed,
@@ -155,7 +155,10 @@ fn load_forward(
         .open(&mut object)
         .map_err(bpf("cannot open the programs"))?;
     let size = bpf("cannot size the flows");
-    open.maps.flows.set_max_entries(elements(options)).map_err(size)?;
+    open.maps
+        .flows
+        .set_max_entries(options.elements())
+        .map_err(size)?;
     open.maps.heads.set_max_entries(heads).map_err(size)?;
     open.maps
         .slots
@@ -269,12 +272,6 @@ pub(crate) fn share<const N: usize>(
     Ok(())
 }
 
-/// Returns the number of elements of the table. It exceeds the number of flows: freed elements rest for a moment, as
-/// slots do, and legs that have come back may stand alone in some.
-fn elements(options: &Options) -> u32 {
-    options.max_flows + options.max_slots
-}
-
 /// Returns the number of heads of the pinned table, and the keys of its hash; `None` if its process has not made them
 /// yet.
 pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; HASH_KEYS]>), Error> {
@@ -295,7 +292,7 @@ pub(crate) fn pinned_hashing(pins: &Pins) -> Result<(Option<u32>, Option<[u32; H
 /// Returns the number of heads and the keys for a process that starts: a predecessor's, or new ones.
 fn hashing(pins: &Pins, options: &Options) -> Result<(u32, [u32; HASH_KEYS]), Error> {
     let (heads, keys) = pinned_hashing(pins)?;
-    let heads = heads.unwrap_or_else(|| options.max_flows.max(options.max_slots).next_power_of_two());
+    let heads = heads.unwrap_or_else(|| options.heads());
     if let Some(keys) = keys {
         return Ok((heads, keys));
     }

@@ -5,11 +5,11 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::PathBuf,
-    sync::{Mutex, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
 use libbpf_rs::MapHandle;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     abi::{ABI_VERSION, Leg},
@@ -38,27 +38,27 @@ pub(crate) struct Neighbours {
 impl Neighbours {
     /// Returns true if a tuple carries a flow of one of them.
     pub(crate) fn have(&self, leg: Leg) -> bool {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known.values().flatten().any(|view| view.find(leg).is_some())
     }
 
     /// Returns true if the last look is some time ago, or has not come to its end.
     pub(crate) fn may_be_new(&self) -> bool {
         let looked = self.looked.try_lock();
-        looked.map_or(true, |at| at.is_none_or(|at| at.elapsed() >= RECENT))
+        looked.is_none_or(|at| at.is_none_or(|at| at.elapsed() >= RECENT))
     }
 
     /// Adds instances that came, and drops those that went. One look at a time; [`Neighbours::have`] does not wait for
     /// it.
     pub(crate) fn look(&self, ours: &Pins) {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut looked = self.looked.lock();
         if looked.is_some_and(|at| at.elapsed() < RECENT) {
             return;
         }
         *looked = Some(Instant::now());
         let mut there: Vec<_> = ours.others().into_iter().filter_map(identified).collect();
         let before = |key| {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.read();
             known.contains_key(key)
         };
         let mut came = HashMap::new();
@@ -79,7 +79,7 @@ impl Neighbours {
                 }
             }
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.retain(|key, _| there.iter().any(|(there, _)| there == key));
         known.extend(came);
     }

@@ -12,10 +12,11 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use libbpf_rs::libbpf_sys;
+use parking_lot::Mutex;
 
 use crate::error::Error;
 
@@ -73,14 +74,10 @@ impl Pins {
         Ok(())
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Holds an object that has a pin, for as long as the pin must be there.
     pub(crate) fn hold(&self, pin: PathBuf, object: OwnedFd) {
         let identity = identify(&pin);
-        self.held().insert(pin, Pinned { object, identity });
+        self.held.lock().insert(pin, Pinned { object, identity });
     }
 
     /// Pins an object, in place of an older pin, and holds it.
@@ -97,7 +94,7 @@ impl Pins {
 
     /// Removes a pin, and returns its object.
     pub(crate) fn unpin(&self, pin: &Path) -> Option<OwnedFd> {
-        let held = self.held().remove(pin).map(|pinned| pinned.object);
+        let held = self.held.lock().remove(pin).map(|pinned| pinned.object);
         let object = held.or_else(|| open(pin).ok());
         let _ = fs::remove_file(pin);
         object
@@ -108,7 +105,7 @@ impl Pins {
     /// # Errors
     /// Returns an error if they cannot be put back, or another object has their names. Held objects work all the same.
     pub(crate) fn mend(&self) -> Result<usize, Error> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         let gone: Vec<_> = (held.iter_mut())
             .filter(|(pin, pinned)| pinned.identity.is_none() || identify(pin) != pinned.identity)
             .collect();
@@ -178,7 +175,7 @@ impl Pins {
 
     /// Removes everything: links first, so that no packet meets a program whose maps are gone.
     pub(crate) fn remove_all(&self) {
-        self.held().clear();
+        self.held.lock().clear();
         for dir in [self.root.join("links"), self.root.clone()] {
             for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
                 let _ = fs::remove_file(entry.path());

@@ -3,11 +3,12 @@
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
+use parking_lot::Mutex;
 
 use crate::flows::to_io;
 
@@ -34,7 +35,7 @@ impl<T: Send + 'static> Ring<T> {
         builder
             .add(&map as &dyn MapCore, move |sample| {
                 if let Some(one) = parse(sample) {
-                    into.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+                    into.lock().push(one);
                 }
                 0
             })
@@ -49,9 +50,7 @@ impl<T: Send + 'static> Ring<T> {
     /// Returns the values since the last call.
     pub(crate) fn take(&mut self) -> io::Result<Vec<T>> {
         self.ring.poll(Duration::ZERO).map_err(to_io)?;
-        Ok(std::mem::take(
-            &mut *self.read.lock().unwrap_or_else(PoisonError::into_inner),
-        ))
+        Ok(std::mem::take(&mut *self.read.lock()))
     }
 }
 

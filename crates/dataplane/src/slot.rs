@@ -9,68 +9,12 @@ use longsplice_core::limit::Rate;
 
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_slot},
+    mode::Mode,
     peek::Peek,
-    skel::types::{ls_mode, ls_owed, ls_placement, ls_seen, ls_slot_flag},
+    skel::types::{ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
     will::Will,
 };
-
-/// Says how a slot treats packets. This process switches from Track to Drain to Final. The kernel half switches back to
-/// Undrain, at a trap or on request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Packets pass untouched.
-    Free,
-    /// Packets go to the sockets; sequence numbers are noted.
-    Track,
-    /// New payload is forwarded while the sockets deliver the old.
-    Drain,
-    /// Segments are translated by constants.
-    Final,
-    /// A new connection took the place of the closing flow.
-    Replaced,
-    /// A socket was reset while it held bytes.
-    Aborted,
-    /// New payload goes to the sockets while the ends deliver the forwarded bytes.
-    Undrain,
-    /// Segments are translated as in Final, but new payload is held for user space.
-    Freeze,
-    /// The records have the current state.
-    Moved,
-}
-
-impl Mode {
-    /// Converts the mode; `None` while a processor is just changing it (LS_WAKING).
-    pub(crate) fn from_raw(raw: u32) -> Option<Mode> {
-        Some(match ls_mode(raw) {
-            ls_mode::LS_WAKING => return None,
-            ls_mode::LS_TRACK => Mode::Track,
-            ls_mode::LS_DRAIN => Mode::Drain,
-            ls_mode::LS_FINAL => Mode::Final,
-            ls_mode::LS_REPLACED => Mode::Replaced,
-            ls_mode::LS_ABORTED => Mode::Aborted,
-            ls_mode::LS_UNDRAIN => Mode::Undrain,
-            ls_mode::LS_FREEZE => Mode::Freeze,
-            ls_mode::LS_MOVED => Mode::Moved,
-            _ => Mode::Free,
-        })
-    }
-
-    fn raw(self) -> u32 {
-        match self {
-            Mode::Free => ls_mode::LS_FREE,
-            Mode::Track => ls_mode::LS_TRACK,
-            Mode::Drain => ls_mode::LS_DRAIN,
-            Mode::Final => ls_mode::LS_FINAL,
-            Mode::Replaced => ls_mode::LS_REPLACED,
-            Mode::Aborted => ls_mode::LS_ABORTED,
-            Mode::Undrain => ls_mode::LS_UNDRAIN,
-            Mode::Freeze => ls_mode::LS_FREEZE,
-            Mode::Moved => ls_mode::LS_MOVED,
-        }
-        .0
-    }
-}
 
 /// Returns a field of a slot, for atomic accesses.
 macro_rules! field {
@@ -112,15 +56,24 @@ pub struct Sockets {
 }
 
 impl Slot {
-    pub(crate) fn new(table: Arc<SlotTable>, index: u32) -> Slot {
-        Slot { table, index }
+    /// Takes a free slot; `None` if all but `spared` ones are in use.
+    pub(crate) fn take(table: &Arc<SlotTable>, spared: u32) -> Option<Slot> {
+        let index = table.take(spared)?;
+        Some(Slot {
+            table: table.clone(),
+            index,
+        })
     }
 
-    /// Returns its index, and leaves the slot in use without this handle.
-    pub(crate) fn leave(self) -> u32 {
-        let index = self.index;
-        std::mem::forget(self);
-        index
+    /// Frees every slot that is free in the mapping, and returns the others as they are. `adopted` is true for a
+    /// predecessor's slots, of which one may have been freed a moment ago.
+    pub(crate) fn take_over(table: &Arc<SlotTable>, adopted: bool) -> Vec<Slot> {
+        let used = table.take_over(adopted).into_iter();
+        let slot = |index| Slot {
+            table: table.clone(),
+            index,
+        };
+        used.map(slot).collect()
     }
 
     /// Returns its index in the array.
@@ -131,13 +84,7 @@ impl Slot {
     /// Returns the present mode. Waits while another processor wakes a pair: that takes less than a microsecond, unless
     /// the processor is stopped meanwhile.
     pub fn mode(&self) -> Mode {
-        loop {
-            let raw = field!(self, mode).load(Ordering::SeqCst);
-            match Mode::from_raw(raw) {
-                Some(mode) => return mode,
-                None => std::thread::yield_now(),
-            }
-        }
+        self.table.mode(self.index)
     }
 
     /// Changes the mode if it is `from`, and returns true if it was. This is a full barrier: afterwards this process

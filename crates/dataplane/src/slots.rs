@@ -5,13 +5,18 @@ use std::{
     fmt, io,
     os::fd::{AsRawFd, BorrowedFd},
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     abi::ls_slot,
     grace::{Grace, Moment},
-    slot::{Mode, Slot},
+    mode::Mode,
 };
 
 /// Divisor of the share of slots that is kept for flows that come back: their packets wait for sockets, while a pair that
@@ -70,28 +75,26 @@ impl SlotTable {
         }))
     }
 
-    /// Adds every slot that is free in the mapping, and returns the others as they are. `adopted` is true for a
+    /// Adds every slot that is free in the mapping, and returns the indices of the others. `adopted` is true for a
     /// predecessor's slots, of which one may have been freed a moment ago.
-    pub(crate) fn take_over(self: &Arc<Self>, adopted: bool) -> Vec<Slot> {
+    pub(crate) fn take_over(&self, adopted: bool) -> Vec<u32> {
         let rested = adopted.then(|| self.grace.next());
-        let all = (0..self.len).map(|index| Slot::new(self.clone(), index));
-        let (used, unused): (Vec<_>, Vec<_>) = all.partition(|s| s.mode() != Mode::Free);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        for slot in unused {
-            free.push_back((slot.leave(), rested));
-        }
+        let (unused, used): (Vec<_>, Vec<_>) =
+            (0..self.len).partition(|&index| self.mode(index) == Mode::Free);
+        let mut free = self.free.lock();
+        free.extend(unused.into_iter().map(|index| (index, rested)));
         used
     }
 
-    /// Returns a free slot, or `None` if all but `spared` ones are in use.
-    pub(crate) fn take(self: &Arc<Self>, spared: u32) -> Option<Slot> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Takes the index of a free slot; `None` if all but `spared` ones are in use.
+    pub(crate) fn take(&self, spared: u32) -> Option<u32> {
+        let mut free = self.free.lock();
         let &(index, rested) = free.front().filter(|_| free.len() > spared as usize)?;
         if rested.is_some_and(|at| !self.grace.has_passed(at)) {
             return None;
         }
         free.pop_front();
-        Some(Slot::new(self.clone(), index))
+        Some(index)
     }
 
     /// Returns the number of slots that are kept for flows that come back.
@@ -101,15 +104,30 @@ impl SlotTable {
 
     /// Returns the number of free slots, including those that rest.
     pub(crate) fn free(&self) -> u32 {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len() as u32
+        self.free.lock().len() as u32
     }
 
     /// Takes a slot back.
     pub(crate) fn put_back(&self, index: u32) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         free.push_back((index, Some(self.grace.next())));
     }
 
+    /// Returns the present mode of a slot. Waits while another processor wakes a pair: that takes less than a microsecond,
+    /// unless the processor is stopped meanwhile.
+    pub(crate) fn mode(&self, index: u32) -> Mode {
+        let element = self.at(index).as_ptr();
+        // SAFETY: an aligned u32 within the mapping; no reference is made, and every access by this process is atomic.
+        let raw = unsafe { AtomicU32::from_ptr(&raw mut (*element).mode) };
+        loop {
+            match Mode::from_raw(raw.load(Ordering::SeqCst)) {
+                Some(mode) => return mode,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Returns the address of a slot.
     pub(crate) fn at(&self, index: u32) -> NonNull<ls_slot> {
         debug_assert!(index < self.len);
         // SAFETY: an index within the mapping.
@@ -129,7 +147,7 @@ mod tests {
     use std::{fs::OpenOptions, os::fd::AsFd};
 
     use super::*;
-    use crate::grace::tests::Kernel;
+    use crate::{grace::tests::Kernel, slot::Slot};
 
     /// Returns a table that is mapped from an empty file.
     fn table(len: u32, adopted: bool) -> (Arc<SlotTable>, Arc<Grace>, Kernel) {
@@ -143,7 +161,7 @@ mod tests {
         let (grace, kernel) = Kernel::new();
         let grace = Arc::new(grace);
         let table = SlotTable::map(file.as_fd(), len, grace.clone()).expect("a mapping");
-        assert!(table.take_over(adopted).is_empty());
+        assert!(Slot::take_over(&table, adopted).is_empty());
         (table, grace, kernel)
     }
 
@@ -152,31 +170,36 @@ mod tests {
         for (len, reserve) in [(1, 0), (2, 1), (8, 1), (64, 8), (4096, 512)] {
             let (table, _grace, _kernel) = table(len, false);
             assert_eq!(table.reserve(), reserve);
-            let spare: Vec<Slot> = std::iter::from_fn(|| table.take(reserve)).collect();
+            let spare: Vec<Slot> = std::iter::from_fn(|| Slot::take(&table, reserve)).collect();
             assert_eq!((spare.len() as u32, table.free()), (len - reserve, reserve));
-            let rest: Vec<Slot> = std::iter::from_fn(|| table.take(0)).collect();
+            let rest: Vec<Slot> = std::iter::from_fn(|| Slot::take(&table, 0)).collect();
             assert_eq!((rest.len() as u32, table.free()), (reserve, 0));
             drop(rest);
             assert_eq!(table.free(), reserve);
-            assert!(table.take(0).is_none(), "they rest");
+            assert!(Slot::take(&table, 0).is_none(), "they rest");
         }
     }
 
     #[test]
     fn what_is_freed_rests_for_a_grace_period_that_begins_then() {
         let (table, grace, kernel) = table(3, false);
-        let [a, b, c] = [(); 3].map(|()| table.take(0).expect("a free one"));
+        let [a, b, c] = [(); 3].map(|()| Slot::take(&table, 0).expect("a free one"));
         let (first, second) = (a.index(), b.index());
         drop(a);
         kernel.begins.recv().expect("a period begins");
         drop(b);
-        assert!(table.take(0).is_none(), "no time is enough");
+        assert!(Slot::take(&table, 0).is_none(), "no time is enough");
         kernel.ends.send(()).expect("it is waited for");
-        let a = std::iter::from_fn(|| Some(table.take(0))).flatten().next();
+        let a = std::iter::from_fn(|| Some(Slot::take(&table, 0)))
+            .flatten()
+            .next();
         assert_eq!(a.as_ref().map(Slot::index), Some(first));
-        assert!(table.take(0).is_none(), "it was freed after the period had begun");
+        assert!(
+            Slot::take(&table, 0).is_none(),
+            "it was freed after the period had begun"
+        );
         kernel.pass(&grace);
-        let b = table.take(0).expect("it has rested");
+        let b = Slot::take(&table, 0).expect("it has rested");
         assert_eq!(b.index(), second);
         drop(c);
     }
@@ -184,8 +207,8 @@ mod tests {
     #[test]
     fn what_a_predecessor_freed_rests_too() {
         let (table, grace, kernel) = table(5, true);
-        assert!(table.take(0).is_none());
+        assert!(Slot::take(&table, 0).is_none());
         kernel.pass(&grace);
-        assert!(table.take(0).is_some());
+        assert!(Slot::take(&table, 0).is_some());
     }
 }

@@ -4,10 +4,11 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use parking_lot::Mutex;
 
 use crate::{
     abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
@@ -115,7 +116,7 @@ impl Table {
     }
 
     fn find_elements(&self) -> io::Result<()> {
-        let mut elements = self.elements();
+        let mut elements = self.elements.lock();
         let mut left = Vec::new();
         elements.fresh = 0;
         for (index, flow) in self.all(u32::MAX)? {
@@ -134,20 +135,16 @@ impl Table {
         Ok(())
     }
 
-    fn elements(&self) -> MutexGuard<'_, Elements> {
-        self.elements.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Calls `work` while no element is unlinked or given to another flow. Grace periods do not wait for programs that
     /// run as system calls, because such a thread may be preempted in one.
     pub(crate) fn at_rest<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _elements = self.elements();
+        let _elements = self.elements.lock();
         work()
     }
 
     /// Adds both directions, or none: `AlreadyExists` if a tuple has one, `Other` if there is no room.
     pub(crate) fn add(&self, entries: [Entry; 2]) -> io::Result<()> {
-        let mut elements = self.elements();
+        let mut elements = self.elements.lock();
         let index = elements
             .take()
             .ok_or_else(|| io::Error::other("the table is full"))?;
@@ -198,7 +195,7 @@ impl Table {
     /// Removes a direction if `is_meant` accepts its record. Returns true if it was there. Under the lock no other can
     /// take its place.
     pub(crate) fn remove(&self, leg: Leg, is_meant: impl Fn(&ls_record) -> bool) -> bool {
-        let mut elements = self.elements();
+        let mut elements = self.elements.lock();
         let Some((number, flow, side)) = self.view.look_up(leg) else {
             return false;
         };
@@ -237,7 +234,7 @@ impl Table {
         legs: [Leg; 2],
         records: [Option<ls_record>; 2],
     ) -> io::Result<bool> {
-        let mut elements = self.elements();
+        let mut elements = self.elements.lock();
         let numbers = legs.map(|leg| self.view.seek(leg));
         let [Some(client), Some(server)] = numbers else {
             return Ok(false);
@@ -283,14 +280,14 @@ impl Table {
     /// that the kernel half has left of replaced flows.
     pub(crate) fn scan(&self, mut each: impl FnMut(&ls_flow)) -> io::Result<()> {
         let mut left = Vec::new();
-        let used = self.elements().fresh;
+        let used = self.elements.lock().fresh;
         for (index, flow) in self.all(used)? {
             match is_vacant(&flow) {
                 true => left.push(index),
                 false => each(&flow),
             }
         }
-        let mut elements = self.elements();
+        let mut elements = self.elements.lock();
         for index in left {
             if elements.taken[index as usize] && is_vacant(&self.view.read(index)?) {
                 self.take_away(number(index, Side::Client), &mut elements);
@@ -301,7 +298,7 @@ impl Table {
 
     /// Returns the flow with this serial number; legs that stand alone are none.
     pub(crate) fn find_serial(&self, serial: u32) -> io::Result<Option<ls_flow>> {
-        let used = self.elements().fresh;
+        let used = self.elements.lock().fresh;
         let is_its = |rec: &ls_record| {
             rec.serial == serial && placement(rec) != ls_placement::LS_NONE && !is_alone(rec)
         };

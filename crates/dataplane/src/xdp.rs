@@ -5,13 +5,14 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     str::FromStr,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
 };
 
 use libbpf_rs::{
     MapCore, MapFlags, MapHandle, libbpf_sys,
     skel::{OpenSkel, SkelBuilder},
 };
+use parking_lot::Mutex;
 
 use crate::{
     attach::{create_link, detach_link, update_link},
@@ -158,7 +159,7 @@ impl Xdp {
             XdpMode::Native => &self.native,
             XdpMode::Generic => &self.generic,
         };
-        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.loading.lock();
         match cell.get() {
             Some(loaded) => Ok(loaded),
             None => {

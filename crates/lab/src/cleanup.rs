@@ -1,71 +1,15 @@
 //! Removes what this process made when it is interrupted, and what a killed process left behind.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::Once;
 use std::thread;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Error;
-use crate::netns;
+use crate::{netns, registry};
 
-/// Thing that outlives this process unless it is removed.
-pub(crate) trait Remove: Send + Sync {
-    /// Removes it; does nothing if it is already removed.
-    fn remove(&self);
-}
-
-/// Entry in the list of live things. Give it up with [`forget`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Ticket(u64);
-
-static LIVE: Mutex<Option<HashMap<Ticket, Weak<dyn Remove>>>> = Mutex::new(None);
-static NEXT: AtomicU64 = AtomicU64::new(0);
-static CLOSING: AtomicBool = AtomicBool::new(false);
-/// True once a signal was received: the process ends as soon as everything is removed.
-static EXITING: AtomicBool = AtomicBool::new(false);
-
-fn live() -> MutexGuard<'static, Option<HashMap<Ticket, Weak<dyn Remove>>>> {
-    // The map is valid after any panic of another holder.
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Notes `thing`, before it is created: an interruption must find it however early it comes.
-pub(crate) fn remember(thing: Weak<dyn Remove>) -> Result<Ticket, Error> {
-    let mut live = live();
-    if CLOSING.load(Ordering::Relaxed) {
-        return Err(Error::Closing);
-    }
-    let ticket = Ticket(NEXT.fetch_add(1, Ordering::Relaxed));
-    live.get_or_insert_default().insert(ticket, thing);
-    Ok(ticket)
-}
-
-/// Takes a removed thing off the list. Does not return after a signal: the thread may be here only because the signal
-/// handler killed the program that it waited for, and must not end the process with a status of its own.
-pub(crate) fn forget(ticket: Ticket) {
-    while EXITING.load(Ordering::Relaxed) {
-        thread::park();
-    }
-    if let Some(map) = live().as_mut() {
-        map.remove(&ticket);
-    }
-}
-
-/// Removes every namespace and process that this process made and still holds. No more can be made afterwards.
-pub fn remove_all() {
-    let things: Vec<_> = {
-        let mut live = live();
-        CLOSING.store(true, Ordering::Relaxed);
-        live.take().into_iter().flat_map(HashMap::into_values).collect()
-    };
-    // Release the lock first: removing a thing may drop guards, which call `forget`.
-    for thing in things.iter().filter_map(Weak::upgrade) {
-        thing.remove();
-    }
-}
+pub use crate::registry::remove_all;
 
 /// Makes SIGINT and SIGTERM remove everything and then end the process with status 130 or 143.
 ///
@@ -88,9 +32,7 @@ fn catch_signals() -> Result<(), Error> {
         .name("lab-signals".into())
         .spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                EXITING.store(true, Ordering::Relaxed);
-                remove_all();
-                std::process::exit(128 + signal);
+                registry::exit(128 + signal);
             }
         })
         .map_err(Error::io("start the signal thread"))?;

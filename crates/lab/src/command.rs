@@ -18,13 +18,19 @@ pub struct NsCommand<'ns> {
     command: Command,
 }
 
-impl<'ns> NsCommand<'ns> {
-    pub(crate) fn new(namespace: &'ns Namespace, prog: &OsStr) -> Self {
+impl Namespace {
+    /// Returns a command that will run inside the namespace.
+    pub fn command(&self, prog: impl AsRef<OsStr>) -> NsCommand<'_> {
         let mut command = Command::new(prog);
         command.stdin(Stdio::null());
-        NsCommand { namespace, command }
+        NsCommand {
+            namespace: self,
+            command,
+        }
     }
+}
 
+impl NsCommand<'_> {
     /// Adds an argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);

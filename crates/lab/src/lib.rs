@@ -52,6 +52,7 @@ pub mod netns;
 pub mod pattern;
 mod process;
 mod random;
+mod registry;
 mod snmp;
 mod sockets;
 mod tool;

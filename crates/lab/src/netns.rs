@@ -4,18 +4,19 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, panic, thread};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::cleanup::{self, Remove, Ticket};
 use crate::process::wait_readable;
-use crate::{Counters, Error, NsCommand, sockets, tool};
+use crate::registry::{self, Remove, Ticket};
+use crate::{Counters, Error, sockets, tool};
 
 /// Directory in which `ip netns` keeps its namespaces.
 pub(crate) const NETNS_DIR: &str = "/run/netns";
@@ -44,7 +45,7 @@ struct Inner {
 
 impl Remove for Inner {
     fn remove(&self) {
-        let mut exists = self.exists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exists = self.exists.lock();
         if std::mem::take(&mut *exists)
             && let Err(error) = destroy(&self.name)
         {
@@ -72,14 +73,10 @@ impl Namespace {
             exists: Mutex::new(false),
         });
         let weak = Arc::downgrade(&inner);
-        let ticket = cleanup::remember(weak)?;
+        let ticket = registry::remember(weak)?;
         let namespace = Namespace { inner, ticket };
         {
-            let mut exists = namespace
-                .inner
-                .exists
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut exists = namespace.inner.exists.lock();
             tool::ip(&format!("netns add {}", namespace.name()))?;
             *exists = true;
         }
@@ -102,11 +99,6 @@ impl Namespace {
     /// Panics when `work` does.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         enter(self.name(), work)
-    }
-
-    /// Returns a command that will run inside the namespace.
-    pub fn command(&self, prog: impl AsRef<std::ffi::OsStr>) -> NsCommand<'_> {
-        NsCommand::new(self, prog.as_ref())
     }
 
     /// Sets a sysctl of the namespace; `path` has slashes or dots, as in `net.ipv4.ip_forward`.
@@ -139,7 +131,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         self.inner.remove();
-        cleanup::forget(self.ticket);
+        registry::forget(self.ticket);
     }
 }
 

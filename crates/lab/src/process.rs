@@ -2,16 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::Error;
-use crate::cleanup::{self, Remove, Ticket};
+use crate::registry::{self, Remove, Ticket};
 
 /// Running program. Dropping it kills the program with SIGKILL and reaps it.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Process {
             pid,
         };
         let weak = Arc::downgrade(&process.inner);
-        process.ticket = Some(cleanup::remember(weak)?);
+        process.ticket = Some(registry::remember(weak)?);
         Ok(process)
     }
 
@@ -104,7 +105,7 @@ impl Process {
     /// # Errors
     /// [`Error::Io`] or [`Error::Parse`] when `/proc` cannot be read.
     pub fn cpu_seconds(&self) -> Result<f64, Error> {
-        let state = self.inner.state();
+        let state = self.inner.state.lock();
         match state.cpu_at_end {
             Some(seconds) => Ok(seconds),
             None => cpu_seconds(self.pid),
@@ -113,28 +114,24 @@ impl Process {
 
     /// Takes the writing end of its standard input, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stdin(&self) -> Option<ChildStdin> {
-        self.inner.state().child.stdin.take()
+        self.inner.state.lock().child.stdin.take()
     }
 
     /// Takes the reading end of its standard output, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stdout(&self) -> Option<ChildStdout> {
-        self.inner.state().child.stdout.take()
+        self.inner.state.lock().child.stdout.take()
     }
 
     /// Takes the reading end of its standard error, once, if that was [`std::process::Stdio::piped`].
     pub fn take_stderr(&self) -> Option<ChildStderr> {
-        self.inner.state().child.stderr.take()
+        self.inner.state.lock().child.stderr.take()
     }
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the end and collects the exit status. `Child` remembers it, so this may be called again.
     fn reap(&self) -> io::Result<ExitStatus> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.cpu_at_end.is_none() {
             state.cpu_at_end = cpu_seconds(state.child.id()).ok();
         }
@@ -161,7 +158,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.inner.remove();
         if let Some(ticket) = self.ticket {
-            cleanup::forget(ticket);
+            registry::forget(ticket);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod documents;
+mod imports;
 mod intercept;
 mod log_limit;
 mod memory;

@@ -11,8 +11,9 @@ use std::{
 };
 
 use longsplice_tests::{
-    Bed, Luck, Policy,
+    Bed, Policy,
     blind::{Blind, Kind},
+    rng,
 };
 
 /// Number of guesses that `make test` sends in each test. `make soak` sends millions.
@@ -40,7 +41,7 @@ enum Traffic {
 }
 
 fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let bed = Bed::with("blind", Default::default(), policy, |c| match traffic {
         Traffic::Trapped => c.with("unsplice = \"data=server\""),
         _ => c,
@@ -57,18 +58,8 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     let each = guesses() / 2;
     let started = Instant::now();
     let mut legs = [
-        Blind::new(
-            &bed.net.client,
-            luck.branch(),
-            flow.client.peer,
-            flow.client.local,
-        ),
-        Blind::new(
-            &bed.net.server,
-            luck.branch(),
-            flow.server.peer,
-            flow.server.local,
-        ),
+        Blind::new(&bed.net.client, rng.fork(), flow.client.peer, flow.client.local),
+        Blind::new(&bed.net.server, rng.fork(), flow.server.peer, flow.server.local),
     ];
     let sent = thread::scope(|scope| {
         let attacks: Vec<_> = legs

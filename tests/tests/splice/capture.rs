@@ -5,15 +5,15 @@ use std::thread;
 
 use longsplice_engine::{Ended, Outstanding, Side, Until};
 use longsplice_tests::{
-    Luck,
     library::{Depth, Desk},
+    rng,
 };
 
 /// Streams run at full rate both ways: some segments are always outstanding when the budget is used up.
 #[test]
 fn what_is_outstanding_is_taken_over_while_streams_run() {
     const BYTES: u64 = 256 << 20;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for depth in Depth::BOTH {
         let desk = Desk::new("capture");
         let (mut pair, near) = desk.connect_for(depth);
@@ -24,7 +24,7 @@ fn what_is_outstanding_is_taken_over_while_streams_run() {
                 pair.close();
             });
             loop {
-                let past = luck.of(8 << 20..32 << 20);
+                let past = rng.u64(8 << 20..32 << 20);
                 match desk
                     .library
                     .splice(next, Until::bytes_from(Side::Client, past))

@@ -16,9 +16,9 @@ use std::{
 use longsplice_engine::{Ended, Pair as Near, Side, Splicer, Until};
 use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Luck, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, capture, emulated,
+    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, capture, emulated,
     library::{Depth, Desk, Library, at_once, connect, target, trap_of},
-    soon, three,
+    rng, soon, three,
 };
 
 /// Total number of cycles by default.
@@ -62,11 +62,11 @@ impl Quota {
 
 /// Splices a pair and takes it back after random numbers of bytes, from random depths, until the quota is full; then
 /// leaves it spliced.
-async fn cycle(splicer: Splicer, mut pair: Near, mut luck: Luck, quota: Arc<Quota>, most: u64) {
+async fn cycle(splicer: Splicer, mut pair: Near, mut rng: fastrand::Rng, quota: Arc<Quota>, most: u64) {
     while !quota.is_full() {
-        let side = Side::BOTH[luck.of(0..2) as usize];
-        let depth = Depth::BOTH[luck.of(0..2) as usize];
-        let bytes = luck.of(1..most);
+        let side = Side::BOTH[rng.usize(0..2)];
+        let depth = Depth::BOTH[rng.usize(0..2)];
+        let bytes = rng.u64(1..most);
         let until = Until::bytes_from(side, bytes);
         match splicer.splice(at_once(pair, depth), until).await.unwrap() {
             Ended::Returned(returned) => {
@@ -119,7 +119,7 @@ fn exchange(pair: &mut Pair, bytes: u64, readers: Readers) {
 fn busy(
     library: &Library,
     pairs: Vec<(Pair, Near)>,
-    luck: &mut Luck,
+    rng: &mut fastrand::Rng,
     quota: &Arc<Quota>,
     most: u64,
     readers: Readers,
@@ -128,7 +128,7 @@ fn busy(
     thread::scope(|scope| {
         for (mut far, near) in pairs {
             let splicer = library.splicer().clone();
-            let task = library.spawn(cycle(splicer, near, luck.branch(), quota.clone(), most));
+            let task = library.spawn(cycle(splicer, near, rng.fork(), quota.clone(), most));
             tasks.push(task);
             scope.spawn(move || {
                 while !quota.is_full() {
@@ -159,12 +159,12 @@ fn report(name: &str, start: Instant, quota: &Quota) {
 
 fn on_veth(name: &str, percent: u64, connections: usize, most: u64, readers: Readers) {
     one_at_a_time(|| {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let desk = Desk::new(name);
         let quota = Quota::new(share(percent));
         let start = Instant::now();
         let pairs = (0..connections).map(|_| desk.connect()).collect();
-        busy(&desk.library, pairs, &mut luck, &quota, most, readers);
+        busy(&desk.library, pairs, &mut rng, &quota, most, readers);
         report(name, start, &quota);
         desk.library.wait_reaped();
     });
@@ -202,9 +202,9 @@ fn beside_a_slow_client() {
 /// Runs cycles over emulated links, by their names in `longsplice-lab links`.
 fn on_links(name: &str, links: [&str; 2], percent: u64, most: u64) {
     one_at_a_time(|| {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let [client, server] = links.map(|text| {
-            let text = format!("{text},seed={}", luck.of(1..1 << 32));
+            let text = format!("{text},seed={}", rng.u64(1..1 << 32));
             text.parse().unwrap()
         });
         let net = emulated(name, client, server);
@@ -214,7 +214,7 @@ fn on_links(name: &str, links: [&str; 2], percent: u64, most: u64) {
         let quota = Quota::new(share(percent));
         let start = Instant::now();
         let pairs = (0..3).map(|_| connect(&library, &net, &listener)).collect();
-        busy(&library, pairs, &mut luck, &quota, most, FAST);
+        busy(&library, pairs, &mut rng, &quota, most, FAST);
         report(name, start, &quota);
     });
 }
@@ -254,7 +254,7 @@ fn over_two_bad_links() {
 #[test]
 fn while_daemons_are_killed() {
     one_at_a_time(|| {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let net = three("cy-kill", Default::default());
         let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
         let front = |n: u16| (net.forwarder_client_addr, 8080 + n).into();
@@ -275,7 +275,7 @@ fn while_daemons_are_killed() {
                 let traffic: Vec<_> = (0..conditions.len() as u16)
                     .map(|n| {
                         let mut spec = TrafficSpec::same(2, ConnectionSpec::both_ways(24 << 20));
-                        spec.seed = luck.number();
+                        spec.seed = rng.u64(..);
                         for connection in &mut spec.connections {
                             connection.stall = SOON / 2;
                         }
@@ -289,11 +289,11 @@ fn while_daemons_are_killed() {
                 soon("cycles", || {
                     daemon.status().unspliced_total > 0 || traffic.iter().all(|t| t.is_finished())
                 });
-                thread::sleep(Duration::from_micros(luck.of(0..60_000)));
+                thread::sleep(Duration::from_micros(rng.u64(0..60_000)));
                 unspliced += daemon.status().unspliced_total;
                 daemon.kill();
                 // Some flows run without a daemon for a while.
-                thread::sleep(Duration::from_micros(luck.of(0..100_000)));
+                thread::sleep(Duration::from_micros(rng.u64(0..100_000)));
                 daemon.start(&net.forwarder);
                 traffic.into_iter().map(|t| t.join().unwrap()).collect::<Vec<_>>()
             });

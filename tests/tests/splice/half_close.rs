@@ -5,9 +5,9 @@ use std::{thread, time::Duration};
 use longsplice_engine::{Side, Until, policy::SplicePolicy};
 use longsplice_lab::{ConnectionSpec, Traffic, TrafficServer, TrafficSpec, traffic::Transfer};
 use longsplice_tests::{
-    Bed, Config, Daemon, End, Luck, Pair, Policy, assert_all_ok,
+    Bed, Config, Daemon, End, Pair, Policy, assert_all_ok,
     library::{Call, Depth, Desk},
-    soon, three,
+    rng, soon, three,
 };
 
 const SOME: u64 = 300_000;
@@ -145,11 +145,11 @@ fn an_end_during_the_splice() {
     const CONNECTIONS: usize = 16;
     let net = three("hc-during", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let mut config = Config::new();
     for number in 0..8 {
         let listen = (net.forwarder_client_addr, 8080 + number).into();
-        let after = format!("after={}", luck.of(1 << 20..4 << 20));
+        let after = format!("after={}", rng.u64(1 << 20..4 << 20));
         let detach = ["now", "never"][usize::from(number) % 2];
         config = config.listener(listen, server.addr(), &after, detach);
     }
@@ -161,7 +161,7 @@ fn an_end_during_the_splice() {
             ConnectionSpec::new(Transfer::of(0), Transfer::of(0)),
         )
         .vary(|n, c| {
-            let (little, much) = (Transfer::of(luck.of(500_000..2_500_000)), Transfer::of(16 << 20));
+            let (little, much) = (Transfer::of(rng.u64(500_000..2_500_000)), Transfer::of(16 << 20));
             (c.to_server, c.to_client) = if n % 2 == 0 {
                 (little, much)
             } else {
@@ -186,12 +186,12 @@ fn an_end_during_the_splice() {
 #[test]
 fn an_end_at_once() {
     const ROUNDS: u64 = 40;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let bed = Bed::new("hc-once", Policy::DETACHED);
     for round in 0..ROUNDS {
         let first = [First::Client, First::Server][round as usize % 2];
         let mut pair = bed.connect();
-        thread::sleep(Duration::from_micros(luck.of(0..3_000)));
+        thread::sleep(Duration::from_micros(rng.u64(0..3_000)));
         end_first(&mut pair, first);
         if round % 4 < 2 {
             // All bytes have arrived, and the pair is quiet: the engine splices it now or never.

@@ -17,8 +17,8 @@ use longsplice_engine::{
 use longsplice_lab::{Namespace, Three, ThreeOptions};
 use longsplice_repair::close_silently;
 use longsplice_tests::{
-    Pair, SOON, capture, eventually, family,
-    library::{Depth, Library, accept, at_once, target, trap_of},
+    Pair, SOON, accept, capture, eventually, family,
+    library::{Depth, Library, at_once, target, trap_of},
     soon, three,
 };
 use socket2::{Domain, Socket, Type};

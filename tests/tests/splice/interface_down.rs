@@ -9,7 +9,7 @@ use std::{
 
 use longsplice_lab::{ConnectionSpec, Namespace, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Luck, Pair, Policy, SOON, assert_all_ok, line, patient, soon, three,
+    Bed, Config, Daemon, Pair, Policy, SOON, assert_all_ok, line, patient, rng, soon, three,
 };
 
 use crate::firewall::guarded;
@@ -142,9 +142,9 @@ fn come_and_go(nodes: impl Fn() -> Three) {
         let config = Config::new().listener(front, server.addr(), "after=50ms", "after=100ms");
         let mut daemon = Daemon::of(&config);
         daemon.start(&net.forwarder);
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let mut spec = TrafficSpec::same(6, ConnectionSpec::both_ways(8 << 20));
-        spec.seed = luck.number();
+        spec.seed = rng.u64(..);
         for connection in &mut spec.connections {
             connection.stall = patient(SOON);
             // The transfer lasts longer than the loss.
@@ -172,7 +172,7 @@ fn come_and_go(nodes: impl Fn() -> Three) {
                 daemon.status().unspliced_total >= 6 || traffic.is_finished()
             });
             ip(&net.forwarder, &format!("link set {interface} down"));
-            thread::sleep(Duration::from_millis(luck.of(500..3000)));
+            thread::sleep(Duration::from_millis(rng.u64(500..3000)));
             ip(&net.forwarder, &format!("link set {interface} up"));
             ip(&net.forwarder, &format!("addr replace {address} dev {interface}"));
             let outcome = traffic.join();

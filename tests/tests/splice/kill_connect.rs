@@ -14,7 +14,7 @@ use std::{
 };
 
 use longsplice_lab::{Namespace, Three};
-use longsplice_tests::{Config, Daemon, Luck, SOON, patient, soon, three};
+use longsplice_tests::{Config, Daemon, SOON, patient, rng, soon, three};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
@@ -111,7 +111,7 @@ fn no_server_sees_an_end_in_order_of_clients_that_stay() {
     const CLIENTS: usize = 8;
     const EACH: usize = 25;
     let kills = std::env::var("LONGSPLICE_CYCLES").map_or(3, |n| n.parse().unwrap());
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let net = three("kill-many", Default::default());
     let (target, front) = places(&net);
     let mut daemon = Daemon::of(&Config::new().listener(front, target, "never", "now"));
@@ -119,7 +119,7 @@ fn no_server_sees_an_end_in_order_of_clients_that_stay() {
     let listener = listen(&net.server, target, 4096);
     let (mut seen, mut empty) = (0, 0);
     for kill in 0..kills {
-        let delay = Duration::from_micros(luck.of(0..30_000));
+        let delay = Duration::from_micros(rng.u64(0..30_000));
         let clients = thread::scope(|scope| {
             let connect = || {
                 let one = || {

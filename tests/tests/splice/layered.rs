@@ -7,8 +7,8 @@ use longsplice_core::reason::RelayReason;
 use longsplice_engine::{Pair as Near, Until};
 use longsplice_lab::not_run;
 use longsplice_tests::{
-    Pair, SOON, eventually,
-    library::{Depth, Desk, accept, at_once},
+    Pair, SOON, accept, eventually,
+    library::{Depth, Desk, at_once},
 };
 use nix::{
     errno::Errno,

@@ -11,7 +11,7 @@ use longsplice_lab::{
     ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Report, Traffic, TrafficServer, TrafficSpec,
     traffic::Transfer,
 };
-use longsplice_tests::{Config, Daemon, Luck, Status, assert_all_ok, emulated};
+use longsplice_tests::{Config, Daemon, Status, assert_all_ok, emulated, rng};
 
 const MS: Duration = Duration::from_millis(1);
 const MBIT_100: u64 = 100_000_000;
@@ -78,12 +78,12 @@ fn run(name: &str, links: [LinkSpec; 2], bytes: u64, policies: &[(&str, &str)]) 
 /// Runs over good links: all connections are spliced.
 fn clean(name: &str, client_delay: Duration, server_delay: Duration) {
     one_at_a_time(|| {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let links = [
             LinkSpec::symmetric(slow(client_delay)),
             LinkSpec::symmetric(slow(server_delay)),
         ];
-        let after = format!("after={}", luck.of(500_000..2_000_000));
+        let after = format!("after={}", rng.u64(500_000..2_000_000));
         let policies = [("now", "now"), (after.as_str(), "never")];
         let (status, _net) = run(name, links, 8_000_000, &policies);
         assert_eq!((status.spliced_total, status.relayed_total), (4, 0), "{status:?}");
@@ -107,14 +107,14 @@ fn bad(name: &str, change: impl Fn(&mut Direction), count: fn(&Report) -> u64) {
 }
 
 fn run_bad(name: &str, change: impl Fn(&mut Direction), count: fn(&Report) -> u64) -> Emulated {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let links = [2 * MS, 4 * MS].map(|delay| {
         let mut direction = slow(delay);
-        direction.seed = luck.number();
+        direction.seed = rng.u64(..);
         change(&mut direction);
         LinkSpec::symmetric(direction)
     });
-    let after = format!("after={}", luck.of(100_000..1_000_000));
+    let after = format!("after={}", rng.u64(100_000..1_000_000));
     let policies = [("now", "now"), ("now", "never"), (after.as_str(), "after=50ms")];
     let (status, net) = run(name, links, 2_000_000, &policies);
     assert!(count(&net.report()) > 0, "the links were bad: {:?}", net.report());

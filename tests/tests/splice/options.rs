@@ -5,7 +5,7 @@ use longsplice_lab::{
     ConnectionSpec, Direction, LinkSpec, Namespace, Three, ThreeOptions, Traffic, TrafficServer, TrafficSpec,
 };
 use longsplice_repair::{TcpInfo, tcp_info};
-use longsplice_tests::{Bed, Config, Daemon, End, Luck, Policy, assert_all_ok, emulated, line, soon, three};
+use longsplice_tests::{Bed, Config, Daemon, End, Policy, assert_all_ok, emulated, line, rng, soon, three};
 
 const BYTES: u64 = 4 << 20;
 
@@ -125,12 +125,12 @@ fn sack_at_the_server_only() {
 /// One end sends SACK blocks, the other one does not know them.
 #[test]
 fn one_sided_sack_with_losses() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let mut lossy = || {
         LinkSpec::symmetric(Direction {
             loss: 0.005,
             delay: std::time::Duration::from_millis(1),
-            seed: luck.number(),
+            seed: rng.u64(..),
             ..Direction::default()
         })
     };

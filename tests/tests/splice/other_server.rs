@@ -12,8 +12,9 @@ use std::{
 use longsplice_engine::{Pair as Near, Returned, Side, Trap, Until};
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
-    Bed, Luck, Policy, SOON,
+    Bed, Policy, SOON,
     library::{Depth, Desk, at_once, close, close_both},
+    rng,
 };
 
 /// Returns a message unlike any other one.
@@ -72,10 +73,10 @@ fn exchange(
     client: &mut TcpStream,
     server: &mut TcpStream,
     next_request: &[u8],
-    luck: &mut Luck,
+    rng: &mut fastrand::Rng,
 ) -> Returned {
     let port = client.local_addr().unwrap().port();
-    let depth = if luck.of(0..2) == 0 {
+    let depth = if rng.bool() {
         Depth::Dormant
     } else {
         Depth::Detached
@@ -84,7 +85,7 @@ fn exchange(
         .library
         .splice(at_once(pair, depth), Until::data_from(Side::Client));
     desk.library.wait_state(port, &[depth.state()]);
-    pass(server, client, luck.of(1..200_000));
+    pass(server, client, rng.u64(1..200_000));
     client.write_all(next_request).unwrap();
     let returned = call.returned();
     assert_eq!((returned.why, returned.spliced), (Trap::Client, true));
@@ -95,7 +96,7 @@ fn exchange(
 #[test]
 fn the_same_client_and_two_servers_by_turns() {
     const TURNS: usize = 60;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("os-turns");
     let targets = [desk.listener.try_clone().unwrap(), second_target(&desk)];
     let (mut far_client, mut near_client) = client(&desk);
@@ -113,9 +114,9 @@ fn the_same_client_and_two_servers_by_turns() {
         assert!(read == request);
         desk.library.write(&mut near_server, &read);
         expect(far_server, request);
-        request = message(luck.of(1..3_000));
+        request = message(rng.u64(1..3_000));
         let pair = Near::new(near_client, near_server);
-        let returned = exchange(&desk, pair, &mut far_client, far_server, request, &mut luck);
+        let returned = exchange(&desk, pair, &mut far_client, far_server, request, &mut rng);
         near_client = returned.client;
         servers[turn % 2].0 = Some(returned.server);
         if turn % 10 == 9 {
@@ -134,7 +135,7 @@ fn the_same_client_and_two_servers_by_turns() {
 #[test]
 fn a_pool_of_connections_to_the_server() {
     const CLIENTS: usize = 40;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("os-pool");
     let mut pool: Vec<(tokio::net::TcpStream, TcpStream)> = Vec::new();
     let mut connected = 0;
@@ -145,18 +146,18 @@ fn a_pool_of_connections_to_the_server() {
                 connected += 1;
                 desk.library.connect(&near_client, &desk.listener)
             }
-            false => pool.remove(luck.of(0..pool.len() as u64) as usize),
+            false => pool.remove(rng.usize(0..pool.len())),
         };
         let mut request = message(500);
         far_client.write_all(request).unwrap();
-        for _ in 0..luck.of(1..4) {
+        for _ in 0..rng.u64(1..4) {
             let read = desk.library.read(&mut near_client, request.len());
             assert!(read == request);
             desk.library.write(&mut near_server, &read);
             expect(&mut far_server, request);
-            request = message(luck.of(1..3_000));
+            request = message(rng.u64(1..3_000));
             let pair = Near::new(near_client, near_server);
-            let returned = exchange(&desk, pair, &mut far_client, &mut far_server, request, &mut luck);
+            let returned = exchange(&desk, pair, &mut far_client, &mut far_server, request, &mut rng);
             (near_client, near_server) = (returned.client, returned.server);
         }
         // The handler answers the last request itself.
@@ -181,11 +182,11 @@ fn a_pool_of_connections_to_the_server() {
 #[test]
 fn sockets_that_are_dropped_at_once() {
     const ROUNDS: u64 = 30;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("os-drop");
     for round in 0..ROUNDS {
         let depth = Depth::BOTH[round as usize % 2];
-        let may = luck.of(1..2 << 20);
+        let may = rng.u64(1..2 << 20);
         let (mut pair, call) = desk.spliced(depth, Until::bytes_from(Side::Client, may));
         thread::scope(|scope| {
             let client = &pair.client.stream;
@@ -237,18 +238,18 @@ fn sockets_that_are_dropped_at_once() {
 /// The handler sends the last bytes on both legs, and closes them.
 #[test]
 fn a_returned_pair_that_the_handler_closes_ends_in_order() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("os-close");
     for round in 0..40 {
         let depth = Depth::BOTH[round % 2];
         let (mut pair, call) = desk.spliced(depth, Until::data_from(Side::Client));
-        pair.exchange_unevenly(0, luck.of(1..500_000));
+        pair.exchange_unevenly(0, rng.u64(1..500_000));
         pair.client.send(100);
         let mut returned = call.returned();
         let read = desk.library.read(&mut returned.client, 100);
         pair.server.vouch(&read);
         if round % 4 < 2 {
-            let last = message(luck.of(1..100_000));
+            let last = message(rng.u64(1..100_000));
             desk.library.write(&mut returned.client, last);
             desk.library.write(&mut returned.server, last);
             close_both(returned);

@@ -11,7 +11,7 @@ use longsplice_lab::{
     LinkSpec, Traffic, TrafficServer, TrafficSpec,
     traffic::{Close, ConnectionSpec, Transfer},
 };
-use longsplice_tests::{Config, Daemon, Luck, assert_all_ok, emulated, patient};
+use longsplice_tests::{Config, Daemon, assert_all_ok, emulated, patient, rng};
 
 /// Range of the clients' ports.
 const PORTS: &str = "40000 40399";
@@ -30,9 +30,9 @@ const STALL: Duration = Duration::from_secs(60);
 /// Runs short connections over links that lose so many packets; all must succeed.
 fn all_are_served(name: &str, loss: &str, detach: &str) {
     let connections = std::env::var("LONGSPLICE_CYCLES").map_or(300, |n| n.parse().unwrap());
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let mut link = || -> LinkSpec {
-        let seed = luck.of(1..1 << 32);
+        let seed = rng.u64(1..1 << 32);
         format!("100us,loss={loss},seed={seed}").parse().unwrap()
     };
     let net = emulated(name, link(), link());
@@ -58,7 +58,7 @@ fn all_are_served(name: &str, loss: &str, detach: &str) {
         let spec = TrafficSpec {
             connections: (0..count).map(one).collect(),
             parallel: 32,
-            seed: luck.number(),
+            seed: rng.u64(..),
         };
         assert_all_ok(&Traffic::run(&net.client, front, &spec).unwrap());
     }

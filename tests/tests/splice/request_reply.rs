@@ -11,8 +11,9 @@ use std::{
 use longsplice_engine::{Ended, Pair as Near, Side, Splicer, Trap, Until};
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
-    Luck, Pair, SOON,
+    Pair, SOON,
     library::{Depth, Desk, at_once},
+    rng,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -156,7 +157,7 @@ fn one_after_the_other() {
     const COUNT: u64 = 2_000;
     for depth in Depth::BOTH {
         let desk = Desk::new("rr-turns");
-        let seed = Luck::new().number();
+        let seed = rng().u64(..);
         let (mut far, handler) = begin(&desk, depth);
         thread::scope(|scope| {
             let (client, server) = (&mut far.client.stream, &mut far.server.stream);
@@ -194,8 +195,8 @@ fn pipelined() {
     const COUNT: u64 = 1_500;
     for depth in Depth::BOTH {
         let desk = Desk::new("rr-pipe");
-        let mut luck = Luck::new();
-        let seed = luck.number();
+        let mut rng = rng();
+        let seed = rng.u64(..);
         let (mut far, handler) = begin(&desk, depth);
         thread::scope(|scope| {
             let (client, server) = (&far.client.stream, &mut far.server.stream);
@@ -219,7 +220,7 @@ fn pipelined() {
             let mut number = 0;
             while number < COUNT {
                 // Send some requests at once, in pieces: with no delay each write is a segment or more.
-                let some = luck.of(1..6).min(COUNT - number);
+                let some = rng.u64(1..6).min(COUNT - number);
                 let mut unsent: Vec<u8> = Vec::new();
                 for next in number..number + some {
                     permit.send(()).unwrap();
@@ -227,7 +228,7 @@ fn pipelined() {
                 }
                 number += some;
                 while !unsent.is_empty() {
-                    let piece = luck.of(1..unsent.len() as u64 * 2).min(unsent.len() as u64) as usize;
+                    let piece = rng.u64(1..unsent.len() as u64 * 2).min(unsent.len() as u64) as usize;
                     write_half.write_all(&unsent[..piece]).unwrap();
                     unsent.drain(..piece);
                 }
@@ -252,7 +253,7 @@ fn the_client_ends_with_its_last_request() {
     for depth in Depth::BOTH {
         let desk = Desk::new("rr-half");
         for round in 0..10 {
-            let seed = Luck::new().number();
+            let seed = rng().u64(..);
             let (mut far, handler) = begin(&desk, depth);
             thread::scope(|scope| {
                 let (client, server) = (&mut far.client.stream, &mut far.server.stream);
@@ -287,7 +288,7 @@ fn the_server_ends_after_a_reply() {
     for depth in Depth::BOTH {
         let desk = Desk::new("rr-server");
         for count in [1, 2, 5, 8, 12] {
-            let seed = Luck::new().number();
+            let seed = rng().u64(..);
             let (mut far, handler) = begin(&desk, depth);
             thread::scope(|scope| {
                 let (client, server) = (&mut far.client.stream, &mut far.server.stream);
@@ -315,11 +316,11 @@ fn the_server_ends_after_a_reply() {
 /// the handler.
 #[test]
 fn a_reset_in_the_middle() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for depth in Depth::BOTH {
         let desk = Desk::new("rr-reset");
         for round in 0..24 {
-            let (seed, count) = (luck.number(), luck.of(1..12));
+            let (seed, count) = (rng.u64(..), rng.u64(1..12));
             let (mut far, handler) = begin(&desk, depth);
             thread::scope(|scope| {
                 let (client, server) = (&mut far.client.stream, &mut far.server.stream);

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use longsplice_engine::Side;
-use longsplice_tests::{Bed, Luck, Policy, soon};
+use longsplice_tests::{Bed, Policy, rng, soon};
 
 /// Longest time that counts as at once, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(2);
@@ -106,13 +106,13 @@ fn in_mid_transfer() {
 #[test]
 fn during_the_splice() {
     const ROUNDS: u64 = 30;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let bed = Bed::new("rst-during", Policy::DETACHED);
     for round in 0..ROUNDS {
         let mut pair = bed.connect();
         pair.client.send(100_000);
         pair.server.send(100_000);
-        thread::sleep(Duration::from_micros(luck.of(0..4_000)));
+        thread::sleep(Duration::from_micros(rng.u64(0..4_000)));
         let (ending, mut other) = match round % 2 {
             0 => (pair.client, pair.server),
             _ => (pair.server, pair.client),
@@ -132,7 +132,7 @@ fn during_the_splice() {
 #[test]
 fn during_the_return() {
     const ROUNDS: usize = 60;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for (policy, state) in [
         (Policy::ON_DEMAND, "detached"),
         (Policy::ON_DEMAND_DORMANT, "dormant"),
@@ -142,7 +142,7 @@ fn during_the_return() {
             let pair = bed.connect();
             bed.splice(&pair, state);
             let id = bed.daemon.wait_state(pair.client_port(), &[state]).id;
-            let after = Duration::from_micros(luck.of(0..2_000));
+            let after = Duration::from_micros(rng.u64(0..2_000));
             let (ending, mut other) = match round % 2 {
                 0 => (pair.client, pair.server),
                 _ => (pair.server, pair.client),

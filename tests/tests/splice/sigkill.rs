@@ -10,7 +10,7 @@ use std::{
 
 use longsplice_lab::{ConnectionSpec, Outcome, Three, Traffic, TrafficServer, TrafficSpec};
 use longsplice_tests::{
-    Bed, Config, Daemon, Flow, Luck, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, soon, three,
+    Bed, Config, Daemon, Flow, Pair, Policy, SOON, assert_all_ok, assert_whole_or_reset, rng, soon, three,
 };
 
 const CONNECTIONS: u64 = 8;
@@ -46,7 +46,7 @@ fn front(net: &Three) -> SocketAddr {
 
 /// Kills the daemon in mid-transfer, restarts it in mid-transfer, and lets it see the end.
 fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let mut bed = Bed::new("kill-spliced", policy);
     let mut pairs: Vec<Pair> = (0..CONNECTIONS).map(|_| bed.connect_spliced(state)).collect();
     let before = bed.daemon.flows();
@@ -61,10 +61,10 @@ fn spliced_flows_survive(policy: Policy<'_>, state: &str) {
         }
         // However this test ends, the transfers end, too.
         let _end = Raise(&over);
-        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        thread::sleep(Duration::from_millis(rng.u64(0..300)));
         bed.daemon.kill();
         assert!(bed.daemon.pins().exists());
-        thread::sleep(Duration::from_millis(luck.of(0..300)));
+        thread::sleep(Duration::from_millis(rng.u64(0..300)));
         bed.daemon.start(&bed.net.forwarder);
         let status = bed.daemon.status();
         assert_eq!(status.adopted_total, CONNECTIONS, "{status:?}");
@@ -120,7 +120,7 @@ fn dormant_flows_survive_and_are_adopted() {
 #[test]
 fn at_any_moment_of_the_splice_both_ends_are_served_or_reset() {
     const ROUNDS: u64 = 16;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let mut lab = Lab::new("kill-any", "now", "after=20ms");
     let mut lost = 0;
     for round in 0..ROUNDS {
@@ -134,7 +134,7 @@ fn at_any_moment_of_the_splice_both_ends_are_served_or_reset() {
             soon("a connection", || {
                 lab.daemon.status().accepted_total > 0 || traffic.is_finished()
             });
-            thread::sleep(Duration::from_micros(luck.of(0..40_000)));
+            thread::sleep(Duration::from_micros(rng.u64(0..40_000)));
             lab.daemon.kill();
             // Spliced connections run on without a daemon; the others see a reset soon.
             lost += assert_whole_or_reset(&traffic.join().unwrap(), round);

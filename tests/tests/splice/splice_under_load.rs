@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use longsplice_lab::{ConnectionSpec, Three, Traffic, TrafficServer, TrafficSpec};
-use longsplice_tests::{Bed, Config, Daemon, Luck, Policy, SOON, assert_all_ok, eventually, three};
+use longsplice_tests::{Bed, Config, Daemon, Policy, SOON, assert_all_ok, eventually, rng, three};
 
 const CONNECTIONS: usize = 60;
 const LISTENERS: usize = 12;
@@ -61,13 +61,13 @@ fn assert_spliced(daemon: &Daemon) {
 
 #[test]
 fn after_a_random_number_of_bytes() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let net = three("load-bytes", Default::default());
     let server = TrafficServer::start(&net.server, (net.server_addr, 7000).into()).unwrap();
     let mut config = Config::new();
     for number in 0..LISTENERS {
         // A connection has 32 MiB: splice early enough that both ends are still busy.
-        let after = format!("after={}", luck.of(0..8 << 20));
+        let after = format!("after={}", rng.u64(0..8 << 20));
         config = config.listener(
             listener(&net, number),
             server.addr(),
@@ -77,7 +77,7 @@ fn after_a_random_number_of_bytes() {
     }
     let mut daemon = Daemon::of(&config);
     daemon.start(&net.forwarder);
-    run(&net, luck.number());
+    run(&net, rng.u64(..));
     assert_spliced(&daemon);
 }
 
@@ -86,11 +86,11 @@ fn after_a_random_number_of_bytes() {
 #[test]
 fn by_command_at_a_random_time() {
     const PAIRS: u64 = 16;
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for policy in [Policy::ON_DEMAND, Policy::ON_DEMAND_DORMANT] {
         let bed = Bed::new("load-command", policy);
         for _ in 0..PAIRS {
-            let delay = Duration::from_micros(luck.of(0..30_000));
+            let delay = Duration::from_micros(rng.u64(0..30_000));
             let mut pair = bed.connect();
             let port = pair.client_port();
             thread::scope(|scope| {

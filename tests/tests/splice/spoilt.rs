@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_lab::{Emulated, LinkSpec};
-use longsplice_tests::{Config, Daemon, Luck, Pair, Status, emulated, library::target};
+use longsplice_tests::{Config, Daemon, Pair, Status, emulated, library::target, rng};
 
 /// Number of corrupt segments in `make test`. `make soak` makes thousands.
 const FEW: u64 = 400;
@@ -74,10 +74,10 @@ const DETACHED: Kind = Kind {
 /// Carries checked streams through listeners of these kinds until the links have corrupted enough segments. Returns the
 /// daemon's status.
 fn carried(name: &str, kinds: &[Kind]) -> Status {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let [mut client_link, mut server_link] = [(); 2].map(|()| {
         let link: LinkSpec = LINK.parse().unwrap();
-        link.with_seed(luck.of(1..1 << 32))
+        link.with_seed(rng.u64(1..1 << 32))
     });
     client_link.to_server.corrupt = SHARE;
     server_link.to_client.corrupt = SHARE;
@@ -105,7 +105,7 @@ fn carried(name: &str, kinds: &[Kind]) -> Status {
     let (before, started) = (net.report().corrupted, Instant::now());
     let spoilt = |net: &Emulated| net.report().corrupted - before;
     while spoilt(&net) < wanted() {
-        let uneven = [luck.of(1..BYTES), luck.of(1..BYTES)];
+        let uneven = [rng.u64(1..BYTES), rng.u64(1..BYTES)];
         thread::scope(|scope| {
             for pair in &mut pairs {
                 scope.spawn(|| pair.exchange_unevenly(uneven[0], uneven[1]));

@@ -8,9 +8,9 @@ use std::{
 
 use longsplice_engine::{Returned, Side, Trap, Until, policy::SplicePolicy};
 use longsplice_tests::{
-    Bed, Luck, Pair, Policy,
+    Bed, Pair, Policy,
     library::{Depth, Desk, Library, at_once, near, trap_of},
-    soon,
+    rng, soon,
 };
 
 /// Splices and unsplices by command, with bytes in both directions in every state.
@@ -212,13 +212,13 @@ fn exactly(library: &Library, pair: &mut Pair, returned: &mut Returned, side: Si
 /// The sizes are around those of segments and super-packets, and random.
 #[test]
 fn exactly_so_many_bytes_pass() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for depth in Depth::BOTH {
         let desk = Desk::new("un-exact");
         for side in Side::BOTH {
-            let random: Vec<u64> = (0..6).map(|_| luck.of(1..400_000)).collect();
+            let random: Vec<u64> = (0..6).map(|_| rng.u64(1..400_000)).collect();
             for may in [1, 2, 1447, 1448, 1449, 65_536].into_iter().chain(random) {
-                let beyond = luck.of(1..100_000);
+                let beyond = rng.u64(1..100_000);
                 let (mut pair, call) = desk.spliced(depth, Until::bytes_from(side, may));
                 let [from, to] = pair.ends(side);
                 let mut returned = thread::scope(|scope| {
@@ -250,12 +250,12 @@ fn library_reads(library: &Library, returned: &mut Returned, side: Side, bytes: 
 /// The budget is used up while the pair is being spliced, somewhere between relay and splice.
 #[test]
 fn exactly_so_many_bytes_pass_during_the_splice() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("un-exact-during");
     for round in 0..60 {
         let depth = Depth::BOTH[round % 2];
         let side = Side::BOTH[round / 2 % 2];
-        let (may, beyond) = (luck.of(1..3 << 20), luck.of(1..50_000));
+        let (may, beyond) = (rng.u64(1..3 << 20), rng.u64(1..50_000));
         let (mut pair, near_pair) = desk.connect_for(depth);
         let call = desk.library.splice(near_pair, Until::bytes_from(side, may));
         let [from, to] = pair.ends(side);
@@ -394,10 +394,10 @@ fn it_comes_back_to_who_waits_or_to_who_asks() {
 /// A condition is met before the splice is made: relayed or spliced, the caller sees no difference.
 #[test]
 fn a_pair_that_is_only_relayed_comes_back_just_so() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let desk = Desk::new("un-relayed");
     for side in Side::BOTH {
-        let may = luck.of(1..200_000);
+        let may = rng.u64(1..200_000);
         let (mut pair, near_pair) = desk.connect();
         let near_pair = near_pair.with_splice(SplicePolicy::Never);
         let call = desk.library.splice(near_pair, Until::bytes_from(side, may));

@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 
 use longsplice_tests::{
-    Luck,
+    rng,
     switch::{Backend, Client, Mode, Switch, content},
 };
 
@@ -14,9 +14,9 @@ const LENGTHS: [usize; 8] = [0, 1, 100, 1_448, 16_384, 65_537, 300_000, 3_000_00
 const ROUNDS: usize = 100;
 
 /// Makes one request in one framing, and checks the reply.
-fn exchange(client: &mut Client, luck: &mut Luck) {
-    let length = LENGTHS[luck.of(0..LENGTHS.len() as u64) as usize];
-    match luck.of(0..8) {
+fn exchange(client: &mut Client, rng: &mut fastrand::Rng) {
+    let length = LENGTHS[rng.usize(0..LENGTHS.len())];
+    match rng.u64(0..8) {
         0..=2 => {
             let reply = client.get(&format!("/length/{length}"));
             assert_eq!(
@@ -36,7 +36,7 @@ fn exchange(client: &mut Client, luck: &mut Luck) {
             );
         }
         5 => {
-            let kind = ["length", "chunked"][luck.of(0..2) as usize];
+            let kind = ["length", "chunked"][rng.usize(0..2)];
             client.send(format!("HEAD /{kind}/{length} HTTP/1.1\r\nHost: switch\r\n\r\n"));
             let reply = client.reply_to_head();
             assert_eq!(reply.status, 200);
@@ -46,7 +46,7 @@ fn exchange(client: &mut Client, luck: &mut Luck) {
             }
         }
         6 => {
-            let status = [204, 304][luck.of(0..2) as usize];
+            let status = [204, 304][rng.usize(0..2)];
             let reply = client.get(&format!("/status/{status}"));
             assert_eq!((reply.status, reply.field("ETag")), (status, Some("\"x\"")));
         }
@@ -63,12 +63,12 @@ fn exchange(client: &mut Client, luck: &mut Luck) {
 fn replies_in_all_framings_on_one_connection() {
     const EXCHANGES: usize = 60;
     for mode in Mode::ALL {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let switch = Switch::new("framing", mode);
         let server = Backend::start(&switch.net.server, switch.target());
         let mut client = switch.connect();
         for n in 0..EXCHANGES {
-            exchange(&mut client, &mut luck);
+            exchange(&mut client, &mut rng);
             if n % 10 == 0 {
                 switch.get_halves(&mut client, &server);
             }
@@ -97,10 +97,10 @@ fn several_clients_at_once() {
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    let mut luck = Luck::new();
+                    let mut rng = rng();
                     let mut client = switch.connect();
                     for _ in 0..25 {
-                        exchange(&mut client, &mut luck);
+                        exchange(&mut client, &mut rng);
                     }
                 });
             }

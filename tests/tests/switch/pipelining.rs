@@ -4,16 +4,16 @@
 use std::{io::Write, thread};
 
 use longsplice_tests::{
-    Luck,
+    rng,
     switch::{Backend, Client, Mode, More, Switch, content},
 };
 
 /// Returns a request and the body of its reply; `None` if it is a HEAD.
-fn request(luck: &mut Luck) -> (Vec<u8>, Option<Vec<u8>>) {
-    let length = [0, 10, 2_000, 70_000, 400_000][luck.of(0..5) as usize];
+fn request(rng: &mut fastrand::Rng) -> (Vec<u8>, Option<Vec<u8>>) {
+    let length = [0, 10, 2_000, 70_000, 400_000][rng.usize(0..5)];
     let usual =
         "Host: switch\r\nUser-Agent: Browser/1.0 (like others)\r\nAccept: */*\r\nCookie: a=b; c=d\r\n";
-    match luck.of(0..6) {
+    match rng.u64(0..6) {
         0 => (
             format!("HEAD /length/{length} HTTP/1.1\r\n{usual}\r\n").into_bytes(),
             None,
@@ -57,10 +57,10 @@ fn expect_all(client: &mut Client, expected: &[Option<Vec<u8>>]) {
 #[test]
 fn many_requests_in_one_piece_are_answered_in_order() {
     for mode in Mode::ALL {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let switch = Switch::new("pipeline", mode);
         let server = Backend::start(&switch.net.server, switch.target());
-        let (requests, expected): (Vec<_>, Vec<_>) = (0..40).map(|_| request(&mut luck)).unzip();
+        let (requests, expected): (Vec<_>, Vec<_>) = (0..40).map(|_| request(&mut rng)).unzip();
         let mut client = switch.connect();
         let mut writer = client.stream.try_clone().unwrap();
         let bytes = requests.concat();
@@ -75,10 +75,10 @@ fn many_requests_in_one_piece_are_answered_in_order() {
 #[test]
 fn many_requests_in_odd_pieces_are_answered_in_order() {
     for mode in Mode::ALL {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let switch = Switch::new("odd", mode);
         let _server = Backend::start(&switch.net.server, switch.target());
-        let (requests, expected): (Vec<_>, Vec<_>) = (0..40).map(|_| request(&mut luck)).unzip();
+        let (requests, expected): (Vec<_>, Vec<_>) = (0..40).map(|_| request(&mut rng)).unzip();
         let mut client = switch.connect();
         let mut writer = client.stream.try_clone().unwrap();
         let bytes = requests.concat();
@@ -87,8 +87,8 @@ fn many_requests_in_odd_pieces_are_answered_in_order() {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     // Send pieces of a few bytes, and of several requests.
-                    let most = [3, 40, 3_000, 100_000][luck.of(0..4) as usize];
-                    let (piece, tail) = rest.split_at(rest.len().min(luck.of(1..most) as usize));
+                    let most = [3, 40, 3_000, 100_000][rng.usize(0..4)];
+                    let (piece, tail) = rest.split_at(rest.len().min(rng.u64(1..most) as usize));
                     writer.write_all(piece).unwrap();
                     rest = tail;
                     thread::yield_now();
@@ -104,7 +104,7 @@ fn many_requests_in_odd_pieces_are_answered_in_order() {
 fn requests_that_come_in_the_middle_of_a_spliced_reply() {
     const LENGTH: usize = 600_000;
     for mode in Mode::ALL {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let switch = Switch::new("middle", mode);
         let server = Backend::start(&switch.net.server, switch.target());
         let mut client = switch.connect();
@@ -114,10 +114,10 @@ fn requests_that_come_in_the_middle_of_a_spliced_reply() {
             let mut body = client.read_exactly(LENGTH / 2).unwrap();
             switch.wait_spliced(&client);
             let (requests, expected): (Vec<_>, Vec<_>) =
-                (0..luck.of(1..5)).map(|_| request(&mut luck)).unzip();
+                (0..rng.u64(1..5)).map(|_| request(&mut rng)).unzip();
             let mut writer = client.stream.try_clone().unwrap();
             let bytes = requests.concat();
-            let first = luck.of(1..60) as usize;
+            let first = rng.u64(1..60) as usize;
             thread::scope(|scope| {
                 scope.spawn(move || {
                     writer.write_all(&bytes[..first]).unwrap();
@@ -139,7 +139,7 @@ fn requests_of_one_connection_go_to_two_servers_by_turns() {
     let tables = "[[listener.route]]\nname = \"second\"\npath_prefix = \"/length/2\"\nupstream = \"second\"\n\
                   [[upstream]]\nname = \"second\"\nservers = [\"@SECOND@\"]\n";
     for mode in Mode::ALL {
-        let mut luck = Luck::new();
+        let mut rng = rng();
         let more = More {
             tables,
             ..More::default()
@@ -148,7 +148,7 @@ fn requests_of_one_connection_go_to_two_servers_by_turns() {
         let servers = [0, 1].map(|n| Backend::start(&switch.net.server, switch.server(n)));
         for pipelined in [false, true] {
             let lengths: Vec<usize> = (0..40)
-                .map(|_| [1_000, 2_000, 100_000, 200_000][luck.of(0..4) as usize])
+                .map(|_| [1_000, 2_000, 100_000, 200_000][rng.usize(0..4)])
                 .collect();
             let mut client = switch.connect();
             let get = |length: usize| format!("GET /length/{length} HTTP/1.1\r\nHost: switch\r\n\r\n");

@@ -2,7 +2,12 @@
 
 use std::net::SocketAddr;
 
-use super::{Action, Flags, MAX_ENTRIES, MAX_TARGETS, MAX_TEXT, Rule, Translation};
+use super::{Action, Flags, MAX_TEXT, Rule, Translation};
+
+/// Limit of the entries of a set: a packet is compared with each until one fits.
+pub const MAX_ENTRIES: usize = 256;
+/// Limit of the listeners and translations that a set can name.
+pub const MAX_TARGETS: usize = 64;
 
 /// Error for which rules cannot be a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,14 +6,10 @@ use std::{
 };
 
 use super::{
-    Action, CompileError, Flags, Match, Network, Ports, Rule, Translation, Wrong, check::check, network,
+    Action, CompileError, Flags, MAX_ENTRIES, MAX_TARGETS, Match, Network, Ports, Rule, Translation, Wrong,
+    check::check, network,
 };
 use crate::family::{Family, mapped};
-
-/// Limit of the entries of a set: a packet is compared with each until one fits.
-pub const MAX_ENTRIES: usize = 256;
-/// Limit of the listeners and translations that a set can name.
-pub const MAX_TARGETS: usize = 64;
 
 /// Set of rules, ready for the kernel half.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

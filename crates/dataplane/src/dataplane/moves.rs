@@ -9,9 +9,10 @@ use super::Dataplane;
 use crate::{
     abi::{Leg, Pod, Side, ls_move, ls_wake},
     flows::is_identity,
+    mode::Mode,
     run,
     skel::types::ls_wake_how,
-    slot::{Mode, Slot},
+    slot::Slot,
 };
 
 impl Dataplane {

@@ -1,14 +1,12 @@
 //! Gives out serial numbers.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Dataplane;
 use crate::{
     abi::Pod,
     load::{META_KEY, read_meta},
-    serials::{Due, Serials},
+    serials::Due,
     time,
 };
 
@@ -17,7 +15,7 @@ impl Dataplane {
     /// own pairs, which have no records.
     pub fn next_serial(&self) -> u32 {
         let serial = loop {
-            let mut serials = self.serials();
+            let mut serials = self.serials.lock();
             match serials.next() {
                 Ok(serial) => break serial,
                 Err(Due::Reserve(to)) => {
@@ -32,23 +30,19 @@ impl Dataplane {
                     drop(serials);
                     if let Err(error) = self.scan_flows(drop) {
                         tracing::error!(%error, "cannot look which serial numbers are in use: the next ones may be");
-                        let mut serials = self.serials();
+                        let mut serials = self.serials.lock();
                         let to = serials.begin_look();
                         serials.end_look(to);
                     }
                 }
             }
         };
-        self.births().note(serial, time::now());
+        self.births.lock().note(serial, time::now());
         serial
     }
 
     /// Returns true if a serial number was given out so lately that it cannot have been given out again.
     pub fn is_recent(&self, serial: u32) -> bool {
-        self.serials().is_recent(serial)
-    }
-
-    pub(super) fn serials(&self) -> MutexGuard<'_, Serials> {
-        self.serials.lock().unwrap_or_else(PoisonError::into_inner)
+        self.serials.lock().is_recent(serial)
     }
 }

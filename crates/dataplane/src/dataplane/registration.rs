@@ -7,8 +7,9 @@ use crate::{
     abi::{Leg, Mapping, Side, ls_record},
     flows::is_alone,
     leg::{LegStart, start_leg},
+    mode::Mode,
     skel::types::{ls_placement, ls_trait},
-    slot::{Mode, Slot},
+    slot::Slot,
     table::Entry,
     time,
 };
@@ -62,7 +63,7 @@ impl Dataplane {
             let (x, o) = (&start[side.index()], &start[side.other().index()]);
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
-        self.serials().note(serial);
+        self.serials.lock().note(serial);
         slot.fill(serial, legs, Mode::Track);
         self.flows.add(Side::BOTH.map(|side| {
             let start = &start[side.index()];

@@ -9,7 +9,6 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use libbpf_rs::{
@@ -17,6 +16,7 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use longsplice_core::rules::{MAX_ENTRIES, Program};
+use parking_lot::Mutex;
 
 pub use packets::{Packets, RulePacket};
 
@@ -167,7 +167,7 @@ impl Rules {
         ifindex: impl Fn(&str) -> Option<u32>,
     ) -> Result<(), Error> {
         let bpf = |what: &'static str| move |e: libbpf_rs::Error| Error::from_bpf(what, &e);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let generation = match counters {
             Counters::Fresh => state.generation ^ 1,
             Counters::Kept => state.generation,
@@ -189,7 +189,7 @@ impl Rules {
 
     /// Returns the counters of the first `rules` rules of the set.
     pub fn counts(&self, rules: usize) -> Vec<Count> {
-        let half = self.state().generation;
+        let half = self.state.lock().generation;
         (0..rules.min(MAX_ENTRIES)).map(|n| self.count(half, n)).collect()
     }
 
@@ -234,7 +234,7 @@ impl Rules {
 
     /// Attaches the program to these interfaces, and detaches it from others. Returns those that failed, with the reason.
     pub fn watch(&self, interfaces: &BTreeSet<u32>) -> Vec<(u32, Error)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.attached.retain(|ifindex, _| interfaces.contains(ifindex));
         let mut failed = Vec::new();
         for ifindex in interfaces {
@@ -250,7 +250,7 @@ impl Rules {
 
     /// Returns the interfaces whose packets are looked at.
     pub fn watched(&self) -> BTreeSet<u32> {
-        self.state().attached.keys().copied().collect()
+        self.state.lock().attached.keys().copied().collect()
     }
 
     /// Runs the program over a packet (BPF_PROG_RUN), for tests and the speed test.
@@ -259,10 +259,6 @@ impl Rules {
     /// Returns an error if the kernel refuses such a packet.
     pub fn run(&self, packet: &[u8], context: Context, repeat: u32) -> io::Result<Ran> {
         run::over_packet(self.program.as_fd(), packet, context, repeat)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

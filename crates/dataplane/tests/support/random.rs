@@ -2,6 +2,8 @@
 
 use std::{env, fs};
 
+use fastrand::Rng;
+
 /// Reads a number from the environment, if it is there.
 pub fn number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
@@ -15,30 +17,21 @@ pub fn seed() -> u64 {
     })
 }
 
-/// Generates random numbers by SplitMix64.
-pub struct Random(u64);
+/// Generates random numbers of a seed.
+pub struct Random(Rng);
 
 impl Random {
+    /// Creates the sequence of a seed. The seeds of a run are consecutive: the fork sets their sequences apart.
     pub fn new(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        random.word();
-        random
-    }
-
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Random(Rng::with_seed(seed).fork())
     }
 
     pub fn u32(&mut self) -> u32 {
-        (self.word() >> 32) as u32
+        self.0.u32(..)
     }
 
     pub fn below(&mut self, bound: u32) -> u32 {
-        self.u32() % bound
+        self.0.u32(..bound)
     }
 
     /// Returns true once in so many times.

@@ -1,11 +1,8 @@
 //! Hands data planes from test to test: loading the programs takes longer than most tests.
 
-use std::{
-    cell::RefCell,
-    fs::File,
-    rc::Rc,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{cell::RefCell, fs::File, rc::Rc};
+
+use parking_lot::Mutex;
 
 use super::{net::Net, plane::Plane};
 
@@ -32,7 +29,7 @@ impl Last {
     fn renew(&mut self) {
         let old = self.take();
         let idle = || {
-            let (plane, namespace) = lock_idle().pop()?;
+            let (plane, namespace) = IDLE.lock().pop()?;
             Some((plane, namespace.map(Net::enter)))
         };
         let (plane, net) = match old.or_else(idle) {
@@ -55,13 +52,9 @@ impl Drop for Last {
     /// Returns the data plane to the idle ones at the end of the test.
     fn drop(&mut self) {
         if let Some((plane, net)) = self.take() {
-            lock_idle().push((plane, net.map(Net::leave)));
+            IDLE.lock().push((plane, net.map(Net::leave)));
         }
     }
-}
-
-fn lock_idle() -> MutexGuard<'static, Vec<(Plane, Option<File>)>> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns a data plane in its namespace without any flow, which no other test uses.

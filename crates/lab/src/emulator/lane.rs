@@ -2,8 +2,9 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tun_rs::SyncDevice;
 
 use super::report::{Report, lateness_bound};
@@ -67,10 +68,6 @@ pub(super) struct Lane {
 /// Report of one direction, shared between threads.
 pub(super) type SharedReport = Arc<Mutex<Report>>;
 
-pub(super) fn lock(report: &SharedReport) -> MutexGuard<'_, Report> {
-    report.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Lane {
     /// Creates an idle direction at the time `now`.
     pub(super) fn new(schedule: Schedule, frame_len: usize, now: Nanos) -> Self {
@@ -112,7 +109,7 @@ impl Lane {
         clock: fn() -> Nanos,
     ) -> bool {
         let report = self.report();
-        let mut report = lock(&report);
+        let mut report = report.lock();
         let since = since.max(self.empty_at);
         for _ in 0..limit {
             let mut frame = self.spare.pop().unwrap_or_default();
@@ -168,7 +165,7 @@ impl Lane {
     /// Delivers at most `limit` due packets to `device`. Returns true if more are due.
     pub(super) fn deliver(&mut self, device: &SyncDevice, limit: usize, clock: fn() -> Nanos) -> bool {
         let report = self.report();
-        let mut report = lock(&report);
+        let mut report = report.lock();
         for _ in 0..limit {
             let now = clock();
             if self.next_arrival().is_none_or(|arrival| arrival > now) {

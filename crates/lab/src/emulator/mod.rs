@@ -40,7 +40,7 @@ pub use report::{DoesNotCount, LATE, LATE_SHARE, LinkReport, Report, VERY_LATE, 
 
 use crate::link::LinkSpec;
 use crate::{Error, Namespace};
-use lane::{SharedReport, lock};
+use lane::SharedReport;
 use worker::{Link, Worker, be_punctual};
 
 /// Emulated links at work, until dropped. Dropping it removes their devices.
@@ -117,7 +117,7 @@ impl Emulator {
     pub fn report(&self) -> Report {
         let mut sum = Report::default();
         for report in self.links.iter().flat_map(|link| &link.reports) {
-            sum.merge(&lock(report));
+            sum.merge(&report.lock());
         }
         sum
     }
@@ -129,8 +129,8 @@ impl Emulator {
             LinkReport {
                 name: link.name.clone(),
                 link: link.spec.clone(),
-                to_server: lock(to_server).clone(),
-                to_client: lock(to_client).clone(),
+                to_server: to_server.lock().clone(),
+                to_client: to_client.lock().clone(),
             }
         };
         self.links.iter().map(report).collect()
@@ -145,7 +145,7 @@ impl Emulator {
     /// break.
     pub fn reset(&self) {
         for report in self.links.iter().flat_map(|link| &link.reports) {
-            *lock(report) = Report::default();
+            *report.lock() = Report::default();
         }
     }
 

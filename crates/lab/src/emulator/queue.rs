@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::schedule::Nanos;
+use crate::clock::Nanos;
 use crate::link::{Direction, Queue};
 
 /// Packets that wait or are being sent.

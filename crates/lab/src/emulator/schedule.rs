@@ -2,10 +2,8 @@
 
 use super::lots::Lots;
 use super::queue::Tail;
+pub use crate::clock::Nanos;
 use crate::link::Direction;
-
-/// An instant in nanoseconds since any fixed moment.
-pub type Nanos = u64;
 
 /// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

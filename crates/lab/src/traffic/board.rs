@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::outcome::EndReport;
 
@@ -16,10 +17,6 @@ struct Board {
 
 static BOARD: Mutex<Option<Board>> = Mutex::new(None);
 static NEWS: Condvar = Condvar::new();
-
-fn board() -> MutexGuard<'static, Option<Board>> {
-    BOARD.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Returns a new connection number: the process in the upper half, a counter in the lower.
 pub(super) fn new_id() -> u64 {
@@ -34,7 +31,7 @@ fn is_ours(id: u64) -> bool {
 /// Notes that a server of this process has read the header of `id`.
 pub(super) fn begin(id: u64) {
     if is_ours(id) {
-        board().get_or_insert_default().begun.insert(id);
+        BOARD.lock().get_or_insert_default().begun.insert(id);
     }
 }
 
@@ -42,7 +39,7 @@ pub(super) fn begin(id: u64) {
 /// discarded: no client here takes them.
 pub(super) fn end(id: u64, report: EndReport) {
     if is_ours(id) {
-        board().get_or_insert_default().ended.insert(id, report);
+        BOARD.lock().get_or_insert_default().ended.insert(id, report);
         NEWS.notify_all();
     }
 }
@@ -50,7 +47,7 @@ pub(super) fn end(id: u64, report: EndReport) {
 /// Takes the server's report on `id`. Waits for it until `patience` after `since` when a server has begun with the
 /// connection, and until `grace` after `since` when none has: such a connection failed on its way, most likely.
 pub(super) fn take(id: u64, since: Instant, patience: Duration, grace: Duration) -> Option<EndReport> {
-    let mut guard = board();
+    let mut guard = BOARD.lock();
     loop {
         let board = guard.get_or_insert_default();
         let waited = since.elapsed();
@@ -64,9 +61,6 @@ pub(super) fn take(id: u64, since: Instant, patience: Duration, grace: Duration)
             board.begun.remove(&id);
             return report;
         }
-        guard = NEWS
-            .wait_timeout(guard, limit - waited)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+        NEWS.wait_for(&mut guard, limit - waited);
     }
 }

@@ -2,16 +2,17 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
 use super::outcome::{EndReport, Failure};
 use super::progress::Progress;
-use super::spec::{Job, Side};
+use super::side::Side;
+use super::spec::Job;
 use super::tcp_info;
 
 /// State of a connected end. Its halves are in [`super::send`] and [`super::receive`].
@@ -55,7 +56,7 @@ pub(super) fn run(stream: &TcpStream, side: Side, job: &Job) -> EndReport {
     let _ = stream.shutdown(Shutdown::Both);
     report.sent = end.sent.into_inner();
     report.received = end.progress.received();
-    report.failure = end.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.failure = end.failure.into_inner();
     report.duration_us = start.elapsed().as_micros() as u64;
     report
 }
@@ -101,10 +102,7 @@ impl End<'_> {
 
     /// Records the reason why this end failed, and wakes its other half.
     pub(super) fn fail(&self, failure: Failure) {
-        self.failure
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(failure);
+        self.failure.lock().get_or_insert(failure);
         // It may be shut down already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::Side;
+use super::side::Side;
 
 /// Requests and replies by turns, as on a persistent connection: the client sends a request when the reply to the one
 /// before is complete, the server replies when the request is complete.

@@ -15,16 +15,17 @@ mod progress;
 mod receive;
 mod send;
 mod server;
+mod side;
 mod spec;
 mod tcp_info;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 pub use exchange::{ExchangeTime, Exchanges};
@@ -36,7 +37,8 @@ pub use spec::{Close, ConnectionSpec, Pause, TrafficSpec, Transfer};
 use crate::random::mix;
 use crate::{Error, Namespace};
 use end::STACK;
-use spec::{Job, Side};
+use side::Side;
+use spec::Job;
 
 /// Time for which a client waits for the server's report on a connection that no server has read a header of.
 const GRACE: Duration = Duration::from_secs(1);
@@ -94,7 +96,7 @@ fn drive(to: SocketAddr, jobs: &[Job], spec: &TrafficSpec) -> Outcome {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = jobs.get(number) else { return };
             let outcome = connect_and_run(to, job);
-            outcomes.lock().unwrap_or_else(PoisonError::into_inner)[number] = outcome;
+            outcomes.lock()[number] = outcome;
         }
     };
     thread::scope(|scope| {
@@ -110,7 +112,7 @@ fn drive(to: SocketAddr, jobs: &[Job], spec: &TrafficSpec) -> Outcome {
     });
     Outcome {
         seed: spec.seed,
-        connections: outcomes.into_inner().unwrap_or_else(PoisonError::into_inner),
+        connections: outcomes.into_inner(),
         duration_us: start.elapsed().as_micros() as u64,
     }
 }

@@ -1,6 +1,6 @@
 //! Progress of the receiving half of an end. The sending half may have to wait for it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
 
 /// Number of bytes received, and the end of receiving.
 #[derive(Debug, Default)]
@@ -16,38 +16,35 @@ struct State {
 }
 
 impl Progress {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the total number of bytes received.
     pub(super) fn advance(&self, received: u64) {
-        self.lock().received = received;
+        self.state.lock().received = received;
         self.news.notify_all();
     }
 
     /// Ends receiving, after success or failure.
     pub(super) fn end(&self) {
-        self.lock().is_over = true;
+        self.state.lock().is_over = true;
         self.news.notify_all();
     }
 
     /// Returns the number of bytes received so far.
     pub(super) fn received(&self) -> u64 {
-        self.lock().received
+        self.state.lock().received
     }
 
     /// Waits until `bytes` bytes were received; returns false when receiving ended before.
     pub(super) fn wait_for(&self, bytes: u64) -> bool {
         let waiting = |state: &mut State| state.received < bytes && !state.is_over;
-        let state = self.news.wait_while(self.lock(), waiting);
-        state.unwrap_or_else(PoisonError::into_inner).received >= bytes
+        let mut state = self.state.lock();
+        self.news.wait_while(&mut state, waiting);
+        state.received >= bytes
     }
 
     /// Waits until receiving is over.
     pub(super) fn wait_end(&self) {
-        let state = self.news.wait_while(self.lock(), |state| !state.is_over);
-        drop(state.unwrap_or_else(PoisonError::into_inner));
+        self.news
+            .wait_while(&mut self.state.lock(), |state| !state.is_over);
     }
 }
 

@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle, Scope};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::end::{self, STACK};
 use super::outcome::EndReport;
-use super::spec::Side;
+use super::side::Side;
 use super::{board, header};
 use crate::{Error, Namespace};
 
@@ -32,14 +33,7 @@ pub struct TrafficServer {
 }
 
 /// Open connections, so that they can be ended.
-#[derive(Debug, Clone, Default)]
-struct Open(Arc<Mutex<HashMap<u64, Arc<TcpStream>>>>);
-
-impl Open {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<TcpStream>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+type Open = Arc<Mutex<HashMap<u64, Arc<TcpStream>>>>;
 
 impl TrafficServer {
     /// Listens at `addr` in `namespace`; port 0 lets the kernel choose.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::exchange::Exchanges;
+use super::side::Side;
 use crate::pattern::{MAX_PIECE, Pattern};
 
 /// One direction of a connection.
@@ -150,13 +151,6 @@ impl TrafficSpec {
     }
 }
 
-/// End of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
-    Client,
-    Server,
-}
-
 /// Job that the client sends to the server at the beginning of the stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Job {
@@ -177,10 +171,7 @@ impl Job {
 
     /// Returns the transfer that this side receives, and its pattern.
     pub(super) fn incoming(&self, side: Side) -> (&Transfer, Pattern) {
-        match side {
-            Side::Client => self.outgoing(Side::Server),
-            Side::Server => self.outgoing(Side::Client),
-        }
+        self.outgoing(side.other())
     }
 
     /// Returns whether this side's FIN waits for the other's.

@@ -1,13 +1,13 @@
 //! Helpers of the privileged tests.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use longsplice_lab::{
     Emulated, Error, Family, Farm, FarmOptions, LinkReport, LinkSpec, Namespace, Three, ThreeOptions, cleanup,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Makes a topology of veth pairs; a test without root fails with the reason.
 pub(crate) fn three(name: &str, options: ThreeOptions) -> Three {
@@ -77,7 +77,7 @@ pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
 /// Serializes tests that look at the clock: each has the processors to itself, as far as this program goes.
 pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    TURN.lock()
 }
 
 /// UDP sockets at the client and at the server, connected to each other, with room for many packets.

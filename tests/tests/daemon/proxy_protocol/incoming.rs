@@ -10,7 +10,7 @@ use std::{
 use longsplice_core::proxy_protocol::{Addresses, Header, Version};
 use longsplice_lab::{Three, pattern::Pattern};
 use longsplice_tests::{
-    Certificate, Config, Daemon, Nginx, Pair, Policy, SOON, client_hello, curl, library::accept, soon, three,
+    Certificate, Config, Daemon, Nginx, Pair, Policy, SOON, accept, client_hello, curl, soon, three,
 };
 
 /// Client that the proxy names.

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use longsplice_tests::{Bed, Config, Luck, Policy, SOON, soon};
+use longsplice_tests::{Bed, Config, Policy, SOON, rng, soon};
 use rustix::process::Signal;
 
 const CLIENTS: usize = 8;
@@ -44,7 +44,7 @@ fn ask(front: SocketAddr, text: &[u8]) -> std::io::Result<()> {
 
 #[test]
 fn no_connection_fails_or_is_lost() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     let bed = Bed::new("reload-load", Policy::DETACHED);
     echo(&bed.listener);
     // Tens of thousands of connections would use up the ports.
@@ -85,7 +85,7 @@ fn no_connection_fails_or_is_lost() {
             })
             .collect();
         for round in 0..RELOADS {
-            let n = luck.of(0..variants.len() as u64) as usize;
+            let n = rng.usize(0..variants.len());
             bed.daemon.reconfigure(&variants[n]);
             let number = bed.daemon.status().generation.number;
             match round % 2 {

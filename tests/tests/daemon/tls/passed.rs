@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_tests::{
-    Certificate, Daemon, Nginx, Pair, Policy, SOON, client_hello, curl, library::accept, switch::content,
+    Certificate, Daemon, Nginx, Pair, Policy, SOON, accept, client_hello, curl, switch::content,
 };
 
 use crate::tls::{Place, terminated::handshake};

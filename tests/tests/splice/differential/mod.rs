@@ -12,7 +12,7 @@ mod ways;
 use std::{env, time::Instant};
 
 use longsplice_lab::{Family, ThreeOptions};
-use longsplice_tests::Luck;
+use longsplice_tests::rng;
 use ways::Ways;
 
 /// Number of scripts by default.
@@ -22,7 +22,7 @@ const FEW: u64 = 30;
 fn compare(name: &str, options: ThreeOptions) {
     let wanted = env::var("LONGSPLICE_CYCLES").map_or(FEW, |s| s.parse().unwrap());
     let mut ways = Ways::new(name, options);
-    let (first, start) = (Luck::new().seed(), Instant::now());
+    let (first, start) = (rng().get_seed(), Instant::now());
     for seed in (0..wanted).map(|n| first.wrapping_add(n)) {
         ways.play(seed);
     }

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use longsplice_engine::Side;
-use longsplice_tests::Luck;
 
 /// Act of the writing half of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(crate) struct Script {
 
 /// A script in the making.
 struct Maker {
-    luck: Luck,
+    rng: Rng,
     acts: [Vec<Act>; 2],
     /// Number of bytes that each side has sent so far.
     sent: [u64; 2],
@@ -102,17 +102,18 @@ impl Script {
 
     /// Makes the script of a seed; the same one each time.
     pub(crate) fn of(seed: u64) -> Script {
-        let mut luck = Luck::from_seed(seed);
-        let options = Options::any(&mut luck);
-        let slow = luck.chance(30);
-        let parts = Side::BOTH.map(|_| (Reading::any(&mut luck, slow), buffer(&mut luck)));
+        // The seeds of a run are consecutive: the fork sets their sequences apart.
+        let mut rng = Rng::with_seed(seed).fork();
+        let options = Options::any(&mut rng);
+        let slow = chance(&mut rng, 30);
+        let parts = Side::BOTH.map(|_| (Reading::any(&mut rng, slow), buffer(&mut rng)));
         let mut maker = Maker {
             acts: Default::default(),
             sent: [0; 2],
             large: if slow { 120_000 } else { 1_500_000 },
-            luck,
+            rng,
         };
-        for _ in 0..maker.luck.of(1..8) {
+        for _ in 0..maker.rng.u64(1..8) {
             maker.scene();
         }
         let certain = maker.end();
@@ -131,29 +132,34 @@ impl Script {
 }
 
 impl Options {
-    fn any(luck: &mut Luck) -> Options {
+    fn any(rng: &mut Rng) -> Options {
         Options {
-            timestamps: luck.chance(75),
-            sack: [luck.chance(80), luck.chance(80)],
-            scaling: [luck.chance(80), luck.chance(80)],
-            ecn: luck.chance(25),
+            timestamps: chance(rng, 75),
+            sack: [chance(rng, 80), chance(rng, 80)],
+            scaling: [chance(rng, 80), chance(rng, 80)],
+            ecn: chance(rng, 25),
         }
     }
 }
 
 impl Reading {
-    fn any(luck: &mut Luck, slow: bool) -> Reading {
+    fn any(rng: &mut Rng, slow: bool) -> Reading {
         let most = [1 << 18, 64 << 10, 1_460, 100];
         Reading {
-            most: most[luck.of(0..if slow { 4 } else { 2 }) as usize],
-            late: Duration::from_millis(if slow { luck.of(0..100) } else { 0 }),
-            rate: (slow && luck.chance(50)).then_some(600_000),
+            most: most[rng.u64(0..if slow { 4 } else { 2 }) as usize],
+            late: Duration::from_millis(if slow { rng.u64(0..100) } else { 0 }),
+            rate: (slow && chance(rng, 50)).then_some(600_000),
         }
     }
 }
 
-fn buffer(luck: &mut Luck) -> Option<usize> {
-    match luck.of(0..4) {
+/// Returns true in so many of a hundred cases.
+fn chance(rng: &mut Rng, percent: u8) -> bool {
+    rng.u8(0..100) < percent
+}
+
+fn buffer(rng: &mut Rng) -> Option<usize> {
+    match rng.u64(0..4) {
         0 => Some(4_096),
         1 => Some(30_000),
         _ => None,
@@ -166,12 +172,12 @@ impl Maker {
     }
 
     fn any_side(&mut self) -> Side {
-        Side::BOTH[self.luck.of(0..2) as usize]
+        Side::BOTH[self.rng.usize(0..2)]
     }
 
     fn send(&mut self, side: Side, bytes: u64) {
-        let piece = match self.luck.of(0..4) {
-            0 => self.luck.of(1..3_000) as usize,
+        let piece = match self.rng.u64(0..4) {
+            0 => self.rng.u64(1..3_000) as usize,
             _ => 1 << 18,
         };
         self.sent[side.index()] += bytes;
@@ -185,21 +191,21 @@ impl Maker {
     }
 
     fn some(&mut self) -> u64 {
-        let most = match self.luck.of(0..3) {
+        let most = match self.rng.u64(0..3) {
             0 => 200,
             1 => 20_000,
             _ => self.large,
         };
-        self.luck.of(1..most)
+        self.rng.u64(1..most)
     }
 
     /// Adds one of the scenes that are possible between two open ends.
     fn scene(&mut self) {
         let side = self.any_side();
-        match self.luck.of(0..6) {
+        match self.rng.u64(0..6) {
             // Requests and replies.
             0 | 1 => {
-                for _ in 0..self.luck.of(1..6) {
+                for _ in 0..self.rng.u64(1..6) {
                     let (request, reply) = (self.some().min(30_000), self.some());
                     self.send(side, request);
                     self.hear(side.other());
@@ -241,7 +247,7 @@ impl Maker {
 
     /// Adds the end of the connection.
     fn end(&mut self) -> Certain {
-        let (first, last) = (self.any_side(), self.luck.of(0..9));
+        let (first, last) = (self.any_side(), self.rng.u64(0..9));
         let second = first.other();
         match last {
             // Each end closes in its own time.

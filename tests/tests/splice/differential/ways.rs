@@ -8,7 +8,7 @@ use std::{
 
 use longsplice_engine::Side;
 use longsplice_lab::{Namespace, Three, ThreeOptions};
-use longsplice_tests::{Config, Daemon, SOON, capture, eventually, library::accept, three};
+use longsplice_tests::{Config, Daemon, SOON, accept, capture, eventually, three};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::differential::{

@@ -7,8 +7,8 @@ use std::{
 
 use longsplice_engine::{RequestError, Side, Trap, Until};
 use longsplice_tests::{
-    Luck,
     library::{Depth, Desk, at_once},
+    rng,
 };
 
 use crate::oracle::AT_ONCE;
@@ -42,7 +42,7 @@ fn an_idle_time() {
 /// passed.
 #[test]
 fn by_hand_in_mid_stream() {
-    let mut luck = Luck::new();
+    let mut rng = rng();
     for depth in Depth::BOTH {
         let desk = Desk::new("or-hand");
         let (mut pair, near_pair) = desk.connect_for(depth);
@@ -54,8 +54,8 @@ fn by_hand_in_mid_stream() {
                 .library
                 .splice(next.take().unwrap(), Until::bytes_from(Side::Client, 1 << 40));
             let flow = desk.library.wait_state(port, &[depth.state()]);
-            let bytes = luck.of(1..2 << 20);
-            let delay = Duration::from_micros(luck.of(0..3_000));
+            let bytes = rng.u64(1..2 << 20);
+            let delay = Duration::from_micros(rng.u64(0..3_000));
             thread::scope(|scope| {
                 let pair = &mut pair;
                 let exchange = scope.spawn(move || pair.exchange(bytes));
