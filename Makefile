@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BPF_SOURCES := $(wildcard bpf/*.[ch])
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test test-kernels soak fuzz bench bench-quick audit fmt clean
+.PHONY: help deps build demo test test-kernels soak fuzz bench bench-quick bench-report audit fmt clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -38,6 +38,9 @@ bench: build ## Measure beside the kernel's router, HAProxy and nginx (root, a q
 bench-quick: build ## The same, shortened: shows that the harness works
 	cargo build --release --package longsplice-bench --bin bench
 	@target/release/bench --quick $(if $(ROWS),--rows $(ROWS))
+
+bench-report: deps ## Make docs/benchmarks.md and the README's table of the committed samples
+	cargo run --quiet --package longsplice-bench --bin bench -- report
 
 audit: ## Check what is depended upon: bans, licences, sources (needs cargo-deny)
 	@if cargo deny --version >/dev/null 2>&1; then \

@@ -78,6 +78,7 @@ if ((EUID == 0)); then
     LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
 else
     tests --package longsplice-core --package longsplice-engine
+    tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
 

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail, ensure};
 use longsplice_lab::Namespace;
 use longsplice_lab::topology::Nodes;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use serde::Serialize;
 
 use crate::machine;
 
@@ -79,7 +78,7 @@ fn steer(node: &Namespace, device: &str, core: usize) -> Result<()> {
 }
 
 /// Busy time of both cores in some time.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     /// Length of that time, in seconds.
     pub(crate) seconds: f64,

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use longsplice_lab::{Namespace, Process};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::machine;
@@ -16,7 +15,7 @@ use crate::machine;
 const STOP: Duration = Duration::from_secs(5);
 
 /// Result of one stream.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Bulk {
     /// Received bytes per time of the transfer, in Gbit/s.
     pub(crate) gbps: f64,
@@ -24,6 +23,10 @@ pub(crate) struct Bulk {
     pub(crate) cpu_s_per_gb: f64,
     /// Number of segments that the sender retransmitted.
     pub(crate) retransmits: u64,
+    /// Number of received bytes, in 10^9.
+    pub(crate) gigabytes: f64,
+    /// Number of the contender's splices, if it splices.
+    pub(crate) splices: Option<u64>,
 }
 
 /// Sends for `seconds` from `client` to `to`, which leads to `at` in `server`.
@@ -52,10 +55,13 @@ pub(crate) fn bulk(
         let found = report.pointer(path).and_then(Value::as_f64);
         found.with_context(|| format!("iperf3 does not tell {path}"))
     };
+    let bytes = number("/end/sum_received/bytes")?.max(1.0);
     Ok(Bulk {
         gbps: number("/end/sum_received/bits_per_second")? / 1e9,
-        cpu_s_per_gb: busy * 1e9 / number("/end/sum_received/bytes")?.max(1.0),
+        cpu_s_per_gb: busy * 1e9 / bytes,
         retransmits: number("/end/sum_sent/retransmits")? as u64,
+        gigabytes: bytes / 1e9,
+        splices: None,
     })
 }
 

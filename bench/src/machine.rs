@@ -5,10 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use rustix::param::clock_ticks_per_second;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Machine on which figures were measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Machine {
     /// Host name.
     pub(crate) host: String,
@@ -93,11 +94,13 @@ fn busy_ticks(stat: &str, name: &str) -> Option<u64> {
     [0, 1, 2, 5, 6].iter().map(|&n| fields.get(n)).sum()
 }
 
-/// Returns the day in UTC, as `2026-11-20`.
-pub(crate) fn today() -> String {
+/// Returns the time in UTC, as `2026-11-20T17:05:00Z`.
+pub(crate) fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (year, month, day) = civil(since.as_secs() / 86_400);
-    format!("{year:04}-{month:02}-{day:02}")
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Returns the date of a day counted from 1970-01-01, by years that begin in March: their leap day is the last.

@@ -5,7 +5,6 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use crate::machine::meminfo;
 
@@ -54,7 +53,7 @@ pub(crate) struct Usage {
 }
 
 /// Growth of the use of memory, in bytes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(crate) struct Growth {
     /// Growth in the kernel, by cache.
     pub(crate) kernel: BTreeMap<String, f64>,

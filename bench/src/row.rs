@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +18,8 @@ pub(crate) enum Table {
     Switch,
     /// Review of the whole, of the thirteenth: `13.5`.
     Review,
+    /// Cost of the middle, of the fourteenth: `14.1`.
+    Middle,
 }
 
 /// Row of a table.
@@ -31,12 +33,13 @@ pub(crate) struct Row {
 
 impl Table {
     /// All tables, in the order in which they are shown.
-    pub(crate) const ALL: [Table; 5] = [
+    pub(crate) const ALL: [Table; 6] = [
         Table::Splice,
         Table::Return,
         Table::Translation,
         Table::Switch,
         Table::Review,
+        Table::Middle,
     ];
 
     /// Returns the prefix of the numbers of its rows.
@@ -47,6 +50,7 @@ impl Table {
             Table::Translation => "4.",
             Table::Switch => "5.",
             Table::Review => "13.",
+            Table::Middle => "14.",
         }
     }
 
@@ -58,6 +62,7 @@ impl Table {
             Table::Translation => "The complete translation, and the price of a packet",
             Table::Switch => "The URL-aware switch",
             Table::Review => "Nothing lost, nobody harmed",
+            Table::Middle => "What the middle costs",
         }
     }
 }
@@ -102,6 +107,14 @@ impl Row {
             number,
         }
     }
+
+    /// Returns a row of the cost of the middle.
+    pub(crate) const fn middle(number: u8) -> Self {
+        Row {
+            table: Table::Middle,
+            number,
+        }
+    }
 }
 
 impl fmt::Display for Row {
@@ -132,13 +145,21 @@ impl Serialize for Row {
     }
 }
 
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rows_read_back_what_they_show_and_keep_their_order() {
-        let rows = ["1", "3", "10", "3.1", "3.6", "4.1", "4.7", "5.1", "13.5"]
+        let rows = ["1", "3", "10", "3.1", "3.6", "4.1", "4.7", "5.1", "13.5", "14.2"]
             .map(|text| (text, text.parse::<Row>().unwrap()));
         for (text, row) in rows {
             assert_eq!(row.to_string(), text);

@@ -1,9 +1,7 @@
 //! Medians and spreads.
 
-use serde::Serialize;
-
 /// Summary of a number of samples.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     /// Number of samples.
     pub(crate) n: usize,

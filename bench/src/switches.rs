@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::{Namespace, Three, ThreeOptions};
-use serde::Serialize;
 
 use crate::cores::{self, Pinned};
 use crate::daemon::{Daemon, Instance};
@@ -19,8 +18,7 @@ use crate::wait;
 const DETACH: Duration = Duration::from_secs(60);
 
 /// Switch, or its substitute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Switch {
     /// Kernel router in place of a switch. It shows the most that both ends can do.
     Direct,

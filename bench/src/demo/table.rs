@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use longsplice_lab::Three;
 
 use super::console::{checked, say, step};
-use crate::contender::{Contender, Rig, Series};
+use crate::contender::{Contender, Rig, Rounds};
 use crate::supervise::Room;
 
 const CONTENDERS: [Contender; 5] = [
@@ -32,13 +32,17 @@ pub(super) fn run(room: &Room, net: &Three) -> Result<()> {
     print(&series)?;
     let speed = |contender| -> Result<f64> {
         let found = series.iter().find(|one| one.contender == contender);
-        Ok(found.and_then(Series::gbps).context("it was measured")?.median)
+        Ok(found.and_then(Rounds::gbps).context("it was measured")?.median)
     };
     ensure!(
         series
             .iter()
             .all(|one| one.gbps().is_some_and(|gbps| gbps.min > 0.0)),
         "a contender moved nothing"
+    );
+    ensure!(
+        series.iter().all(|one| one.splices() != Some(0.0)),
+        "iperf3's two connections were not spliced"
     );
     let ratio = speed(Contender::Spliced)? / speed(Contender::Relay)?;
     checked(&format!(
@@ -47,7 +51,7 @@ pub(super) fn run(room: &Room, net: &Three) -> Result<()> {
     Ok(())
 }
 
-fn print(series: &[Series]) -> Result<()> {
+fn print(series: &[Rounds]) -> Result<()> {
     let router = series.first().context("the router comes first")?;
     let base = router
         .gbps()

@@ -4,12 +4,17 @@ use anyhow::{Context, Result};
 use longsplice_lab::{Three, ThreeOptions};
 
 use super::Scope;
-use crate::contender::{Contender, Rig, Series};
-use crate::report::{Finding, Target};
+use crate::contender::{Contender, Rig, Rounds};
+use crate::iperf::Bulk;
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
+const GBPS: &str = "Gbit/s";
+/// The whole machine's, both ends included.
+const CPU: &str = "CPU s per GB of the whole machine";
+
 /// Measures rows 1 and 2.
-pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Results> {
     let contenders = [
         Contender::Router,
         Contender::Spliced,
@@ -20,63 +25,46 @@ pub(super) fn with_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         Contender::NginxDefault,
     ];
     let series = measure(scope, true, &contenders)?;
-    let [router, spliced, relay, haproxy, nginx, copying, small] = &series[..] else {
+    let [_, spliced, relay, haproxy, nginx, copying, small] = &series[..] else {
         anyhow::bail!("not every contender was measured");
     };
-    let speed = |one: &Series| one.gbps().map_or(0.0, |gbps| gbps.median);
-    let best = if speed(haproxy) > speed(nginx) {
-        haproxy
-    } else {
-        nginx
-    };
-    let other = if best.contender == nginx.contender {
-        haproxy
-    } else {
-        nginx
-    };
-    let beside = format!(
-        "; {}; not counted: {}, {}, {}",
-        describe(other)?,
-        describe(copying)?,
-        describe(small)?,
-        describe(relay)?
-    );
-    Ok(vec![
-        ratio(
+    let beside: Vec<String> = [haproxy, nginx, copying, small, relay]
+        .into_iter()
+        .map(describe)
+        .collect::<Result<_>>()?;
+    let [spliced, haproxy, nginx] = [spliced, haproxy, nginx].map(|one| one.contender.title());
+    let beside_peers = Comparison::of(Target::AtLeast { must: 1.9, aim: 2.2 }, spliced, GBPS);
+    Ok(results(&series)
+        .find(ratio(
             Row::splice(1),
             "one bulk stream, offloads on, spliced / kernel router",
             Target::AtLeast { must: 1.0, aim: 1.05 },
-            [spliced, router],
-            "",
             &series,
-        )?,
-        ratio(
+        )?)
+        .find(Finding::new(
             Row::splice(2),
             "the same / best of HAProxy (splice) and nginx stream",
-            Target::AtLeast { must: 1.9, aim: 2.2 },
-            [spliced, best],
-            &beside,
-            &(),
-        )?,
-    ])
+            beside_peers.to([haproxy, nginx]),
+            beside.join("; "),
+        )))
 }
 
 /// Measures rows 4 and 4.4: one measure, of which the later issue demands more.
-pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn without_offloads(scope: &Scope<'_>) -> Result<Results> {
     let series = measure(scope, false, &[Contender::Router, Contender::Spliced])?;
-    let [router, spliced] = &series[..] else {
-        anyhow::bail!("not every contender was measured");
-    };
     let targets = [
         (Row::splice(4), Target::AtLeast { must: 0.95, aim: 1.1 }),
         (Row::translation(4), Target::AtLeast { must: 1.0, aim: 1.15 }),
     ];
     let name = "offloads off (wire-size segments), spliced / kernel router";
-    let finding = |(row, target)| ratio(row, name, target, [spliced, router], "", &series);
-    targets.into_iter().map(finding).collect()
+    let mut all = results(&series);
+    for (row, target) in targets {
+        all = all.find(ratio(row, name, target, &series)?);
+    }
+    Ok(all)
 }
 
-fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Series>> {
+fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Result<Vec<Rounds>> {
     let options = ThreeOptions {
         router: true,
         offloads,
@@ -93,25 +81,33 @@ fn measure(scope: &Scope<'_>, offloads: bool, contenders: &[Contender]) -> Resul
     })
 }
 
-fn ratio(
-    row: Row,
-    measure: &str,
-    target: Target,
-    [this, other]: [&Series; 2],
-    more: &str,
-    data: &impl serde::Serialize,
-) -> Result<Finding> {
-    let (ratio, rounds) = this.beside(other).context("it was measured")?;
-    let detail = format!(
-        "rounds {}; {}; {}{more}",
-        rounds.show(),
-        describe(this)?,
-        describe(other)?
-    );
-    Finding::new(row, measure, target, ratio, detail, data)
+/// Returns all samples.
+fn results(all: &[Rounds]) -> Results {
+    let series = |one: &Rounds| {
+        let of = |figure, value: fn(&Bulk) -> f64| {
+            let series = Series::new(one.contender.title(), figure, one.rounds.iter().map(value));
+            match one.splices() {
+                Some(splices) => series.splices(splices),
+                None => series,
+            }
+        };
+        [
+            of(GBPS, |round| round.gbps),
+            of(CPU, |round| round.cpu_s_per_gb),
+            of("segments sent again", |round| round.retransmits as f64),
+        ]
+    };
+    Results::of(all.iter().flat_map(series))
 }
 
-fn describe(series: &Series) -> Result<String> {
+/// Compares the spliced stream with the router's.
+fn ratio(row: Row, measure: &str, target: Target, all: &[Rounds]) -> Result<Finding> {
+    let told: Vec<String> = all.iter().take(2).map(describe).collect::<Result<_>>()?;
+    let comparison = Comparison::of(target, Contender::Spliced.title(), GBPS).to([Contender::Router.title()]);
+    Ok(Finding::new(row, measure, comparison, told.join("; ")))
+}
+
+fn describe(series: &Rounds) -> Result<String> {
     let (gbps, cpu) = series.gbps().zip(series.cpu()).context("it was measured")?;
     Ok(format!(
         "{} {} Gbit/s, {:.3} CPU s/GB",

@@ -10,18 +10,24 @@ use longsplice_engine::FlowState;
 use longsplice_lab::topology::Nodes;
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::depth::Depth;
 use super::middle::{Middle, all_ok, longest_ms, side_by_side};
 use crate::daemon::Policy;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
 /// Number of cycles that figures refer to.
 const CYCLES: f64 = 200.0;
+/// Contenders, and figures of each depth.
+const CYCLING: &str = "longsplice, spliced again and again";
+const RELAYED: &str = "longsplice, relayed";
+const AGAIN: &str = "segments sent again for 200 cycles, shares of rounds";
+const PAUSE: &str = "longest pause of a stream, ms";
+const GBPS: &str = "Gbit/s each way";
+
 /// Number of streams of each kind at a time.
 const PARALLEL: usize = 2;
 /// Largest number of rounds: a stream may end before it comes back.
@@ -63,7 +69,7 @@ const LOADS: [Load; 2] = [
 ];
 
 /// View of one kind of streams in a round.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Streams {
     /// Longest pause of each stream, at either end.
     longest_ms: Vec<f64>,
@@ -74,7 +80,7 @@ struct Streams {
 }
 
 /// Results of one round.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Round {
     load: &'static str,
     /// Depth; `None` for a control round.
@@ -105,15 +111,15 @@ struct Sum {
 }
 
 /// Measures row 3.2.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let one = |load: &Load| {
         let part = format!("200 splices and returns, {}", load.name);
         scope.found(Row::back(2), &part, measure(scope, load))
     };
-    Ok(LOADS.iter().flat_map(one).collect())
+    Ok(LOADS.iter().map(one).fold(Results::default(), Results::join))
 }
 
-fn measure(scope: &Scope<'_>, load: &Load) -> Result<Vec<Finding>> {
+fn measure(scope: &Scope<'_>, load: &Load) -> Result<Results> {
     let wanted: u64 = scope.count(200, 8);
     let net = Three::new("bench", ThreeOptions::default())?;
     let policies = [
@@ -266,21 +272,11 @@ impl Sum {
             gbps: [gbps(cycling), gbps(relayed)],
         })
     }
-
-    /// Returns the retransmissions caused by 200 cycles, at the ends and at the forwarder.
-    fn caused(&self) -> f64 {
-        (self.ends + self.forwarder).max(0.0)
-    }
-
-    fn pause(&self) -> f64 {
-        self.cycling.p99 / self.relayed.p99
-    }
 }
 
-fn judge(load: &Load, rounds: &[Round], stuck: &str) -> Result<Vec<Finding>> {
+fn judge(load: &Load, rounds: &[Round], stuck: &str) -> Result<Results> {
     let sums = Depth::BOTH.map(|depth| Sum::of(rounds, depth).map(|sum| (depth, sum)));
     let sums: Vec<(Depth, Sum)> = sums.into_iter().collect::<Result<_>>()?;
-    let worst = |of: fn(&Sum) -> f64| sums.iter().map(|(_, sum)| of(sum)).fold(0.0, f64::max);
     let resent: Vec<_> = sums
         .iter()
         .map(|(depth, sum)| {
@@ -313,28 +309,66 @@ fn judge(load: &Load, rounds: &[Round], stuck: &str) -> Result<Vec<Finding>> {
             )
         })
         .collect();
-    Ok(vec![
-        Finding::new(
+    let cases = Depth::BOTH.map(|depth| case(load, depth));
+    Ok(Results::of(series(load, rounds, &sums))
+        .find(Finding::new(
             Row::back(2),
             format!(
                 "200 splices and returns, {}: segments sent again because of them, the worse depth",
                 load.name
             ),
-            Target::AtMost { must: 10.0, aim: 0.0 },
-            worst(Sum::caused),
+            Comparison::of(Target::AtMost { must: 10.0, aim: 0.0 }, CYCLING, AGAIN)
+                .less(RELAYED)
+                .worst(cases.clone()),
             resent.join("; ") + stuck,
-            &rounds,
-        )?,
-        Finding::new(
+        ))
+        .find(Finding::new(
             Row::back(2),
             format!(
                 "the same: longest pause of a stream, p99 / that of relayed streams, {}, the worse depth",
                 load.name
             ),
-            Target::AtMost { must: 2.0, aim: 1.0 },
-            worst(Sum::pause),
+            Comparison::of(Target::AtMost { must: 2.0, aim: 1.0 }, CYCLING, PAUSE)
+                .to([RELAYED])
+                .worst(cases),
             pauses.join("; "),
-            &(),
-        )?,
-    ])
+        )))
+}
+
+/// Returns the name of a case.
+fn case(load: &Load, depth: Depth) -> String {
+    format!("{} {}", depth.title(), load.name)
+}
+
+/// Returns all samples. Those of a round's forwarder are the cycling streams'; those of as many control rounds are the
+/// relayed streams'.
+fn series<'a>(load: &'a Load, rounds: &'a [Round], sums: &'a [(Depth, Sum)]) -> impl Iterator<Item = Series> {
+    let control = || rounds.iter().filter(|round| round.depth.is_none());
+    sums.iter().flat_map(move |(depth, sum)| {
+        let case = case(load, *depth);
+        let mine = || rounds.iter().filter(|round| round.depth == Some(*depth));
+        let scaled = CYCLES / sum.cycles.max(1) as f64;
+        let cycling = mine().map(|round| round.cycling.sent_again as f64 + round.forwarder_sent_again as f64);
+        let forwarder = control().map(|round| round.forwarder_sent_again as f64);
+        let relayed = mine()
+            .zip(forwarder)
+            .map(|(round, forwarder)| round.relayed.sent_again as f64 + forwarder);
+        let longest =
+            |of: fn(&Round) -> &Streams| mine().flat_map(move |round| of(round).longest_ms.iter().copied());
+        let gbps = |of: fn(&Round) -> &Streams| mine().map(move |round| of(round).gbps_each_way);
+        let reached = sum.reached as f64;
+        [
+            Series::new(CYCLING, AGAIN, cycling.map(|segments| segments * scaled))
+                .by(Statistic::Sum)
+                .splices(reached),
+            Series::new(RELAYED, AGAIN, relayed.map(|segments| segments * scaled)).by(Statistic::Sum),
+            Series::new(CYCLING, PAUSE, longest(|round| &round.cycling))
+                .by(Statistic::P99)
+                .splices(reached),
+            Series::new(RELAYED, PAUSE, longest(|round| &round.relayed)).by(Statistic::P99),
+            Series::new(CYCLING, GBPS, gbps(|round| &round.cycling)).splices(reached),
+            Series::new(RELAYED, GBPS, gbps(|round| &round.relayed)),
+        ]
+        .map(|series| series.case(case.clone()))
+    })
 }

@@ -2,11 +2,9 @@
 
 use longsplice_engine::policy::DetachPolicy;
 use longsplice_engine::{Counters, FlowState};
-use serde::Serialize;
 
 /// Fate of the sockets of a spliced pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
     /// They are parked, and reused.
     Dormant,

@@ -10,12 +10,11 @@ use longsplice_lab::{
     ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Outcome, Three, ThreeOptions, Traffic,
     TrafficSpec,
 };
-use serde::Serialize;
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -66,25 +65,23 @@ const CASES: [Case; 4] = [
 ];
 
 /// One round of one kind.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Round {
-    requests: u64,
     per_second: f64,
     /// Time of an exchange, median and 99th percentile.
     median_us: f64,
     p99_us: f64,
-    /// Per request: splices, returns, and packets that the kernel half forwarded, forwarded and copied, woke by.
+    /// Per request: splices, returns, and packets that the kernel half forwarded, forwarded and copied.
     splices: f64,
     returns: f64,
     forwarded: f64,
     shared: f64,
-    woken: f64,
     /// Share of the replies' bytes that bypassed the relay.
     replies_spliced: f64,
 }
 
 /// All rounds of a case.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Rounds {
     case: &'static str,
     spliced: Vec<Round>,
@@ -94,19 +91,18 @@ struct Rounds {
 }
 
 /// Measures row 3.3.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let one = |case: &Case| {
-        let found = measure(scope, case).map(|finding| vec![finding]);
         scope.found(
             Row::back(3),
             &format!("requests and replies, {}", case.name),
-            found,
+            measure(scope, case),
         )
     };
-    Ok(CASES.iter().flat_map(one).collect())
+    Ok(CASES.iter().map(one).fold(Results::default(), Results::join))
 }
 
-fn measure(scope: &Scope<'_>, case: &Case) -> Result<Finding> {
+fn measure(scope: &Scope<'_>, case: &Case) -> Result<Results> {
     let Some(rtt) = case.link else {
         let net = Three::new("bench", ThreeOptions::default())?;
         return rounds(scope, case, &net, None);
@@ -120,7 +116,7 @@ fn measure(scope: &Scope<'_>, case: &Case) -> Result<Finding> {
     rounds(scope, case, &net, Some(&net))
 }
 
-fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulated>) -> Result<Finding> {
+fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulated>) -> Result<Results> {
     let middle = Middle::start(scope, net, &POLICIES)?;
     let requests = scope.count(case.requests, case.requests / 20);
     let [mut spliced, mut relayed] = [Vec::new(), Vec::new()];
@@ -152,7 +148,7 @@ fn rounds(scope: &Scope<'_>, case: &Case, net: &Nodes, emulated: Option<&Emulate
         relayed,
         discarded,
     };
-    judge(rounds, &middle.tell_stuck())
+    judge(&rounds, &middle.tell_stuck())
 }
 
 /// Runs one round through one of the listeners.
@@ -184,7 +180,6 @@ impl Round {
         let relayed_replies =
             (after.relay_bytes_total - before.relay_bytes_total).saturating_sub(requests * LENGTH);
         Ok(Round {
-            requests,
             per_second: requests as f64 * 1e6 / outcome.duration_us.max(1) as f64,
             median_us: times.median,
             p99_us: times.p99,
@@ -192,7 +187,6 @@ impl Round {
             returns: each(after.unspliced_total - before.unspliced_total),
             forwarded: segments("forwarded"),
             shared: segments("shared"),
-            woken: segments("woken"),
             replies_spliced: (1.0 - each(relayed_replies) / LENGTH as f64).max(0.0),
         })
     }
@@ -213,7 +207,7 @@ impl Round {
     }
 }
 
-fn judge(rounds: Rounds, stuck: &str) -> Result<Finding> {
+fn judge(rounds: &Rounds, stuck: &str) -> Result<Results> {
     let of = |rounds: &[Round], of: fn(&Round) -> f64| Spread::of(rounds.iter().map(of)).context("no rounds");
     let speed: fn(&Round) -> f64 = |round| round.per_second;
     let (spliced, relayed) = (of(&rounds.spliced, speed)?, of(&rounds.relayed, speed)?);
@@ -238,15 +232,38 @@ fn judge(rounds: Rounds, stuck: &str) -> Result<Finding> {
         median(|round| round.replies_spliced)? * 100.0,
         rounds.discarded
     );
-    Finding::new(
+    let [ours, relay] = ["longsplice, spliced for each", "longsplice, relayed"];
+    let figure = "requests per second";
+    let splices = median(|round| round.splices)?;
+    let series = [(ours, &rounds.spliced), (relay, &rounds.relayed)].map(|(name, rounds_of)| {
+        let of = |figure, value: fn(&Round) -> f64| {
+            let series = Series::new(name, figure, rounds_of.iter().map(value)).case(rounds.case);
+            if name == ours {
+                series.splices(splices)
+            } else {
+                series
+            }
+        };
+        [
+            of(figure, |round| round.per_second),
+            of("median of an exchange, µs", |round| round.median_us),
+            of("p99 of an exchange, µs", |round| round.p99_us),
+            of("splices for each request", |round| round.splices),
+            of("share of the replies' bytes past the sockets", |round| {
+                round.replies_spliced
+            }),
+        ]
+    });
+    let target = Target::AtLeast { must: 0.9, aim: 1.0 };
+    Ok(Results::of(series.into_iter().flatten()).find(Finding::new(
         Row::back(3),
         format!(
             "requests of 1 KB with replies of 1 KB for each second, spliced and back for each / relayed, {}",
             rounds.case
         ),
-        Target::AtLeast { must: 0.9, aim: 1.0 },
-        spliced.median / relayed.median,
+        Comparison::of(target, ours, figure)
+            .to([relay])
+            .worst([rounds.case]),
         detail,
-        &rounds,
-    )
+    )))
 }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, Exchanges, LinkSpec, Traffic, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -29,7 +28,7 @@ const POLICIES: [Policy<'_>; 2] = [
 ];
 
 /// Requests of one kind.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default)]
 struct Kind {
     /// Times to the first byte of each reply.
     first_byte_ms: Vec<f64>,
@@ -42,7 +41,7 @@ struct Kind {
 }
 
 /// Measures row 3.5.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let link = LinkSpec::symmetric(Direction {
         delay: RTT / 2,
         rate: Some(100_000_000),
@@ -64,7 +63,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             }
         }
     }
-    Ok(vec![judge(&kinds, discarded, &middle.tell_stuck())?])
+    judge(&kinds, discarded, &middle.tell_stuck())
 }
 
 /// Runs the requests of one connection.
@@ -102,7 +101,7 @@ impl Kind {
     }
 }
 
-fn judge(kinds: &[Kind; 2], discarded: usize, stuck: &str) -> Result<Finding> {
+fn judge(kinds: &[Kind; 2], discarded: usize, stuck: &str) -> Result<Results> {
     let [woken, relayed] = kinds;
     let of = |times: &[f64]| Spread::of(times.iter().copied()).context("no requests");
     let (first, beside) = (of(&woken.first_byte_ms)?, of(&relayed.first_byte_ms)?);
@@ -122,12 +121,27 @@ fn judge(kinds: &[Kind; 2], discarded: usize, stuck: &str) -> Result<Finding> {
         of(&relayed.last_byte_ms)?.median
     );
     eprintln!("   {detail}");
-    Finding::new(
+    let [ours, relay] = ["longsplice, woken", "longsplice, relayed"];
+    let figure = "first byte of a reply, ms";
+    let series = |name, kind: &Kind| {
+        let of = |figure, times: &[f64]| {
+            let series = Series::new(name, figure, times.iter().copied()).by(Statistic::Median);
+            if name == ours {
+                series.splices(kind.parked as f64)
+            } else {
+                series
+            }
+        };
+        [
+            of(figure, &kind.first_byte_ms),
+            of("last byte of a reply, ms", &kind.last_byte_ms),
+        ]
+    };
+    let all = series(ours, woken).into_iter().chain(series(relay, relayed));
+    Ok(Results::of(all).find(Finding::new(
         Row::back(5),
         "first byte of a reply whose request wakes a dormant pair, 20 ms, median, above the relay's, ms",
-        Target::AtMost { must: 0.1, aim: 0.0 },
-        first.median - beside.median,
+        Comparison::of(Target::AtMost { must: 0.1, aim: 0.0 }, ours, figure).less(relay),
         detail,
-        &kinds,
-    )
+    )))
 }

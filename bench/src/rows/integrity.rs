@@ -4,12 +4,11 @@ use anyhow::{Result, ensure};
 use longsplice_engine::FlowInfo;
 use longsplice_lab::traffic::Failure;
 use longsplice_lab::{ConnectionSpec, Outcome, Three, ThreeOptions, Traffic, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::middle::{Middle, longest_ms, settled};
 use crate::daemon::{Daemon, Policy};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -32,8 +31,11 @@ const PARALLEL: usize = 4;
 /// Largest number of turns through all policies: a connection may end before it could be spliced.
 const MOST_TURNS: u32 = 4;
 
+/// Contender of all series but one.
+const OURS: &str = "longsplice, spliced";
+
 /// Results of the connections of one policy.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Batch {
     splice: String,
     detach: String,
@@ -48,7 +50,7 @@ struct Batch {
 }
 
 /// Measures row 3.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let wanted: u64 = scope.count(1000, 40);
     let each = (wanted as usize).div_ceil(POLICIES.len() - 1);
     let net = Three::new("bench", ThreeOptions::default())?;
@@ -90,15 +92,33 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         pause(false),
         first.map_or_else(String::new, |first| format!("; the first failure: {first}"))
     );
-    let finding = Finding::new(
+    let of = |figure: &str, value: fn(&Batch) -> f64| {
+        Series::new(OURS, figure, batches.iter().map(value)).by(Statistic::Sum)
+    };
+    let pauses = |kind: &str, spliced: bool| {
+        let of_it = batches
+            .iter()
+            .filter(|batch| (batch.splice != "never") == spliced);
+        let longest = of_it.filter_map(|batch| Some(batch.longest_ms?.max));
+        Series::new(kind, "longest pause of a batch, ms", longest).by(Statistic::Max)
+    };
+    let failed = "failed connections of a batch";
+    let series = [
+        of(failed, |batch| batch.failures.len() as f64).splices(spliced as f64),
+        of("splices of a batch", |batch| batch.spliced as f64),
+        of("GB compared in a batch", |batch| batch.gigabytes),
+        of("segments sent again in a batch", |batch| {
+            batch.retransmissions as f64
+        }),
+        pauses(OURS, true),
+        pauses("longsplice, never spliced", false),
+    ];
+    Ok(Results::of(series).find(Finding::new(
         Row::splice(3),
         "splices at full rate, both ways: connections with bytes lost, wrong or reordered",
-        Target::AtMost { must: 0.0, aim: 0.0 },
-        failures as f64,
+        Comparison::of(Target::AtMost { must: 0.0, aim: 0.0 }, OURS, failed),
         detail,
-        &batches,
-    )?;
-    Ok(vec![finding])
+    )))
 }
 
 impl Batch {

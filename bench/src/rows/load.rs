@@ -4,12 +4,11 @@
 use anyhow::{Context, Result, ensure};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Namespace, Outcome, Three, ThreeOptions, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::middle::{Middle, all_ok, longest_ms, side_by_side};
 use crate::daemon::Policy;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -22,8 +21,12 @@ const CHUNK: usize = 64 << 10;
 
 const POLICIES: [Policy<'_>; 2] = [Policy::new("after=48MiB", "now"), Policy::new("never", "now")];
 
+/// Contenders.
+const SPLICED: &str = "longsplice, spliced";
+const UNSPLICED: &str = "longsplice, never spliced";
+
 /// Streams of one kind.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Streams {
     /// Longest pause of each, at either end, in milliseconds.
     longest_ms: Vec<f64>,
@@ -34,7 +37,7 @@ struct Streams {
 }
 
 /// Results of all streams.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Run {
     spliced: Streams,
     unspliced: Streams,
@@ -44,48 +47,55 @@ struct Run {
 }
 
 /// Measures rows 6 and 7.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let run = measure(scope)?;
     let of = |streams: &Streams| Spread::of(streams.longest_ms.iter().copied()).context("no streams");
     let (spliced, unspliced) = (of(&run.spliced)?, of(&run.unspliced)?);
-    let pause = Finding::new(
-        Row::splice(6),
-        "longest pause of a stream around a splice under load, p99 / that of unspliced streams",
-        Target::AtMost { must: 2.0, aim: 1.0 },
-        spliced.p99 / unspliced.p99,
-        format!(
-            "spliced p99 {:.2} ms, median {} ms, max {:.2}; unspliced p99 {:.2} ms, median {} ms, max {:.2}; \
-             {} splices at {:.2} Gbit/s each way",
-            spliced.p99,
-            spliced.show(),
-            spliced.max,
-            unspliced.p99,
-            unspliced.show(),
-            unspliced.max,
-            run.splices,
-            run.spliced.gbps_each_way + run.unspliced.gbps_each_way,
-        ),
-        &run,
-    )?;
-    let caused = run
-        .spliced
-        .retransmissions
-        .saturating_sub(run.unspliced.retransmissions);
-    let per_hundred = caused as f64 * 100.0 / run.splices.max(1) as f64;
+    let [pause, again] = [
+        "longest pause of a stream, ms",
+        "segments sent again for 100 splices",
+    ];
+    let series = [(SPLICED, &run.spliced), (UNSPLICED, &run.unspliced)].map(|(name, streams)| {
+        let resent = streams.retransmissions as f64 * 100.0 / run.splices.max(1) as f64;
+        let splices = |series: Series| match name {
+            SPLICED => series.splices(run.splices as f64),
+            _ => series,
+        };
+        let longest = streams.longest_ms.iter().copied();
+        [
+            splices(Series::new(name, pause, longest).by(Statistic::P99)),
+            splices(Series::new(name, again, [resent])),
+        ]
+    });
     let [client, forwarder, server] = run.namespaces;
-    let retransmissions = Finding::new(
-        Row::splice(7),
-        "segments sent again because of 100 splices under load",
-        Target::AtMost { must: 10.0, aim: 0.0 },
-        per_hundred,
-        format!(
-            "both ends of spliced streams {}, of unspliced {}; whole namespaces: client {client}, \
-             forwarder {forwarder}, server {server}",
-            run.spliced.retransmissions, run.unspliced.retransmissions
-        ),
-        &(),
-    )?;
-    Ok(vec![pause, retransmissions])
+    Ok(Results::of(series.into_iter().flatten())
+        .find(Finding::new(
+            Row::splice(6),
+            "longest pause of a stream around a splice under load, p99 / that of unspliced streams",
+            Comparison::of(Target::AtMost { must: 2.0, aim: 1.0 }, SPLICED, pause).to([UNSPLICED]),
+            format!(
+                "spliced p99 {:.2} ms, median {} ms, max {:.2}; unspliced p99 {:.2} ms, median {} ms, max {:.2}; \
+                 {} splices at {:.2} Gbit/s each way",
+                spliced.p99,
+                spliced.show(),
+                spliced.max,
+                unspliced.p99,
+                unspliced.show(),
+                unspliced.max,
+                run.splices,
+                run.spliced.gbps_each_way + run.unspliced.gbps_each_way,
+            ),
+        ))
+        .find(Finding::new(
+            Row::splice(7),
+            "segments sent again because of 100 splices under load",
+            Comparison::of(Target::AtMost { must: 10.0, aim: 0.0 }, SPLICED, again).less(UNSPLICED),
+            format!(
+                "both ends of spliced streams {}, of unspliced {}; whole namespaces: client {client}, \
+                 forwarder {forwarder}, server {server}",
+                run.spliced.retransmissions, run.unspliced.retransmissions
+            ),
+        )))
 }
 
 fn measure(scope: &Scope<'_>) -> Result<Run> {

@@ -9,13 +9,12 @@ use std::fmt::Debug;
 use anyhow::{Context, Result};
 use longsplice_dataplane::FLOW_BYTES;
 use longsplice_lab::{Three, ThreeOptions};
-use serde::Serialize;
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
 use crate::holder::Held;
 use crate::memory::{Growth, Usage};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -30,7 +29,7 @@ const CONTENDERS: [Contender; 4] = [
 const FIRST: usize = 100;
 
 /// One measurement.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Sample<C> {
     /// Contender.
     pub(super) contender: C,
@@ -51,12 +50,12 @@ impl<C> Sample<C> {
 }
 
 /// Measures row 10.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, rounds) = scope.count((8000, 5), (1000, 1));
     let all = in_turn(&CONTENDERS, Contender::title, rounds, |contender| {
         measure(scope, contender, connections)
     })?;
-    Ok(vec![judge(&all)?])
+    judge(&all)
 }
 
 /// Measures each in turn, for so many rounds.
@@ -153,41 +152,75 @@ pub(super) fn kernel<C: Copy + Debug + PartialEq>(all: &[Sample<C>], contender: 
     names.into_iter().map(of).sum()
 }
 
-fn judge(all: &[Sample<Contender>]) -> Result<Finding> {
-    let direct = kernel(all, Contender::Router)?;
+/// Returns the bytes for each connection, less those of both ends: of the kernel, of the process, by the available memory.
+/// `table` are bytes that were there before the first connection.
+pub(super) fn per_connection<C: Copy + Debug + PartialEq>(
+    all: &[Sample<C>],
+    [contender, direct]: [C; 2],
+    table: f64,
+) -> Result<[f64; 3]> {
     let unavailable = |contender| median(all, contender, |growth| growth.unavailable);
-    let direct_unavailable = unavailable(Contender::Router)?;
-    let mut detail = Vec::new();
-    let mut totals = Vec::new();
-    for &contender in &CONTENDERS[1..] {
-        let mut kernel = kernel(all, contender)? - direct;
-        if contender == Contender::Spliced {
-            // The table was there before the first connection.
-            kernel += FLOW_BYTES as f64;
-        }
-        let process = median(all, contender, |growth| growth.process)?;
-        let unavailable = unavailable(contender)? - direct_unavailable;
-        totals.push(kernel + process);
-        detail.push(format!(
-            "{} {:.0} bytes (kernel {kernel:.0}, process {process:.0}; by MemAvailable {unavailable:.0})",
-            contender.title(),
-            kernel + process
-        ));
-    }
-    let [longsplice, haproxy, nginx] = totals[..] else {
-        anyhow::bail!("not every contender was measured");
+    Ok([
+        kernel(all, contender)? - kernel(all, direct)? + table,
+        median(all, contender, |growth| growth.process)?,
+        unavailable(contender)? - unavailable(direct)?,
+    ])
+}
+
+/// Figure of rows 10 and 5.6. It is one sample, since the kernel's share is made of each cache's median over the rounds.
+pub(super) const BYTES: &str = "bytes for each connection";
+
+/// Returns the series of a contender: the sum, its parts, and each round's growth with both ends.
+pub(super) fn series<C: Copy + Debug + PartialEq>(
+    all: &[Sample<C>],
+    (contender, title): (C, &str),
+    [kernel, process, unavailable]: [f64; 3],
+) -> [Series; 5] {
+    let rounds = |figure, of: fn(&Growth) -> f64| {
+        let mine = all.iter().filter(move |one| one.contender == contender);
+        Series::new(
+            title,
+            figure,
+            mine.map(|one| of(&one.growth) / one.connections as f64),
+        )
     };
+    let one = |figure, bytes| Series::new(title, figure, [bytes]);
+    [
+        one(BYTES, kernel + process),
+        one("of them the kernel's", kernel),
+        one("by MemAvailable", unavailable),
+        rounds("of them the process's", |growth| growth.process),
+        rounds("the kernel's with both ends'", |growth| {
+            growth.kernel.values().sum()
+        }),
+    ]
+}
+
+fn judge(all: &[Sample<Contender>]) -> Result<Results> {
     let connections = all.first().map_or(0, |one| one.connections);
-    detail.push(format!("both ends together {direct:.0}, subtracted"));
-    Finding::new(
+    let mut results = Results::default();
+    for &contender in &CONTENDERS[1..] {
+        let splices = contender == Contender::Spliced;
+        let table = if splices { FLOW_BYTES as f64 } else { 0.0 };
+        let parts = per_connection(all, [contender, Contender::Router], table)?;
+        let series = series(all, (contender, contender.title()), parts).map(|series| match splices {
+            true => series.splices(connections as f64),
+            false => series,
+        });
+        results = results.join(Results::of(series));
+    }
+    let target = Target::AtMost {
+        must: 0.05,
+        aim: 0.01,
+    };
+    let [_, spliced, peers @ ..] = CONTENDERS.map(Contender::title);
+    Ok(results.find(Finding::new(
         Row::splice(10),
         format!("memory of a detached connection, {connections} held / the smaller of HAProxy's and nginx's"),
-        Target::AtMost {
-            must: 0.05,
-            aim: 0.01,
-        },
-        longsplice / haproxy.min(nginx),
-        detail.join("; "),
-        &all,
-    )
+        Comparison::of(target, spliced, BYTES).to(peers),
+        format!(
+            "both ends together {:.0}, subtracted",
+            kernel(all, Contender::Router)?
+        ),
+    )))
 }

@@ -9,6 +9,7 @@ mod integrity;
 mod load;
 mod memory;
 mod middle;
+mod middle_cost;
 mod packet;
 mod rate;
 mod segments;
@@ -22,32 +23,55 @@ mod unsplice;
 mod wakes;
 mod wan;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::cores::Work;
-use crate::report::{Book, Finding};
+use crate::report::{self, Book, Finding, Part, Report, Results};
 use crate::row::Row;
 use crate::supervise::{Room, supervised};
 
 /// Measures Longsplice beside the kernel's router, HAProxy and nginx, in the same namespaces, in turn.
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Verb>,
     /// Shortened versions of everything: shows that the harness works
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review [default: all]
+    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 and 14.2 of the
+    /// middle's cost [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
-    /// Directory of the results, as JSON
-    #[arg(long, default_value = "bench/results", value_name = "DIR")]
-    results: PathBuf,
+    /// Directory of the run's file [default: bench/results, or target/bench if shortened]
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Directory of pictures for the eye
+    #[arg(long, default_value = FIGURES, value_name = "DIR")]
+    figures: PathBuf,
 }
+
+/// Other things to do.
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Verb {
+    /// Makes docs/benchmarks.md, its pictures and the README's table of the committed runs
+    Report {
+        /// Only compare them with what is there, and name the lines that differ
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+/// Directory of runs that are committed.
+const RESULTS: &str = "bench/results";
+/// Directory of pictures, and of shortened runs.
+const FIGURES: &str = "target/bench";
 
 /// Largest number of repetitions of inconclusive measurements in an experiment.
 const MOST_DISCARDED: usize = 12;
@@ -99,17 +123,12 @@ impl Scope<'_> {
         }
     }
 
-    /// Returns the findings; or, for a failed part of an experiment, a failed finding beside the others.
-    fn found(&self, row: Row, part: &str, found: Result<Vec<Finding>>) -> Vec<Finding> {
+    /// Returns the results; or, for a failed part of an experiment, a failed finding beside the others.
+    fn found(&self, row: Row, part: &str, found: Result<Results>) -> Results {
         found.unwrap_or_else(|error| {
             eprintln!("   {part}: failed: {error:#}");
-            vec![Finding::failed(row, part, &error)]
+            Results::default().find(Finding::failed(row, part, &error))
         })
-    }
-
-    /// Returns the path of a figure.
-    fn figure(&self, name: &str) -> Result<PathBuf> {
-        self.book.beside(name, "svg")
     }
 }
 
@@ -118,7 +137,7 @@ struct Experiment {
     /// Rows that it yields.
     rows: &'static [Row],
     title: &'static str,
-    run: fn(&Scope<'_>) -> Result<Vec<Finding>>,
+    run: fn(&Scope<'_>) -> Result<Results>,
 }
 
 const EXPERIMENTS: &[Experiment] = &[
@@ -227,19 +246,65 @@ const EXPERIMENTS: &[Experiment] = &[
         title: "an ordinary client beside slow readers",
         run: slow_readers::run,
     },
+    Experiment {
+        rows: &[Row::middle(1)],
+        title: "CPU of the middle's core for a gigabyte, large segments",
+        run: middle_cost::large,
+    },
+    Experiment {
+        rows: &[Row::middle(2)],
+        title: "CPU of the middle's core for a gigabyte, wire-size segments",
+        run: middle_cost::wire_size,
+    },
 ];
+
+/// Parts of the page that experiments make of their results.
+const PARTS: &[Part] = &[Part {
+    name: "papers",
+    row: Row::translation(5),
+    make: segments::third_table,
+}];
+
+/// Pictures of the page.
+const PICTURES: &[Part] = &[Part {
+    name: "docs/segments.svg",
+    row: Row::translation(5),
+    make: segments::picture,
+}];
 
 /// Runs the benchmark.
 pub fn main() -> ExitCode {
     // Parse first: a wrong argument then leaves nothing to clean up.
     let args = Args::parse();
-    supervised("bench", |room| run(room, &args))
+    let Some(Verb::Report { check }) = args.command else {
+        return supervised("bench", |room| run(room, &args));
+    };
+    match report::report(Path::new("."), check, &all_rows()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Describes all rows to the page.
+fn all_rows() -> Report<'static> {
+    let titled = |experiment: &'static Experiment| experiment.rows.iter().map(|row| (*row, experiment.title));
+    let mut rows: Vec<_> = EXPERIMENTS.iter().flat_map(titled).collect();
+    rows.sort();
+    Report {
+        rows,
+        parts: PARTS,
+        pictures: PICTURES,
+    }
 }
 
 fn run(room: &Room, args: &Args) -> Result<()> {
     let wanted = |row: &Row| args.rows.is_empty() || args.rows.contains(row);
-    let part: String = args.rows.iter().map(|row| format!("-row{row}")).collect();
-    let mut book = Book::new(&args.results, args.quick, &part)?;
+    let default = if args.quick { FIGURES } else { RESULTS };
+    let results = args.results.as_deref().unwrap_or(Path::new(default));
+    let mut book = Book::new(results, &args.figures, args.quick)?;
     for experiment in EXPERIMENTS {
         if !experiment.rows.iter().any(wanted) {
             continue;
@@ -251,14 +316,18 @@ fn run(room: &Room, args: &Args) -> Result<()> {
             quick: args.quick,
             book: &book,
         };
-        let found = (experiment.run)(&scope).unwrap_or_else(|error| {
+        let mut found = (experiment.run)(&scope).unwrap_or_else(|error| {
             eprintln!("   failed: {error:#}");
             let failed = |&row: &Row| Finding::failed(row, experiment.title, &error);
-            experiment.rows.iter().map(failed).collect()
+            Results {
+                findings: experiment.rows.iter().map(failed).collect(),
+                ..Results::default()
+            }
         });
-        book.enter(found.into_iter().filter(|found| wanted(&found.row)).collect())?;
+        found.findings.retain(|finding| wanted(&finding.row));
+        book.enter(found)?;
     }
-    print!("{}", book.show());
+    print!("{}", book.show()?);
     if !book.is_complete() {
         bail!("some rows could not be measured");
     }

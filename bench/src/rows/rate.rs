@@ -3,24 +3,22 @@
 //! The ends have the other core, and may be the bottleneck. So the comparison is by connections for each second that
 //! the middle's core was busy; those by the clock are reported as well.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use longsplice_lab::{Three, ThreeOptions};
-use serde::Serialize;
 
 use super::Scope;
 use crate::contender::{Contender, Rig};
 use crate::cores::{self, Pinned, Watch, Work};
 use crate::holder::{Held, Opening};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
-use crate::stats::Spread;
 
 const CONTENDERS: [Contender; 2] = [Contender::Spliced, Contender::HaProxy];
 /// Number of connections on their way at a time.
 const AT_A_TIME: usize = 16;
 
 /// Connections through one contender.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Batch {
     contender: Contender,
     connections: usize,
@@ -33,7 +31,7 @@ struct Batch {
 }
 
 /// Measures row 4.6.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (connections, rounds) = scope.count((3000, 7), (300, 1));
     let mut all = Vec::new();
     for _ in 0..rounds {
@@ -48,7 +46,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             all.push(batch);
         }
     }
-    Ok(vec![judge(&all)?])
+    Ok(judge(&all))
 }
 
 fn measure(scope: &Scope<'_>, contender: Contender, connections: usize) -> Result<Batch> {
@@ -99,41 +97,32 @@ impl Batch {
     }
 }
 
-fn judge(all: &[Batch]) -> Result<Finding> {
-    let of = |contender, value: fn(&Batch) -> f64| {
-        let mine = all.iter().filter(|batch| batch.contender == contender).map(value);
-        Spread::of(mine).with_context(|| format!("{contender:?} was not measured"))
-    };
-    let [spliced, haproxy] = CONTENDERS.map(|contender| of(contender, Batch::rate));
-    let (spliced, haproxy) = (spliced?, haproxy?);
-    // They were measured in turn.
-    let rounds = all
-        .chunks(CONTENDERS.len())
-        .map(|round| round[0].rate() / round[1].rate());
-    let rounds = Spread::of(rounds).context("nothing was measured")?;
-    let [ours, theirs] = CONTENDERS.map(|contender| of(contender, Batch::by_the_clock));
+fn judge(all: &[Batch]) -> Results {
+    let rate = "connections for each busy second of the middle's core";
+    let series = CONTENDERS.into_iter().flat_map(|contender| {
+        let of = |figure, value: fn(&Batch) -> f64| {
+            let mine = all.iter().filter(|batch| batch.contender == contender).map(value);
+            let series = Series::new(contender.title(), figure, mine);
+            // All were waited for until they were detached.
+            match contender {
+                Contender::Spliced => series.splices(1.0),
+                _ => series,
+            }
+        };
+        [
+            of(rate, Batch::rate),
+            of("connections per second until all were open", Batch::by_the_clock),
+        ]
+    });
     let stuck = match all.iter().map(|batch| batch.stuck).sum::<usize>() {
         0 => String::new(),
-        stuck => format!("; {stuck} CONNECTIONS STUCK in their drain until more was sent"),
+        stuck => format!("{stuck} CONNECTIONS STUCK in their drain until more was sent"),
     };
-    Finding::new(
+    let [spliced, haproxy] = CONTENDERS.map(Contender::title);
+    Results::of(series).find(Finding::new(
         Row::translation(6),
         "pairs accepted, connected, spliced, detached and closed per second of one core / HAProxy's connections",
-        Target::AtLeast { must: 0.9, aim: 1.3 },
-        spliced.median / haproxy.median,
-        format!(
-            "rounds {}; per busy second of the middle's core: longsplice {:.0} ({:.0}–{:.0}), HAProxy {:.0} ({:.0}–{:.0}); by the \
-             clock, with the ends on one core, until all were detached {:.0}, and until all had exchanged a message {:.0}{stuck}",
-            rounds.show(),
-            spliced.median,
-            spliced.p10,
-            spliced.p90,
-            haproxy.median,
-            haproxy.p10,
-            haproxy.p90,
-            ours?.median,
-            theirs?.median
-        ),
-        &all,
-    )
+        Comparison::of(Target::AtLeast { must: 0.9, aim: 1.3 }, spliced, rate).to([haproxy]),
+        stuck,
+    ))
 }

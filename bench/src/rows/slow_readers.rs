@@ -4,13 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 
 use super::Scope;
 use crate::cores::{self, Pinned};
 use crate::fetch::Load;
 use crate::memory::resident;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::slow::SlowReaders;
 use crate::stats::Spread;
@@ -34,7 +33,7 @@ const RATE: f64 = 200.0;
 const WARM_UP: usize = 100;
 
 /// Results of one switch.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Sample {
     switch: Switch,
     /// Times from the moment at which a request was due to the last byte of its answer, in milliseconds.
@@ -49,7 +48,7 @@ struct Sample {
 }
 
 /// Measures row 13.5.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Vec::new();
     for switch in SWITCHES {
         let sample = measure(scope, switch).with_context(|| switch.title())?;
@@ -137,62 +136,52 @@ fn ordinary(apart: &Apart, ms: u64) -> Result<Vec<f64>> {
     Ok(fetched.times_us.iter().map(|us| us / 1e3).collect())
 }
 
-fn judge(scope: &Scope<'_>, all: &[Sample]) -> Result<Vec<Finding>> {
-    let of = |switch: Switch| {
-        let one = all.iter().find(|one| one.switch == switch);
-        one.with_context(|| format!("{} was not measured", switch.title()))
-    };
-    let [ours, relay, theirs, nginx] = SWITCHES.map(of);
-    let (ours, relay, theirs, nginx) = (ours?, relay?, theirs?, nginx?);
+fn judge(scope: &Scope<'_>, all: &[Sample]) -> Result<Results> {
     let readers = scope.count(4000, 300);
-    let show = |one: &Sample| format!("{:.2} (worst {:.1})", one.beside_ms.median, one.beside_ms.max);
-    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
-    let after = ours.after.context("it was not looked at a minute later")?;
-    let finding = |measure: &str, must, aim, value, detail| {
-        let measure = format!("{measure}, {readers} slow readers of 1 MB");
+    let [time, most, memory] = [
+        "an ordinary client's median, ms",
+        "an ordinary client's worst, ms",
+        "RSS, MiB",
+    ];
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let mut results = Results::default();
+    for one in all {
+        let of = |figure, case, value| {
+            let series = Series::new(one.switch.title(), figure, [value]).case(case);
+            series.by(Statistic::Median)
+        };
+        results = results.join(Results::of([
+            of(time, "alone", one.alone_ms.median),
+            of(time, "beside", one.beside_ms.median),
+            of(most, "beside", one.beside_ms.max),
+            of(memory, "before", mib(one.before)),
+            of(memory, "meanwhile", mib(one.during)),
+        ]));
+    }
+    let [ours, relay, theirs, _] = SWITCHES.map(Switch::title);
+    let auto = all.iter().find(|one| one.switch == Switch::Splicing);
+    let auto = auto.context("longsplice was not measured")?;
+    let after = auto.after.context("it was not looked at a minute later")?;
+    let later = "RSS a minute later / before";
+    let series = Series::new(ours, later, [after as f64 / auto.before as f64]).by(Statistic::Median);
+    let finding = |measure: &str, comparison| {
         Finding::new(
             Row::review(5),
-            measure,
-            Target::AtMost { must, aim },
-            value,
-            detail,
-            &all,
+            format!("{measure}, {readers} slow readers of 1 MB"),
+            comparison,
+            "",
         )
     };
-    Ok(vec![
-        finding(
+    let compare = |must, aim, figure| Comparison::of(Target::AtMost { must, aim }, ours, figure);
+    Ok(results
+        .join(Results::of([series]))
+        .find(finding(
             "an ordinary client's median, longsplice / the better of `never` and HAProxy",
-            1.5,
-            1.0,
-            ours.beside_ms.median / relay.beside_ms.median.min(theirs.beside_ms.median),
-            format!(
-                "ms: auto {}, never {}, HAProxy {}, nginx {}; auto alone {:.2}",
-                show(ours),
-                show(relay),
-                show(theirs),
-                show(nginx),
-                ours.alone_ms.median
-            ),
-        )?,
-        finding(
+            compare(1.5, 1.0, time).to([relay, theirs]).worst(["beside"]),
+        ))
+        .find(finding(
             "RSS, longsplice / HAProxy",
-            1.2,
-            1.0,
-            ours.during as f64 / theirs.during as f64,
-            format!(
-                "auto {}, never {}, HAProxy {}, nginx {}",
-                mib(ours.during),
-                mib(relay.during),
-                mib(theirs.during),
-                mib(nginx.during)
-            ),
-        )?,
-        finding(
-            "RSS a minute later / before",
-            1.5,
-            1.1,
-            after as f64 / ours.before as f64,
-            format!("{} before, {} later", mib(ours.before), mib(after)),
-        )?,
-    ])
+            compare(1.2, 1.0, memory).to([theirs]).worst(["meanwhile"]),
+        ))
+        .find(finding("RSS a minute later / before", compare(1.5, 1.1, later))))
 }

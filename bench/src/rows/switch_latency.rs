@@ -7,12 +7,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use super::Scope;
 use crate::cores::{self, Pinned};
 use crate::fetch::Load;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 use crate::switches::{Apart, Switch};
@@ -25,18 +24,16 @@ const PATH: &str = "/10240";
 const CONNECTIONS: usize = 32;
 
 /// One round of one switch.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Sample {
     switch: Switch,
-    /// Number of requests due in a second.
-    rate: f64,
     /// Time from the moment at which a request was due to the last byte of its answer, in microseconds.
     median_us: f64,
     p99_us: f64,
 }
 
 /// Measures row 5.5.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let rate = half_load(scope)?;
     eprintln!("   half of what HAProxy carries is {rate:.0} requests/s");
     let mut all = Vec::new();
@@ -52,13 +49,12 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             );
             all.push(Sample {
                 switch,
-                rate,
                 median_us: times.median,
                 p99_us: times.p99,
             });
         }
     }
-    Ok(vec![judge(rate, &all)?])
+    Ok(judge(rate, &all))
 }
 
 /// Returns half of the requests that HAProxy carries in a second, with the ends on a core of their own.
@@ -91,36 +87,35 @@ fn through(scope: &Scope<'_>, switch: Switch, rate: Option<f64>, ms: u64) -> Res
     Spread::of(fetched.times_us).context("no request was answered")
 }
 
-fn judge(rate: f64, all: &[Sample]) -> Result<Finding> {
-    let of = |switch, value: fn(&Sample) -> f64| {
-        let mine = all.iter().filter(|one| one.switch == switch).map(value);
-        Spread::of(mine).with_context(|| format!("{} was not measured", switch.title()))
-    };
-    let [direct, ours, theirs] = SWITCHES.map(|switch| of(switch, |one| one.p99_us));
-    let (direct, ours, theirs) = (direct?, ours?, theirs?);
-    let [_, our_median, their_median] = SWITCHES.map(|switch| of(switch, |one| one.median_us));
-    // They were measured in turn. Less than a microsecond added counts as one.
-    let added = |with: f64, without: f64| (with - without).max(1.0);
-    let rounds = all.chunks(SWITCHES.len()).map(|round| {
-        let [direct, ours, theirs] = [0, 1, 2].map(|n| round[n].p99_us);
-        added(ours, direct) / added(theirs, direct)
+fn judge(rate: f64, all: &[Sample]) -> Results {
+    let added = "p99 of a request above that without a switch, µs";
+    let series = SWITCHES.into_iter().flat_map(|switch| {
+        // They were measured in turn. Less than a microsecond added counts as one.
+        let rounds = all.chunks(SWITCHES.len()).filter_map(|round| {
+            let of = |switch| {
+                round
+                    .iter()
+                    .find(|one| one.switch == switch)
+                    .map(|one| one.p99_us)
+            };
+            Some((of(switch)? - of(Switch::Direct)?).max(1.0))
+        });
+        let above = (switch != Switch::Direct).then(|| Series::new(switch.title(), added, rounds));
+        let of = |figure, value: fn(&Sample) -> f64| {
+            let mine = all.iter().filter(|one| one.switch == switch);
+            Series::new(switch.title(), figure, mine.map(value))
+        };
+        let whole = [
+            of("p99 of a request, µs", |one| one.p99_us),
+            of("median of a request, µs", |one| one.median_us),
+        ];
+        above.into_iter().chain(whole)
     });
-    let rounds = Spread::of(rounds).context("no rounds")?;
-    Finding::new(
+    let [_, ours, theirs] = SWITCHES.map(Switch::title);
+    Results::of(series).find(Finding::new(
         Row::switch(5),
         "latency added to a request for 10 KB at half load, p99, longsplice / HAProxy in HTTP mode",
-        Target::AtMost { must: 1.0, aim: 0.5 },
-        added(ours.median, direct.median) / added(theirs.median, direct.median),
-        format!(
-            "rounds {}; at {rate:.0} requests/s over {CONNECTIONS} connections p99 of the request: direct {} µs, longsplice {} µs (median {:.0}), \
-             HAProxy {} µs (median {:.0})",
-            rounds.show(),
-            direct.show(),
-            ours.show(),
-            our_median?.median,
-            theirs.show(),
-            their_median?.median
-        ),
-        &all,
-    )
+        Comparison::of(Target::AtMost { must: 1.0, aim: 0.5 }, ours, added).to([theirs]),
+        format!("{rate:.0} requests/s over {CONNECTIONS} connections"),
+    ))
 }

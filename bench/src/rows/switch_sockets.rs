@@ -5,21 +5,21 @@ use longsplice_dataplane::FLOW_BYTES;
 use longsplice_lab::Three;
 
 use super::Scope;
-use super::memory::{Sample, growth, in_turn, kernel, median};
+use super::memory::{BYTES, Sample, growth, in_turn, kernel, per_connection, series};
 use crate::holder::{Held, Opening};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Target};
 use crate::row::Row;
 use crate::switches::{self, Rig, Switch};
 
 const SWITCHES: [Switch; 3] = [Switch::Direct, Switch::Splicing, Switch::HaProxyHttp];
 
 /// Measures row 5.6.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (sockets, rounds) = scope.count((8000, 3), (500, 1));
     let all = in_turn(&SWITCHES, Switch::title, rounds, |switch| {
         measure(scope, switch, sockets)
     })?;
-    Ok(vec![judge(&all)?])
+    judge(&all)
 }
 
 fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<Switch>> {
@@ -41,31 +41,26 @@ fn measure(scope: &Scope<'_>, switch: Switch, sockets: usize) -> Result<Sample<S
     })
 }
 
-fn judge(all: &[Sample<Switch>]) -> Result<Finding> {
-    let direct = kernel(all, Switch::Direct)?;
-    let of = |switch| {
-        let kernel = kernel(all, switch)? - direct;
-        let process = median(all, switch, |growth| growth.process)?;
-        anyhow::Ok((kernel, process))
-    };
-    let (kernel, process) = of(Switch::Splicing)?;
-    // The table was there before the first connection.
-    let kernel = kernel + FLOW_BYTES as f64;
-    let (their_kernel, their_process) = of(Switch::HaProxyHttp)?;
-    let (ours, theirs) = (kernel + process, their_kernel + their_process);
+fn judge(all: &[Sample<Switch>]) -> Result<Results> {
     let sockets = all.first().map_or(0, |one| one.connections);
-    Finding::new(
+    let [ours, theirs] = [Switch::Splicing, Switch::HaProxyHttp];
+    let mut results = Results::default();
+    // The table was there before the first connection.
+    for (switch, table) in [(ours, FLOW_BYTES as f64), (theirs, 0.0)] {
+        let parts = per_connection(all, [switch, Switch::Direct], table)?;
+        results = results.join(Results::of(series(all, (switch, switch.title()), parts)));
+    }
+    let target = Target::AtMost {
+        must: 0.05,
+        aim: 0.02,
+    };
+    Ok(results.find(Finding::new(
         Row::switch(6),
         format!("memory of an idle WebSocket, {sockets} held: longsplice / HAProxy in HTTP mode"),
-        Target::AtMost {
-            must: 0.05,
-            aim: 0.02,
-        },
-        ours / theirs,
+        Comparison::of(target, ours.title(), BYTES).to([theirs.title()]),
         format!(
-            "longsplice {ours:.0} bytes (kernel {kernel:.0}, process {process:.0}), HAProxy {theirs:.0} (kernel {their_kernel:.0}, process \
-             {their_process:.0}); both ends together {direct:.0}, subtracted"
+            "both ends together {:.0}, subtracted",
+            kernel(all, Switch::Direct)?
         ),
-        &all,
-    )
+    )))
 }

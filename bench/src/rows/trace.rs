@@ -8,13 +8,12 @@ mod record;
 
 use anyhow::{Context, Result};
 use longsplice_lab::Emulated;
-use serde::Serialize;
 
 use self::lines::Order;
-use self::record::{Marks, Record};
+use self::record::Record;
 use super::Scope;
 use super::depth::Depth;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
 /// Time after a splice within which a silence is attributed to it, in seconds.
@@ -23,9 +22,8 @@ const AFTER: f64 = 0.3;
 const STARTED: f64 = 6e6;
 
 /// Summary of the trace of one depth.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Trace {
-    depth: Depth,
     /// Retransmitted data segments, as seen to leave the server, and to reach the client.
     again: [usize; 2],
     /// Data segments that reached the client behind later ones: old bytes that a drain delivers while new segments
@@ -37,26 +35,22 @@ struct Trace {
     /// Rates of data at the client in the quarter of a second before the splice, after it, before the trap, and after
     /// the return, in Mbit/s.
     mbps: [f64; 4],
-    /// Times of events, in seconds since the start of the record.
-    marks: Marks,
-    /// All silences at the client of 20 ms and more: their ends, in the same seconds, and their lengths, in ms.
-    silences: Vec<(f64, f64)>,
     /// Number of packets that the capture missed.
     missed: u32,
 }
 
 /// Measures row 3.6, for both depths.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let net = record::net()?;
     let mut discarded = 0;
-    let mut findings = Vec::new();
+    let mut all = Results::default();
     for depth in Depth::BOTH {
-        findings.push(trace(scope, &net, depth, &mut discarded)?);
+        all = all.join(trace(scope, &net, depth, &mut discarded)?);
     }
-    Ok(findings)
+    Ok(all)
 }
 
-fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize) -> Result<Finding> {
+fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize) -> Result<Results> {
     let record = loop {
         net.emulator().reset();
         let record = record::record(scope, net, depth)?;
@@ -64,10 +58,10 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
             break record;
         }
     };
-    let file = scope.figure(&format!("trace-{}", depth.title()))?;
+    let file = scope.book.picture(&format!("trace-{}", depth.title()))?;
     let picture = plot::plot(&record, depth.title());
     std::fs::write(&file, picture).with_context(|| format!("write {}", file.display()))?;
-    let trace = Trace::of(&record, depth);
+    let trace = Trace::of(&record);
     let [left, reached] = trace.again;
     let detail = format!(
         "{left} segments left the server again, {reached} reached the client again, {} behind later ones; longest silence at the client {:.1} ms \
@@ -87,22 +81,33 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
         file.display()
     );
     eprintln!("   {}: {detail}", depth.title());
-    Finding::new(
+    let of = |figure, value: f64| {
+        Series::new("longsplice, spliced", figure, [value])
+            .case(depth.title())
+            .splices(1.0)
+    };
+    let again = "segments sent again";
+    let series = [
+        of(again, (left + reached) as f64),
+        of("segments behind later ones", trace.late as f64),
+        of("longest silence around the splice, ms", trace.silence_ms[0]),
+        of("longest silence from the trap on, ms", trace.silence_ms[1]),
+        of("longest silence elsewhere, ms", trace.silence_ms[2]),
+    ];
+    let target = Target::AtMost { must: 0.0, aim: 0.0 };
+    Ok(Results::of(series).find(Finding::new(
         Row::back(6),
         format!(
-            "sequence trace through a splice and the way back, 2 + 2 ms, 100 Mbit/s, {}: segments sent again (the \
-             verdict is on these; kinks are for the eye, and the silences)",
+            "sequence trace through a splice and the way back, 2 + 2 ms, 100 Mbit/s, {}: segments sent again",
             depth.title()
         ),
-        Target::AtMost { must: 0.0, aim: 0.0 },
-        (left + reached) as f64,
+        Comparison::of(target, "longsplice, spliced", again).worst([depth.title()]),
         detail,
-        &trace,
-    )
+    )))
 }
 
 impl Trace {
-    fn of(record: &Record, depth: Depth) -> Self {
+    fn of(record: &Record) -> Self {
         let (client, server) = (&record.client, &record.server);
         let marks = &record.marks;
         let splice = marks.coupling..marks.spliced + AFTER;
@@ -110,7 +115,6 @@ impl Trace {
         let elsewhere = |t: f64| !splice.contains(&t) && !back.contains(&t);
         let quarter = |from: f64| client.mbps(from..from + 0.25);
         Trace {
-            depth,
             again: [server.count(Order::Again), client.count(Order::Again)],
             late: client.count(Order::Late),
             silence_ms: [
@@ -124,8 +128,6 @@ impl Trace {
                 quarter(marks.trap - 0.25),
                 quarter(marks.returned),
             ],
-            marks: *marks,
-            silences: client.silences(20.0),
             missed: record.missed,
         }
     }

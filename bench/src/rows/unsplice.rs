@@ -14,7 +14,6 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use longsplice_engine::{Ended, Pair, Side, Splicer, SwitchTimes, Until, policy::SplicePolicy};
 use longsplice_lab::topology::{F0, Nodes};
 use longsplice_lab::{Three, ThreeOptions, monotonic_ns};
-use serde::Serialize;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,7 +24,7 @@ use super::Scope;
 use super::depth::Depth;
 use crate::capture::Capture;
 use crate::inside::{PATIENCE, in_time, inside};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
@@ -37,7 +36,7 @@ const IDLE: Duration = Duration::from_millis(20);
 const PER_PAIR: usize = 50;
 
 /// One return.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 struct Sample {
     /// Time from the arrival at the forwarder's device to the bytes in the handler, in microseconds.
     from_arrival_us: f64,
@@ -62,11 +61,14 @@ enum Order {
 }
 
 /// Measures row 3.1, for both depths.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let net = Three::new("bench", ThreeOptions::default())?;
     let wanted = scope.count(400, 20);
-    let mut findings = Vec::new();
+    let figure = "arrival to bytes in the handler, µs";
     let plain = measure(scope, &net, None, wanted)?.samples;
+    let never = plain.iter().map(|sample| sample.from_arrival_us);
+    let never = Series::new("longsplice, never spliced", figure, never).by(Statistic::Median);
+    let mut all = Results::of([never]);
     let plain = Spread::of(plain.iter().map(|s| s.from_arrival_us)).context("no samples")?;
     for (depth, must, aim) in [(Depth::Dormant, 60.0, 20.0), (Depth::Detached, 200.0, 60.0)] {
         let Run { samples, rebuild } = measure(scope, &net, Some(depth), wanted)?;
@@ -91,19 +93,30 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             }
         );
         eprintln!("   {}: {detail}", depth.title());
-        findings.push(Finding::new(
+        let series = |figure, of: fn(&Sample) -> f64| {
+            let series =
+                Series::new("longsplice, spliced", figure, samples.iter().map(of)).case(depth.title());
+            series.by(Statistic::Median).splices(samples.len() as f64)
+        };
+        let target = Target::AtMost { must, aim };
+        let comparison = Comparison::of(target, "longsplice, spliced", figure).worst([depth.title()]);
+        let series = [
+            series(figure, |sample| sample.from_arrival_us),
+            series("client's write to bytes in the handler, µs", |sample| {
+                sample.from_write_us
+            }),
+        ];
+        all = all.join(Results::of(series).find(Finding::new(
             Row::back(1),
             format!(
                 "unsplice, trap to readable in the handler, median, {}, µs",
                 depth.title()
             ),
-            Target::AtMost { must, aim },
-            arrival.median,
+            comparison,
             detail,
-            &samples,
-        )?);
+        )));
     }
-    Ok(findings)
+    Ok(all)
 }
 
 /// Measures returns. Without a depth the pair is never spliced: the result is the machine's own time to wake a

@@ -10,13 +10,12 @@ use anyhow::{Result, ensure};
 use longsplice_engine::FlowInfo;
 use longsplice_lab::traffic::Failure;
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::depth::Depth;
 use super::middle::Middle;
 use crate::daemon::Policy;
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 
 /// Rate of both links, in bit/s.
@@ -68,8 +67,7 @@ const PATHS: [Path; 2] = [
 const LOSSES: [(f64, &str); 2] = [(0.0, "no loss"), (0.005, "0.5 % loss")];
 
 /// Treatment of streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Woken(Depth),
     Relayed,
@@ -82,7 +80,7 @@ const KINDS: [Kind; 3] = [
 ];
 
 /// Streams of one kind at the same time.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Batch {
     kind: Kind,
     wakes: u64,
@@ -104,18 +102,18 @@ struct Batch {
 }
 
 /// Measures row 3.4.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
-    let mut findings = Vec::new();
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
+    let mut all = Results::default();
     for path in &PATHS {
         for (loss, name) in LOSSES {
             let part = format!("wakes of busy streams, {}, {name}", path.name);
-            findings.extend(scope.found(Row::back(4), &part, measure(scope, path, loss, name)));
+            all = all.join(scope.found(Row::back(4), &part, measure(scope, path, loss, name)));
         }
     }
-    Ok(findings)
+    Ok(all)
 }
 
-fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<Vec<Finding>> {
+fn measure(scope: &Scope<'_>, path: &Path, loss: f64, loss_name: &str) -> Result<Results> {
     let net = Emulated::new(
         "bench",
         path.link(path.client_rtt, loss),
@@ -264,7 +262,7 @@ fn judge(
     batches: &[Batch],
     discarded: usize,
     left: &[FlowInfo],
-) -> Result<Vec<Finding>> {
+) -> Result<Results> {
     let timeouts = |kind| of(batches, kind).map(|batch| batch.timeouts).sum::<i64>();
     let for_each = |depth| {
         let kind = Kind::Woken(depth);
@@ -295,7 +293,6 @@ fn judge(
         timeouts(Kind::Relayed),
         of_ends(Kind::Relayed)
     ));
-    let worst = Depth::BOTH.into_iter().map(for_each).fold(0.0, f64::max);
     let stuck = batches.iter().flat_map(|batch| batch.stuck.iter().cloned());
     let left = left
         .iter()
@@ -303,28 +300,45 @@ fn judge(
     let stuck: Vec<String> = stuck.chain(left).collect();
     let streams: usize = batches.iter().map(|batch| batch.streams).sum();
     let (must, aim) = if loss > 0.0 { (0.1, 0.02) } else { (0.02, 0.0) };
-    Ok(vec![
-        Finding::new(
+    let case = |depth: Depth| format!("{}, {loss_name}, {}", path.name, depth.title());
+    let [timeouts, flows] = ["timeouts for each wake, shares of batches", "flows stuck"];
+    let woken = Depth::BOTH.map(|depth| {
+        let kind = Kind::Woken(depth);
+        let wakes = wakes(batches, kind).max(1) as f64;
+        let shares = of(batches, kind).map(|batch| batch.timeouts as f64 / wakes);
+        let reached = of(batches, kind).map(|batch| batch.reached).sum::<u64>();
+        Series::new("longsplice, woken", timeouts, shares)
+            .case(case(depth))
+            .by(Statistic::Sum)
+            .splices(reached as f64)
+    });
+    let path_case = format!("{}, {loss_name}", path.name);
+    let all_stuck = Series::new("longsplice, woken and relayed", flows, [stuck.len() as f64])
+        .case(path_case.clone())
+        .by(Statistic::Sum);
+    Ok(Results::of(woken.into_iter().chain([all_stuck]))
+        .find(Finding::new(
             Row::back(4),
             format!(
                 "{}, {loss_name}: timeouts for each wake, the worse depth",
                 path.name
             ),
-            Target::AtMost { must, aim },
-            worst,
+            Comparison::of(Target::AtMost { must, aim }, "longsplice, woken", timeouts)
+                .worst(Depth::BOTH.map(case)),
             detail.join("; "),
-            &batches,
-        )?,
-        Finding::new(
+        ))
+        .find(Finding::new(
             Row::back(4),
             format!("{}, {loss_name}: flows stuck", path.name),
-            Target::AtMost { must: 0.0, aim: 0.0 },
-            stuck.len() as f64,
+            Comparison::of(
+                Target::AtMost { must: 0.0, aim: 0.0 },
+                "longsplice, woken and relayed",
+                flows,
+            )
+            .worst([path_case]),
             match stuck.first() {
                 Some(first) => format!("of {streams}; the first: {first}"),
                 None => format!("of {streams}, relayed ones included"),
             },
-            &(),
-        )?,
-    ])
+        )))
 }

@@ -6,15 +6,14 @@ mod judge;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use longsplice_lab::traffic::Transfer;
 use longsplice_lab::{ConnectionSpec, Direction, Emulated, LinkSpec, Outcome, Queue, Traffic, TrafficSpec};
-use serde::Serialize;
 
 use super::Scope;
 use super::middle::{Middle, all_ok};
 use crate::daemon::Policy;
-use crate::report::Finding;
+use crate::report::Results;
 
 /// Rate of both links, in bit/s.
 const RATE: u64 = 100_000_000;
@@ -54,8 +53,7 @@ const PATHS: [Path; 2] = [
 ];
 
 /// Treatment of a transfer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Spliced,
     Auto,
@@ -76,15 +74,14 @@ impl Kind {
 }
 
 /// Direction of the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Download,
     Upload,
 }
 
 /// One transfer.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Run {
     path: &'static str,
     way: Way,
@@ -104,7 +101,7 @@ struct Run {
 }
 
 /// All transfers.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Runs {
     runs: Vec<Run>,
     /// Number of transfers during which the emulator was late.
@@ -112,7 +109,7 @@ struct Runs {
 }
 
 /// Measures rows 8 and 9.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Runs {
         runs: Vec::new(),
         discarded: 0,
@@ -197,10 +194,6 @@ fn transfer(
     let again = net.forwarder.snmp()?.get("Tcp.RetransSegs") - before;
     let (mbps, longest_ms, longest_mid_ms) = seen(&outcome, way)?;
     let spliced = middle.daemon.status()?.counters.spliced_total > spliced;
-    ensure!(
-        spliced || kind != Kind::Spliced,
-        "a transfer over {path} was not spliced"
-    );
     Ok(Some(Run {
         path,
         way,

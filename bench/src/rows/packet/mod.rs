@@ -8,17 +8,19 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use longsplice_dataplane::Hook;
-use serde::Serialize;
 
 use self::ring::Ring;
 use super::Scope;
 use crate::memory::{self, Usage};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
+/// Contender.
+const OURS: &str = "longsplice";
+
 /// One round: nanoseconds, and bytes.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Round {
     /// Results of the small table and of the large one.
     sizes: [Table; 2],
@@ -29,7 +31,7 @@ struct Round {
 }
 
 /// Results of one table.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Table {
     flows: u32,
     /// Nanoseconds of one translation at tc: the median of many walks, and the 10th and 90th percentile.
@@ -41,7 +43,7 @@ struct Table {
 }
 
 /// Measures rows 4.1 to 4.3 and 4.7.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let (flows, rounds) = scope.count((1_000_000, 5), (20_000, 1));
     let mut all = Vec::new();
     for number in 1..=rounds {
@@ -63,7 +65,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
         );
         all.push(round);
     }
-    judge(flows, &all)
+    Ok(judge(flows, &all))
 }
 
 /// Returns the message of a panic.
@@ -115,86 +117,72 @@ fn round(scope: &Scope<'_>, flows: u32) -> Result<Round> {
     })
 }
 
-fn judge(flows: u32, all: &[Round]) -> Result<Vec<Finding>> {
-    let spread = |of: &dyn Fn(&Round) -> f64| Spread::of(all.iter().map(of)).context("nothing was measured");
-    let [one, many] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].translated[0]));
-    let [one_xdp, many_xdp] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].in_xdp[0]));
-    let [alone, among] = [0, 1].map(|table| spread(&|round: &Round| round.sizes[table].passed[0]));
-    let (one, many, alone, among) = (one?, many?, alone?, among?);
-    let (one_xdp, many_xdp) = (one_xdp?, many_xdp?);
-    let bytes = spread(&|round| round.bytes_per_flow)?;
-    let unavailable = spread(&|round| round.unavailable_per_flow)?;
-    let least = |must, aim| Target::AtMost { must, aim };
-    let way = "medians of rounds, in ns; a test run repeats 250 times; without sending, and with what the \
-               run of an empty program takes (per_packet tells)";
-    Ok(vec![
-        Finding::new(
-            Row::translation(1),
+/// Figures; a case of each is a number of flows.
+const TC: &str = "a segment in the tc program, ns";
+const XDP: &str = "a segment in the XDP program, ns";
+const OTHERS: &str = "a segment that is not ours, ns";
+const BYTES: &str = "memory of a flow, bytes";
+
+fn judge(flows: u32, all: &[Round]) -> Results {
+    let cases = ["1 flow".to_owned(), format!("{flows} flows")];
+    let series = |figure, case: &String, of: &dyn Fn(&Round) -> f64| {
+        Series::new(OURS, figure, all.iter().map(of)).case(case)
+    };
+    let mut results = Results::default();
+    for (at, case) in cases.iter().enumerate() {
+        results = results.join(Results::of([
+            series(TC, case, &|round| round.sizes[at].translated[0]),
+            series(XDP, case, &|round| round.sizes[at].in_xdp[0]),
+            series(OTHERS, case, &|round| round.sizes[at].passed[0]),
+        ]));
+    }
+    let [one, many] = &cases;
+    let results = results.join(Results::of([
+        series(BYTES, many, &|round| round.bytes_per_flow),
+        series("memory of a flow by MemAvailable, bytes", many, &|round| {
+            round.unavailable_per_flow
+        }),
+    ]));
+    let way = "a test run repeats 250 times; without sending, and with what the run of an empty program takes \
+               (per_packet tells)";
+    let alone = format!("{way}; two flows that turn each other's segments back");
+    let among = format!("{way}; each run meets another flow, elsewhere in memory");
+    let the_same = format!("the same, {flows} flows in the table");
+    let memory = format!("memory of each of {flows} IPv4 flows in the tables, bytes");
+    let maps = "its maps (fdinfo), less what a table of one flow takes, all of it from the start";
+    let found = [
+        (
+            1,
             "a segment with timestamps in the tc program, 1 flow, ns",
-            least(200.0, 90.0),
-            one.median,
-            format!(
-                "{}: {way}; two flows that turn each other's segments back",
-                one.show()
-            ),
-            &all,
-        )?,
-        Finding::new(
-            Row::translation(1),
-            format!("the same, {flows} flows in the table"),
-            least(500.0, 200.0),
-            many.median,
-            format!(
-                "{}: {way}; each run meets another flow, elsewhere in memory",
-                many.show()
-            ),
-            &(),
-        )?,
-        Finding::new(
-            Row::translation(2),
+            TC,
+            one,
+            (200.0, 90.0),
+            &*alone,
+        ),
+        (1, &the_same, TC, many, (500.0, 200.0), &among),
+        (
+            2,
             "a segment with timestamps in the XDP program, 1 flow, ns",
-            least(120.0, 50.0),
-            one_xdp.median,
-            format!(
-                "{}: {way}; two flows that turn each other's segments back",
-                one_xdp.show()
-            ),
-            &(),
-        )?,
-        Finding::new(
-            Row::translation(2),
-            format!("the same, {flows} flows in the table"),
-            least(400.0, 150.0),
-            many_xdp.median,
-            format!(
-                "{}: {way}; each run meets another flow, elsewhere in memory",
-                many_xdp.show()
-            ),
-            &(),
-        )?,
-        Finding::new(
-            Row::translation(3),
+            XDP,
+            one,
+            (120.0, 50.0),
+            &alone,
+        ),
+        (2, &the_same, XDP, many, (400.0, 150.0), &among),
+        (
+            3,
             "a segment that is not ours, ns",
-            least(40.0, 20.0),
-            among.median,
-            format!(
-                "{} beside {flows} flows, {} beside 1; {way}",
-                among.show(),
-                alone.show()
-            ),
-            &(),
-        )?,
-        Finding::new(
-            Row::translation(7),
-            format!("memory of each of {flows} IPv4 flows in the tables, bytes"),
-            least(400.0, 250.0),
-            bytes.median,
-            format!(
-                "{}: its maps (fdinfo), less what a table of one flow takes, all of it from the start; {} by MemAvailable",
-                bytes.show(),
-                unavailable.show()
-            ),
-            &(),
-        )?,
-    ])
+            OTHERS,
+            many,
+            (40.0, 20.0),
+            way,
+        ),
+        (7, &memory, BYTES, many, (400.0, 250.0), maps),
+    ];
+    type Found<'a> = (u8, &'a str, &'a str, &'a String, (f64, f64), &'a str);
+    let finding = |(row, measure, figure, case, (must, aim), detail): Found<'_>| {
+        let comparison = Comparison::of(Target::AtMost { must, aim }, OURS, figure).worst([case.as_str()]);
+        Finding::new(Row::translation(row), measure, comparison, detail)
+    };
+    found.map(finding).into_iter().fold(results, Results::find)
 }

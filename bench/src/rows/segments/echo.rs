@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use longsplice_lab::Namespace;
-use serde::Serialize;
 
 use super::Scope;
 use crate::contender::{Rig, Standing};
@@ -17,7 +16,7 @@ use crate::holder::Held;
 const CONNECTIONS: usize = 32;
 
 /// Counts of segments, and their cost.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Echo {
     /// Number of segments with payload that came to the middle, both ways.
     pub(super) segments: u64,

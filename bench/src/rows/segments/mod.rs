@@ -8,19 +8,15 @@ mod echo;
 mod plot;
 mod tables;
 
-use std::fs;
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use longsplice_lab::{Three, ThreeOptions};
-use serde::Serialize;
 
 use self::echo::Echo;
 use self::tables::Costs;
 use super::Scope;
 use crate::contender::{Contender, Rig, Standing};
 use crate::cores::{self, Pinned};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Target};
 use crate::row::Row;
 
 /// Contenders, in the order of the papers' table II.
@@ -39,7 +35,7 @@ const SIZES: [usize; 2] = [1, 1460];
 const ATTEMPTS: usize = 3;
 
 /// One contender with segments of one size.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Sample {
     contender: Contender,
     size: usize,
@@ -47,7 +43,7 @@ struct Sample {
 }
 
 /// Measures row 4.5.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let options = ThreeOptions {
         router: true,
         offloads: false,
@@ -70,13 +66,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
             measure(scope, &rig, contender, &mut all)?;
         }
     }
-    let costs = Costs::of(&all)?;
-    let [table, picture] = [("md", tables::show(&costs)), ("svg", plot::plot(&costs))].map(|(kind, text)| {
-        let file = scope.book.beside("segments", kind)?;
-        fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-        anyhow::Ok(file)
-    });
-    Ok(vec![judge(&costs, [&table?, &picture?], &all)?])
+    Ok(judge(&all))
 }
 
 fn measure(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender, all: &mut Vec<Sample>) -> Result<()> {
@@ -116,24 +106,53 @@ fn echo_again(scope: &Scope<'_>, rig: &Rig<'_>, standing: &Standing<'_>, size: u
     echo::run(scope, rig, standing, size)
 }
 
-fn judge(costs: &Costs, [table, picture]: [&Path; 2], all: &[Sample]) -> Result<Finding> {
-    let ratio = |size| {
-        let [spliced, router] = [Contender::Spliced, Contender::Router].map(|one| costs.median(one, size));
-        Ok(spliced? / router?)
-    };
-    let [small, large]: [Result<f64>; 2] = SIZES.map(ratio);
-    let (small, large) = (small?, large?);
-    Finding::new(
+/// Figures of a segment; a case of each is a size.
+const MIDDLES: &str = "µs of the middle's core for a segment";
+const OF_ENDS: &str = "µs of the ends' core for a segment";
+
+/// Returns the name of a case.
+fn case(size: usize) -> &'static str {
+    if size == SIZES[0] { "1 byte" } else { "1,460 bytes" }
+}
+
+fn judge(all: &[Sample]) -> Results {
+    let each = CONTENDERS
+        .into_iter()
+        .flat_map(|contender| SIZES.map(|size| (contender, size)));
+    let series = each.flat_map(|(contender, size)| {
+        let of = |figure, value: fn(&Echo) -> f64| {
+            let of_it = |one: &&Sample| one.contender == contender && one.size == size;
+            let mine = all.iter().filter(of_it).map(|one| value(&one.echo));
+            let series = Series::new(tables::name(contender), figure, mine).case(case(size));
+            // All were waited for until they were detached.
+            match contender {
+                Contender::Spliced => series.splices(1.0),
+                _ => series,
+            }
+        };
+        [
+            of(MIDDLES, Echo::microseconds),
+            of(OF_ENDS, |echo| {
+                echo.work.busy[cores::ENDS] * 1e6 / echo.segments as f64
+            }),
+        ]
+    });
+    let [spliced, router] = [Contender::Spliced, Contender::Router].map(tables::name);
+    let comparison = Comparison::of(Target::Shown { aim: 1.0 }, spliced, MIDDLES);
+    Results::of(series).find(Finding::new(
         Row::translation(5),
         "tables I to III of the papers: processing of a segment, spliced / kernel router, the worse size",
-        Target::Shown { aim: 1.0 },
-        small.max(large),
-        format!(
-            "1 byte {small:.2}, 1,460 bytes {large:.2}; {}; see {} and {}",
-            costs.line()?,
-            table.display(),
-            picture.display()
-        ),
-        &all,
-    )
+        comparison.to([router]).worst(SIZES.map(case)),
+        "offloads off, no timestamps",
+    ))
+}
+
+/// Formats the papers' table III of committed samples, which follows from table II.
+pub(super) fn third_table(results: &Results) -> Result<String> {
+    Ok(tables::third(&Costs::of(results)?))
+}
+
+/// Draws the plot of committed samples.
+pub(super) fn picture(results: &Results) -> Result<String> {
+    Ok(plot::plot(&Costs::of(results)?))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::tables::{Costs, RATIOS, name};
+use super::tables::{Costs, RATIOS};
 use crate::svg::{self, show, text, ticks};
 
 const WIDTH: f64 = 1240.0;
@@ -37,18 +37,14 @@ pub(super) fn plot(costs: &Costs) -> String {
         "What a segment costs the machine in the middle, offloads off",
     );
     let groups = |values: &dyn Fn(&super::tables::Cost) -> Vec<f64>| {
-        costs
-            .0
-            .iter()
-            .map(|cost| (name(cost.contender), values(cost)))
-            .collect()
+        costs.0.iter().map(|cost| (cost.name, values(cost))).collect()
     };
     Panel {
         title: "Processing of a segment",
         unit: "µs of one core",
         x: 20.0,
         series: &[("1 byte", "#8fb3e0"), ("1,460 bytes", "#1f4e9c")],
-        groups: groups(&|cost| cost.middle.map(|spread| spread.median).into()),
+        groups: groups(&|cost| cost.middle.into()),
     }
     .draw(&mut out);
     Panel {

@@ -6,18 +6,15 @@
 //! both cores. It also has the ends without a switch.
 
 mod judge;
-mod table;
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
 
 use super::Scope;
 use crate::cores::{self, Pinned, Watch, Work};
 use crate::fetch::Load;
-use crate::report::Finding;
+use crate::report::Results;
 use crate::switches::{Apart, Switch};
 
 /// Switches, in the order of the table.
@@ -41,16 +38,15 @@ const ATTEMPTS: u32 = 5;
 const CONNECTIONS: usize = 32;
 
 /// Case to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Case {
     size: u64,
     persistent: bool,
 }
 
 /// Results of files of one size through one switch.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct Sample {
-    round: usize,
     switch: Switch,
     case: Case,
     requests: u64,
@@ -61,15 +57,13 @@ struct Sample {
 }
 
 /// Measures rows 5.1 to 5.4.
-pub(super) fn run(scope: &Scope<'_>) -> Result<Vec<Finding>> {
+pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let mut all = Vec::new();
     // Use new namespaces for each size, without TIME-WAIT of the last one.
     for size in SIZES {
         of_size(scope, size, &mut all).with_context(|| format!("files of {size} bytes"))?;
     }
-    let file = scope.book.beside("switch", "md")?;
-    fs::write(&file, table::show(&all)?).with_context(|| format!("write {}", file.display()))?;
-    judge::judge(&all, &file)
+    Ok(judge::judge(&all))
 }
 
 fn cases() -> impl Iterator<Item = Case> {
@@ -89,16 +83,12 @@ fn of_size(scope: &Scope<'_>, size: u64, all: &mut Vec<Sample>) -> Result<()> {
     let standing: Vec<Apart> = SWITCHES.into_iter().map(start).collect::<Result<_>>()?;
     let _ends = Pinned::to(cores::ENDS)?;
     let background = scope.background()?;
-    for round in 0..scope.count(7, 1) {
+    for _ in 0..scope.count(7, 1) {
         for case in cases_of(size) {
             for (switch, apart) in SWITCHES.into_iter().zip(&standing) {
                 let sample = one(scope, background, apart, case)
                     .with_context(|| format!("{}, persistent: {}", switch.title(), case.persistent))?;
-                let sample = Sample {
-                    round,
-                    switch,
-                    ..sample
-                };
+                let sample = Sample { switch, ..sample };
                 sample.tell();
                 all.push(sample);
             }
@@ -148,7 +138,6 @@ fn one(scope: &Scope<'_>, background: Work, apart: &Apart, case: Case) -> Result
         }
     };
     Ok(Sample {
-        round: 0,
         switch: Switch::Direct,
         case,
         requests: fetched.requests,

@@ -107,13 +107,6 @@ impl Lines {
             .fold(0.0, f64::max)
     }
 
-    /// Returns silences of `least` milliseconds and more: their ends, and their lengths in milliseconds.
-    pub(super) fn silences(&self, least: f64) -> Vec<(f64, f64)> {
-        let pairs = self.data.windows(2);
-        let silences = pairs.map(|pair| (pair[1].at, (pair[1].at - pair[0].at) * 1e3));
-        silences.filter(|(_, length)| *length >= least).collect()
-    }
-
     /// Returns the rate of the data, in Mbit/s.
     pub(super) fn mbps(&self, when: Range<f64>) -> f64 {
         let there = self.data.iter().filter(|data| when.contains(&data.at));

@@ -13,7 +13,6 @@ use longsplice_lab::traffic::{Close, Transfer};
 use longsplice_lab::{
     ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Traffic, TrafficServer, TrafficSpec, monotonic_ns,
 };
-use serde::Serialize;
 use tokio::net::TcpListener;
 
 use super::lines::Lines;
@@ -35,7 +34,7 @@ const TRAP_AT: u64 = 26 << 20;
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Times of events, in seconds since the start of the record.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Marks {
     /// Begin of the coupling of the windows.
     pub(super) coupling: f64,

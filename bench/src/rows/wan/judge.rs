@@ -3,21 +3,76 @@
 use anyhow::{Context, Result};
 
 use super::{KINDS, Kind, PATHS, Run, Runs, Way};
-use crate::report::{Finding, Target};
+use crate::report::{Comparison, Finding, Results, Series, Statistic, Target};
 use crate::row::Row;
 use crate::stats::Spread;
 
+/// Figures of a transfer.
+const PAUSE: &str = "longest pause of a transfer, ms";
+const SEGMENTS: &str = "segments of a transfer";
+const GOODPUT: &str = "goodput of a transfer, Mbit/s";
+
+impl Kind {
+    /// Returns its name in a table.
+    fn title(self) -> &'static str {
+        match self {
+            Kind::Spliced => "longsplice, after=16MiB",
+            Kind::Auto => "longsplice, auto",
+            Kind::Never => "longsplice, never",
+        }
+    }
+}
+
 /// Returns rows 8 and 9, one finding for each path and measure.
-pub(super) fn findings(all: &Runs) -> Result<Vec<Finding>> {
-    let mut found = Vec::new();
+pub(super) fn findings(all: &Runs) -> Result<Results> {
+    let mut found = Results::default();
     for path in &PATHS {
-        found.push(pause(all, path.name)?);
-        found.push(lost(all, path.name)?);
+        found = found.join(Results::of(series(all, path.name)));
+        found = found.find(pause(all, path.name)?).find(lost(all, path.name));
     }
     for path in &PATHS {
-        found.push(goodput(all, path.name)?);
+        found = found.find(goodput(all, path.name));
     }
     Ok(found)
+}
+
+/// Returns all samples of a path: of both ways together, and the goodput of each way.
+fn series(all: &Runs, path: &str) -> impl Iterator<Item = Series> {
+    KINDS.into_iter().flat_map(move |kind| {
+        let series = |case: String, figure, of: fn(&Run) -> f64, way: Option<Way>| {
+            let of_it =
+                |run: &&Run| run.path == path && run.kind == kind && way.is_none_or(|way| run.way == way);
+            let runs: Vec<&Run> = all.runs.iter().filter(of_it).collect();
+            let series = Series::new(kind.title(), figure, runs.iter().map(|run| of(run))).case(case);
+            let splices = runs.iter().filter(|run| run.spliced).count() as f64 / runs.len().max(1) as f64;
+            match kind {
+                Kind::Spliced => series.splices(splices),
+                Kind::Auto => series.chose(splices),
+                Kind::Never => series,
+            }
+        };
+        let both = |figure, of| series(path.to_owned(), figure, of, None);
+        let of_way = |way| series(case(path, way), GOODPUT, |run| run.mbps, Some(way));
+        [
+            both(PAUSE, |run| run.longest_ms).by(Statistic::Max),
+            both(SEGMENTS, |run| run.dropped as f64)
+                .case(dropped(path))
+                .by(Statistic::Mean),
+            both(SEGMENTS, |run| run.retransmitted as f64)
+                .case(again(path))
+                .by(Statistic::Mean),
+            of_way(Way::Download),
+            of_way(Way::Upload),
+        ]
+    })
+}
+
+/// Returns the name of a case of the goodput.
+fn case(path: &str, way: Way) -> String {
+    match way {
+        Way::Download => format!("{path} download"),
+        Way::Upload => format!("{path} upload"),
+    }
 }
 
 fn spread(all: &Runs, path: &str, kind: Kind, of: impl Fn(&Run) -> f64) -> Result<Spread> {
@@ -43,82 +98,55 @@ fn pause(all: &Runs, path: &str) -> Result<Finding> {
         spliced.n,
         all.discarded
     );
-    Finding::new(
+    let target = Target::AtMost { must: 1.2, aim: 1.0 };
+    Ok(Finding::new(
         Row::splice(8),
         format!("{path}, 100 Mbit/s: longest pause of a transfer spliced midway / unspliced"),
-        Target::AtMost { must: 1.2, aim: 1.0 },
-        spliced.max / never.max,
+        Comparison::of(target, Kind::Spliced.title(), PAUSE)
+            .to([Kind::Never.title()])
+            .worst([path]),
         detail,
-        // One copy of the samples is enough.
-        &all.runs.iter().filter(|run| run.path == path).collect::<Vec<_>>(),
-    )
+    ))
 }
 
 /// Compares the mean losses of spliced transfers with those of unspliced ones.
-fn lost(all: &Runs, path: &str) -> Result<Finding> {
-    let mean = |kind, of: fn(&Run) -> u64| {
-        let runs: Vec<_> = all
-            .runs
-            .iter()
-            .filter(|run| run.path == path && run.kind == kind)
-            .collect();
-        runs.iter().map(|run| of(run)).sum::<u64>() as f64 / runs.len().max(1) as f64
-    };
-    let [dropped, resent]: [fn(&Run) -> u64; 2] = [|run| run.dropped, |run| run.retransmitted];
-    let by_splices = |of| (mean(Kind::Spliced, of) - mean(Kind::Never, of)).max(0.0);
-    let detail = format!(
-        "for each transfer: spliced {:.1} dropped, {:.1} sent again; unspliced {:.1} and {:.1}",
-        mean(Kind::Spliced, dropped),
-        mean(Kind::Spliced, resent),
-        mean(Kind::Never, dropped),
-        mean(Kind::Never, resent)
-    );
+fn lost(all: &Runs, path: &str) -> Finding {
+    let target = Target::AtMost { must: 0.0, aim: 0.0 };
     Finding::new(
         Row::splice(8),
         format!("{path}: segments lost or sent again by a splice"),
-        Target::AtMost { must: 0.0, aim: 0.0 },
-        by_splices(dropped).max(by_splices(resent)),
-        detail,
-        &(),
+        Comparison::of(target, Kind::Spliced.title(), SEGMENTS)
+            .less(Kind::Never.title())
+            .worst([dropped(path), again(path)]),
+        format!(
+            "{} transfers discarded because the emulator was late",
+            all.discarded
+        ),
     )
 }
 
 /// Compares the goodput of `auto` with that of `never`: the worse of the two directions.
-fn goodput(all: &Runs, path: &str) -> Result<Finding> {
-    let mut worst = f64::INFINITY;
-    let mut detail = Vec::new();
-    for way in [Way::Download, Way::Upload] {
-        let median = |kind| -> Result<f64> {
-            let runs = all
-                .runs
-                .iter()
-                .filter(|run| run.path == path && run.kind == kind && run.way == way);
-            let spread = Spread::of(runs.map(|run| run.mbps));
-            Ok(spread
-                .with_context(|| format!("no {kind:?} {way:?} over {path}"))?
-                .median)
-        };
-        let [spliced, auto, never] = KINDS.map(median);
-        let (auto, never) = (auto?, never?);
-        worst = worst.min(auto / never);
-        detail.push(format!(
-            "{way:?}: auto {auto:.1} Mbit/s, never {never:.1}, after=16MiB {:.1}",
-            spliced?
-        ));
-    }
-    let chosen: Vec<_> = all
-        .runs
-        .iter()
-        .filter(|run| run.path == path && run.kind == Kind::Auto)
-        .collect();
+fn goodput(all: &Runs, path: &str) -> Finding {
+    let of_auto = |run: &&Run| run.path == path && run.kind == Kind::Auto;
+    let chosen: Vec<_> = all.runs.iter().filter(of_auto).collect();
     let spliced = chosen.iter().filter(|run| run.spliced).count();
-    detail.push(format!("auto spliced {spliced} of {}", chosen.len()));
+    let target = Target::AtLeast { must: 0.97, aim: 1.0 };
     Finding::new(
         Row::splice(9),
         format!("{path}: goodput of the whole transfer with `auto` / never splicing, the worse way"),
-        Target::AtLeast { must: 0.97, aim: 1.0 },
-        worst,
-        detail.join("; "),
-        &(),
+        Comparison::of(target, Kind::Auto.title(), GOODPUT)
+            .to([Kind::Never.title()])
+            .worst([Way::Download, Way::Upload].map(|way| case(path, way))),
+        format!("auto spliced {spliced} of {}", chosen.len()),
     )
+}
+
+/// Returns the name of a case of the lost segments.
+fn dropped(path: &str) -> String {
+    format!("{path} dropped")
+}
+
+/// Returns the name of a case of the repeated segments.
+fn again(path: &str) -> String {
+    format!("{path} sent again")
 }

@@ -1,0 +1,28 @@
+//! Evidence: samples of a run, their comparison with targets, and the page that is generated from committed runs.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `series` | samples of one contender |
+//! | `target` | bounds, and verdicts on them |
+//! | `finding` | claims about series, as experiments make them |
+//! | `judge` | computes values, rounds and verdicts from the samples |
+//! | `run` | one run as a file |
+//! | `archive` | all committed runs; the newest one for each row |
+//! | `tables`, `template` | parts of the page, and their places in it |
+//! | `command` | `bench report` |
+
+mod archive;
+mod command;
+mod finding;
+mod judge;
+mod run;
+mod series;
+mod tables;
+mod target;
+mod template;
+
+pub(crate) use command::{Part, Report, report};
+pub(crate) use finding::{Comparison, Finding, Results};
+pub(crate) use run::Book;
+pub(crate) use series::{Series, Statistic};
+pub(crate) use target::Target;

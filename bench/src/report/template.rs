@@ -1,0 +1,128 @@
+//! Fills the places of a template.
+//!
+//! | place | filled with |
+//! |---|---|
+//! | `{{runs}}` | the list of runs |
+//! | `{{targets TITLE}}` | the findings of a table of rows |
+//! | `{{contenders ROW \| FIGURE \| …}}` | figures of all contenders |
+//! | `{{figure ROW \| CONTENDER \| FIGURE \| CASE}}` | one figure; the case may be absent |
+//! | `{{date ROW}}` | processor and day of the row's run |
+//! | `{{part NAME}}` | a part that an experiment makes of its results |
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::archive::Archive;
+use super::command::Report;
+use super::tables;
+use crate::row::{Row, Table};
+
+/// Fills all places of `template`.
+///
+/// # Errors
+/// Fails when a place is unknown, or names a figure of which the row's run has no sample.
+pub(crate) fn fill(template: &str, archive: &Archive, report: &Report<'_>) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = template;
+    while let Some((before, more)) = rest.split_once("{{") {
+        let (place, more) = more
+            .split_once("}}")
+            .context("a place of the template does not end")?;
+        out += before;
+        out += &one(place, archive, report).with_context(|| format!("fill {{{{{place}}}}}"))?;
+        rest = more;
+    }
+    Ok(out + rest)
+}
+
+fn one(place: &str, archive: &Archive, report: &Report<'_>) -> Result<String> {
+    let (kind, given) = place.split_once(' ').unwrap_or((place, ""));
+    let given: Vec<&str> = given.split('|').map(str::trim).collect();
+    let row = || given[0].parse::<Row>().map_err(anyhow::Error::msg);
+    match (kind, &given[..]) {
+        ("runs", _) => Ok(tables::runs(archive, &report.rows)),
+        ("targets", [title]) => {
+            let table = Table::ALL.into_iter().find(|table| table.title() == *title);
+            tables::targets(archive, table.context("there is no such table")?, &report.rows)
+        }
+        ("contenders", [_, figures @ ..]) => {
+            ensure!(!figures.is_empty(), "a figure is missing");
+            tables::contenders(archive, row()?, figures)
+        }
+        ("figure", [_, contender, figure, case @ ..]) => {
+            let Some((_, results)) = archive.latest(row()?) else {
+                return Ok("not run".to_owned());
+            };
+            let case = case.first().copied().unwrap_or_default();
+            let series = results.series(contender, figure, case);
+            Ok(tables::figure(series.context("there is no such sample")?))
+        }
+        ("date", _) => Ok(archive.latest(row()?).map_or_else(
+            || "not run".to_owned(),
+            |(filed, _)| format!("{}, {}", filed.run.machine.cpu, filed.run.day()),
+        )),
+        ("part", [name]) => {
+            let part = report.parts.iter().find(|part| part.name == *name);
+            let part = part.context("there is no such part")?;
+            match archive.latest(part.row) {
+                Some((_, results)) => Ok((part.make)(results)?.trim_end().to_owned()),
+                None => Ok(format!("Row {} was not run.", part.row)),
+            }
+        }
+        _ => bail!("there is no such place"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::{Comparison, Finding, Results};
+    use super::super::run::Run;
+    use super::super::series::Series;
+    use super::super::target::Target;
+    use super::*;
+
+    fn filled(template: &str) -> Result<String> {
+        let series = [
+            Series::new("ours", "s", [1.0, 3.0]),
+            Series::new("theirs", "s", [4.0]),
+        ];
+        let target = Target::AtLeast { must: 1.0, aim: 2.0 };
+        let finding = Finding::new(Row::splice(1), "m", Comparison::of(target, "ours", "s"), "");
+        let run = Run::of("2026-11-20", [Results::of(series).find(finding)]);
+        let report = Report {
+            rows: vec![(Row::splice(1), "one"), (Row::splice(2), "two")],
+            parts: &[],
+            pictures: &[],
+        };
+        fill(template, &Archive::of("a.json", run), &report)
+    }
+
+    #[test]
+    fn places_are_filled_from_the_samples() {
+        assert_eq!(filled("a {{figure 1 | ours | s}} b").unwrap(), "a 2 b");
+        assert_eq!(filled("{{figure 2 | ours | s}}").unwrap(), "not run");
+        let table = filled("{{contenders 1 | s}}").unwrap();
+        assert!(table.ends_with("| ours | 2 (1–3) |\n| theirs | 4 |"), "{table}");
+        let targets = filled("{{targets The splice}}").unwrap();
+        assert!(
+            targets.contains("| **2** | 1, 3 | met | [2026-11-20](../bench/results/a.json) |"),
+            "{targets}"
+        );
+        assert!(
+            targets.ends_with("| 2 | two | | | – | | not run | – |"),
+            "{targets}"
+        );
+    }
+
+    #[test]
+    fn a_figure_without_a_sample_is_an_error() {
+        for wrong in [
+            "{{figure 1 | ours | t}}",
+            "{{contenders 1 | t}}",
+            "{{word}}",
+            "{{targets x}}",
+            "{{runs",
+        ] {
+            assert!(filled(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Rows 14.1 and 14.2: what the middle costs: CPU of the forwarder's own core for a gigabyte of one bulk stream, in large
+//! and in wire-size segments.
+//!
+//! The middle has core 0 for itself, the ends core 1, as in the switch's rows. Without a program in the middle the core
+//! still does the kernel's work for each segment, which is what a router costs.
+
+use anyhow::{Context, Result};
+use longsplice_lab::{Three, ThreeOptions};
+
+use super::Scope;
+use crate::contender::{Contender, Rig};
+use crate::cores::{self, MIDDLE, Pinned, Watch, Work};
+use crate::iperf::{self, Bulk};
+use crate::report::{Comparison, Finding, Results, Series, Target};
+use crate::row::Row;
+
+const CONTENDERS: [Contender; 6] = [
+    Contender::Router,
+    Contender::Spliced,
+    Contender::Relay,
+    Contender::Nginx,
+    Contender::HaProxy,
+    Contender::HaProxyCopy,
+];
+
+/// Largest number of attempts at a round in which the middle's work is too short to be seen.
+const ATTEMPTS: u32 = 3;
+
+/// Figure of both rows.
+const CPU: &str = "CPU s of the middle's core per GB";
+
+/// One contender in one round.
+#[derive(Debug)]
+struct Round {
+    contender: Contender,
+    bulk: Bulk,
+    work: Work,
+}
+
+/// Measures row 14.1.
+pub(super) fn large(scope: &Scope<'_>) -> Result<Results> {
+    let measure = "CPU of the middle's core for a gigabyte, large segments: spliced / kernel router";
+    run(scope, true, Row::middle(1), measure)
+}
+
+/// Measures row 14.2.
+pub(super) fn wire_size(scope: &Scope<'_>) -> Result<Results> {
+    let measure = "the same, wire-size segments (offloads off)";
+    run(scope, false, Row::middle(2), measure)
+}
+
+fn run(scope: &Scope<'_>, offloads: bool, row: Row, measure: &str) -> Result<Results> {
+    let options = ThreeOptions {
+        router: true,
+        offloads,
+        ..ThreeOptions::default()
+    };
+    let net = Three::new("bench", options)?;
+    cores::part(&net)?;
+    let rig = Rig {
+        room: scope.room,
+        nodes: &net,
+    };
+    let mut all: Vec<Round> = Vec::new();
+    for _ in 0..scope.count(7, 1) {
+        for contender in CONTENDERS {
+            let round = one(scope, &rig, contender).with_context(|| contender.title())?;
+            eprintln!(
+                "   {:<22} {:.3} CPU s of the middle per GB; {:5.2} Gbit/s, middle {:3.0} % busy",
+                contender.title(),
+                round.cost(),
+                round.bulk.gbps,
+                round.busy(MIDDLE)
+            );
+            all.push(round);
+        }
+    }
+    let comparison = Comparison::of(Target::Shown { aim: 1.0 }, Contender::Spliced.title(), CPU);
+    let series = CONTENDERS
+        .into_iter()
+        .flat_map(|contender| series(contender, &all));
+    Ok(Results::of(series).find(Finding::new(
+        row,
+        measure,
+        comparison.to([Contender::Router.title()]),
+        "core 0 is the middle's, core 1 that of both ends",
+    )))
+}
+
+fn one(scope: &Scope<'_>, rig: &Rig<'_>, contender: Contender) -> Result<Round> {
+    let standing = {
+        let _middle = Pinned::to(MIDDLE)?;
+        rig.start(contender)?
+    };
+    let _ends = Pinned::to(cores::ENDS)?;
+    let seconds = scope.count(3, 1);
+    let background = scope.background()?;
+    let mut attempts = 0;
+    let (mut bulk, work) = loop {
+        let watch = Watch::start()?;
+        let bulk = iperf::bulk(
+            &rig.nodes.client,
+            &rig.nodes.server,
+            rig.server(),
+            standing.at,
+            seconds,
+        )?;
+        let work = watch.stop(background)?;
+        attempts += 1;
+        match (standing.pid(), work.seen()) {
+            (None, _) => break (bulk, work.at_least_a_tick()),
+            // The machine stood still: measure again.
+            (Some(_), Err(_)) if attempts < ATTEMPTS => {}
+            (Some(_), work) => break (bulk, work?),
+        }
+    };
+    bulk.splices = standing.splices()?;
+    Ok(Round {
+        contender,
+        bulk,
+        work,
+    })
+}
+
+impl Round {
+    /// Returns the busy time of the middle's core per gigabyte, in seconds.
+    fn cost(&self) -> f64 {
+        self.work.busy[MIDDLE] / self.bulk.gigabytes
+    }
+
+    /// Returns the busy share of a core, in percent.
+    fn busy(&self, core: usize) -> f64 {
+        100.0 * self.work.busy[core] / self.work.seconds
+    }
+}
+
+fn series(contender: Contender, all: &[Round]) -> [Series; 4] {
+    let mine = || all.iter().filter(move |round| round.contender == contender);
+    let splices = mine().filter_map(|round| round.bulk.splices).min();
+    let of = |figure, value: fn(&Round) -> f64| {
+        let series = Series::new(contender.title(), figure, mine().map(value));
+        match splices {
+            Some(splices) => series.splices(splices as f64),
+            None => series,
+        }
+    };
+    [
+        of(CPU, Round::cost),
+        of("Gbit/s", |round| round.bulk.gbps),
+        of("middle's core busy, %", |round| round.busy(MIDDLE)),
+        of("ends' core busy, %", |round| round.busy(cores::ENDS)),
+    ]
+}
