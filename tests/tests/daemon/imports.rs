@@ -13,7 +13,7 @@ use syn::{
 };
 
 /// Crates whose circles are being removed. Remove each name with its crate's last circle, and this list with the last name.
-const UNTIED_LATER: [&str; 2] = ["engine", "longsplice"];
+const UNTIED_LATER: [&str; 1] = ["longsplice"];
 
 /// Maximum number of re-exports through which a name is followed: an import that names itself (`use log::log`) has no end.
 const REEXPORTS: usize = 8;
