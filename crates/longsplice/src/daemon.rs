@@ -9,7 +9,7 @@ use std::{
 use longsplice_engine::{OpenError, Splicer, policy::SplicePolicy};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     listener::{BindError, Shared},
     logging, memory,
     notify::{notify, notify_reloading},
-    reload::{InForce, Load, ReloadError, Reloaded, bind_all},
+    reload::{InForce, Load, ReloadError, ReloadRequest, bind_all},
 };
 
 /// Reason why a daemon could not start.
@@ -53,9 +53,6 @@ pub enum Outcome {
     /// It ended at once, at a second signal.
     Hurried,
 }
-
-/// Request for a reload: the channel for its result.
-pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 
 /// Number of requests that may wait for a running reload.
 const WAITING_RELOADS: usize = 8;

@@ -14,6 +14,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
 pub use board::{Board, FailedReload, GenerationStatus, Listeners};
 pub use error::ReloadError;
@@ -50,6 +51,9 @@ pub struct Reloaded {
     /// Number of open connections that `on_change` ended.
     pub ended: usize,
 }
+
+/// Request for a reload: the channel for its result.
+pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 
 /// The configuration in force, with its objects.
 #[derive(Debug)]
