@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    access_log::AccessLog,
+    access_log::{AccessLog, End},
     admin::{Admin, ClaimError, Places, claim, server},
     config::{Config, ListenerConfig, Protocol},
     listener::{BindError, Shared},
@@ -76,7 +76,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let (stop, stopping) = watch::channel(false);
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
-    tokio::spawn(memory::tend(Arc::downgrade(&shared)));
+    tokio::spawn(tend_memory(Arc::downgrade(&shared)));
     measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
     let mut in_force = match InForce::start(config, bound, shared).await {
@@ -145,6 +145,21 @@ async fn serve_until_stopped(
         if let Some(asked) = asked {
             // The client may have stopped waiting.
             let _ = asked.send(done);
+        }
+    }
+}
+
+/// Takes measures against a lack of memory until the daemon is gone.
+async fn tend_memory(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(memory::PERIOD).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let open = shared.tracker.count();
+        let measures = shared.memory.measures(open);
+        shared.splicer.set_memory_pressure(measures.detach);
+        if let Some(most) = measures.shed {
+            let ended = shared.tracker.end_newest(most, End::Memory);
+            shared.memory.note_shed(ended, open);
         }
     }
 }

@@ -25,10 +25,11 @@ pub use places::Places;
 
 use crate::{
     access_log::LogCounts,
+    board::{Board, GenerationStatus},
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
-    reload::{Board, GenerationStatus, ReloadRequest},
+    reload::ReloadRequest,
     rulebook::RuleBook,
 };
 

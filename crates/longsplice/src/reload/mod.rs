@@ -4,7 +4,6 @@
 //! access log's file, and at last the rules for packets. Then the listeners change their settings at once
 //! ([`Shared::switch`]).
 
-mod board;
 mod changes;
 mod error;
 mod first;
@@ -16,12 +15,12 @@ use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-pub use board::{Board, FailedReload, GenerationStatus, Listeners};
 pub use error::ReloadError;
 pub(crate) use first::bind_all;
 
 use crate::{
     access_log::{End, LogTarget},
+    board::{Board, Listeners},
     config::{Config, ConfigError, ListenerConfig},
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
