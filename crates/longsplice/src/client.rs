@@ -1,4 +1,4 @@
-//! Prepares a client's connection for its protocol handler.
+//! Types of a client's connection, as its protocol handler gets it.
 
 use std::{
     io::{self, IoSlice},
@@ -15,12 +15,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::{
-    config::Protocol,
-    listener::Settings,
-    proxy_header,
-    tls::{self, HelloError},
-};
+use crate::tls::HelloError;
 
 /// A client's connection, leg A, with its properties before its protocol is read.
 #[derive(Debug)]
@@ -100,27 +95,6 @@ pub enum Unfit {
 }
 
 impl Client {
-    /// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks
-    /// for it. If the listener terminates TLS, performs the handshake. Takes no longer than [`proxy_header::TIMEOUT`]
-    /// and [`tls::TIMEOUT`] together.
-    ///
-    /// # Errors
-    /// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
-    pub async fn accept(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
-        let listener = &settings.listener;
-        let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
-        let ip = client.peer.ip();
-        if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
-            client = Box::pin(proxy_header::read(client)).await?;
-        }
-        // Box the futures separately: a plain connection needs no room for them.
-        match (&settings.terminator, listener.protocol) {
-            (Some(terminator), _) => Box::pin(terminator.accept(client)).await,
-            (None, Protocol::Tls) => Box::pin(tls::peek(client)).await,
-            (None, Protocol::Tcp | Protocol::Http) => Ok(client),
-        }
-    }
-
     /// Creates a client from a socket of which nothing was read.
     ///
     /// # Errors

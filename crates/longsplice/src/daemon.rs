@@ -2,24 +2,24 @@
 
 use std::{
     io,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
 use longsplice_engine::{OpenError, Splicer, policy::SplicePolicy};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
 };
 
 use crate::{
-    access_log::AccessLog,
+    access_log::{AccessLog, End},
     admin::{Admin, ClaimError, Places, claim, server},
     config::{Config, ListenerConfig, Protocol},
     listener::{BindError, Shared},
     logging, memory,
     notify::{notify, notify_reloading},
-    reload::{InForce, Load, ReloadError, Reloaded, bind_all},
+    reload::{InForce, Load, ReloadError, ReloadRequest, bind_all},
 };
 
 /// Reason why a daemon could not start.
@@ -54,9 +54,6 @@ pub enum Outcome {
     Hurried,
 }
 
-/// Request for a reload: the channel for its result.
-pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
-
 /// Number of requests that may wait for a running reload.
 const WAITING_RELOADS: usize = 8;
 
@@ -79,7 +76,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let (stop, stopping) = watch::channel(false);
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
-    tokio::spawn(memory::tend(Arc::downgrade(&shared)));
+    tokio::spawn(tend_memory(Arc::downgrade(&shared)));
     measure_splices(&config, &shared).await;
     let shutdown = config.shutdown;
     let mut in_force = match InForce::start(config, bound, shared).await {
@@ -148,6 +145,21 @@ async fn serve_until_stopped(
         if let Some(asked) = asked {
             // The client may have stopped waiting.
             let _ = asked.send(done);
+        }
+    }
+}
+
+/// Takes measures against a lack of memory until the daemon is gone.
+async fn tend_memory(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(memory::PERIOD).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let open = shared.tracker.count();
+        let measures = shared.memory.measures(open);
+        shared.splicer.set_memory_pressure(measures.detach);
+        if let Some(most) = measures.shed {
+            let ended = shared.tracker.end_newest(most, End::Memory);
+            shared.memory.note_shed(ended, open);
         }
     }
 }

@@ -7,6 +7,7 @@
 pub mod access_log;
 pub mod address;
 pub mod admin;
+pub mod board;
 pub mod cli;
 pub mod client;
 pub mod config;

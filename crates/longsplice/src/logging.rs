@@ -10,7 +10,7 @@ use std::{
 use tracing_subscriber::{EnvFilter, fmt};
 
 use limit::Limited;
-pub(crate) use limit::{DEFAULT_RATE, PERIOD, limit, tell_suppressed};
+pub(crate) use limit::{PERIOD, limit, tell_suppressed};
 
 use crate::config::{LogConfig, LogFormat, LogLevel};
 

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Places;
+use super::places::Places;
 use crate::instance::InstanceName;
 
 /// Right to be the daemon of an instance. Dropping it removes the socket and the lock.

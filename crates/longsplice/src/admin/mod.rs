@@ -11,6 +11,11 @@ pub mod servers;
 
 use std::{sync::Arc, time::Instant, time::SystemTime};
 
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
 use longsplice_engine::{Counters, Health};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -20,11 +25,11 @@ pub use places::Places;
 
 use crate::{
     access_log::LogCounts,
-    daemon::ReloadRequest,
+    board::{Board, GenerationStatus},
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
-    reload::{Board, GenerationStatus},
+    reload::ReloadRequest,
     rulebook::RuleBook,
 };
 
@@ -86,6 +91,17 @@ pub struct Status {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ErrorBody {
     pub(crate) error: String,
+}
+
+/// Answers with an error.
+fn error(status: StatusCode, what: &str) -> Response {
+    (
+        status,
+        Json(ErrorBody {
+            error: what.to_owned(),
+        }),
+    )
+        .into_response()
 }
 
 impl Admin {

@@ -20,7 +20,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Admin, Claim, ErrorBody, servers};
+use super::{Admin, claim::Claim, error, servers};
 use crate::{access_log::End, listener::spawn_reclaimed};
 
 /// Serves until the task is aborted.
@@ -159,14 +159,4 @@ async fn set_rules(admin: &Arc<Admin>, rules: Vec<Rule>) -> Response {
         Err(e @ RulesError::Wrong(_)) => error(StatusCode::BAD_REQUEST, &e.to_string()),
         Err(e) => error(StatusCode::CONFLICT, &e.to_string()),
     }
-}
-
-pub(super) fn error(status: StatusCode, what: &str) -> Response {
-    (
-        status,
-        Json(ErrorBody {
-            error: what.to_owned(),
-        }),
-    )
-        .into_response()
 }

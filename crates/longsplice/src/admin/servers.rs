@@ -11,7 +11,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Admin, server::error};
+use super::{Admin, error};
 use crate::upstream::UpstreamStatus;
 
 /// Name of a server. It is in the body, because a path could not hold names with slashes.

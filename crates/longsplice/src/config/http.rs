@@ -10,7 +10,7 @@ use longsplice_core::{
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Period, Protocol, settle::Settler};
+use super::{period::Period, protocol::Protocol, settler::Settler};
 
 /// Limits and options of a listener for HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -193,15 +193,6 @@ impl Settler<'_> {
             return None;
         }
         Some(given.into_inner())
-    }
-
-    /// Complains about a key of a listener that has a meaning for HTTP only.
-    fn needs_http(&mut self, key: &str, at: Range<usize>, protocol: Protocol) {
-        if protocol != Protocol::Http {
-            let message = format!("{key} is for HTTP, which this listener does not read");
-            let help = "add protocol = \"http\" to the listener, or leave it out";
-            self.complain(at, message, help);
-        }
     }
 
     /// Returns the length from which on replies are spliced, in bytes; `None` means as measured.

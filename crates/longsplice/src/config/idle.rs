@@ -5,8 +5,8 @@ use std::{str::FromStr, time::Duration};
 use longsplice_engine::{IdlePolicy, Keepalive, ParseKeepaliveError};
 use serde::{Deserialize, Deserializer, de};
 
-use super::DEFAULT_RELAY_IDLE_TIMEOUT;
-
+/// Default time that a relayed connection may be idle.
+pub const DEFAULT_RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Probing of idle connections: `off`, or the text of a [`Keepalive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepaliveSetting(pub Option<Keepalive>);

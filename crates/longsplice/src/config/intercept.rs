@@ -1,16 +1,14 @@
 //! Reads listeners that intercept connections to other hosts on an interface.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
-use longsplice_core::route::{self, Route};
 use longsplice_engine::rules::{Action, MAX_TEXT, Match, Network, Ports, Rule};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    ListenerConfig, guarded,
-    packet_rules::list,
-    raw::{OneOrMany, flatten},
+    guarded,
+    one_or_many::{OneOrMany, flatten, list},
     rules::Complaint,
 };
 
@@ -113,36 +111,23 @@ impl InterceptConfig {
     pub fn all_interfaces(&self) -> Vec<String> {
         self.interfaces.iter().chain(&self.answers).cloned().collect()
     }
-}
 
-impl ListenerConfig {
-    /// Returns which source address its servers see.
-    pub fn source(&self) -> SourceAddress {
-        self.intercept
-            .as_ref()
-            .map_or(SourceAddress::Forwarder, |i| i.source)
-    }
-
-    /// Returns the rules by which it intercepts.
-    pub fn rules(&self) -> Vec<Rule> {
-        let Some(intercept) = &self.intercept else {
-            return Vec::new();
-        };
+    /// Returns the rules by which this listener intercepts; with `goes_on`, some of its connections go to their original
+    /// destinations.
+    pub(super) fn rules(&self, listener: &str, listen: &[SocketAddr], goes_on: bool) -> Vec<Rule> {
         let deliver = |interface: &String, to: &[Network], how: &str| Rule {
-            name: name(&format!("{interface} to listener {}{how}", self.name)),
+            name: name(&format!("{interface} to listener {listener}{how}")),
             matching: Match {
                 interface: Some(interface.clone()),
-                from: intercept.from.clone(),
+                from: self.from.clone(),
                 to: to.to_vec(),
-                to_ports: intercept.ports.clone(),
+                to_ports: self.ports.clone(),
                 ..Match::default()
             },
-            action: Action::Deliver {
-                to: self.listen.clone(),
-            },
+            action: Action::Deliver { to: listen.to_vec() },
         };
         let pass = |interface: &String, to: Vec<Network>| Rule {
-            name: name(&format!("{interface} around listener {}", self.name)),
+            name: name(&format!("{interface} around listener {listener}")),
             matching: Match {
                 interface: Some(interface.clone()),
                 to,
@@ -151,24 +136,27 @@ impl ListenerConfig {
             action: Action::Pass,
         };
         let mut rules = Vec::new();
-        let around = self.passed_by(intercept);
-        for interface in &intercept.interfaces {
+        let around = match goes_on {
+            true => self.passed_by(listen),
+            false => Vec::new(),
+        };
+        for interface in &self.interfaces {
             if !around.is_empty() {
-                let named = guarded::named(&intercept.to);
+                let named = guarded::named(&self.to);
                 if !named.is_empty() {
                     rules.push(deliver(interface, &named, " by name"));
                 }
                 rules.push(pass(interface, around.clone()));
             }
-            rules.push(deliver(interface, &intercept.to, ""));
+            rules.push(deliver(interface, &self.to, ""));
         }
-        let follow = intercept.answers.iter().map(|interface| Rule {
-            name: name(&format!("{interface} back to listener {}", self.name)),
+        let follow = self.answers.iter().map(|interface| Rule {
+            name: name(&format!("{interface} back to listener {listener}")),
             matching: Match {
                 interface: Some(interface.clone()),
-                from: intercept.to.clone(),
-                to: intercept.from.clone(),
-                from_ports: intercept.ports.clone(),
+                from: self.to.clone(),
+                to: self.from.clone(),
+                from_ports: self.ports.clone(),
                 ..Match::default()
             },
             action: Action::Follow,
@@ -178,36 +166,14 @@ impl ListenerConfig {
     }
 
     /// Returns the guarded networks that its rules pass by, in the families in which it listens.
-    fn passed_by(&self, intercept: &InterceptConfig) -> Vec<Network> {
-        if !self.goes_on() {
-            return Vec::new();
-        }
+    fn passed_by(&self, listen: &[SocketAddr]) -> Vec<Network> {
         let listens = |network: &Network| {
-            let mut listen = self.listen.iter();
-            listen.any(|at| at.is_ipv4() == network.address().is_ipv4())
+            listen
+                .iter()
+                .any(|at| at.is_ipv4() == network.address().is_ipv4())
         };
-        let covered = guarded::covered(&intercept.to);
+        let covered = guarded::covered(&self.to);
         covered.into_iter().filter(listens).collect()
-    }
-
-    /// Returns whether some of its connections go to their original destinations.
-    fn goes_on(&self) -> bool {
-        let by_route = |route: &Route| route.action == route::Action::Original;
-        let rest = self.to.is_empty() && self.upstream.is_none() && !self.routes.takes_all();
-        self.intercept.is_some() && (rest || self.routes.routes().iter().any(by_route))
-    }
-
-    /// Returns whether its clients reach every address that this host reaches, with this host's address.
-    pub(super) fn reaches_all(&self) -> bool {
-        let is_open = |i: &InterceptConfig| i.to.is_empty() && i.source == SourceAddress::Forwarder;
-        self.goes_on() && self.intercept.as_ref().is_some_and(is_open)
-    }
-
-    /// Returns whether a connection to this address is not forwarded: the address is link-local, of a metadata service
-    /// or of this host itself, and `to` does not name it.
-    pub fn is_guarded(&self, address: IpAddr) -> bool {
-        let to = self.intercept.as_ref().map_or(&[][..], |i| i.to.as_slice());
-        guarded::is_guarded(address, to)
     }
 }
 

@@ -1,18 +1,162 @@
-//! Checks the `[[listener]]`s of the file, each by itself and against the others.
+//! Reads the `[[listener]]`s of the file, and checks each by itself and against the others.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    time::Duration,
+};
 
-use longsplice_engine::Until;
+use longsplice_core::{
+    limit::RateLimit,
+    policy::{DetachPolicy, SplicePolicy},
+    route::{Action, Route, Table},
+};
+use longsplice_engine::{
+    IdlePolicy, Until,
+    rules::{Network, Rule},
+};
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::{
-    DEFAULT_CONNECT_TIMEOUT, DEFAULT_RELAY_IDLE_TIMEOUT, ListenerConfig, OnChange, idle_policy, intercept,
-    packet_rules,
-    raw::{self, flatten},
+    guarded,
+    http::{self, HttpConfig},
+    idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy},
+    intercept::{self, InterceptConfig, SourceAddress},
+    one_or_many::{OneOrMany, flatten, list},
+    operations::OnChange,
+    period::Period,
+    protocol::Protocol,
     route, rules,
-    settle::Settler,
+    settler::Settler,
+    tls::{self, TlsConfig},
+    upstream::DEFAULT_CONNECT_TIMEOUT,
 };
 use crate::address::{ListenAddr, PortRange, Target};
+
+/// A listener: its addresses, targets and policies.
+#[derive(Debug, Clone)]
+pub struct ListenerConfig {
+    /// Name in logs and in `status`.
+    pub name: String,
+    /// Addresses that it listens on.
+    pub listen: Vec<SocketAddr>,
+    /// Targets of its connections; the first that answers is used. If empty, connections go to their original
+    /// destination.
+    pub to: Vec<Target>,
+    /// Connections to other hosts that it intercepts.
+    pub intercept: Option<InterceptConfig>,
+    /// Selects when to splice.
+    pub splice: SplicePolicy,
+    /// Selects when to release the parked sockets.
+    pub detach: DetachPolicy,
+    /// Conditions for returning to the relay; the policy may splice again later.
+    pub unsplice: Until,
+    /// Rate limit of each connection's payload, relayed or spliced.
+    pub rate_limit: RateLimit,
+    /// Limit of the idle time of relayed connections, and the probes meanwhile.
+    pub idle: IdlePolicy,
+    /// Longest time for connecting to one address of a target.
+    pub connect_timeout: Duration,
+    /// Limit of the connections that this process holds; a detached flow does not count.
+    pub max_connections: Option<u32>,
+    /// Treatment of connections beyond that.
+    pub on_full: OnFull,
+    /// True if a client's FIN ends its wait for a server, or for a server's reply.
+    pub abort_on_close: bool,
+    /// Part of a connection that is read before a server is chosen.
+    pub protocol: Protocol,
+    /// Upstream of connections that no route takes; `None` means `to`, or the original destination.
+    pub upstream: Option<String>,
+    /// Peers whose connections begin with a PROXY header. It is not read from other peers.
+    pub accept_proxy: Vec<Network>,
+    /// Length from which on a reply is spliced, in bytes; `None` means as the daemon measures.
+    pub splice_from: Option<u64>,
+    /// Treatment of its open flows when its configuration changes.
+    pub on_change: OnChange,
+    /// Certificates, if it terminates TLS.
+    pub tls: Option<TlsConfig>,
+    /// Limits and options of HTTP.
+    pub http: HttpConfig,
+    /// Routes of connections or requests; the first match is used.
+    pub routes: Table,
+}
+
+impl ListenerConfig {
+    /// Returns which source address its servers see.
+    pub fn source(&self) -> SourceAddress {
+        self.intercept
+            .as_ref()
+            .map_or(SourceAddress::Forwarder, |i| i.source)
+    }
+
+    /// Returns the rules by which it intercepts.
+    pub fn rules(&self) -> Vec<Rule> {
+        self.intercept.as_ref().map_or_else(Vec::new, |intercept| {
+            intercept.rules(&self.name, &self.listen, self.goes_on())
+        })
+    }
+
+    /// Returns whether some of its connections go to their original destinations.
+    fn goes_on(&self) -> bool {
+        let by_route = |route: &Route| route.action == Action::Original;
+        let rest = self.to.is_empty() && self.upstream.is_none() && !self.routes.takes_all();
+        self.intercept.is_some() && (rest || self.routes.routes().iter().any(by_route))
+    }
+
+    /// Returns whether its clients reach every address that this host reaches, with this host's address.
+    pub(super) fn reaches_all(&self) -> bool {
+        let is_open = |i: &InterceptConfig| i.to.is_empty() && i.source == SourceAddress::Forwarder;
+        self.goes_on() && self.intercept.as_ref().is_some_and(is_open)
+    }
+
+    /// Returns whether a connection to this address is not forwarded: the address is link-local, of a metadata service
+    /// or of this host itself, and `to` does not name it.
+    pub fn is_guarded(&self, address: IpAddr) -> bool {
+        let to = self.intercept.as_ref().map_or(&[][..], |i| i.to.as_slice());
+        guarded::is_guarded(address, to)
+    }
+}
+
+/// Treatment of a connection beyond `max_connections`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFull {
+    /// Leave it in the kernel's queue.
+    #[default]
+    Wait,
+    /// Reset it.
+    Refuse,
+}
+
+/// The table as written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    name: Option<Spanned<String>>,
+    listen: Spanned<OneOrMany<ListenAddr>>,
+    to: Option<Spanned<OneOrMany<Target>>>,
+    pub(super) intercept: Option<Spanned<intercept::Raw>>,
+    splice: Option<SplicePolicy>,
+    detach: Option<DetachPolicy>,
+    unsplice: Option<Spanned<Until>>,
+    rate_limit: Option<RateLimit>,
+    relay_idle_timeout: Option<Spanned<Period>>,
+    keepalive: Option<KeepaliveSetting>,
+    connect_timeout: Option<Spanned<Period>>,
+    max_connections: Option<Spanned<i64>>,
+    on_full: Option<OnFull>,
+    abort_on_close: Option<bool>,
+    protocol: Option<Protocol>,
+    upstream: Option<Spanned<String>>,
+    accept_proxy: Option<Spanned<OneOrMany<Network>>>,
+    splice_from: Option<Spanned<String>>,
+    on_change: Option<OnChange>,
+    tls: Option<Spanned<tls::Raw>>,
+    http: Option<Spanned<http::Raw>>,
+    #[serde(default)]
+    route: Vec<Spanned<route::Raw>>,
+}
 
 /// Values from the rest of the file that every listener needs.
 pub(super) struct Shared {
@@ -22,11 +166,7 @@ pub(super) struct Shared {
 }
 
 impl Settler<'_> {
-    pub(super) fn listeners(
-        &mut self,
-        given: Vec<Spanned<raw::Listener>>,
-        shared: &Shared,
-    ) -> Vec<ListenerConfig> {
+    pub(super) fn listeners(&mut self, given: Vec<Spanned<Raw>>, shared: &Shared) -> Vec<ListenerConfig> {
         if given.is_empty() {
             let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"";
             self.complain(0..0, "there is no listener, so nothing would be forwarded", help);
@@ -42,7 +182,7 @@ impl Settler<'_> {
 
     fn listener(
         &mut self,
-        given: raw::Listener,
+        given: Raw,
         place: Range<usize>,
         earlier: &[ListenerConfig],
         shared: &Shared,
@@ -125,7 +265,7 @@ impl Settler<'_> {
             abort_on_close: given.abort_on_close.unwrap_or_default(),
             protocol,
             upstream,
-            accept_proxy: packet_rules::list(given.accept_proxy),
+            accept_proxy: list(given.accept_proxy),
             splice_from,
             on_change: given.on_change.unwrap_or(shared.on_change),
             tls: self.tls(given.tls, protocol),
@@ -136,7 +276,7 @@ impl Settler<'_> {
 
     fn targets(
         &mut self,
-        given: Option<Spanned<raw::OneOrMany<Target>>>,
+        given: Option<Spanned<OneOrMany<Target>>>,
         elsewhere: bool,
         place: Range<usize>,
     ) -> Vec<Spanned<Target>> {
@@ -156,7 +296,7 @@ impl Settler<'_> {
         to
     }
 
-    fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<intercept::InterceptConfig> {
+    fn intercept(&mut self, given: Spanned<intercept::Raw>) -> Option<InterceptConfig> {
         let span = given.span();
         let settled = intercept::settle(given.into_inner());
         settled

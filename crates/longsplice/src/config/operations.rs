@@ -6,7 +6,7 @@ use longsplice_core::policy::parse_bytes;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-use super::settle::Settler;
+use super::{rules, settler::Settler};
 use crate::address::ListenAddr;
 
 /// Settings for monitoring.
@@ -159,7 +159,7 @@ impl Settler<'_> {
             let message = format!("port 0 in `{address}`: nobody could know where to ask");
             self.complain(listen.span(), message, "use 1 to 65535");
         }
-        if let Some(clash) = taken.iter().find_map(|l| super::rules::overlap(address, *l)) {
+        if let Some(clash) = taken.iter().find_map(|l| rules::overlap(address, *l)) {
             self.complain(
                 listen.span(),
                 clash,

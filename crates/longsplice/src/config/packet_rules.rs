@@ -7,9 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    Diagnostic,
-    diagnostic::Source,
-    raw::{OneOrMany, flatten},
+    diagnostic::{Diagnostic, Source},
+    one_or_many::{OneOrMany, flatten, list},
 };
 use crate::address::ListenAddr;
 
@@ -81,13 +80,6 @@ impl TryFrom<i64> for Offset {
             false => Err(format!("{n} is out of range: use -2147483648 to 4294967295")),
         }
     }
-}
-
-/// Returns the elements of a list; none without a list.
-pub(super) fn list<T>(given: Option<Spanned<OneOrMany<T>>>) -> Vec<T> {
-    given.map_or_else(Vec::new, |given| {
-        flatten(given).into_iter().map(Spanned::into_inner).collect()
-    })
 }
 
 /// Checks a file that has rules only.

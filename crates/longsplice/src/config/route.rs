@@ -10,10 +10,11 @@ use longsplice_core::{
 use serde::Deserialize;
 use toml::Spanned;
 
+pub(super) use check::Of;
+
 use super::{
-    Protocol,
-    raw::{OneOrMany, flatten},
-    settle::Settler,
+    one_or_many::{OneOrMany, flatten},
+    settler::Settler,
 };
 
 /// The table as written in the file.
@@ -38,16 +39,6 @@ pub(super) struct Raw {
     original: Option<Spanned<bool>>,
     status: Option<Spanned<i64>>,
     redirect: Option<Spanned<Redirect>>,
-}
-
-/// Properties of a listener that its routes depend on.
-pub(super) struct Of<'a> {
-    pub(super) protocol: Protocol,
-    /// True if it terminates TLS.
-    pub(super) terminates: bool,
-    pub(super) intercepts: bool,
-    /// Names of all upstreams.
-    pub(super) upstreams: &'a [String],
 }
 
 impl Settler<'_> {

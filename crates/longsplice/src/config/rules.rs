@@ -9,7 +9,7 @@ use longsplice_core::policy::SplicePolicy;
 pub use longsplice_core::rules::is_interface_name;
 use longsplice_engine::Until;
 
-use super::Period;
+use super::period::Period;
 use crate::address::{PortRange, Target};
 
 /// Shortest time until an unsplice: with less, a connection would do little but come back.

@@ -1,7 +1,8 @@
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use proptest::prelude::*;
 
+use longsplice_core::policy::SplicePolicy;
 use longsplice_engine::XdpMode;
 
 use super::*;

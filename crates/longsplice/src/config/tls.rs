@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Protocol, settle::Settler};
+use super::{protocol::Protocol, settler::Settler};
 use crate::tls::{self, CertificateFiles};
 
 /// TLS that a listener terminates.

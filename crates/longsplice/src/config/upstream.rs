@@ -4,19 +4,26 @@ mod balance;
 mod health;
 mod place;
 mod servers;
-mod settle;
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use longsplice_core::{health::PassiveRules, proxy_protocol::Version};
+use serde::Deserialize;
+use toml::Spanned;
 
+use balance::ParseBalanceError;
 pub use balance::{Balance, KeyKind};
 pub use health::{HealthConfig, Probe, Statuses};
+use health::{RawHealth, RawPassive};
 pub use place::{ServerPlace, ServiceName};
+use servers::RawServer;
 pub use servers::ServerConfig;
-pub(super) use settle::Raw;
 
+use super::{one_or_many::OneOrMany, period::Period, rules::is_token, settler::Settler};
 use crate::address::Target;
+
+/// Default time for connecting to one address.
+pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A set of servers.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +60,29 @@ pub struct UpstreamConfig {
     pub slow_start: Duration,
 }
 
+/// The table as written in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Raw {
+    name: Spanned<String>,
+    servers: Option<Spanned<OneOrMany<ServerPlace>>>,
+    #[serde(default)]
+    server: Vec<Spanned<RawServer>>,
+    balance: Option<Spanned<String>>,
+    sticky: Option<Spanned<String>>,
+    connect_timeout: Option<Spanned<Period>>,
+    retries: Option<Spanned<i64>>,
+    max_connections: Option<Spanned<i64>>,
+    queue: Option<Spanned<i64>>,
+    queue_timeout: Option<Spanned<Period>>,
+    keep_idle: Option<Spanned<i64>>,
+    idle_timeout: Option<Spanned<Period>>,
+    send_proxy: Option<Spanned<String>>,
+    health: Option<Spanned<RawHealth>>,
+    passive: Option<RawPassive>,
+    slow_start: Option<Spanned<Period>>,
+}
+
 impl UpstreamConfig {
     /// Creates an upstream with the defaults; checks nothing.
     pub fn new(name: &str, servers: Vec<ServerConfig>) -> UpstreamConfig {
@@ -62,7 +92,7 @@ impl UpstreamConfig {
             servers,
             balance: Balance::default(),
             sticky: None,
-            connect_timeout: super::DEFAULT_CONNECT_TIMEOUT,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             retries: Some(2),
             queue: 100,
             queue_timeout: s(5),
@@ -96,6 +126,113 @@ impl UpstreamConfig {
                 ..defaults.passive
             },
             ..defaults
+        }
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+impl Settler<'_> {
+    /// Checks and converts the tables.
+    pub(super) fn upstreams(&mut self, given: Vec<Spanned<Raw>>) -> Vec<UpstreamConfig> {
+        let mut all: Vec<UpstreamConfig> = Vec::new();
+        for raw in given {
+            let place = raw.span();
+            let raw = raw.into_inner();
+            if all.iter().any(|u| u.name == *raw.name.get_ref()) {
+                let message = format!("another upstream is named `{}`", raw.name.get_ref());
+                let help = "routes tell upstreams apart by their names";
+                self.complain(raw.name.span(), message, help);
+            }
+            let upstream = self.upstream(raw, place);
+            all.push(upstream);
+        }
+        all
+    }
+
+    fn upstream(&mut self, raw: Raw, place: Range<usize>) -> UpstreamConfig {
+        let name = servers::name(self, raw.name);
+        let max_connections = raw
+            .max_connections
+            .map(|n| self.count("max_connections", Some(&n), 1, 1 << 26));
+        let servers = servers::servers(self, raw.servers, raw.server, max_connections, place);
+        let limited = servers.iter().any(|s| s.max_connections.is_some());
+        for key in [
+            raw.queue.as_ref().map(Spanned::span),
+            raw.queue_timeout.as_ref().map(Spanned::span),
+        ] {
+            if let Some(span) = key.filter(|_| !limited) {
+                let help = "add max_connections, or leave it out";
+                self.complain(span, "nobody would ever queue: no server has a limit", help);
+            }
+        }
+        let d = UpstreamConfig::new(&name, servers);
+        let ms = Duration::from_millis(1);
+        let balance = raw.balance.map(|given| self.balance(&given));
+        let (passive, passive_status) = health::passive(self, raw.passive, d.passive);
+        UpstreamConfig {
+            balance: balance.unwrap_or_default(),
+            sticky: raw.sticky.map(|given| self.cookie_name(given)),
+            connect_timeout: self.period(
+                "connect_timeout",
+                raw.connect_timeout,
+                d.connect_timeout,
+                ms,
+                HOUR / 6,
+            ),
+            retries: Some(self.number("retries", raw.retries, 2, 1000)),
+            queue: self.number("queue", raw.queue, d.queue, 1 << 16),
+            queue_timeout: self.period("queue_timeout", raw.queue_timeout, d.queue_timeout, ms, HOUR),
+            keep_idle: self.number("keep_idle", raw.keep_idle, d.keep_idle, 1 << 16),
+            idle_timeout: self.period("idle_timeout", raw.idle_timeout, d.idle_timeout, ms, HOUR * 24),
+            send_proxy: raw.send_proxy.and_then(|given| self.proxy_version(&given)),
+            health: raw.health.map(|given| health::health(self, given)),
+            passive,
+            passive_status,
+            slow_start: self.period("slow_start", raw.slow_start, Duration::ZERO, Duration::ZERO, HOUR),
+            ..d
+        }
+    }
+
+    /// Checks a whole number that may be 0.
+    fn number(&mut self, key: &str, given: Option<Spanned<i64>>, default: u32, most: u32) -> u32 {
+        let Some(given) = given else { return default };
+        match u32::try_from(*given.get_ref()) {
+            Ok(n) if n <= most => n,
+            _ => {
+                let message = format!("{key} is out of range: {}", given.get_ref());
+                self.complain(given.span(), message, &format!("use 0 to {most}"));
+                default
+            }
+        }
+    }
+
+    fn balance(&mut self, given: &Spanned<String>) -> Balance {
+        let parsed = given.get_ref().parse();
+        parsed.unwrap_or_else(|error: ParseBalanceError| {
+            self.complain(given.span(), error.to_string(), "round_robin is the default");
+            Balance::default()
+        })
+    }
+
+    fn cookie_name(&mut self, given: Spanned<String>) -> String {
+        if !is_token(given.get_ref()) {
+            let message = format!("`{}` cannot be the name of a cookie", given.get_ref());
+            let help = "use letters, digits and any of !#$%&'*+-.^_`|~ (RFC 6265 section 4.1.1)";
+            self.complain(given.span(), message, help);
+        }
+        given.into_inner()
+    }
+
+    fn proxy_version(&mut self, given: &Spanned<String>) -> Option<Version> {
+        match given.get_ref().as_str() {
+            "v1" => Some(Version::V1),
+            "v2" => Some(Version::V2),
+            other => {
+                let message = format!("`{other}` is no version of the PROXY protocol");
+                self.complain(given.span(), message, "use v1 or v2");
+                None
+            }
         }
     }
 }

@@ -6,8 +6,17 @@ use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKin
 use longsplice_engine::{GOODBYE, goodbye};
 use tokio::time::Instant;
 
-use super::{front::Front, request::Request, session::Session, wire::Wire};
-use crate::{access_log::End, upstream::Unavailable};
+use super::{
+    front::Front,
+    request::Request,
+    server::AtServer,
+    session::{Session, reset},
+    wire::Wire,
+};
+use crate::{
+    access_log::End,
+    upstream::{Failure, Unavailable},
+};
 
 /// Value of Retry-After if no server can take the request, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -27,6 +36,21 @@ pub(super) struct OwnAnswer {
 /// Answer to a request that cannot be parsed. The connection ends: the position of the next request is unknown.
 #[derive(Debug)]
 pub(super) struct Refusal(OwnAnswer);
+
+/// Reason why there is no reply.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// An idle connection was dead: try another one.
+    Stale,
+    /// The server failed.
+    Server(Failure, String),
+    /// The body of the request is malformed: the client is told so.
+    BadBody(String),
+    /// The body did not come in time.
+    SlowBody,
+    /// The client is gone.
+    Client,
+}
 
 impl OwnAnswer {
     pub(super) fn new(status: u16, end: End, why: impl Into<Cow<'static, str>>) -> OwnAnswer {
@@ -89,6 +113,12 @@ impl OwnAnswer {
                 "no server could be reached: try again later",
             ),
         }
+    }
+
+    /// Answers that the server closed its connection.
+    pub(super) fn no_reply() -> OwnAnswer {
+        let why = "the server closed the connection without a reply";
+        OwnAnswer::new(502, End::ServerClosed, why)
     }
 
     fn bytes(&self, kind: RequestKind, persistence: Persistence) -> Vec<u8> {
@@ -159,6 +189,52 @@ impl Session<'_> {
         };
         client.buffer.consume(whole);
         Some(client)
+    }
+
+    /// Tells the client why its request failed.
+    pub(super) async fn failed(
+        &mut self,
+        client: Wire<Front>,
+        request: &Request,
+        at: AtServer,
+        failed: Failed,
+    ) -> Option<Wire<Front>> {
+        self.note(|told| told.sent_server(at.upload.passed()));
+        let answer = match failed {
+            _ if self.clock.is_told() => {
+                self.over(End::Reset);
+                reset(client);
+                return None;
+            }
+            Failed::Client | Failed::Stale => {
+                self.over(End::ClientClosed);
+                reset(client);
+                return None;
+            }
+            Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),
+            Failed::SlowBody => OwnAnswer::new(
+                408,
+                End::ClientTimeout,
+                "the body of the request did not come in time",
+            ),
+            Failed::Server(how, why) => {
+                at.tenure.failed(how);
+                let server = at.tenure.to_string();
+                tracing::info!(listener = self.settings.listener.name, peer = %self.peer, server, why, "no reply");
+                match how {
+                    Failure::Timeout => {
+                        OwnAnswer::new(504, End::ServerTimeout, "the server did not reply in time")
+                    }
+                    Failure::Malformed => {
+                        OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
+                    }
+                    _ => OwnAnswer::no_reply(),
+                }
+            }
+        };
+        // Release the server before the answer: it need not wait for it.
+        drop(at);
+        self.answer(client, request, &answer).await
     }
 
     /// Answers a request that cannot be parsed, and closes.

@@ -13,7 +13,7 @@ use longsplice_repair::options::set_reset_on_close;
 use tokio::time::Instant;
 
 use super::{
-    answer::OwnAnswer,
+    answer::{Failed, OwnAnswer},
     body::Broken,
     clock::Late,
     front::Front,
@@ -29,21 +29,6 @@ use crate::{access_log::End, upstream::Failure};
 const MOST_INTERIM: u32 = 64;
 /// Limits the time until the reply, in multiples of `reply_timeout`: each interim reply restarts that timeout.
 const MOST_WAITS: u32 = 10;
-
-/// Reason why there is no reply.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// An idle connection was dead: try another one.
-    Stale,
-    /// The server failed.
-    Server(Failure, String),
-    /// The body of the request is malformed: the client is told so.
-    BadBody(String),
-    /// The body did not come in time.
-    SlowBody,
-    /// The client is gone.
-    Client,
-}
 
 /// Result of one wait for the reply.
 enum Step {
@@ -82,7 +67,7 @@ impl Session<'_> {
                     return None;
                 }
                 Ok(Err(_)) if !tried.is_empty() => {
-                    return self.answer(client, &request, &no_reply()).await;
+                    return self.answer(client, &request, &OwnAnswer::no_reply()).await;
                 }
                 Ok(Err(error)) => {
                     tracing::info!(listener = self.settings.listener.name, peer = %self.peer, %error, "no server");
@@ -118,52 +103,6 @@ impl Session<'_> {
             };
             return Box::pin(self.failed(client, &request, at, failed)).await;
         }
-    }
-
-    /// Tells the client why its request failed.
-    pub(super) async fn failed(
-        &mut self,
-        client: Wire<Front>,
-        request: &Request,
-        at: AtServer,
-        failed: Failed,
-    ) -> Option<Wire<Front>> {
-        self.note(|told| told.sent_server(at.upload.passed()));
-        let answer = match failed {
-            _ if self.clock.is_told() => {
-                self.over(End::Reset);
-                reset(client);
-                return None;
-            }
-            Failed::Client | Failed::Stale => {
-                self.over(End::ClientClosed);
-                reset(client);
-                return None;
-            }
-            Failed::BadBody(why) => OwnAnswer::new(400, End::BadRequest, why),
-            Failed::SlowBody => OwnAnswer::new(
-                408,
-                End::ClientTimeout,
-                "the body of the request did not come in time",
-            ),
-            Failed::Server(how, why) => {
-                at.tenure.failed(how);
-                let server = at.tenure.to_string();
-                tracing::info!(listener = self.settings.listener.name, peer = %self.peer, server, why, "no reply");
-                match how {
-                    Failure::Timeout => {
-                        OwnAnswer::new(504, End::ServerTimeout, "the server did not reply in time")
-                    }
-                    Failure::Malformed => {
-                        OwnAnswer::new(502, End::BadReply, "what the server sent is no valid reply")
-                    }
-                    _ => no_reply(),
-                }
-            }
-        };
-        // Release the server before the answer: it need not wait for it.
-        drop(at);
-        self.answer(client, request, &answer).await
     }
 
     /// Sends the request, and reads the head of its reply.
@@ -341,11 +280,6 @@ fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) ->
         Goal::Original => 0,
     };
     tried < retries as usize && may_send_again(request, at)
-}
-
-fn no_reply() -> OwnAnswer {
-    let why = "the server closed the connection without a reply";
-    OwnAnswer::new(502, End::ServerClosed, why)
 }
 
 fn found(scan: &mut Scan, bytes: &[u8], limits: &Limits) -> Result<Option<Scanned>, Failed> {

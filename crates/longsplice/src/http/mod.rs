@@ -1,21 +1,23 @@
 //! Serves HTTP in control mode (the papers' third class of proxy): reads requests, and splices replies.
 //!
-//! A [`session`](mod@session) serves one client's connection. It reads the head of a request ([`request`]), decides,
-//! leases a connection to a server, and sends the request there ([`exchange`]). It reads the head of the reply
-//! ([`reply`]), and passes its body; the engine carries long ones ([`splice`]). The session answers refused requests
-//! itself ([`answer`]). `docs/switch/http.md` lists the guarantees.
+//! [`serve`](mod@serve) serves one client's connection; a [`session`] holds the state that its requests share. It reads
+//! the head of a request and decides ([`decide`]), leases a connection to a server, and sends the request there
+//! ([`exchange`]). It reads the head of the reply ([`reply`]), and passes its body; the engine carries long ones
+//! ([`splice`]). The proxy answers refused requests itself ([`answer`]). `docs/switch/http.md` lists the guarantees.
 
 mod admit;
 mod answer;
 mod body;
 mod buffer;
 mod clock;
+mod decide;
 mod exchange;
 mod front;
 mod lead;
 mod record;
 mod reply;
 mod request;
+mod serve;
 mod server;
 mod session;
 mod splice;
@@ -27,5 +29,5 @@ mod wire;
 pub use admit::{NotAdmitted, admit, ends_here};
 pub use front::Front;
 pub use lead::Lead;
-pub use session::serve;
+pub use serve::serve;
 pub use threshold::{Measured, Threshold, measure};

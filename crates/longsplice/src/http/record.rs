@@ -9,7 +9,6 @@ use std::{
 use longsplice_core::http::RequestHead;
 use longsplice_engine::{FlowId, Summary, reason::RelayReason};
 
-use super::session::Session;
 use crate::{
     access_log::{AccessRecord, End, Request, cut},
     listener::{Destination, Settings, Tally},
@@ -40,6 +39,32 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// Starts the notes; `head` is set if the access log is on and the head was read.
+    pub(super) fn new(
+        client: SocketAddr,
+        settings: Arc<Settings>,
+        sni: Option<String>,
+        head: Option<&RequestHead<'_>>,
+    ) -> Told {
+        Told {
+            began: Instant::now(),
+            client,
+            settings,
+            sni,
+            request: head.map(|head| Box::new(describe(head))),
+            routed: None,
+            server: None,
+            status: None,
+            first_byte: None,
+            bytes_to_client: 0,
+            bytes_to_server: 0,
+            flow: None,
+            spliced: false,
+            bytes_spliced: 0,
+            relay_reason: None,
+        }
+    }
+
     /// Notes the beginning of a server's reply.
     pub(super) fn reply_began(&mut self, status: u16) {
         self.status = Some(status);
@@ -103,7 +128,7 @@ impl Told {
     }
 
     /// Returns the values that are counted for the request.
-    fn tally(&self, duration: Duration, end: End) -> Tally<'_> {
+    pub(super) fn tally(&self, end: End) -> Tally<'_> {
         Tally {
             is_request: true,
             route: self.route(),
@@ -111,7 +136,7 @@ impl Told {
             bytes_to_client: self.bytes_to_client,
             bytes_to_server: self.bytes_to_server,
             bytes_spliced: self.bytes_spliced,
-            duration,
+            duration: self.began.elapsed(),
             first_byte: self.first_byte,
             end,
         }
@@ -138,53 +163,6 @@ impl Told {
             ..AccessRecord::new(&self.settings.listener.name, self.client)
         };
         (record, self.began)
-    }
-}
-
-impl Session<'_> {
-    /// Starts the notes on a request whose head was read.
-    pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
-        let is_read = self.service.shared().access_log.is_on();
-        self.told = Some(Told {
-            began: Instant::now(),
-            client: self.peer,
-            settings: Arc::clone(&self.settings),
-            sni: self.hello.as_ref().and_then(|h| h.sni.clone()),
-            request: head.filter(|_| is_read).map(|head| Box::new(describe(head))),
-            routed: None,
-            server: None,
-            status: None,
-            first_byte: None,
-            bytes_to_client: 0,
-            bytes_to_server: 0,
-            flow: None,
-            spliced: false,
-            bytes_spliced: 0,
-            relay_reason: None,
-        });
-    }
-
-    /// Ends the request: counts it, and writes its record.
-    pub(super) fn over(&mut self, end: End) {
-        if let Some(told) = self.told.take() {
-            let end = self.open.to_end().unwrap_or(end);
-            self.service.count(&told.tally(told.began.elapsed(), end));
-            let log = &self.service.shared().access_log;
-            if log.is_on() {
-                let (record, began) = told.into_parts();
-                log.write(record.ended(began, end));
-            }
-        }
-        if self.decided.take().is_some() {
-            self.open.decide(None);
-        }
-    }
-
-    /// Updates the notes on the request, if one is served.
-    pub(super) fn note(&mut self, note: impl FnOnce(&mut Told)) {
-        if let Some(told) = &mut self.told {
-            note(told);
-        }
     }
 }
 

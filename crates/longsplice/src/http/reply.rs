@@ -9,9 +9,9 @@ use longsplice_core::http::{
 use longsplice_engine::Side;
 
 use super::{
+    answer::Failed,
     body::{Broken, Passage},
     clock::Late,
-    exchange::Failed,
     front::Front,
     request::{Goal, Head, Request},
     server::AtServer,

@@ -1,32 +1,25 @@
-//! Serves one client's connection, request after request.
+//! Holds the state that the requests of a client's connection share, and the notes on the current one.
 
-use std::{
-    future::{Future, poll_fn},
-    net::SocketAddr,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Poll,
-};
+use std::{net::SocketAddr, pin::pin, sync::Arc};
 
-use longsplice_core::http::{Limits, Persistence};
-use longsplice_engine::Side;
+use longsplice_core::http::{Limits, Persistence, RequestHead};
+use longsplice_engine::{Pair, Side};
 use longsplice_repair::options;
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::{
     clock::{Clock, Late},
     front::Front,
     record::Told,
-    request::{Decision, Unread},
-    splice::Tunnel,
     wire::Wire,
 };
 use crate::{
-    client::{Client, Hello},
-    listener::{Carried, Decided, Open, Service, Settings},
+    access_log::End,
+    client::Hello,
+    listener::{Decided, Open, Service, Settings},
     pace::Pace,
+    upstream::Tenure,
 };
 
 /// State that the requests of a connection share.
@@ -54,119 +47,21 @@ pub(super) struct Session<'a> {
     pub(super) tunnel: Option<Tunnel>,
 }
 
-/// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
-/// gets the current ones.
-pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
-    let is_told = AtomicBool::new(false);
-    let mut session = Session {
-        settings: Arc::clone(settings),
-        service: open.service(),
-        open: &open,
-        clock: Clock::new(&is_told),
-        limits: limits(settings.listener.http.max_head),
-        pace: Pace::new(settings.listener.rate_limit),
-        peer: client.peer,
-        local: client.local,
-        ipv4: client.ipv4,
-        https: !client.stream.is_plain(),
-        hello: client.hello,
-        requests: 0,
-        told: None,
-        decided: None,
-        tunnel: None,
-    };
-    let wire = Wire::new(client.stream, client.early);
-    {
-        let mut all = pin!(session.serve_all(wire));
-        let mut told = pin!(open.told_to_end());
-        poll_fn(|cx| {
-            if all.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
-            }
-            // Poll again with `is_told` set: from now on every wait ends at once.
-            if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
-                is_told.store(true, Ordering::Relaxed);
-                return all.as_mut().poll(cx);
-            }
-            Poll::Pending
-        })
-        .await;
-    }
-    let (tunnel, told) = (session.tunnel.take(), session.told.take());
-    let (Some(tunnel), Some(told)) = (tunnel, told) else {
-        return;
-    };
-    let (record, began) = told.into_parts();
-    let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
-    let carried = |open, tenure| Carried {
-        open,
-        tenure: Some(tenure),
-        record,
-        began,
-    };
-    let pace = session.pace;
-    // Run the tunnel in a task of its own: a session needs many times its memory, and the tunnel may stay for days.
-    match tunnel {
-        Tunnel::Plain { pair, tenure } => tokio::spawn(carried(open, tenure).carry(pair, unsplice)),
-        Tunnel::Tls {
-            client,
-            server,
-            tenure,
-        } => tokio::spawn(carried(open, tenure).relay(client, server, &[], pace, idle)),
-    };
-}
-
-fn limits(max_head: usize) -> Limits {
-    let default = Limits::default();
-    Limits {
-        head: max_head,
-        line: default.line.max(max_head / 2),
-        ..default
-    }
+/// Two connections that are no longer HTTP.
+#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
+pub(super) enum Tunnel {
+    Plain {
+        pair: Pair,
+        tenure: Tenure,
+    },
+    Tls {
+        client: Box<TlsStream<TcpStream>>,
+        server: TcpStream,
+        tenure: Tenure,
+    },
 }
 
 impl Session<'_> {
-    async fn serve_all(&mut self, mut client: Wire<Front>) {
-        while let Some(next) = self.serve_one(client).await {
-            client = next;
-        }
-    }
-
-    /// Serves the next request. Returns the connection if another request may follow.
-    async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
-        // Ignore an error: reading a lost connection fails anyway.
-        if self.requests > 0 {
-            let _ = client.stream.make_known();
-        }
-        let read = self.read_head(&mut client).await;
-        self.requests += 1;
-        let scanned = match read {
-            Ok(scanned) => scanned,
-            Err(Unread::Ended(why)) => {
-                tracing::trace!(peer = %self.peer, why, "no further request");
-                if self.clock.is_told() {
-                    reset(client);
-                }
-                return None;
-            }
-            Err(Unread::Refused(refusal)) => {
-                self.tell(None);
-                self.refuse(client, &refusal).await;
-                return None;
-            }
-        };
-        self.settings = self.service.settings();
-        self.pace.set_limit(self.settings.listener.rate_limit);
-        match self.decide(&client, scanned) {
-            Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
-            Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
-            Decision::Refuse(refusal) => {
-                self.refuse(client, &refusal).await;
-                None
-            }
-        }
-    }
-
     /// Waits until the rate limit lets bytes of this side pass.
     pub(super) async fn paced(&mut self, side: Side) -> Result<(), Late> {
         self.clock.told(pin!(self.pace.may(side))).await
@@ -178,6 +73,40 @@ impl Session<'_> {
         match is_last || self.service.is_stopping() {
             true => Persistence::Close,
             false => Persistence::KeepAlive,
+        }
+    }
+
+    /// Starts the notes on a request whose head was read.
+    pub(super) fn tell(&mut self, head: Option<&RequestHead<'_>>) {
+        let is_read = self.service.shared().access_log.is_on();
+        self.told = Some(Told::new(
+            self.peer,
+            Arc::clone(&self.settings),
+            self.hello.as_ref().and_then(|h| h.sni.clone()),
+            head.filter(|_| is_read),
+        ));
+    }
+
+    /// Ends the request: counts it, and writes its record.
+    pub(super) fn over(&mut self, end: End) {
+        if let Some(told) = self.told.take() {
+            let end = self.open.to_end().unwrap_or(end);
+            self.service.count(&told.tally(end));
+            let log = &self.service.shared().access_log;
+            if log.is_on() {
+                let (record, began) = told.into_parts();
+                log.write(record.ended(began, end));
+            }
+        }
+        if self.decided.take().is_some() {
+            self.open.decide(None);
+        }
+    }
+
+    /// Updates the notes on the request, if one is served.
+    pub(super) fn note(&mut self, note: impl FnOnce(&mut Told)) {
+        if let Some(told) = &mut self.told {
+            note(told);
         }
     }
 }

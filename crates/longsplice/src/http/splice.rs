@@ -4,32 +4,16 @@ use std::{future::poll_fn, pin::pin, sync::Arc};
 
 use longsplice_engine::{Ended, Pair, Returned, Side, Successor, Summary, Trap, Until};
 use longsplice_repair::{options, set_receive_growth, unread};
-use tokio::net::TcpStream;
-use tokio_rustls::server::TlsStream;
 
 use super::{
     body::{Passage, Unseen},
     clock::Late,
     front::Front,
     server::AtServer,
-    session::{Session, reset},
+    session::{Session, Tunnel, reset},
     wire::Wire,
 };
-use crate::{access_log::End, client::Stream, upstream::Tenure};
-
-/// Two connections that are no longer HTTP.
-#[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
-pub(super) enum Tunnel {
-    Plain {
-        pair: Pair,
-        tenure: Tenure,
-    },
-    Tls {
-        client: Box<TlsStream<TcpStream>>,
-        server: TcpStream,
-        tenure: Tenure,
-    },
-}
+use crate::{access_log::End, client::Stream};
 
 /// Result of carrying a reply.
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]

@@ -3,12 +3,10 @@
 use std::{
     io,
     net::{SocketAddr, TcpStream},
-    os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
     time::Instant,
 };
 
-use longsplice_repair::options;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Open, Service, Settings, forward, slots::Slot};
@@ -17,6 +15,7 @@ use crate::{
     client::{Client, Unfit},
     config::Protocol,
     http::{self, Front},
+    proxy_header, tls,
 };
 
 /// Limit of the memory of a connection's task, in bytes. Idle connections have one, too: box large, rarely used state.
@@ -41,27 +40,7 @@ pub(super) fn spawn(
 pub(super) fn refuse_unserved(client: TcpStream, peer: SocketAddr, service: &Service, reason: &str) {
     service.counts().accepted.fetch_add(1, Ordering::Relaxed);
     let record = AccessRecord::new(&service.settings().listener.name, peer);
-    refuse(
-        client,
-        service,
-        record.ended(Instant::now(), End::Refused),
-        reason,
-    );
-}
-
-/// Resets the connection: its client learns at once that it is not served.
-pub(super) fn refuse(client: impl AsFd, service: &Service, record: AccessRecord, reason: &str) {
-    // Ignore an error: the client then sees a FIN, which ends the connection, too.
-    let _ = options::set_reset_on_close(&client, true);
-    drop(client);
-    refused(service, record, reason);
-}
-
-/// Counts a refused connection, and logs the reason.
-fn refused(service: &Service, record: AccessRecord, reason: &str) {
-    service.refused.fetch_add(1, Ordering::Relaxed);
-    tracing::info!(listener = record.listener, peer = %record.client, reason, "connection refused");
-    service.finished(record);
+    service.refuse(client, record.ended(Instant::now(), End::Refused), reason);
 }
 
 async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
@@ -89,7 +68,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
         Err(Unfit::Gone(error)) => return gone(&listener.name, peer, &error),
         Err(reason) => {
             let record = AccessRecord::new(&listener.name, peer).ended(began, End::BadRequest);
-            return refused(&service, record, &reason.to_string());
+            return service.note_refused(record, &reason.to_string());
         }
     };
     match listener.protocol {
@@ -104,10 +83,26 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
     Ok(Client::between(Front::Fresh(stream), peer, local))
 }
 
-/// Returns a connection after everything in front of its protocol was read.
+/// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks for
+/// it. If the listener terminates TLS, performs the handshake. Takes no longer than [`proxy_header::TIMEOUT`] and
+/// [`tls::TIMEOUT`] together.
+///
+/// # Errors
+/// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
 async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
     let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
-    Client::accept(stream, peer, settings).await
+    let listener = &settings.listener;
+    let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
+    let ip = client.peer.ip();
+    if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
+        client = Box::pin(proxy_header::read(client)).await?;
+    }
+    // Box the futures separately: a plain connection needs no room for them.
+    match (&settings.terminator, listener.protocol) {
+        (Some(terminator), _) => Box::pin(terminator.accept(client)).await,
+        (None, Protocol::Tls) => Box::pin(tls::peek(client)).await,
+        (None, Protocol::Tcp | Protocol::Http) => Ok(client),
+    }
 }
 
 fn gone(listener: &str, peer: SocketAddr, error: &io::Error) {

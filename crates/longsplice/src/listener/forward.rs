@@ -10,7 +10,7 @@ use longsplice_repair::unread;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 use tokio_rustls::server::TlsStream;
 
-use super::{Decided, Destination, KeptFacts, Open, Settings, connection::refuse};
+use super::{Decided, Destination, KeptFacts, Open, Settings};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream, gone},
@@ -32,12 +32,10 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
         Ok(lease) => lease,
         Err(Refusal { end, reason }) => {
             let record = carried.record.ended(began, end);
-            return refuse(
-                client.stream.into_socket(),
-                carried.open.service(),
-                record,
-                &reason,
-            );
+            return carried
+                .open
+                .service()
+                .refuse(client.stream.into_socket(), record, &reason);
         }
     };
     carried.tenure = Some(lease.tenure);

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    os::fd::AsFd,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use longsplice_engine::{Splicer, policy::SplicePolicy};
+use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 
 use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
@@ -28,7 +30,7 @@ pub struct Service {
     /// Permits for the connections that this process holds.
     pub(super) slots: Arc<Slots>,
     pub(super) open: AtomicU64,
-    pub(super) refused: AtomicU64,
+    refused: AtomicU64,
     counts: Counts,
     lead: Lead,
 }
@@ -130,6 +132,21 @@ impl Service {
     pub fn finished(&self, record: AccessRecord) {
         self.count(&Tally::from(&record));
         self.shared.access_log.write(record);
+    }
+
+    /// Resets a connection: its client learns at once that it is not served.
+    pub(super) fn refuse(&self, client: impl AsFd, record: AccessRecord, reason: &str) {
+        // Ignore an error: the client then sees a FIN, which ends the connection, too.
+        let _ = options::set_reset_on_close(&client, true);
+        drop(client);
+        self.note_refused(record, reason);
+    }
+
+    /// Counts a refused connection, and logs the reason.
+    pub(super) fn note_refused(&self, record: AccessRecord, reason: &str) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(listener = record.listener, peer = %record.client, reason, "connection refused");
+        self.finished(record);
     }
 
     /// Counts a request or connection that ended, without logging it.

@@ -21,8 +21,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Default limit of lines of one kind in a second, on average.
-pub(crate) const DEFAULT_RATE: u32 = 10;
+use crate::config::DEFAULT_LINES_PER_SECOND;
 
 /// Limit of lines at once, in seconds of the rate.
 const BURST: u32 = 10;
@@ -35,7 +34,7 @@ static LIMIT: OnceLock<Limit> = OnceLock::new();
 
 /// Returns the limit of this process.
 pub(crate) fn limit() -> &'static Limit {
-    LIMIT.get_or_init(|| Limit::new(DEFAULT_RATE))
+    LIMIT.get_or_init(|| Limit::new(DEFAULT_LINES_PER_SECOND))
 }
 
 /// Counts log lines by their place in the code, and limits their rate.

@@ -10,7 +10,7 @@ mod source;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -18,7 +18,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{access_log::End, config::MemoryLimit, listener::Shared};
+use crate::config::MemoryLimit;
 use source::{Groups, Reading};
 
 /// Estimated memory of a connection that was just accepted, in bytes: two sockets in the kernel, and a task. Measured:
@@ -33,7 +33,7 @@ const FRESH: Duration = Duration::from_millis(250);
 const FRESH_FOR: u64 = 64;
 
 /// Interval of readings, apart from new connections.
-const PERIOD: Duration = Duration::from_millis(200);
+pub(crate) const PERIOD: Duration = Duration::from_millis(200);
 
 /// Divisor for the share of connections that is reset at once as a last resort; at least one is reset.
 const SHED: usize = 20;
@@ -91,6 +91,15 @@ pub struct MemoryStatus {
     pub refused_total: u64,
     /// Number of connections that were reset for lack of memory.
     pub shed_total: u64,
+}
+
+/// Measures that a reading asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measures {
+    /// True if parked sockets are released early.
+    pub(crate) detach: bool,
+    /// Number of the newest connections to reset, as a last resort.
+    pub(crate) shed: Option<usize>,
 }
 
 impl Memory {
@@ -155,6 +164,26 @@ impl Memory {
         there_is
     }
 
+    /// Reads the usage, and returns the measures that it asks for, beside `open` connections.
+    pub(crate) fn measures(&self, open: usize) -> Measures {
+        let mut state = self.state();
+        self.look(&mut state, open);
+        Measures {
+            detach: state.has_come_to(|t| t.detach),
+            shed: state.has_come_to(|t| t.shed).then(|| open.div_ceil(SHED)),
+        }
+    }
+
+    /// Counts connections that were reset for lack of memory, of `open` connections.
+    pub(crate) fn note_shed(&self, ended: usize, open: usize) {
+        self.shed.fetch_add(ended as u64, Ordering::Relaxed);
+        tracing::warn!(
+            connections = ended,
+            of = open,
+            "memory runs out: the newest connections are reset"
+        );
+    }
+
     /// Returns the status; `None` if there is no limit.
     pub fn status(&self, open: usize) -> Option<MemoryStatus> {
         let limit = self.state().limit;
@@ -196,33 +225,6 @@ impl State {
         let reached =
             |(reading, thresholds): &(Reading, Thresholds)| reading.percent() >= threshold(thresholds);
         self.readings.iter().any(reached)
-    }
-}
-
-/// Watches the memory of a daemon until the daemon is gone.
-pub(crate) async fn tend(shared: Weak<Shared>) {
-    loop {
-        tokio::time::sleep(PERIOD).await;
-        let Some(shared) = shared.upgrade() else { return };
-        tend_once(&shared);
-    }
-}
-
-fn tend_once(shared: &Arc<Shared>) {
-    let (memory, open) = (&shared.memory, shared.tracker.count());
-    let mut state = memory.state();
-    memory.look(&mut state, open);
-    let (detach, shed) = (state.has_come_to(|t| t.detach), state.has_come_to(|t| t.shed));
-    drop(state);
-    shared.splicer.set_memory_pressure(detach);
-    if shed {
-        let ended = shared.tracker.end_newest(open.div_ceil(SHED), End::Memory);
-        memory.shed.fetch_add(ended as u64, Ordering::Relaxed);
-        tracing::warn!(
-            connections = ended,
-            of = open,
-            "memory runs out: the newest connections are reset"
-        );
     }
 }
 

@@ -8,8 +8,8 @@ use std::{
 use super::out::Out;
 use crate::{
     access_log::End,
+    board::Listeners,
     listener::{CLASSES, Service},
-    reload::Listeners,
 };
 
 pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {

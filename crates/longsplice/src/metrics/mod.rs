@@ -16,7 +16,7 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 pub use endpoint::EndpointError;
 pub(crate) use endpoint::{Endpoint, Place};
 
-use crate::{listener::Shared, logging, reload::Board};
+use crate::{board::Board, listener::Shared, logging};
 use out::{Out, alone};
 
 /// Objects that the metrics describe.

@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use super::{InForce, ReloadError, addresses, board::Board, endpoint, settings, shown, terminators};
+use super::{InForce, ReloadError, addresses, endpoint, settings, shown, terminators};
 use crate::{
     access_log::LogTarget,
+    board::Board,
     config::Config,
     listener::{BindError, Bound, Service, Shared, Socket},
     metrics::Subject,

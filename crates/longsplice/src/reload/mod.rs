@@ -4,7 +4,6 @@
 //! access log's file, and at last the rules for packets. Then the listeners change their settings at once
 //! ([`Shared::switch`]).
 
-mod board;
 mod changes;
 mod error;
 mod first;
@@ -14,13 +13,14 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use longsplice_engine::Splicer;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 
-pub use board::{Board, FailedReload, GenerationStatus, Listeners};
 pub use error::ReloadError;
 pub(crate) use first::bind_all;
 
 use crate::{
     access_log::{End, LogTarget},
+    board::{Board, Listeners},
     config::{Config, ConfigError, ListenerConfig},
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
@@ -50,6 +50,9 @@ pub struct Reloaded {
     /// Number of open connections that `on_change` ended.
     pub ended: usize,
 }
+
+/// Request for a reload: the channel for its result.
+pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 
 /// The configuration in force, with its objects.
 #[derive(Debug)]

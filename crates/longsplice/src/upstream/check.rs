@@ -1,10 +1,6 @@
 //! Runs active checks: a task for each server connects at an interval, and may send an HTTP request.
 
-use std::{
-    io,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use longsplice_core::proxy_protocol::{Header, Version};
 use longsplice_engine::connect_plainly;
@@ -15,7 +11,7 @@ use tokio::{
     time,
 };
 
-use super::{roster::Roster, server::Server, task::Task};
+use super::{server::Server, task::Task};
 use crate::{
     config::{HealthConfig, Probe, Statuses},
     resources::Resources,
@@ -25,12 +21,12 @@ use crate::{
 const LONGEST_HEAD: usize = 16 << 10;
 const MOST_FIELDS: usize = 128;
 
-/// Checks a server until the returned task is dropped or the upstream is gone.
+/// Checks a server until the returned task is dropped, and reports each result.
 pub(super) fn watch(
     server: &Arc<Server>,
     health: &HealthConfig,
     send_proxy: Option<Version>,
-    roster: Weak<Roster>,
+    report: impl Fn(&Server, Result<(), String>) + Send + 'static,
 ) -> Task {
     let (server, health) = (Arc::clone(server), health.clone());
     // The proxy makes this connection for itself: the header names no client.
@@ -42,10 +38,8 @@ pub(super) fn watch(
             let descriptor = Resources::of_this_process().upkeep(1).await;
             let checked = time::timeout(health.timeout, probe(&server, &health.probe, &header)).await;
             let result = checked.unwrap_or_else(|_| Err(format!("nothing came within {:?}", health.timeout)));
-            let Some(roster) = roster.upgrade() else { return };
             drop(descriptor);
-            roster.note_check(&server, result);
-            drop(roster);
+            report(&server, result);
             time::sleep(jittered(health.interval)).await;
         }
     })

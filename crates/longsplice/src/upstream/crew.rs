@@ -1,6 +1,7 @@
 //! Holds the current servers of an upstream, and chooses one of them.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     net::SocketAddr,
     sync::{Arc, Weak, atomic::Ordering},
@@ -9,7 +10,10 @@ use std::{
 
 use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, MAX_WEIGHT, Standing};
 
-use super::{entry::Entry, names::Site, queue::Want, server::Server, server::State};
+use super::{
+    discovery::{Entry, Site},
+    server::{Server, ServerId, State},
+};
 use crate::config::{ServerConfig, UpstreamConfig};
 
 /// Exempts servers from slow start that an upstream finds this soon after its own start: they were there before it.
@@ -43,6 +47,36 @@ pub(super) struct Crew {
     former: HashMap<Key, Weak<Server>>,
     /// Names of servers that an operator drained. Addresses that such a name gets later are drained, too.
     drained: HashSet<String>,
+}
+
+/// Properties of a client that a choice depends on.
+#[derive(Debug, Clone)]
+pub(super) struct Want<'a> {
+    /// True if the client's connection is IPv4 on the wire.
+    pub(super) ipv4: bool,
+    /// Bytes to hash.
+    pub(super) key: Option<Cow<'a, [u8]>>,
+    /// Value of a sticky cookie.
+    pub(super) sticky: Option<Cow<'a, str>>,
+    /// Servers that were tried.
+    pub(super) not: Cow<'a, [ServerId]>,
+}
+
+impl Want<'_> {
+    pub(super) fn into_owned(self) -> Want<'static> {
+        Want {
+            ipv4: self.ipv4,
+            key: self.key.map(|key| Cow::Owned(key.into_owned())),
+            sticky: self.sticky.map(|value| Cow::Owned(value.into_owned())),
+            not: Cow::Owned(self.not.into_owned()),
+        }
+    }
+
+    /// Returns whether any server is acceptable. If such a client finds all servers full, so do all others of its
+    /// family.
+    pub(super) fn is_plain(&self) -> bool {
+        self.sticky.is_none() && self.not.is_empty()
+    }
 }
 
 type Key = (String, SocketAddr);
@@ -199,6 +233,54 @@ impl Crew {
         }
         called.len().max(listed)
     }
+
+    /// Returns whether it contains this server now.
+    pub(super) fn has(&self, id: ServerId) -> bool {
+        self.members.iter().any(|m| m.server.id() == id)
+    }
+
+    /// Returns the reason why no server can be chosen.
+    pub(super) fn nobody(&self, now: Duration) -> String {
+        let count = |state| {
+            self.members
+                .iter()
+                .filter(|m| m.server.state(now).0 == state)
+                .count()
+        };
+        let lost = self.entries.iter().filter(|e| e.sites().is_empty()).count();
+        let counts = [
+            (count(State::Down), "down"),
+            (count(State::Draining), "draining"),
+            (lost, "without an address"),
+        ];
+        let words: Vec<_> = counts
+            .iter()
+            .filter(|(n, _)| *n > 0)
+            .map(|(n, what)| format!("{n} {what}"))
+            .collect();
+        match words.is_empty() {
+            true => "all were tried".to_owned(),
+            false => words.join(", "),
+        }
+    }
+
+    /// Closes idle connections of the server, so that a new one stays within `max_connections`.
+    pub(super) fn make_room(&self, server: &Server) {
+        let member = self.members.iter().find(|m| m.server.id() == server.id());
+        if let Some(most) = member.and_then(|m| m.max_connections) {
+            let open = server.open.load(Ordering::Relaxed);
+            server.idle.shrink(most.saturating_sub(open) as usize);
+        }
+    }
+
+    /// Closes idle connections that are too old or were closed by their servers, and returns how many are left.
+    pub(super) fn sweep(&self, config: &UpstreamConfig) -> usize {
+        let count = |m: &Member| {
+            m.server.idle.sweep(config.idle_timeout, config.keep_idle);
+            m.server.idle.len() + m.server.idle.aside()
+        };
+        self.members.iter().map(count).sum()
+    }
 }
 
 impl Member {
@@ -248,4 +330,9 @@ fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
     }
     // A weight of 0 means a small chance, not none (RFC 2782).
     .clamp(1, MAX_WEIGHT)
+}
+
+/// Returns a random number for a choice.
+pub(super) fn random() -> u64 {
+    fastrand::u64(..)
 }

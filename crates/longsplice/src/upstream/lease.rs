@@ -1,10 +1,9 @@
-//! Types of a request for a server and of its result.
+//! Counts a connection of a server as long as its permit is held.
 
 use std::{
-    fmt, io,
+    fmt,
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -12,51 +11,11 @@ use longsplice_engine::Tie;
 use tokio::net::TcpStream;
 
 use super::{
-    connect::Connector,
-    place::{Place, Site},
-    server::{Server, ServerId},
+    idle::{Owner, Settles},
+    roster::Roster,
+    server::{Act, Server, ServerId},
 };
-use crate::{client::Client, config::SourceAddress};
-
-/// A client's request for a server.
-#[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
-    /// Leg A.
-    pub client: BorrowedFd<'a>,
-    /// Address of the client; from the PROXY header, if one was read.
-    pub peer: SocketAddr,
-    /// Address that the client connected to.
-    pub local: SocketAddr,
-    /// True if the client's connection is IPv4 on the wire. An IPv4 client may arrive over an IPv6 socket.
-    pub ipv4: bool,
-    /// Selects the source address that the server sees.
-    pub source: SourceAddress,
-    /// Bytes to hash, as [`Upstream::key`](super::Upstream::key) says; a hash of the client's address needs none.
-    pub key: Option<&'a [u8]>,
-    /// Value of the cookie that [`Upstream::sticky`](super::Upstream::sticky) names, as the client sent it.
-    pub sticky: Option<&'a str>,
-    /// True if an idle connection may be reused.
-    pub reuse: bool,
-    /// Servers to leave out: they were tried already.
-    pub not: &'a [ServerId],
-}
-
-impl<'a> Ask<'a> {
-    /// Returns the request for a connection of which no request was read yet.
-    pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
-        Ask {
-            client: client.stream.socket().as_fd(),
-            peer: client.peer,
-            local: client.local,
-            ipv4: client.ipv4,
-            source,
-            key: None,
-            sticky: None,
-            reuse: true,
-            not: &[],
-        }
-    }
-}
+use crate::config::UpstreamConfig;
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -69,10 +28,44 @@ pub struct Lease {
     pub tenure: Tenure,
 }
 
-/// Permit for one connection to a server.
+/// Permit for one connection to a server. When it is dropped, the next waiting client gets it.
 #[derive(Debug)]
 pub struct Tenure {
-    place: Place,
+    server: Arc<Server>,
+    /// `None` if the server belongs to no upstream.
+    roster: Option<Arc<Roster>>,
+    /// Owner for whom the connection may be kept when it is idle; `None` if it is not kept.
+    next: Option<Owner>,
+    /// True if its connection has served a request before.
+    reused: bool,
+    sticky: bool,
+}
+
+/// A server of an upstream, for permits that stay counted without a `Tenure`.
+#[derive(Debug)]
+pub struct Site {
+    server: Arc<Server>,
+    roster: Arc<Roster>,
+    sticky: bool,
+}
+
+impl Site {
+    /// Returns the server's identity.
+    pub fn id(&self) -> ServerId {
+        self.server.id()
+    }
+
+    /// Returns a permit that [stayed](Tenure::stay) counted here. Resume each only once.
+    pub fn resume(&self) -> Tenure {
+        let (server, roster) = (Arc::clone(&self.server), Arc::clone(&self.roster));
+        Tenure {
+            server,
+            roster: Some(roster),
+            next: None,
+            reused: false,
+            sticky: self.sticky,
+        }
+    }
 }
 
 /// Failure of a server.
@@ -89,23 +82,62 @@ pub enum Failure {
 }
 
 impl Tenure {
-    pub(super) fn new(place: Place) -> Tenure {
-        Tenure { place }
+    /// Creates a permit at a server that counts it already.
+    pub(super) fn new(server: Arc<Server>, roster: &Arc<Roster>) -> Tenure {
+        Tenure {
+            server,
+            sticky: roster.config().sticky.is_some(),
+            roster: Some(Arc::clone(roster)),
+            next: None,
+            reused: false,
+        }
+    }
+
+    /// Creates a permit for an address that belongs to no upstream.
+    pub(super) fn outside(address: SocketAddr) -> Tenure {
+        let name = address.to_string();
+        let config = UpstreamConfig::new("", Vec::new());
+        Tenure {
+            server: Arc::new(Server::new(&config, &name, name.clone(), address, None)),
+            roster: None,
+            next: None,
+            reused: false,
+            sticky: false,
+        }
     }
 
     /// Returns the server.
     pub fn server(&self) -> &Arc<Server> {
-        self.place.server()
+        &self.server
     }
 
-    /// Returns its server in the upstream; `None` if no upstream counts it.
+    /// Allows the idle connection to be kept for this owner.
+    pub(super) fn keep_for(&mut self, owner: Owner) {
+        self.next = Some(owner);
+    }
+
+    /// Notes that its connection has served a request before.
+    pub(super) fn note_reused(&mut self) {
+        self.reused = true;
+    }
+
+    /// Returns its server in the upstream, without a permit; `None` if no upstream counts it.
     pub fn site(&self) -> Option<Site> {
-        self.place.site()
+        Some(Site {
+            server: Arc::clone(&self.server),
+            roster: Arc::clone(self.roster.as_ref()?),
+            sticky: self.sticky,
+        })
     }
 
     /// Drops this value without giving the permit up: its [`Tenure::site`] stays counted until [`Site::resume`].
-    pub fn stay(self) {
-        self.place.stay();
+    pub fn stay(mut self) {
+        self.roster = None;
+    }
+
+    /// Returns the value of the sticky cookie for this server; `None` if the upstream is not sticky.
+    pub fn cookie(&self) -> Option<&str> {
+        self.sticky.then(|| self.server.cookie())
     }
 
     /// Gives an idle connection back to the upstream, which keeps it for another request or closes it. The last reply
@@ -113,23 +145,69 @@ impl Tenure {
     /// instead ([`longsplice_engine::Returned::set_reset_on_close`]). A connection with a `tie` to its last client
     /// stands aside until the tie is gone.
     pub fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
-        self.place.give_back(stream, tie);
+        if let (Some(roster), Some(owner)) = (&self.roster, self.next) {
+            // Store it before the permit is released: the client that waits for the permit then finds the connection.
+            let settles = tie.map(|tie| Settles::when(move || tie.is_gone()));
+            roster.keep(&self.server, stream, owner, settles);
+        }
     }
 
     /// Counts a reply whose head was read, `after` its request was sent.
     pub fn answered(&self, status: u16, after: Duration) {
-        self.place.answered(status, after);
+        let counts = &self.server.counts;
+        let class = usize::from(status / 100).checked_sub(1);
+        if let Some(class) = class.and_then(|class| counts.replies.get(class)) {
+            class.fetch_add(1, Ordering::Relaxed);
+        }
+        let micros = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        counts.reply_micros.fetch_add(micros, Ordering::Relaxed);
+        let Some(roster) = &self.roster else { return };
+        match status >= 500 && roster.config().passive_status {
+            true => roster.note_failure(&self.server, Act::Reply, &format!("status {status}")),
+            false => roster.note_success(&self.server, Act::Reply),
+        }
     }
 
     /// Counts a failure of the server. Do not call it for an idle connection that turned out dead: that is no fault. A
     /// `Closed` or `Timeout` on a reused connection is counted, but does not affect the server's health.
     pub fn failed(&self, how: Failure) {
-        self.place.failed(how);
+        let (act, count, why) = match how {
+            Failure::Connect => (
+                Act::Connect,
+                &self.server.counts.connect_failures,
+                "it could not be connected to",
+            ),
+            Failure::Closed => (
+                Act::Reply,
+                &self.server.counts.failures,
+                "it closed before it replied",
+            ),
+            Failure::Timeout => (
+                Act::Reply,
+                &self.server.counts.failures,
+                "it did not reply in time",
+            ),
+            Failure::Malformed => (
+                Act::Reply,
+                &self.server.counts.failures,
+                "what it sent was no reply",
+            ),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        // An earlier client may have caused the end of a reused connection; only `Malformed` surely tells something
+        // about the server.
+        let says_nothing = self.reused && matches!(how, Failure::Closed | Failure::Timeout);
+        if let Some(roster) = self.roster.as_ref().filter(|_| !says_nothing) {
+            roster.note_failure(&self.server, act, why);
+        }
     }
+}
 
-    /// Returns the value of the sticky cookie for this server; `None` if the upstream is not sticky.
-    pub fn cookie(&self) -> Option<&str> {
-        self.place.cookie()
+impl Drop for Tenure {
+    fn drop(&mut self) {
+        if let Some(roster) = self.roster.take() {
+            roster.release(&self.server);
+        }
     }
 }
 
@@ -137,76 +215,4 @@ impl fmt::Display for Tenure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.server().address().fmt(f)
     }
-}
-
-/// Reason why a client gets no server.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// Each server that was tried failed.
-    #[error("{}", list(.0))]
-    Refused(Vec<(String, io::Error)>),
-    /// The original destination failed.
-    #[error("{0}: {1}")]
-    Original(SocketAddr, io::Error),
-    /// All servers are down, drained, or were tried before.
-    #[error("upstream `{upstream}` has no server that is up ({why}); `longsplice servers` shows them")]
-    Down {
-        /// Name of the upstream.
-        upstream: String,
-        /// Counts of servers that are down, draining and without an address.
-        why: String,
-    },
-    /// All servers are at their limit, and the queue is full.
-    #[error("the queue of upstream `{upstream}` is full: {queue} wait for a server already")]
-    QueueFull {
-        /// Name of the upstream.
-        upstream: String,
-        /// Limit of the queue.
-        queue: u32,
-    },
-    /// All servers are at their limit, and no connection ended in time.
-    #[error("no server of upstream `{upstream}` had a place within {}", crate::config::Period(*.after))]
-    QueueTimeout {
-        /// Name of the upstream.
-        upstream: String,
-        /// Time that the client waited.
-        after: Duration,
-    },
-}
-
-fn list(attempts: &[(String, io::Error)]) -> String {
-    let attempts: Vec<_> = attempts.iter().map(|(to, why)| format!("{to}: {why}")).collect();
-    attempts.join("; ")
-}
-
-impl Unavailable {
-    /// Returns the status code for a client that speaks HTTP (RFC 9110 section 15.6).
-    pub fn status(&self) -> u16 {
-        match self {
-            Unavailable::Refused(_) | Unavailable::Original(..) => 502,
-            Unavailable::Down { .. } | Unavailable::QueueFull { .. } | Unavailable::QueueTimeout { .. } => {
-                503
-            }
-        }
-    }
-}
-
-/// Connects to the client's original destination.
-///
-/// # Errors
-/// `Unavailable::Original` with the error of the connection.
-pub async fn lease_original(
-    splicer: &longsplice_engine::Splicer,
-    ask: &Ask<'_>,
-    to: SocketAddr,
-    timeout: Duration,
-) -> Result<Lease, Unavailable> {
-    let connector = Connector::new(splicer, ask, timeout);
-    let connected = connector.connect_to(to).await;
-    let stream = connected.map_err(|error| Unavailable::Original(to, error))?;
-    Ok(Lease {
-        stream,
-        reused: false,
-        tenure: Tenure::new(Place::outside(to)),
-    })
 }

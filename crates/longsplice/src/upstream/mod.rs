@@ -1,17 +1,14 @@
 //! Manages upstreams: sets of servers; each connection or request gets one server.
 //!
 //! [`Upstream::lease`] (`search`) chooses a server (`crew`), waits in the queue if all are full (`queue`), and takes an
-//! idle connection (`idle`) or makes one (`connect`). A `roster` keeps the state of the servers and outlives reloads.
-//! Leases (`place`), active checks (`check`) and the resolver (`entry`, `names`) update it.
+//! idle connection (`idle`) or makes one. A `roster` keeps the state of the servers and outlives reloads. Permits
+//! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`).
 
 mod check;
-mod connect;
 mod crew;
-mod entry;
+mod discovery;
 mod idle;
 mod lease;
-mod names;
-mod place;
 mod queue;
 mod roster;
 mod search;
@@ -25,16 +22,17 @@ use std::{collections::HashMap, sync::Arc};
 
 use longsplice_engine::Splicer;
 
-pub use connect::same_family_first;
-pub use lease::{Ask, Failure, Lease, Tenure, Unavailable, lease_original};
-pub use place::Site;
+pub use lease::{Failure, Lease, Site, Tenure};
+pub use queue::Unavailable;
+pub use search::{Ask, lease_original, same_family_first};
 pub use server::{Server, ServerId};
 pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 
 pub use crate::config::KeyKind;
 use crate::config::{Config, ListenerConfig, UpstreamConfig};
-use names::Names;
+use discovery::Names;
 use roster::Roster;
+use search::Search;
 
 /// All upstreams of a configuration.
 #[derive(Debug)]
@@ -170,6 +168,19 @@ impl Upstreams {
 }
 
 impl Upstream {
+    /// Connects to one of its servers: chooses one, waits in the queue if all are full, and takes an idle connection or
+    /// makes one. If that fails, it tries other servers, as `retries` says.
+    ///
+    /// Cancel-safe: when the future is dropped, it gives up its permit or its position in the queue.
+    ///
+    /// # Errors
+    /// The failed attempts, or the reason why there was none.
+    pub async fn lease(&self, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
+        Search::new(&self.config, &self.roster, &self.splicer, ask)
+            .run()
+            .await
+    }
+
     /// Returns the name.
     pub fn name(&self) -> &str {
         &self.config.name

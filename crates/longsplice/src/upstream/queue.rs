@@ -1,42 +1,81 @@
 //! Queues clients that wait for a permit, in the order of their arrival.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
-use tokio::{sync::oneshot, time};
+use tokio::sync::oneshot;
 
-use super::{lease::Unavailable, place::Place, roster::Roster, server::ServerId};
+use super::{
+    crew::{Crew, Pick, Want, random},
+    server::Server,
+};
 
-/// Properties of a client that a choice depends on.
-#[derive(Debug, Clone)]
-pub(super) struct Want<'a> {
-    /// True if the client's connection is IPv4 on the wire.
-    pub(super) ipv4: bool,
-    /// Bytes to hash.
-    pub(super) key: Option<Cow<'a, [u8]>>,
-    /// Value of a sticky cookie.
-    pub(super) sticky: Option<Cow<'a, str>>,
-    /// Servers that were tried.
-    pub(super) not: Cow<'a, [ServerId]>,
+/// Reason why a client gets no server.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    /// Each server that was tried failed.
+    #[error("{}", list(.0))]
+    Refused(Vec<(String, io::Error)>),
+    /// The original destination failed.
+    #[error("{0}: {1}")]
+    Original(SocketAddr, io::Error),
+    /// All servers are down, drained, or were tried before.
+    #[error("upstream `{upstream}` has no server that is up ({why}); `longsplice servers` shows them")]
+    Down {
+        /// Name of the upstream.
+        upstream: String,
+        /// Counts of servers that are down, draining and without an address.
+        why: String,
+    },
+    /// All servers are at their limit, and the queue is full.
+    #[error("the queue of upstream `{upstream}` is full: {queue} wait for a server already")]
+    QueueFull {
+        /// Name of the upstream.
+        upstream: String,
+        /// Limit of the queue.
+        queue: u32,
+    },
+    /// All servers are at their limit, and no connection ended in time.
+    #[error("no server of upstream `{upstream}` had a place within {}", crate::config::Period(*.after))]
+    QueueTimeout {
+        /// Name of the upstream.
+        upstream: String,
+        /// Time that the client waited.
+        after: Duration,
+    },
 }
 
-impl Want<'_> {
-    fn into_owned(self) -> Want<'static> {
-        Want {
-            ipv4: self.ipv4,
-            key: self.key.map(|key| Cow::Owned(key.into_owned())),
-            sticky: self.sticky.map(|value| Cow::Owned(value.into_owned())),
-            not: Cow::Owned(self.not.into_owned()),
+fn list(attempts: &[(String, io::Error)]) -> String {
+    let attempts: Vec<_> = attempts.iter().map(|(to, why)| format!("{to}: {why}")).collect();
+    attempts.join("; ")
+}
+
+impl Unavailable {
+    pub(super) fn down(upstream: &str, why: String) -> Unavailable {
+        Unavailable::Down {
+            upstream: upstream.to_owned(),
+            why,
         }
     }
 
-    /// Returns whether any server is acceptable. If such a client finds all servers full, so do all others of its
-    /// family.
-    pub(super) fn is_plain(&self) -> bool {
-        self.sticky.is_none() && self.not.is_empty()
+    /// Returns the status code for a client that speaks HTTP (RFC 9110 section 15.6).
+    pub fn status(&self) -> u16 {
+        match self {
+            Unavailable::Refused(_) | Unavailable::Original(..) => 502,
+            Unavailable::Down { .. } | Unavailable::QueueFull { .. } | Unavailable::QueueTimeout { .. } => {
+                503
+            }
+        }
     }
 }
 
-type Answer = Result<Place, Unavailable>;
+/// Permit or rejection. The server of a permit counts the connection already.
+pub(super) type Answer = Result<Arc<Server>, Unavailable>;
 
 /// A waiting client.
 #[derive(Debug)]
@@ -57,22 +96,18 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Adds a client at the end.
-    pub(super) fn join(&mut self, want: Want<'_>, roster: &Arc<Roster>) -> Waiting {
+    /// Adds a client at the end, and returns its ticket.
+    pub(super) fn join(&mut self, want: Want<'_>) -> (u64, oneshot::Receiver<Answer>) {
         let (answer, given) = oneshot::channel();
         let ticket = self.next;
         self.next += 1;
         let want = want.into_owned();
         self.waiting.insert(ticket, Waiter { want, answer });
-        Waiting {
-            ticket,
-            given,
-            roster: Arc::clone(roster),
-        }
+        (ticket, given)
     }
 
     /// Returns the first waiting client with this ticket or a later one.
-    pub(super) fn from(&self, ticket: u64) -> Option<(u64, &Want<'static>)> {
+    fn from(&self, ticket: u64) -> Option<(u64, &Want<'static>)> {
         let (ticket, waiter) = self.waiting.range(ticket..).next()?;
         Some((*ticket, &waiter.want))
     }
@@ -82,54 +117,45 @@ impl Queue {
     }
 
     /// Sends the answer to a waiting client. Returns it if the client does not wait any more.
-    pub(super) fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Answer> {
+    fn answer(&mut self, ticket: u64, answer: Answer) -> Result<(), Answer> {
         match self.waiting.remove(&ticket) {
             Some(waiter) => waiter.answer.send(answer),
             None => Err(answer),
         }
     }
-}
 
-/// A client's handle while it waits. Dropping it leaves the queue; a permit that arrived meanwhile goes to the next
-/// client.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    ticket: u64,
-    given: oneshot::Receiver<Answer>,
-    roster: Arc<Roster>,
-}
-
-impl Waiting {
-    /// Closes the channel, as `place` does when the time is over, before it leaves the queue.
-    #[cfg(test)]
-    pub(super) fn close(&mut self) {
-        self.given.close();
-    }
-
-    /// Waits for a permit.
-    pub(super) async fn place(mut self, patience: Duration) -> Answer {
-        match time::timeout(patience, &mut self.given).await {
-            Ok(Ok(answer)) => answer,
-            // Unreachable: the roster answers all waiting clients, and this handle keeps it alive.
-            Ok(Err(_)) => Err(self.roster.nobody()),
-            Err(_) => {
-                // The answer may have come at the last moment.
-                self.given.close();
-                if let Ok(answer) = self.given.try_recv() {
-                    return answer;
+    /// Gives permits to waiting clients in their order, at most `most`. Rejects clients that have no server left.
+    pub(super) fn serve(&mut self, crew: &mut Crew, upstream: &str, now: Duration, most: Option<usize>) {
+        let (mut next, mut given) = (0, 0);
+        // Give all plain clients of a family the same answer: if one finds all servers full, so do the others.
+        let mut full = [false; 2];
+        while most.is_none_or(|most| given < most)
+            && let Some((ticket, want)) = self.from(next)
+        {
+            next = ticket + 1;
+            let (plain, family) = (want.is_plain(), usize::from(want.ipv4));
+            if plain && full.get(family) == Some(&true) {
+                continue;
+            }
+            match crew.pick(want, now, &mut random, None) {
+                Pick::Server(server) => {
+                    server.open.fetch_add(1, Ordering::Relaxed);
+                    match self.answer(ticket, Ok(Arc::clone(&server))) {
+                        Ok(()) => given += 1,
+                        // The client was about to leave the queue.
+                        Err(_) => drop(server.open.fetch_sub(1, Ordering::Relaxed)),
+                    }
                 }
-                self.roster.count_timeout();
-                Err(Unavailable::QueueTimeout {
-                    upstream: self.roster.name().to_owned(),
-                    after: patience,
-                })
+                Pick::Nobody => {
+                    let nobody = Unavailable::down(upstream, crew.nobody(now));
+                    drop(self.answer(ticket, Err(nobody)));
+                }
+                Pick::Full | Pick::Look(_) => {
+                    if let (true, Some(full)) = (plain, full.get_mut(family)) {
+                        *full = true;
+                    }
+                }
             }
         }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.roster.leave(self.ticket);
     }
 }

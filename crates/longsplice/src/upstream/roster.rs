@@ -1,32 +1,36 @@
-//! Keeps an upstream's servers, its queue and the tasks that watch the servers; all of this outlives a reload.
-
-mod idle;
+//! Keeps an upstream's servers, its queue, its idle connections and the tasks that watch the servers; all of this
+//! outlives a reload.
 
 use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{
+    net::TcpStream,
+    sync::oneshot,
+    time::{self, Instant},
+};
 
 use super::{
     check,
-    crew::{Crew, Pick},
-    entry::{self, Entry},
-    lease::Unavailable,
-    names::Names,
-    place::Place,
-    queue::{Queue, Waiting, Want},
+    crew::{Crew, Pick, Want, random},
+    discovery::{self, Entry, Names},
+    idle::{Owner, Settles},
+    queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
     status::{self, Unresolved, UpstreamStatus},
     task::Task,
 };
 use crate::config::{HealthConfig, UpstreamConfig};
+
+/// Longest interval between two sweeps over idle connections.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// State of one upstream. Its lock is held for a choice, never over I/O.
 #[derive(Debug)]
@@ -53,7 +57,8 @@ struct Inner {
 /// Result of a client's request for a permit.
 #[derive(Debug)]
 pub(super) enum Entered {
-    Place(Place),
+    /// The server counts the connection already, until [`Roster::release`].
+    Permit(Arc<Server>),
     /// All servers are full: the client waits.
     Wait(Waiting),
     /// This entry must be looked up first.
@@ -111,7 +116,14 @@ impl Roster {
                 None => {
                     let entry = Arc::new(Entry::new(server.place.clone()));
                     let watched = entry.is_name();
-                    let task = watched.then(|| entry::watch(&entry, &self.names, Arc::downgrade(self)));
+                    let task = watched.then(|| {
+                        let roster = Arc::downgrade(self);
+                        discovery::watch(&entry, &self.names, &self.name, move || {
+                            if let Some(roster) = roster.upgrade() {
+                                roster.relocate();
+                            }
+                        })
+                    });
                     (entry, task)
                 }
             };
@@ -121,7 +133,7 @@ impl Roster {
     }
 
     /// Applies new addresses of an entry.
-    pub(super) fn relocate(self: &Arc<Self>) {
+    fn relocate(self: &Arc<Self>) {
         self.muster(&mut self.inner());
     }
 
@@ -135,7 +147,13 @@ impl Roster {
                 let id = member.server.id();
                 let running = checks.remove(&id).filter(|(by, _)| by == health);
                 let check = running.unwrap_or_else(|| {
-                    let task = check::watch(&member.server, health, config.send_proxy, Arc::downgrade(self));
+                    let roster = Arc::downgrade(self);
+                    let report = move |server: &Server, result| {
+                        if let Some(roster) = roster.upgrade() {
+                            roster.note_check(server, result);
+                        }
+                    };
+                    let task = check::watch(&member.server, health, config.send_proxy, report);
                     (health.clone(), task)
                 });
                 inner.checks.insert(id, check);
@@ -156,12 +174,15 @@ impl Roster {
         let mut inner = self.inner();
         let pick = inner.crew.pick(&want, self.now(), &mut random, Some(given_up));
         match pick {
-            Pick::Server(server) => Ok(Entered::Place(self.occupy(server))),
+            Pick::Server(server) => {
+                server.open.fetch_add(1, Ordering::Relaxed);
+                Ok(Entered::Permit(server))
+            }
             Pick::Look(index) => match inner.crew.entries.get(index) {
                 Some(entry) => Ok(Entered::Look(index, Arc::clone(entry))),
-                None => Err(self.nobody_of(&inner)),
+                None => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
             },
-            Pick::Nobody => Err(self.nobody_of(&inner)),
+            Pick::Nobody => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
             Pick::Full => {
                 let queue = self.config().queue;
                 if inner.queue.len() >= queue as usize {
@@ -169,65 +190,30 @@ impl Roster {
                     let upstream = self.name.clone();
                     return Err(Unavailable::QueueFull { upstream, queue });
                 }
-                Ok(Entered::Wait(inner.queue.join(want, self)))
+                let (ticket, given) = inner.queue.join(want);
+                Ok(Entered::Wait(Waiting {
+                    ticket,
+                    given,
+                    roster: Arc::clone(self),
+                }))
             }
         }
     }
 
-    /// Counts a connection. The caller holds the lock.
-    fn occupy(self: &Arc<Self>, server: Arc<Server>) -> Place {
-        server.open.fetch_add(1, Ordering::Relaxed);
-        let sticky = self.config().sticky.is_some();
-        Place::new(server, Arc::clone(self), sticky)
-    }
-
     /// Ends a connection of the server: its permit goes to the first waiting client that can take it.
-    pub(super) fn release(self: &Arc<Self>, server: &Arc<Server>) {
+    pub(super) fn release(&self, server: &Arc<Server>) {
         let mut inner = self.inner();
         server.open.fetch_sub(1, Ordering::Relaxed);
         self.serve(&mut inner, Some(1));
     }
 
-    /// Removes a client from the queue.
-    pub(super) fn leave(&self, ticket: u64) {
-        self.inner().queue.leave(ticket);
-    }
-
-    /// Gives permits to waiting clients in their order, at most `most`. Rejects clients that have no server left.
-    fn serve(self: &Arc<Self>, inner: &mut Inner, most: Option<usize>) {
-        let Inner { crew, queue, .. } = inner;
-        let (mut next, mut given) = (0, 0);
-        // Give all plain clients of a family the same answer: if one finds all servers full, so do the others.
-        let mut full = [false; 2];
-        while most.is_none_or(|most| given < most)
-            && let Some((ticket, want)) = queue.from(next)
-        {
-            next = ticket + 1;
-            let (plain, family) = (want.is_plain(), usize::from(want.ipv4));
-            if plain && full.get(family) == Some(&true) {
-                continue;
-            }
-            match crew.pick(want, self.now(), &mut random, None) {
-                Pick::Server(server) => match queue.answer(ticket, Ok(self.occupy(server))) {
-                    Ok(()) => given += 1,
-                    // The client was about to leave the queue.
-                    Err(answer) => drop(answer.map(Place::dismiss)),
-                },
-                Pick::Nobody => {
-                    let nobody = self.nobody_among(crew);
-                    drop(queue.answer(ticket, Err(nobody)));
-                }
-                Pick::Full | Pick::Look(_) => {
-                    if let (true, Some(full)) = (plain, full.get_mut(family)) {
-                        *full = true;
-                    }
-                }
-            }
-        }
+    /// Gives permits to waiting clients in their order, at most `most`.
+    fn serve(&self, inner: &mut Inner, most: Option<usize>) {
+        inner.queue.serve(&mut inner.crew, &self.name, self.now(), most);
     }
 
     /// Records a failure of a server.
-    pub(super) fn note_failure(self: &Arc<Self>, server: &Server, act: Act, why: &str) {
+    pub(super) fn note_failure(&self, server: &Server, act: Act, why: &str) {
         if let Some(out) = server.failed(act, self.now()) {
             let (upstream, server) = (&self.name, server.name());
             let seconds = out.as_secs_f64();
@@ -242,7 +228,7 @@ impl Roster {
     }
 
     /// Applies the result of a check.
-    pub(super) fn note_check(self: &Arc<Self>, server: &Server, result: Result<(), String>) {
+    fn note_check(&self, server: &Server, result: Result<(), String>) {
         let why = result.clone().err().unwrap_or_default();
         let Some(state) = server.checked(result, self.now()) else {
             return;
@@ -256,16 +242,12 @@ impl Roster {
     }
 
     /// Drains the servers of this name or undoes it, and returns how many entries or addresses have it.
-    pub(super) fn drain(self: &Arc<Self>, name: &str, drain: bool) -> usize {
+    pub(super) fn drain(&self, name: &str, drain: bool) -> usize {
         let config = self.config();
         let mut inner = self.inner();
         let found = inner.crew.drain(&config, name, drain, self.now());
         self.serve(&mut inner, None);
         found
-    }
-
-    pub(super) fn count_timeout(&self) {
-        self.queue_timeouts.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the addresses of its servers, in the order of the configuration.
@@ -304,52 +286,100 @@ impl Roster {
 
     /// Returns whether it contains this server now.
     pub(super) fn has(&self, server: ServerId) -> bool {
-        let inner = self.inner();
-        inner
-            .crew
-            .members
-            .iter()
-            .any(|member| member.server.id() == server)
+        self.inner().crew.has(server)
     }
 
-    /// Returns the reason why no server can be chosen.
-    pub(super) fn nobody(&self) -> Unavailable {
-        self.nobody_of(&self.inner())
+    /// Keeps an idle connection, if its server still belongs to the upstream and is up.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        server: &Arc<Server>,
+        stream: TcpStream,
+        owner: Owner,
+        settles: Option<Settles>,
+    ) {
+        let config = self.config();
+        if !self.has(server.id()) || server.state(self.now()).0 != State::Up {
+            return;
+        }
+        server.idle.put(stream, owner, settles, config.keep_idle);
+        if !self.sweeping.swap(true, Ordering::SeqCst) {
+            tokio::spawn(sweep(Arc::downgrade(self)));
+        }
     }
 
-    fn nobody_of(&self, inner: &Inner) -> Unavailable {
-        self.nobody_among(&inner.crew)
+    /// Closes idle connections of the server, so that a new one stays within `max_connections`.
+    pub(super) fn make_room(&self, server: &Server) {
+        self.inner().crew.make_room(server);
+    }
+}
+
+/// A client's handle while it waits. Dropping it leaves the queue; a permit that arrived meanwhile goes to the next
+/// client.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    ticket: u64,
+    given: oneshot::Receiver<Answer>,
+    roster: Arc<Roster>,
+}
+
+impl Waiting {
+    /// Closes the channel, as `permit` does when the time is over, before it leaves the queue.
+    #[cfg(test)]
+    pub(super) fn close(&mut self) {
+        self.given.close();
     }
 
-    fn nobody_among(&self, crew: &Crew) -> Unavailable {
-        let now = self.now();
-        let count = |state| {
-            crew.members
-                .iter()
-                .filter(|m| m.server.state(now).0 == state)
-                .count()
-        };
-        let lost = crew.entries.iter().filter(|e| e.sites().is_empty()).count();
-        let counts = [
-            (count(State::Down), "down"),
-            (count(State::Draining), "draining"),
-            (lost, "without an address"),
-        ];
-        let words: Vec<_> = counts
-            .iter()
-            .filter(|(n, _)| *n > 0)
-            .map(|(n, what)| format!("{n} {what}"))
-            .collect();
-        Unavailable::Down {
-            upstream: self.name.clone(),
-            why: match words.is_empty() {
-                true => "all were tried".to_owned(),
-                false => words.join(", "),
-            },
+    /// Waits for a permit.
+    pub(super) async fn permit(mut self, patience: Duration) -> Answer {
+        match time::timeout(patience, &mut self.given).await {
+            Ok(Ok(answer)) => answer,
+            // Unreachable: the roster answers all waiting clients, and this handle keeps it alive.
+            Ok(Err(_)) => Err(Unavailable::down(
+                self.roster.name(),
+                self.roster.inner().crew.nobody(self.roster.now()),
+            )),
+            Err(_) => {
+                // The answer may have come at the last moment.
+                self.given.close();
+                if let Ok(answer) = self.given.try_recv() {
+                    return answer;
+                }
+                self.roster.queue_timeouts.fetch_add(1, Ordering::Relaxed);
+                Err(Unavailable::QueueTimeout {
+                    upstream: self.roster.name().to_owned(),
+                    after: patience,
+                })
+            }
         }
     }
 }
 
-fn random() -> u64 {
-    fastrand::u64(..)
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.roster.inner().queue.leave(self.ticket);
+        // From here on, no answer can arrive.
+        if let Ok(Ok(server)) = self.given.try_recv() {
+            self.roster.release(&server);
+        }
+    }
+}
+
+/// Closes idle connections that are too old or were closed by their servers. Returns when none is left.
+async fn sweep(roster: Weak<Roster>) {
+    let mut pause = Duration::ZERO;
+    loop {
+        time::sleep(pause).await;
+        let Some(roster) = roster.upgrade() else { return };
+        let config = roster.config();
+        pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
+        let idle = || roster.inner().crew.sweep(&config);
+        if idle() > 0 {
+            continue;
+        }
+        roster.sweeping.store(false, Ordering::SeqCst);
+        // Check again: a connection may have arrived before the flag was cleared.
+        if idle() == 0 || roster.sweeping.swap(true, Ordering::SeqCst) {
+            return;
+        }
+    }
 }

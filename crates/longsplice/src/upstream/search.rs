@@ -3,76 +3,74 @@
 use std::{
     borrow::Cow,
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use longsplice_core::proxy_protocol::{Addresses, Header};
+use longsplice_engine::Splicer;
 use nix::libc;
+use tokio::{io::AsyncWriteExt, net::TcpStream, time};
 
 use super::{
-    Ask, Failure, Lease, ServerId, Tenure, Unavailable, Upstream, connect::Connector, place::Place,
-    queue::Want, roster::Entered, server::Act,
+    crew::Want,
+    lease::{Failure, Lease, Tenure},
+    queue::Unavailable,
+    roster::{Entered, Roster},
+    server::{Act, ServerId},
 };
-use crate::config::{KeyKind, SourceAddress};
+use crate::{
+    client::Client,
+    config::{KeyKind, SourceAddress, UpstreamConfig},
+};
 
-impl Upstream {
-    /// Connects to one of its servers: chooses one, waits in the queue if all are full, and takes an idle connection or
-    /// makes one. If that fails, it tries other servers, as `retries` says.
-    ///
-    /// Cancel-safe: when the future is dropped, it gives up its permit or its position in the queue.
-    ///
-    /// # Errors
-    /// The failed attempts, or the reason why there was none.
-    pub async fn lease(self: &Arc<Self>, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
-        let mut search = Search {
-            upstream: self,
-            ask,
-            tried: ask.not.to_vec(),
-            lost: Vec::new(),
-            attempts: Vec::new(),
-        };
-        let mut retries = self.retries();
-        loop {
-            let place = match search.place().await {
-                Ok(place) => place,
-                // Report the attempts: they say more than that no other server is left.
-                Err(Unavailable::Down { .. }) if !search.attempts.is_empty() => break,
-                Err(why) => return Err(why),
-            };
-            let server = Arc::clone(place.server());
-            match search.connect(place).await {
-                Ok(lease) => return Ok(lease),
-                Err(error) => search.attempts.push((server.described(), error)),
-            }
-            search.tried.push(server.id());
-            if retries == 0 {
-                break;
-            }
-            retries -= 1;
-        }
-        Err(Unavailable::Refused(search.attempts))
-    }
-
-    fn key_of<'a>(&self, ask: &Ask<'a>) -> Option<Cow<'a, [u8]>> {
-        match self.config.balance.key {
-            KeyKind::None => None,
-            KeyKind::Client => Some(Cow::Owned(octets(ask.peer.ip()))),
-            KeyKind::Header(_) | KeyKind::Cookie(_) => ask.key.map(Cow::Borrowed),
-        }
-    }
+/// A client's request for a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Leg A.
+    pub client: BorrowedFd<'a>,
+    /// Address of the client; from the PROXY header, if one was read.
+    pub peer: SocketAddr,
+    /// Address that the client connected to.
+    pub local: SocketAddr,
+    /// True if the client's connection is IPv4 on the wire. An IPv4 client may arrive over an IPv6 socket.
+    pub ipv4: bool,
+    /// Selects the source address that the server sees.
+    pub source: SourceAddress,
+    /// Bytes to hash, as [`Upstream::key`](super::Upstream::key) says; a hash of the client's address needs none.
+    pub key: Option<&'a [u8]>,
+    /// Value of the cookie that [`Upstream::sticky`](super::Upstream::sticky) names, as the client sent it.
+    pub sticky: Option<&'a str>,
+    /// True if an idle connection may be reused.
+    pub reuse: bool,
+    /// Servers to leave out: they were tried already.
+    pub not: &'a [ServerId],
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
+impl<'a> Ask<'a> {
+    /// Returns the request for a connection of which no request was read yet.
+    pub fn of(client: &'a Client, source: SourceAddress) -> Ask<'a> {
+        Ask {
+            client: client.stream.socket().as_fd(),
+            peer: client.peer,
+            local: client.local,
+            ipv4: client.ipv4,
+            source,
+            key: None,
+            sticky: None,
+            reuse: true,
+            not: &[],
+        }
     }
 }
 
 /// One search for a server.
-struct Search<'a> {
-    upstream: &'a Arc<Upstream>,
+pub(super) struct Search<'a> {
+    config: &'a UpstreamConfig,
+    roster: &'a Arc<Roster>,
+    splicer: &'a Splicer,
     ask: &'a Ask<'a>,
     tried: Vec<ServerId>,
     /// Indices of entries whose names have no address.
@@ -80,20 +78,70 @@ struct Search<'a> {
     attempts: Vec<(String, io::Error)>,
 }
 
-impl Search<'_> {
-    /// Returns a permit for a server that was not tried yet.
-    async fn place(&mut self) -> Result<Place, Unavailable> {
-        let Upstream { config, roster, .. } = &**self.upstream;
+impl<'a> Search<'a> {
+    pub(super) fn new(
+        config: &'a UpstreamConfig,
+        roster: &'a Arc<Roster>,
+        splicer: &'a Splicer,
+        ask: &'a Ask<'a>,
+    ) -> Search<'a> {
+        Search {
+            config,
+            roster,
+            splicer,
+            ask,
+            tried: ask.not.to_vec(),
+            lost: Vec::new(),
+            attempts: Vec::new(),
+        }
+    }
+
+    /// Tries servers until one takes the connection, as [`Upstream::lease`](super::Upstream::lease) says.
+    pub(super) async fn run(mut self) -> Result<Lease, Unavailable> {
+        let mut retries = self.config.retries.unwrap_or(u32::MAX);
         loop {
+            let permit = match self.permit().await {
+                Ok(permit) => permit,
+                // Report the attempts: they say more than that no other server is left.
+                Err(Unavailable::Down { .. }) if !self.attempts.is_empty() => break,
+                Err(why) => return Err(why),
+            };
+            let server = Arc::clone(permit.server());
+            match self.connect(permit).await {
+                Ok(lease) => return Ok(lease),
+                Err(error) => self.attempts.push((server.described(), error)),
+            }
+            self.tried.push(server.id());
+            if retries == 0 {
+                break;
+            }
+            retries -= 1;
+        }
+        Err(Unavailable::Refused(self.attempts))
+    }
+
+    /// Returns the bytes to hash.
+    fn key(&self) -> Option<Cow<'a, [u8]>> {
+        match self.config.balance.key {
+            KeyKind::None => None,
+            KeyKind::Client => Some(Cow::Owned(octets(self.ask.peer.ip()))),
+            KeyKind::Header(_) | KeyKind::Cookie(_) => self.ask.key.map(Cow::Borrowed),
+        }
+    }
+
+    /// Returns a permit for a server that was not tried yet.
+    async fn permit(&mut self) -> Result<Tenure, Unavailable> {
+        let (config, roster) = (self.config, self.roster);
+        let server = loop {
             let want = Want {
                 ipv4: self.ask.ipv4,
-                key: self.upstream.key_of(self.ask),
+                key: self.key(),
                 sticky: self.ask.sticky.map(Cow::Borrowed),
                 not: Cow::Borrowed(&self.tried),
             };
             match roster.enter(want, &self.lost)? {
-                Entered::Place(place) => return Ok(place),
-                Entered::Wait(waiting) => return waiting.place(config.queue_timeout).await,
+                Entered::Permit(server) => break server,
+                Entered::Wait(waiting) => break waiting.permit(config.queue_timeout).await?,
                 Entered::Look(index, entry) => {
                     if let Err(error) = entry.located(config.connect_timeout).await {
                         self.attempts.push((entry.place.to_string(), error));
@@ -101,38 +149,34 @@ impl Search<'_> {
                     }
                 }
             }
-        }
+        };
+        Ok(Tenure::new(server, roster))
     }
 
     /// Takes an idle connection, or makes a new one.
-    async fn connect(&self, mut place: Place) -> io::Result<Lease> {
-        let Upstream {
-            config,
-            roster,
-            splicer,
-        } = &**self.upstream;
-        let ask = self.ask;
-        let server = Arc::clone(place.server());
+    async fn connect(&self, mut permit: Tenure) -> io::Result<Lease> {
+        let (config, roster, ask) = (self.config, self.roster, self.ask);
+        let server = Arc::clone(permit.server());
         // Bind the connection to its client: the header names that client.
         let owner = config.send_proxy.map(|_| (ask.peer, ask.local));
         // Keep a connection only if its source is the forwarder's address; one from a client's address serves that
         // client alone.
         if ask.source == SourceAddress::Forwarder {
-            place.keep_for(owner);
+            permit.keep_for(owner);
             let idle = || server.idle.take(owner, config.idle_timeout);
             if let Some(stream) = ask.reuse.then(idle).flatten() {
-                place.note_reused();
+                permit.note_reused();
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.reused.fetch_add(1, Ordering::Relaxed);
                 return Ok(Lease {
                     stream,
                     reused: true,
-                    tenure: Tenure::new(place),
+                    tenure: permit,
                 });
             }
         }
         roster.make_room(&server);
-        let connector = Connector::new(splicer, ask, config.connect_timeout);
+        let connector = Connector::new(self.splicer, ask, config.connect_timeout);
         let header = config.send_proxy.map(|version| {
             let addresses = Addresses::new(ask.peer, ask.local);
             Header::new(version, Some(addresses)).write()
@@ -145,16 +189,23 @@ impl Search<'_> {
                 Ok(Lease {
                     stream,
                     reused: false,
-                    tenure: Tenure::new(place),
+                    tenure: permit,
                 })
             }
             Err(error) => {
                 if is_of_the_server(&error) {
-                    place.failed(Failure::Connect);
+                    permit.failed(Failure::Connect);
                 }
                 Err(error)
             }
         }
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
     }
 }
 
@@ -174,4 +225,106 @@ pub(super) fn is_of_the_server(error: &io::Error) -> bool {
         && !error
             .raw_os_error()
             .is_some_and(|e| out_of_descriptors.contains(&e))
+}
+
+/// Connects to the client's original destination.
+///
+/// # Errors
+/// `Unavailable::Original` with the error of the connection.
+pub async fn lease_original(
+    splicer: &Splicer,
+    ask: &Ask<'_>,
+    to: SocketAddr,
+    timeout: Duration,
+) -> Result<Lease, Unavailable> {
+    let connector = Connector::new(splicer, ask, timeout);
+    let connected = connector.connect_to(to).await;
+    let stream = connected.map_err(|error| Unavailable::Original(to, error))?;
+    Ok(Lease {
+        stream,
+        reused: false,
+        tenure: Tenure::outside(to),
+    })
+}
+
+/// Settings for the connection of leg B.
+#[derive(Debug, Clone, Copy)]
+struct Connector<'a> {
+    /// The engine.
+    splicer: &'a Splicer,
+    /// Leg A.
+    client: BorrowedFd<'a>,
+    /// Selects the source address that the target sees.
+    source: SourceAddress,
+    /// Longest time for connecting to one address.
+    timeout: Duration,
+}
+
+impl<'a> Connector<'a> {
+    fn new(splicer: &'a Splicer, ask: &Ask<'a>, timeout: Duration) -> Connector<'a> {
+        Connector {
+            splicer,
+            client: ask.client,
+            source: ask.source,
+            timeout,
+        }
+    }
+
+    /// Connects, then sends the header, if any.
+    ///
+    /// # Errors
+    /// Errors of the system; `TimedOut`.
+    async fn introduce(&self, target: SocketAddr, header: Option<&[u8]>) -> io::Result<TcpStream> {
+        let mut stream = self.connect_to(target).await?;
+        if let Some(header) = header {
+            time::timeout(self.timeout, stream.write_all(header)).await??;
+        }
+        Ok(stream)
+    }
+
+    /// Connects to this address.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    async fn connect_to(&self, target: SocketAddr) -> io::Result<TcpStream> {
+        let Connector {
+            splicer,
+            client,
+            timeout,
+            ..
+        } = *self;
+        match self.source {
+            SourceAddress::Forwarder => splicer.connect(target, client, timeout).await,
+            SourceAddress::Client => splicer.connect_as_client(target, client, timeout).await,
+            SourceAddress::ClientAndPort => splicer.connect_as_client_and_port(target, client, timeout).await,
+        }
+    }
+}
+
+/// Sorts the addresses of the client's family first: only legs of one family can be spliced. The resolver's order stays
+/// within each family.
+pub fn same_family_first(mut addresses: Vec<SocketAddr>, ipv4: bool) -> Vec<SocketAddr> {
+    addresses.sort_by_key(|a| a.is_ipv4() != ipv4);
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_clients_family_come_first_in_their_order() {
+        let all: Vec<SocketAddr> = ["[::1]:1", "127.0.0.1:1", "[::2]:1", "127.0.0.2:1"]
+            .iter()
+            .map(|a| a.parse().unwrap())
+            .collect();
+        let order = |ipv4| {
+            same_family_first(all.clone(), ipv4)
+                .iter()
+                .map(|a| a.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(order(true), ["127.0.0.1:1", "127.0.0.2:1", "[::1]:1", "[::2]:1"]);
+        assert_eq!(order(false), ["[::1]:1", "[::2]:1", "127.0.0.1:1", "127.0.0.2:1"]);
+    }
 }

@@ -5,8 +5,17 @@ use std::ops::Range;
 use longsplice_core::route::{Condition, Table};
 use toml::Spanned;
 
-use super::Of;
-use crate::config::{Protocol, settle::Settler};
+use crate::config::{protocol::Protocol, settler::Settler};
+
+/// Properties of a listener that its routes depend on.
+pub(in crate::config) struct Of<'a> {
+    pub(in crate::config) protocol: Protocol,
+    /// True if it terminates TLS.
+    pub(in crate::config) terminates: bool,
+    pub(in crate::config) intercepts: bool,
+    /// Names of all upstreams.
+    pub(in crate::config) upstreams: &'a [String],
+}
 
 impl Settler<'_> {
     /// Complains about conditions on values that a listener of this protocol never knows.

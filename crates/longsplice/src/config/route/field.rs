@@ -10,8 +10,8 @@ use serde::{
 use toml::Spanned;
 
 use crate::config::{
-    raw::{OneOrMany, flatten},
-    settle::Settler,
+    one_or_many::{OneOrMany, flatten},
+    settler::Settler,
 };
 
 /// One table, or several, all of which must be true. (An untagged enum would lose their positions.)

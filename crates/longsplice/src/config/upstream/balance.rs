@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use longsplice_core::balance::{Algorithm, ParseAlgorithmError};
 
-use super::super::rules::is_token;
+use crate::config::rules::is_token;
 
 /// Method of choosing a server.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use longsplice_core::health::PassiveRules;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::super::{Period, settle::Settler};
+use crate::config::{period::Period, settler::Settler};
 
 /// Settings of active checks.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,10 @@ use longsplice_core::balance::MAX_WEIGHT;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{
-    super::{
-        raw::{OneOrMany, flatten},
-        settle::Settler,
-    },
-    ServerPlace,
+use super::place::ServerPlace;
+use crate::config::{
+    one_or_many::{OneOrMany, flatten},
+    settler::Settler,
 };
 
 /// An entry: one server, or all servers of its name.

@@ -23,7 +23,7 @@ use tokio::{
     time,
 };
 
-use super::{names::Names, task::Task, *};
+use super::{discovery::Names, task::Task, *};
 use crate::config::{self, Config, SourceAddress};
 
 /// Longest wait for anything on the loopback.

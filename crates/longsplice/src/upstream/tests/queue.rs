@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{
-    super::{queue::Want, roster::Entered},
+    super::{crew::Want, roster::Entered},
     *,
 };
 

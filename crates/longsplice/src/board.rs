@@ -96,7 +96,7 @@ impl Board {
         state.generation.clone()
     }
 
-    pub(super) fn show(&self, number: u64, listeners: Listeners, upstreams: &Arc<Upstreams>) {
+    pub(crate) fn show(&self, number: u64, listeners: Listeners, upstreams: &Arc<Upstreams>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.listeners = Arc::new(listeners);
         state.upstreams = Arc::clone(upstreams);
@@ -108,7 +108,7 @@ impl Board {
         };
     }
 
-    pub(super) fn show_failure(&self, error: &str) {
+    pub(crate) fn show_failure(&self, error: &str) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         state.generation.failed_total += 1;
         let error = error

@@ -1,34 +1,142 @@
-//! Converts the file as written into the configuration: applies defaults, and checks ranges and combinations of keys.
+//! Reads the file: converts it as written into the configuration, applies defaults, and checks ranges and combinations
+//! of keys.
 
-use std::{
-    ops::Range,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
-use longsplice_engine::{ParseXdpModeError, SplicerConfig, XdpMode};
+use longsplice_engine::{ParseXdpModeError, Shutdown, SplicerConfig, XdpMode, rules::Rule};
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::{
-    Config, DEFAULT_GRACE, Diagnostic, LogConfig, Period, diagnostic::Source, hint, listeners::Shared,
-    packet_rules, raw, rules,
+    diagnostic::{Diagnostic, Source},
+    listeners::{self, ListenerConfig, Shared},
+    log::{LogConfig, RawLog},
+    operations::{MemoryLimit, OnChange, OperationsConfig, RawAccessLog, RawMetrics},
+    packet_rules,
+    period::Period,
+    rules,
+    settler::Settler,
+    upstream::{self, UpstreamConfig},
 };
+use crate::{address::PortRange, instance::InstanceName};
 
-/// Collects all errors, so that one run of `check` shows all of them.
-pub(super) struct Settler<'a> {
-    source: &'a Source<'a>,
-    wrong: Vec<Diagnostic>,
+/// Default time for connections in control mode to end at a shutdown.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+
+/// The checked configuration of a daemon.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the instance.
+    pub instance: InstanceName,
+    /// Path of the admin socket, if it is not the usual one.
+    pub admin: Option<PathBuf>,
+    /// Settings of the engine; [`Config::splicer_config`] fills in its `instance`.
+    pub splicer: SplicerConfig,
+    /// Limit of its memory.
+    pub memory: MemoryLimit,
+    /// True if the daemon ends at its start if it could only relay.
+    pub require_splice: bool,
+    /// Treatment of spliced flows when the daemon ends.
+    pub shutdown: OnShutdown,
+    /// Time that connections in control mode have after a shutdown began.
+    pub grace: Duration,
+    /// Format and level of the log.
+    pub log: LogConfig,
+    /// Rules for incoming packets.
+    pub rules: Vec<Rule>,
+    /// Metrics and logs.
+    pub operations: OperationsConfig,
+    /// Sets of servers.
+    pub upstreams: Vec<UpstreamConfig>,
+    /// Listeners and their destinations.
+    pub listeners: Vec<ListenerConfig>,
+    /// Diagnostics about settings that are valid but may be unintended.
+    pub warnings: Vec<Diagnostic>,
+}
+
+impl Config {
+    /// Writes the warnings to the log.
+    pub fn log_warnings(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{}", warning.brief());
+        }
+    }
+
+    /// Returns the settings for opening the engine.
+    pub fn splicer_config(&self) -> SplicerConfig {
+        SplicerConfig {
+            instance: self.instance.to_string(),
+            ..self.splicer.clone()
+        }
+    }
+}
+
+/// Treatment of spliced flows at a clean shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OnShutdown {
+    /// They run on in the kernel, and the next daemon of this instance adopts them.
+    #[default]
+    Keep,
+    /// They are reset, and nothing stays in the kernel.
+    End,
+}
+
+impl OnShutdown {
+    /// Returns the name in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnShutdown::Keep => "keep",
+            OnShutdown::End => "end",
+        }
+    }
+}
+
+impl From<OnShutdown> for Shutdown {
+    fn from(how: OnShutdown) -> Self {
+        match how {
+            OnShutdown::Keep => Shutdown::KeepSpliced,
+            OnShutdown::End => Shutdown::EndSpliced,
+        }
+    }
+}
+
+/// The file as written: each key with its position.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    instance: Option<InstanceName>,
+    admin: Option<Spanned<PathBuf>>,
+    interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+    xdp: Option<Spanned<Vec<Spanned<String>>>>,
+    xdp_mode: Option<Spanned<String>>,
+    source_ports: Option<PortRange>,
+    max_flows: Option<Spanned<i64>>,
+    max_dormant: Option<Spanned<i64>>,
+    idle_timeout: Option<Spanned<Period>>,
+    linger: Option<Spanned<Period>>,
+    memory: Option<MemoryLimit>,
+    require_splice: Option<bool>,
+    shutdown: Option<OnShutdown>,
+    grace: Option<Spanned<Period>>,
+    log: Option<RawLog>,
+    on_change: Option<OnChange>,
+    metrics: Option<Spanned<RawMetrics>>,
+    access_log: Option<Spanned<RawAccessLog>>,
+    #[serde(default)]
+    upstream: Vec<Spanned<upstream::Raw>>,
+    #[serde(default)]
+    listener: Vec<Spanned<listeners::Raw>>,
+    #[serde(default)]
+    rule: Vec<Spanned<packet_rules::Raw>>,
 }
 
 /// Checks and converts the file.
 ///
 /// # Errors
 /// All that is wrong with the file.
-pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec<Diagnostic>> {
-    let mut s = Settler {
-        source,
-        wrong: Vec::new(),
-    };
+pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diagnostic>> {
+    let mut s = Settler::new(source);
     let splicer = s.splicer(&file);
     let source_ports = file.source_ports;
     let log = file.log.map_or_else(LogConfig::default, |log| s.log(&log));
@@ -39,7 +147,7 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
     let (rules, mut places) = packet_rules::settle(file.rule, source, &mut wrong);
     s.wrong.append(&mut wrong);
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
-    let intercepts = |l: &Spanned<raw::Listener>| l.get_ref().intercept.as_ref().map(Spanned::span);
+    let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
     let upstreams = s.upstreams(file.upstream);
     let shared = Shared {
@@ -99,32 +207,7 @@ pub(super) fn settle(file: raw::File, source: &Source<'_>) -> Result<Config, Vec
 }
 
 impl Settler<'_> {
-    pub(super) fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
-        self.wrong
-            .push(self.source.at(at, message, Some(help.to_owned())));
-    }
-
-    /// Returns the path of a file that is named in this one: relative to the folder of this file, not to the daemon's
-    /// working directory.
-    pub(super) fn beside(&self, path: &Path) -> PathBuf {
-        self.source.folder().join(path)
-    }
-
-    fn log(&mut self, log: &raw::Log) -> LogConfig {
-        let default = LogConfig::default();
-        let unlimited = |n: &&Spanned<i64>| *n.get_ref() != 0;
-        let given = log.lines_per_second.as_ref();
-        LogConfig {
-            format: log.format.unwrap_or_default(),
-            level: log.level.unwrap_or_default(),
-            lines_per_second: match given.filter(unlimited) {
-                None if given.is_some() => 0,
-                limit => self.count("log.lines_per_second", limit, default.lines_per_second, 1_000_000),
-            },
-        }
-    }
-
-    fn splicer(&mut self, file: &raw::File) -> SplicerConfig {
+    fn splicer(&mut self, file: &File) -> SplicerConfig {
         let default = SplicerConfig::default();
         let max_flows = self.count("max_flows", file.max_flows.as_ref(), default.max_flows, 1 << 26);
         // Lower the default, so that a small table needs no second setting.
@@ -175,7 +258,7 @@ impl Settler<'_> {
         list.get_ref().iter().map(|name| name.get_ref().clone()).collect()
     }
 
-    fn xdp(&mut self, file: &raw::File) -> Vec<String> {
+    fn xdp(&mut self, file: &File) -> Vec<String> {
         let watched: Option<Vec<String>> = file
             .interfaces
             .as_ref()
@@ -189,7 +272,7 @@ impl Settler<'_> {
         given.iter().map(|name| name.get_ref().clone()).collect()
     }
 
-    fn xdp_mode(&mut self, file: &raw::File) -> XdpMode {
+    fn xdp_mode(&mut self, file: &File) -> XdpMode {
         let Some(given) = &file.xdp_mode else {
             return XdpMode::default();
         };
@@ -206,69 +289,10 @@ impl Settler<'_> {
             })
     }
 
-    fn admin_path(&mut self, path: &Spanned<std::path::PathBuf>) {
+    fn admin_path(&mut self, path: &Spanned<PathBuf>) {
         if !path.get_ref().is_absolute() {
             let help = "a relative path would depend on where the daemon was started";
             self.complain(path.span(), "the path of the admin socket is not absolute", help);
         }
-    }
-
-    /// Checks a whole number from 1 to `most`.
-    pub(super) fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
-        let Some(given) = given else { return default };
-        match u32::try_from(*given.get_ref()) {
-            Ok(n) if (1..=most).contains(&n) => n,
-            _ => {
-                let message = format!("{key} is out of range: {}", given.get_ref());
-                self.complain(given.span(), message, &format!("use 1 to {most}"));
-                default
-            }
-        }
-    }
-
-    /// Checks a duration from `least` to `most`.
-    pub(super) fn period(
-        &mut self,
-        key: &str,
-        given: Option<Spanned<Period>>,
-        default: Duration,
-        least: Duration,
-        most: Duration,
-    ) -> Duration {
-        let Some(given) = given else { return default };
-        let value = given.get_ref().0;
-        if (least..=most).contains(&value) {
-            return value;
-        }
-        let message = format!("{key} is out of range: {}", Period(value));
-        self.complain(
-            given.span(),
-            message,
-            &format!("use {} to {}", Period(least), Period(most)),
-        );
-        default
-    }
-
-    /// Checks that an upstream of this name exists.
-    pub(super) fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
-        if !known.contains(name.get_ref()) {
-            let message = format!("there is no upstream `{}`", name.get_ref());
-            let known: Vec<&str> = known.iter().map(String::as_str).collect();
-            let help = match known.is_empty() {
-                true => "add an [[upstream]] of that name".to_owned(),
-                false => hint::suggest(
-                    name.get_ref(),
-                    &known,
-                    "add an [[upstream]] of that name, or use one of",
-                ),
-            };
-            self.complain(name.span(), message, &help);
-        }
-        name.into_inner()
-    }
-
-    /// Returns the number of complaints so far.
-    pub(super) fn complaints(&self) -> usize {
-        self.wrong.len()
     }
 }

@@ -1,0 +1,100 @@
+//! Collects what is wrong with a file, and checks the values that several sections have.
+
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use toml::Spanned;
+
+use super::{
+    diagnostic::{Diagnostic, Source},
+    hint,
+    period::Period,
+};
+
+/// Collects all errors, so that one run of `check` shows all of them.
+pub(super) struct Settler<'a> {
+    source: &'a Source<'a>,
+    pub(super) wrong: Vec<Diagnostic>,
+}
+
+impl<'a> Settler<'a> {
+    pub(super) fn new(source: &'a Source<'a>) -> Self {
+        Settler {
+            source,
+            wrong: Vec::new(),
+        }
+    }
+
+    pub(super) fn complain(&mut self, at: Range<usize>, message: impl Into<String>, help: &str) {
+        self.wrong
+            .push(self.source.at(at, message, Some(help.to_owned())));
+    }
+
+    /// Returns the path of a file that is named in this one: relative to the folder of this file, not to the daemon's
+    /// working directory.
+    pub(super) fn beside(&self, path: &Path) -> PathBuf {
+        self.source.folder().join(path)
+    }
+
+    /// Checks a whole number from 1 to `most`.
+    pub(super) fn count(&mut self, key: &str, given: Option<&Spanned<i64>>, default: u32, most: u32) -> u32 {
+        let Some(given) = given else { return default };
+        match u32::try_from(*given.get_ref()) {
+            Ok(n) if (1..=most).contains(&n) => n,
+            _ => {
+                let message = format!("{key} is out of range: {}", given.get_ref());
+                self.complain(given.span(), message, &format!("use 1 to {most}"));
+                default
+            }
+        }
+    }
+
+    /// Checks a duration from `least` to `most`.
+    pub(super) fn period(
+        &mut self,
+        key: &str,
+        given: Option<Spanned<Period>>,
+        default: Duration,
+        least: Duration,
+        most: Duration,
+    ) -> Duration {
+        let Some(given) = given else { return default };
+        let value = given.get_ref().0;
+        if (least..=most).contains(&value) {
+            return value;
+        }
+        let message = format!("{key} is out of range: {}", Period(value));
+        self.complain(
+            given.span(),
+            message,
+            &format!("use {} to {}", Period(least), Period(most)),
+        );
+        default
+    }
+
+    /// Checks that an upstream of this name exists.
+    pub(super) fn upstream_name(&mut self, name: Spanned<String>, known: &[String]) -> String {
+        if !known.contains(name.get_ref()) {
+            let message = format!("there is no upstream `{}`", name.get_ref());
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            let help = match known.is_empty() {
+                true => "add an [[upstream]] of that name".to_owned(),
+                false => hint::suggest(
+                    name.get_ref(),
+                    &known,
+                    "add an [[upstream]] of that name, or use one of",
+                ),
+            };
+            self.complain(name.span(), message, &help);
+        }
+        name.into_inner()
+    }
+
+    /// Returns the number of complaints so far.
+    pub(super) fn complaints(&self) -> usize {
+        self.wrong.len()
+    }
+}

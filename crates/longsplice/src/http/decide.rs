@@ -1,0 +1,227 @@
+//! Reads the head of a request, and decides what to do with it.
+
+use std::{borrow::Cow, io, pin::pin, sync::Arc};
+
+use longsplice_core::{
+    http::{
+        Body, Found, Persistence, RequestHead, Scan, Scanned,
+        rewrite::{self, ToServer},
+    },
+    route::Facts,
+};
+use tokio::time::Instant;
+
+use super::{
+    admit::{admit, ends_here},
+    answer::{OwnAnswer, Refusal},
+    clock::Late,
+    front::Front,
+    request::{Goal, Head, Request},
+    session::Session,
+    wire::Wire,
+};
+use crate::{
+    access_log::End,
+    client::Hello,
+    config::{ForwardedMode, OnChange},
+    listener::{Decided, Destination, KeptFacts},
+    upstream::{KeyKind, Upstream},
+};
+
+/// Decision on a request.
+pub(super) enum Decision {
+    Forward(Request, Goal),
+    /// Answer it here; the connection may go on.
+    Answer(Request, OwnAnswer),
+    /// Refuse it, because it could not be parsed; the connection ends.
+    Refuse(Refusal),
+}
+
+/// Reason why there is no head.
+pub(super) enum Unread {
+    /// The client is gone, or sent nothing.
+    Ended(&'static str),
+    /// The client sent an invalid head, and is told so.
+    Refused(Refusal),
+}
+
+impl Session<'_> {
+    /// Reads until a head is complete, and returns its position.
+    pub(super) async fn read_head(&mut self, client: &mut Wire<Front>) -> Result<Scanned, Unread> {
+        let mut scan = Scan::request();
+        let mut deadline = None;
+        loop {
+            if !client.buffer.is_empty() {
+                match scan.find(client.buffer.data(), &self.limits) {
+                    Ok(Found::Http2) => return Err(Unread::Refused(Refusal::http2())),
+                    Ok(Found::Head(_) | Found::NeedMore) => {}
+                    Err(error) => return Err(Unread::Refused(error.into())),
+                }
+                if let Some(scanned) = scan.scanned() {
+                    return Ok(scanned);
+                }
+            }
+            let read = match self.requests > 0 && !scan.has_begun() {
+                true => self.wait_for_request(client).await?,
+                false => {
+                    let limit = self.settings.listener.http.head_timeout;
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
+                    self.clock.by(deadline, client.read()).await
+                }
+            };
+            match read {
+                Ok(Ok(0)) => return Err(Unread::Ended("it ended")),
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => return Err(Unread::Ended("it was reset")),
+                Err(Late) if scan.has_begun() => return Err(Unread::Refused(Refusal::slow_head())),
+                Err(Late) => return Err(Unread::Ended("it said nothing")),
+            }
+        }
+    }
+
+    /// Waits between two requests. A shutdown ends the wait.
+    async fn wait_for_request(
+        &mut self,
+        client: &mut Wire<Front>,
+    ) -> Result<Result<io::Result<usize>, Late>, Unread> {
+        let limit = self.settings.listener.http.idle_timeout;
+        let service = self.service;
+        let read = pin!(async {
+            tokio::select! {
+                biased;
+                read = client.read() => Some(read),
+                () = service.stopping() => None,
+            }
+        });
+        match self.clock.within(limit, read).await {
+            Ok(None) => Err(Unread::Ended("the daemon shuts down")),
+            Ok(Some(read)) => Ok(Ok(read)),
+            Err(late) => Ok(Err(late)),
+        }
+    }
+
+    /// Decides on the request whose head is at the front of the buffer.
+    pub(super) fn decide(&mut self, client: &Wire<Front>, scanned: Scanned) -> Decision {
+        let length = scanned.length();
+        let bytes = client.buffer.data().get(..length).unwrap_or_default();
+        let mut head = match RequestHead::read(bytes, scanned, &self.limits) {
+            Ok(head) => head,
+            Err(error) => {
+                self.tell(None);
+                return Decision::Refuse(error.into());
+            }
+        };
+        self.tell(Some(&head));
+        let settings = Arc::clone(&self.settings);
+        let other_paths = match admit(&settings.listener.http, &mut head) {
+            Ok(paths) => paths,
+            Err(why) => {
+                let request = self.request(&head, length, client.buffer.len());
+                return Decision::Answer(request, OwnAnswer::new(400, End::BadRequest, why.to_string()));
+            }
+        };
+        let facts = Facts {
+            other_paths: &other_paths,
+            ..Hello::told(self.hello.as_ref(), Facts::of_request(self.peer.ip(), &head))
+        };
+        let taken = settings.listener.routes.decide(&facts);
+        let route = taken.map(|(_, route)| route);
+        let (upstream, goal) = match settings.destination(route) {
+            Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
+            Destination::Original => (None, Ok(Goal::Original)),
+            Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
+            Destination::Redirect(to) => {
+                let location = to.location(&head.target());
+                (None, Err(OwnAnswer::redirect(location)))
+            }
+        };
+        // Record the decision only if a reload may end the connection, or if an upgrade may keep it open after the
+        // reply.
+        if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
+            let fields = head.fields().iter().map(|f| (f.name, f.value));
+            self.decided = Some(Decided {
+                generation: settings.generation,
+                listener: Arc::clone(&settings.listener),
+                route: route.cloned(),
+                upstream: upstream.map(|u| u.name().to_owned()),
+                server: None,
+                facts: Decided::wants_facts(&settings)
+                    .then(|| KeptFacts::keep(&facts, fields))
+                    .flatten(),
+            });
+        }
+        self.note(|told| told.routed(taken.map(|(number, _)| number)));
+        let request = self.request(&head, length, client.buffer.len());
+        match (goal, ends_here(&head)) {
+            (Ok(_), Some(status)) => Decision::Answer(request, OwnAnswer::last_hop(status)),
+            (Ok(goal), None) => Decision::Forward(request, goal),
+            (Err(answer), _) => Decision::Answer(request, answer),
+        }
+    }
+
+    fn forwarded(&self) -> Option<rewrite::Forwarded> {
+        let http = &self.settings.listener.http;
+        let (fields, replaces) = (http.forwarded, http.forwarded_mode == ForwardedMode::Replace);
+        (replaces || !fields.is_empty()).then_some(rewrite::Forwarded {
+            fields,
+            replaces,
+            client: self.peer.ip(),
+            https: self.https,
+        })
+    }
+
+    fn request(&self, head: &RequestHead<'_>, length: usize, buffered: usize) -> Request {
+        let to = ToServer {
+            persistence: Persistence::KeepAlive,
+            forwarded: self.forwarded(),
+            via: self.settings.listener.http.via.as_deref(),
+        };
+        let outgoing = match rewrite::request(head, &to) {
+            Cow::Borrowed(same) => Head::Same(length - same.len()..length),
+            Cow::Owned(new) => Head::New(new),
+        };
+        Request {
+            kind: head.kind(),
+            body: head.body(),
+            persistence: head.persistence(),
+            is_idempotent: is_idempotent(head.method()),
+            length,
+            whole: match head.body() {
+                Body::None => Some(length),
+                Body::Length(n) => usize::try_from(n)
+                    .ok()
+                    .map(|n| length.saturating_add(n))
+                    .filter(|n| *n <= buffered),
+                Body::Chunked | Body::UntilClose => None,
+            },
+            head: outgoing,
+        }
+    }
+}
+
+/// Returns the destination of a request for this upstream.
+fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
+    let sticky = upstream.sticky().and_then(|name| head.cookie(name));
+    Goal::Upstream {
+        upstream: Arc::clone(upstream),
+        key: key(head, upstream.key()),
+        sticky: sticky
+            .and_then(|v| std::str::from_utf8(v).ok())
+            .map(str::to_owned),
+    }
+}
+
+/// Returns whether a method is known to be idempotent (RFC 9110 section 9.2.2). Other idempotent methods count as not
+/// idempotent.
+fn is_idempotent(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
+}
+
+/// Returns the bytes that an upstream hashes, unless it hashes the client's address.
+fn key(head: &RequestHead<'_>, kind: &KeyKind) -> Option<Vec<u8>> {
+    match kind {
+        KeyKind::None | KeyKind::Client => None,
+        KeyKind::Header(name) => head.fields().first(name).map(<[u8]>::to_vec),
+        KeyKind::Cookie(name) => head.cookie(name).map(<[u8]>::to_vec),
+    }
+}

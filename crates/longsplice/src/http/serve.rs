@@ -1,0 +1,140 @@
+//! Serves one client's connection, request after request.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
+
+use longsplice_core::http::Limits;
+
+use super::{
+    clock::Clock,
+    decide::{Decision, Unread},
+    front::Front,
+    session::{Session, Tunnel, reset},
+    wire::Wire,
+};
+use crate::{
+    client::Client,
+    listener::{Carried, Open, Settings},
+    pace::Pace,
+};
+
+/// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
+/// gets the current ones.
+pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
+    let is_told = AtomicBool::new(false);
+    let mut session = Session {
+        settings: Arc::clone(settings),
+        service: open.service(),
+        open: &open,
+        clock: Clock::new(&is_told),
+        limits: limits(settings.listener.http.max_head),
+        pace: Pace::new(settings.listener.rate_limit),
+        peer: client.peer,
+        local: client.local,
+        ipv4: client.ipv4,
+        https: !client.stream.is_plain(),
+        hello: client.hello,
+        requests: 0,
+        told: None,
+        decided: None,
+        tunnel: None,
+    };
+    let wire = Wire::new(client.stream, client.early);
+    {
+        let mut all = pin!(session.serve_all(wire));
+        let mut told = pin!(open.told_to_end());
+        poll_fn(|cx| {
+            if all.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            // Poll again with `is_told` set: from now on every wait ends at once.
+            if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
+                is_told.store(true, Ordering::Relaxed);
+                return all.as_mut().poll(cx);
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+    let (tunnel, told) = (session.tunnel.take(), session.told.take());
+    let (Some(tunnel), Some(told)) = (tunnel, told) else {
+        return;
+    };
+    let (record, began) = told.into_parts();
+    let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
+    let carried = |open, tenure| Carried {
+        open,
+        tenure: Some(tenure),
+        record,
+        began,
+    };
+    let pace = session.pace;
+    // Run the tunnel in a task of its own: a session needs many times its memory, and the tunnel may stay for days.
+    match tunnel {
+        Tunnel::Plain { pair, tenure } => tokio::spawn(carried(open, tenure).carry(pair, unsplice)),
+        Tunnel::Tls {
+            client,
+            server,
+            tenure,
+        } => tokio::spawn(carried(open, tenure).relay(client, server, &[], pace, idle)),
+    };
+}
+
+fn limits(max_head: usize) -> Limits {
+    let default = Limits::default();
+    Limits {
+        head: max_head,
+        line: default.line.max(max_head / 2),
+        ..default
+    }
+}
+
+impl Session<'_> {
+    async fn serve_all(&mut self, mut client: Wire<Front>) {
+        while let Some(next) = self.serve_one(client).await {
+            client = next;
+        }
+    }
+
+    /// Serves the next request. Returns the connection if another request may follow.
+    async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
+        // Ignore an error: reading a lost connection fails anyway.
+        if self.requests > 0 {
+            let _ = client.stream.make_known();
+        }
+        let read = self.read_head(&mut client).await;
+        self.requests += 1;
+        let scanned = match read {
+            Ok(scanned) => scanned,
+            Err(Unread::Ended(why)) => {
+                tracing::trace!(peer = %self.peer, why, "no further request");
+                if self.clock.is_told() {
+                    reset(client);
+                }
+                return None;
+            }
+            Err(Unread::Refused(refusal)) => {
+                self.tell(None);
+                self.refuse(client, &refusal).await;
+                return None;
+            }
+        };
+        self.settings = self.service.settings();
+        self.pace.set_limit(self.settings.listener.rate_limit);
+        match self.decide(&client, scanned) {
+            Decision::Forward(request, destination) => self.exchange(client, request, destination).await,
+            Decision::Answer(request, reply) => self.answer(client, &request, &reply).await,
+            Decision::Refuse(refusal) => {
+                self.refuse(client, &refusal).await;
+                None
+            }
+        }
+    }
+}
