@@ -30,6 +30,13 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
 	return come_in(skb);
 }
 
+/* Returns whether the local socket of x's leg has closed in order: it has acknowledged x's end, and x has
+ * acknowledged the end of o's stream. x may not know it yet, because it is told less while o lacks bytes. */
+static __always_inline int has_closed(const struct ls_leg *x, const struct ls_leg *o)
+{
+	return x->rec.seen & LS_SEEN_FIN && !before(x->loc_ack, end_of(&x->rec)) && is_done(&o->rec, &x->rec);
+}
+
 /*
  * Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was
  * forwarded past the socket. The kernel would answer the peer's next segment with a reset, too, but an idle
@@ -51,6 +58,9 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 		return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_EMITTED);
 	/* x is through: it waits for no bytes of the socket. */
 	if (mode != LS_ABORTED && is_through(x, o))
+		return drop(LS_V_DROP_PARKED);
+	/* The kernel answers for a socket that is gone to what x repeats: o's acknowledgement will stop x. */
+	if (mode == LS_UNDRAIN && !(s->flags & TCP_ACK) && has_closed(x, o))
 		return drop(LS_V_DROP_PARKED);
 	w->slot->mode = LS_ABORTED;
 	if (s->flags & TCP_ACK)

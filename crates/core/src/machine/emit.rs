@@ -5,8 +5,8 @@ use super::{
     local::{Mapping, never_back, to_wire},
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
-    state::{Flow, Mode, Placement, Side, owed, raise, slot_flag, traits},
-    track::is_through,
+    state::{Flow, Leg, Mode, Placement, Side, owed, raise, seen, slot_flag, traits},
+    track::{is_done, is_through},
     undrain::{first_own, reachable, settled},
     window::{coupled_edge, kept_edge, modest_edge, window_field},
 };
@@ -18,6 +18,12 @@ struct Answer {
     edge: Seq,
     /// True if the acknowledgement was lowered, because the far end does not have those bytes yet.
     lowered: bool,
+}
+
+/// Returns true if the local socket of x's leg has closed in order: it has acknowledged x's end, and x has acknowledged
+/// the end of o's stream. x may not know it yet, because it is told less while o lacks bytes.
+fn has_closed(x: &Leg, o: &Leg) -> bool {
+    x.rec.seen & seen::FIN != 0 && !x.loc_ack.before(x.rec.end()) && is_done(&o.rec, &x.rec)
 }
 
 impl Flow {
@@ -93,6 +99,10 @@ impl Flow {
         }
         // x is through: it waits for no bytes of the socket.
         if mode != Mode::Aborted && is_through(x, o) {
+            return Outcome::of(Verdict::DropParked);
+        }
+        // The kernel answers for a socket that is gone to what x repeats: o's acknowledgement will stop x.
+        if mode == Mode::Undrain && !s.has(flag::ACK) && has_closed(x, o) {
             return Outcome::of(Verdict::DropParked);
         }
         let mut new = s;

@@ -1,10 +1,10 @@
 //! Resets of a peer, and of a woken socket.
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, Ran, Side};
 
 use super::{SENT, across, awake, start};
 use crate::support::{
-    flow::{Flow, OK, Plan, legs},
+    flow::{Flow, OK, Plan, SHOT, legs},
     packet::*,
     tap::{Offload, Tap},
     woken::{Behind, Past},
@@ -162,5 +162,33 @@ fn the_reset_of_a_socket_is_its_own_once_everything_is_settled() {
         };
         flow.egress_gives(side, &reset.bytes(), (OK, "emitted", &expected.bytes()));
         assert_eq!(flow.slot().mode(), Mode::Undrain);
+    }
+}
+
+#[test]
+fn the_answer_for_a_socket_that_has_closed_resets_no_end_that_still_waits() {
+    for side in Side::BOTH {
+        let far = side.other();
+        let flow = awake();
+        let is_ok = |ran: Ran| assert_eq!(ran.verdict, OK);
+        let fin = |packet: Packet| Packet {
+            flags: FIN | ACK,
+            ..packet
+        };
+        // Both streams end, and x acknowledges all of the far end's. The far end lacks x's bytes still.
+        is_ok(flow.ingress(far, &fin(flow.later(far, SENT[far.index()], 0, 0)).bytes()));
+        is_ok(flow.egress(side, &fin(flow.local_later(side, 0, 0, 0)).bytes()));
+        let all = SENT[far.index()] + 1;
+        is_ok(flow.ingress(side, &fin(flow.later(side, SENT[side.index()], 0, all)).bytes()));
+        let reset = Packet {
+            flags: RST,
+            ..flow.local_later(side, 1, 0, 0)
+        };
+        let ends = |flow: &Flow| flow.slot().mode() == Mode::Aborted;
+        assert!(!ends(&flow));
+        // The socket has acknowledged x's end, and is gone. x was told less, and repeats its end.
+        is_ok(flow.egress(side, &flow.local_later(side, 1, 0, 1).bytes()));
+        flow.egress_gives(side, &reset.bytes(), (SHOT, "drop_parked", &reset.bytes()));
+        assert!(!ends(&flow), "the far end waits for what x repeats");
     }
 }
