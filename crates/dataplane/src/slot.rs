@@ -266,15 +266,25 @@ impl Slot {
         raise(field!(self, leg[side.other().index()].rec.ts_high), tsval);
     }
 
-    /// Notes that the peer of this side has acknowledged its socket's bytes up to here (of the wire).
-    pub fn note_acknowledged(&self, side: Side, ack: u32) {
+    /// Notes in mode Drain that the peer of this side has acknowledged its socket's bytes up to here (of the wire). Returns
+    /// false in any other mode: a wake may have moved the number over bytes that bypassed the socket, before the caller
+    /// read it.
+    pub fn note_acknowledged(&self, side: Side, ack: u32) -> bool {
+        // Check after the caller has read the number: a number that was read before a wake is right whenever it is noted.
+        if self.mode() != Mode::Drain {
+            return false;
+        }
         raise(field!(self, leg[side.index()].rec.rx_ack), ack);
         raise(field!(self, leg[side.index()].loc_acked), ack);
+        true
     }
 
-    /// Lowers the noted acknowledgement of this side's peer to here (of the wire): its socket has not taken more. An
-    /// acknowledgement that comes at the same moment stays.
+    /// Lowers in mode Drain the noted acknowledgement of this side's peer to here (of the wire): its socket has not taken
+    /// more. An acknowledgement that comes at the same moment stays.
     pub fn disbelieve(&self, side: Side, una: u32) {
+        if self.mode() != Mode::Drain {
+            return;
+        }
         let i = side.index();
         for field in [field!(self, leg[i].loc_acked), field!(self, leg[i].rec.rx_ack)] {
             let noted = field.load(Ordering::SeqCst);

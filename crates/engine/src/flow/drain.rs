@@ -143,8 +143,11 @@ impl Flow {
             let mut acknowledged = Seq::new(o.rx_ack);
             // An acknowledgement that passed the programs before the flow was registered is not in the record, but the
             // socket has it. If the socket's send queue is empty, all that it had sent by then is acknowledged.
-            if send_queue == 0 && !acknowledged.after(Seq::new(o.loc_end)) {
-                self.slot().note_acknowledged(side.other(), o.loc_end);
+            // A packet may have woken the flow since `o` was read: then its end is beyond bytes that bypassed the socket.
+            if send_queue == 0
+                && !acknowledged.after(Seq::new(o.loc_end))
+                && self.slot().note_acknowledged(side.other(), o.loc_end)
+            {
                 acknowledged = Seq::new(o.loc_end);
             }
             let mut snapshot = DirectionSnapshot {

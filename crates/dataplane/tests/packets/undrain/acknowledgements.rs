@@ -208,3 +208,19 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
         assert_frame(&taps[far.index()].only(), &expected.bytes(), "the copy");
     }
 }
+
+/// The socket's number stands behind the forwarded bytes: that its send queue is empty says nothing of them.
+#[test]
+fn what_bypassed_a_socket_is_not_acknowledged_by_its_empty_queue() {
+    for side in Side::BOTH {
+        let flow = Flow::woken(Plan::default(), Past::unacknowledged(SENT));
+        let before = flow.plane.leg(flow.slot(), side);
+        assert!(!flow.slot().note_acknowledged(side, before.loc_end));
+        let after = flow.plane.leg(flow.slot(), side);
+        assert_eq!(after.rx_ack, before.rx_ack);
+        assert_ne!(
+            after.rx_ack, before.loc_end,
+            "the far end has sent past the socket"
+        );
+    }
+}
