@@ -41,14 +41,15 @@ static __always_inline int has_closed(const struct ls_leg *x, const struct ls_le
  * Forwards the reset of a socket that held bytes, in a form that the peer accepts although payload was
  * forwarded past the socket. The kernel would answer the peer's next segment with a reset, too, but an idle
  * peer sends none. A reset below the data that the peer has is not even challenged, so this one stands at the
- * end of all that was sent to it: if some of that is still missing there, the peer challenges, and the
- * kernel's answer to the challenge is in place.
+ * end of all that was sent to it, or of the window that it has taken back: if some of that is still missing
+ * there, the peer challenges, and the kernel's answer to the challenge is in place.
  */
 static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, struct scratch *b,
 				      const struct segment *s, __u32 mode)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 	struct headers *h = &b->in, *new = &b->out;
+	__u32 end;
 
 	/* This is the kernel's answer, for a socket that is gone, to a segment that came in unchanged. */
 	if (mode == LS_ABORTED && !(s->flags & TCP_ACK))
@@ -63,9 +64,10 @@ static __always_inline int abort_flow(struct __sk_buff *skb, struct walk *w, str
 	if (mode == LS_UNDRAIN && !(s->flags & TCP_ACK) && has_closed(x, o))
 		return drop(LS_V_DROP_PARKED);
 	w->slot->mode = LS_ABORTED;
-	if (s->flags & TCP_ACK)
-		new->tcp.seq =
-		    bpf_htonl(after(end_of(&o->rec), o->cut) ? end_of(&o->rec) + o->rec.seq_off : x->loc_end);
+	if (s->flags & TCP_ACK) {
+		end = after(end_of(&o->rec), o->cut) ? end_of(&o->rec) + o->rec.seq_off : x->loc_end;
+		new->tcp.seq = bpf_htonl(where_heard(x, end));
+	}
 	return write_headers(skb, h, new, s->opt_len) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_ABORTED);
 }
 

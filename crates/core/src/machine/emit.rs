@@ -107,11 +107,12 @@ impl Flow {
         }
         let mut new = s;
         if s.has(flag::ACK) {
-            new.seq = if o.rec.end().after(o.cut) {
+            let end = if o.rec.end().after(o.cut) {
                 o.rec.end() + o.rec.seq_off
             } else {
                 x.loc_end
             };
+            new.seq = reachable(x, end);
         }
         self.slot.mode = Mode::Aborted;
         Outcome::wire(Verdict::Aborted, new)

@@ -192,3 +192,28 @@ fn the_answer_for_a_socket_that_has_closed_resets_no_end_that_still_waits() {
         assert!(!ends(&flow), "the far end waits for what x repeats");
     }
 }
+
+/// A peer drops a reset beyond its window without a challenge (RFC 5961 section 3.2).
+#[test]
+fn the_reset_of_a_socket_stands_in_a_window_that_was_taken_back() {
+    for side in Side::BOTH {
+        let flow = awake();
+        let shrunk = Packet {
+            window: 1,
+            ..flow.later(side, SENT[side.index()], 0, 0)
+        };
+        assert_eq!(flow.ingress(side, &shrunk.bytes()).verdict, OK);
+        let reset = Packet {
+            flags: RST | ACK,
+            ..flow.local_later(side, 0, 0, 0)
+        };
+        let edge = flow.plan.local[side.index()] + (1 << flow.plane.leg(flow.slot(), side).scale_in);
+        let expected = Packet {
+            seq: edge,
+            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            ..reset.clone()
+        };
+        assert!(edge < flow.plan.local[side.index()] + SENT[side.other().index()]);
+        flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
+    }
+}
