@@ -11,7 +11,7 @@ packages=(
     # The laboratory. chrt is in util-linux.
     iproute2 iputils-ping ethtool procps util-linux
     # The demonstration and the benchmark: traffic, and the peers beside which it is measured.
-    curl iperf3 nginx-light libnginx-mod-stream haproxy nftables openssl
+    curl iperf3 nginx-light libnginx-mod-stream haproxy nftables openssl strace
     # Other clients and servers of the switch's tests.
     git python3 wget
 )

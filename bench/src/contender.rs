@@ -10,7 +10,7 @@ use crate::daemon::{Daemon, Instance, Policy};
 use crate::filter::{self, Filter};
 use crate::holder::Held;
 use crate::iperf::{self, Bulk};
-use crate::peers::{self, Peer};
+use crate::peers::{self, Bytes, Peer};
 use crate::stats::Spread;
 use crate::supervise::Room;
 use crate::wait;
@@ -29,10 +29,14 @@ pub(crate) enum Contender {
     FilteringRouter,
     /// Longsplice, every connection spliced at once and detached.
     Spliced,
+    /// Longsplice, every connection spliced at once; its sockets stay parked.
+    Parked,
     /// Longsplice, no connection spliced.
     Relay,
-    /// HAProxy with splice(2).
+    /// HAProxy, which chooses whether to splice(2).
     HaProxy,
+    /// HAProxy with splice(2) for every byte.
+    HaProxySplice,
     /// HAProxy without it, with large buffers.
     HaProxyCopy,
     /// nginx's stream module, with large buffers.
@@ -48,8 +52,10 @@ impl Contender {
             Contender::Router => "kernel router",
             Contender::FilteringRouter => "filtering kernel router",
             Contender::Spliced => "longsplice, spliced",
+            Contender::Parked => "longsplice, spliced and parked",
             Contender::Relay => "longsplice, relay",
             Contender::HaProxy => "HAProxy, splice-auto",
+            Contender::HaProxySplice => "HAProxy, splicing",
             Contender::HaProxyCopy => "HAProxy, copying",
             Contender::Nginx => "nginx stream",
             Contender::NginxDefault => "nginx stream, 16 KiB",
@@ -154,11 +160,12 @@ impl<'a> Rig<'a> {
     pub(crate) fn start(&self, contender: Contender) -> Result<Standing<'a>> {
         let (room, at, to) = (self.room, self.front(), self.server());
         let middle = &self.nodes.forwarder;
-        let longsplice = |splice| -> Result<_> {
-            let policy = Policy::new(splice, "now");
+        let longsplice = |splice, detach| -> Result<_> {
+            let policy = Policy::new(splice, detach);
             let daemon = Daemon::forward(&Instance::new(room)?, middle, at, to, policy)?;
             Ok((Some(daemon), None))
         };
+        let haproxy = |bytes| -> Result<_> { Ok((None, Some(peers::haproxy(room, middle, at, to, bytes)?))) };
         let (daemon, peer) = match contender {
             Contender::Router | Contender::FilteringRouter => {
                 let filters = contender == Contender::FilteringRouter;
@@ -170,12 +177,12 @@ impl<'a> Rig<'a> {
                     _filter: filters.then(|| filter::start(room, middle)).transpose()?,
                 });
             }
-            Contender::Spliced => longsplice("now")?,
-            Contender::Relay => longsplice("never")?,
-            Contender::HaProxy | Contender::HaProxyCopy => {
-                let splice = contender == Contender::HaProxy;
-                (None, Some(peers::haproxy(room, middle, at, to, splice)?))
-            }
+            Contender::Spliced => longsplice("now", "now")?,
+            Contender::Parked => longsplice("now", "never")?,
+            Contender::Relay => longsplice("never", "now")?,
+            Contender::HaProxy => haproxy(Bytes::Auto)?,
+            Contender::HaProxySplice => haproxy(Bytes::Splice)?,
+            Contender::HaProxyCopy => haproxy(Bytes::Copy)?,
             Contender::Nginx => (
                 None,
                 Some(peers::nginx_stream(room, middle, at, to, peers::FAST)?),

@@ -8,7 +8,7 @@
 //! | `inside` | runs the library itself in the middle, in this process |
 //! | `cores` | gives the middle a core of its own |
 //! | `switches` | start and stop a switch between HTTP clients and a file server |
-//! | `iperf`, `fetch`, `holder`, `slow`, `memory`, `capture` | measure |
+//! | `iperf`, `fetch`, `holder`, `slow`, `memory`, `strace`, `capture` | measure |
 //! | `stats`, `report`, `row`, `svg`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
@@ -33,6 +33,7 @@ mod row;
 pub mod rows;
 mod slow;
 mod stats;
+mod strace;
 mod supervise;
 mod svg;
 mod switches;

@@ -200,7 +200,7 @@ fn socket_pages() -> Result<u64> {
 }
 
 /// Returns a process and its children.
-fn family(pid: u32) -> Result<Vec<u32>> {
+pub(crate) fn family(pid: u32) -> Result<Vec<u32>> {
     let mut family = vec![pid];
     for entry in fs::read_dir("/proc").context("list processes")?.flatten() {
         let Some(other) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {

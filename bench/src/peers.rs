@@ -13,6 +13,7 @@ use crate::supervise::Room;
 use crate::wait;
 
 const HAPROXY: &str = include_str!("../peers/haproxy.cfg");
+const HAPROXY_SPLICE: &str = include_str!("../peers/haproxy-splice.cfg");
 const HAPROXY_COPY: &str = include_str!("../peers/haproxy-copy.cfg");
 const NGINX_STREAM: &str = include_str!("../peers/nginx-stream.conf");
 const HAPROXY_HTTP: &str = include_str!("../peers/haproxy-http.cfg");
@@ -48,16 +49,30 @@ impl Drop for Peer {
     }
 }
 
-/// Starts HAProxy in TCP mode, splicing in the kernel or copying through large buffers, and waits until it
-/// listens.
+/// Way of a stream's bytes through HAProxy in TCP mode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Bytes {
+    /// HAProxy chooses (`splice-auto`).
+    Auto,
+    /// They stay in the kernel.
+    Splice,
+    /// They are copied through large buffers.
+    Copy,
+}
+
+/// Starts HAProxy in TCP mode, and waits until it listens.
 pub(crate) fn haproxy(
     room: &Room,
     at: &Namespace,
     listen: SocketAddr,
     to: SocketAddr,
-    splice: bool,
+    bytes: Bytes,
 ) -> Result<Peer> {
-    let template = if splice { HAPROXY } else { HAPROXY_COPY };
+    let template = match bytes {
+        Bytes::Auto => HAPROXY,
+        Bytes::Splice => HAPROXY_SPLICE,
+        Bytes::Copy => HAPROXY_COPY,
+    };
     start_haproxy(room, at, listen, to, template)
 }
 

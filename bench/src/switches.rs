@@ -10,7 +10,7 @@ use longsplice_lab::{Namespace, Three, ThreeOptions};
 
 use crate::cores::{self, Pinned};
 use crate::daemon::{Daemon, Instance};
-use crate::peers::{self, Peer};
+use crate::peers::{self, Bytes, Peer};
 use crate::supervise::Room;
 use crate::wait;
 
@@ -193,7 +193,7 @@ impl Rig<'_> {
             }
             Switch::Splicing | Switch::Eager | Switch::Relaying => (Some(self.longsplice(switch, at)?), None),
             Switch::HaProxyHttp => peer(peers::haproxy_http(room, middle, at, to)?),
-            Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, true)?),
+            Switch::HaProxyTcp => peer(peers::haproxy(room, middle, at, to, Bytes::Auto)?),
             Switch::Nginx => peer(peers::nginx_proxy(room, middle, at, to)?),
         };
         Ok(Standing { at, daemon, peer })

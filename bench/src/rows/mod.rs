@@ -18,6 +18,7 @@ mod switch;
 mod switch_files;
 mod switch_latency;
 mod switch_sockets;
+mod system_calls;
 mod trace;
 mod unsplice;
 mod wakes;
@@ -45,7 +46,7 @@ struct Args {
     #[arg(long)]
     quick: bool,
     /// Only these rows of the tables: 1 to 10 of the splice, 3.1 to 3.6 of the way back, 4.1 to 4.7 of the
-    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 and 14.2 of the
+    /// complete translation, 5.1 to 5.6 of the switch, 13.5 of the review, 14.1 to 14.3 of the
     /// middle's cost [default: all]
     #[arg(long, value_delimiter = ',', value_name = "ROW", value_parser = known_row)]
     rows: Vec<Row>,
@@ -255,6 +256,11 @@ const EXPERIMENTS: &[Experiment] = &[
         rows: &[Row::middle(2)],
         title: "CPU of the middle's core for a gigabyte, wire-size segments",
         run: middle_cost::wire_size,
+    },
+    Experiment {
+        rows: &[Row::middle(3)],
+        title: "system calls of the middle's process for a connection",
+        run: system_calls::run,
     },
 ];
 
