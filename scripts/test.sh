@@ -77,7 +77,7 @@ if ((EUID == 0)); then
     # (Of the workspace again, lest features be others.)
     LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
 else
-    tests --package longsplice-core --package longsplice-engine
+    tests --package longsplice-core --package longsplice-model --package longsplice-engine
     tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
