@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Splices and unsplices by the thousand: real ones over veth and emulated links with daemons killed among them, and those of
-# the model in crates/core; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
+# crates/model; traffic by the script, through the relay and through splices, compared; a blind attacker's guesses
 # by the million; daemons killed while they connect; short connections whose ports come again; echoes beside tiny buffers; segments that are
 # spoilt on their way. CYCLES, SIMULATED, SCRIPTS, GUESSES, KILLS, SHORT, ECHOES, LOSSES and SPOILT say how many; LONGSPLICE_SEED repeats one.
 set -uo pipefail
@@ -25,7 +25,7 @@ soak() {
     fi
 }
 
-soak simulated "${SIMULATED:-1000000}" --package longsplice-core --test machine -- --nocapture
+soak simulated "${SIMULATED:-1000000}" --package longsplice-model --test simulation -- --nocapture
 soak real "${CYCLES:-10000}" --package longsplice-tests --test splice -- cycles:: --nocapture --test-threads 1
 soak scripted "${SCRIPTS:-300}" --package longsplice-tests --test splice -- differential:: --nocapture
 soak "while it connects" "${KILLS:-1000}" --package longsplice-tests --test splice -- kill_connect::no_server --nocapture

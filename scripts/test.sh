@@ -85,7 +85,7 @@ if ((EUID == 0)); then
 else
     lint &
     linting=$!
-    tests --package longsplice-core --package longsplice-engine
+    tests --package longsplice-core --package longsplice-model --package longsplice-engine
     tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi

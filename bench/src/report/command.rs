@@ -6,9 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::archive::Archive;
-use super::finding::Results;
-use super::template;
-use crate::row::Row;
+use super::template::{self, Report};
 
 /// Directory of the committed runs.
 const RUNS: &str = "bench/results";
@@ -20,28 +18,6 @@ const BEGIN: &str = "<!-- made by `bench report` from bench/readme.md.in -->\n";
 const END: &str = "<!-- end of what `bench report` makes -->\n";
 /// Most lines of a difference that are shown.
 const SHOWN: usize = 20;
-
-/// Rows and special parts of the page, as the experiments define them.
-#[derive(Debug)]
-pub(crate) struct Report<'a> {
-    /// All rows there are, with titles.
-    pub(crate) rows: Vec<(Row, &'a str)>,
-    /// Texts for `{{part NAME}}`.
-    pub(crate) parts: &'a [Part],
-    /// Pictures; their names are paths.
-    pub(crate) pictures: &'a [Part],
-}
-
-/// Text or picture that is made of the results of a row's experiment.
-#[derive(Debug)]
-pub(crate) struct Part {
-    /// Name.
-    pub(crate) name: &'static str,
-    /// Row.
-    pub(crate) row: Row,
-    /// Makes it.
-    pub(crate) make: fn(&Results) -> Result<String>,
-}
 
 /// Writes all generated files below `root`; only compares them if `check` is set.
 ///

@@ -6,6 +6,7 @@
 //! | `target` | bounds, and verdicts on them |
 //! | `finding` | claims about series, as experiments make them |
 //! | `judge` | computes values, rounds and verdicts from the samples |
+//! | `number`, `line` | numbers and findings as text |
 //! | `run` | one run as a file |
 //! | `archive` | all committed runs; the newest one for each row |
 //! | `tables`, `template` | parts of the page, and their places in it |
@@ -15,14 +16,17 @@ mod archive;
 mod command;
 mod finding;
 mod judge;
+mod line;
+mod number;
 mod run;
 mod series;
 mod tables;
 mod target;
 mod template;
 
-pub(crate) use command::{Part, Report, report};
+pub(crate) use command::report;
 pub(crate) use finding::{Comparison, Finding, Results};
 pub(crate) use run::Book;
 pub(crate) use series::{Series, Statistic};
 pub(crate) use target::Target;
+pub(crate) use template::{Part, Report};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use super::finding::{Outcome, Results};
-use super::tables;
+use super::line::{self, line};
 use crate::machine::{self, Machine};
 use crate::row::Table;
 
@@ -179,9 +179,9 @@ impl Book {
                 continue;
             }
             of_it.sort_by_key(|(_, finding)| finding.row);
-            out += &format!("\n{}\n\n{}", table.title(), tables::HEAD);
+            out += &format!("\n{}\n\n{}", table.title(), line::HEAD);
             for (results, finding) in &of_it {
-                out += &tables::line(finding, results)?;
+                out += &line(finding, results)?;
             }
             out += "\n";
             for (_, finding) in of_it.iter().filter(|(_, finding)| !finding.detail.is_empty()) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::tables::number;
+use super::number::number;
 
 /// Required and desired value of a measure, and their direction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

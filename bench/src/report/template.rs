@@ -12,9 +12,31 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use super::archive::Archive;
-use super::command::Report;
+use super::finding::Results;
 use super::tables;
 use crate::row::{Row, Table};
+
+/// Rows and special parts of the page, as the experiments define them.
+#[derive(Debug)]
+pub(crate) struct Report<'a> {
+    /// All rows there are, with titles.
+    pub(crate) rows: Vec<(Row, &'a str)>,
+    /// Texts for `{{part NAME}}`.
+    pub(crate) parts: &'a [Part],
+    /// Pictures; their names are paths.
+    pub(crate) pictures: &'a [Part],
+}
+
+/// Text or picture that is made of the results of a row's experiment.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// Name.
+    pub(crate) name: &'static str,
+    /// Row.
+    pub(crate) row: Row,
+    /// Makes it.
+    pub(crate) make: fn(&Results) -> Result<String>,
+}
 
 /// Fills all places of `template`.
 ///
@@ -74,7 +96,7 @@ fn one(place: &str, archive: &Archive, report: &Report<'_>) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::{Comparison, Finding, Results};
+    use super::super::finding::{Comparison, Finding};
     use super::super::run::Run;
     use super::super::series::Series;
     use super::super::target::Target;

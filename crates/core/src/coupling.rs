@@ -18,6 +18,10 @@ use crate::{
 /// Largest window that a TCP header can announce (RFC 7323 section 2.3), in bytes.
 pub const MAX_WINDOW: u32 = 65_535 << 14;
 
+/// Smallest window that is offered to a peer, in bytes; a leg that pauses at its trap is offered no more beyond it
+/// (`LEAST_WINDOW` of bpf/window.h).
+pub const LEAST_WINDOW: u32 = 32 << 10;
+
 /// Lowest bound, in bytes: a sender held to a few segments would lose its ACK clock, and this much drains within
 /// moments on any path.
 pub const MIN_ROOM: u32 = 64 << 10;

@@ -11,7 +11,6 @@ pub mod health;
 pub mod http;
 pub mod idle;
 pub mod limit;
-pub mod machine;
 pub mod patience;
 pub mod plan;
 pub mod policy;

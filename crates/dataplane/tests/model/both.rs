@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use longsplice_core::{
-    machine::{self, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake},
-    seq::Seq,
-};
+use longsplice_core::seq::Seq;
 use longsplice_dataplane::{EventKind, Events, Ran, Side};
+use longsplice_model::{
+    self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
+};
 
 use crate::{
     convert::{brief, difference, read_record, read_slot, write_record, write_slot},

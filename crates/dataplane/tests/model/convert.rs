@@ -1,9 +1,7 @@
 //! Converts the state of the machine into that of the kernel half, and back: field by field.
 
-use longsplice_core::{
-    machine::{Flow, Leg, Mode, Placement, Record, Slot},
-    seq::{Offset, Seq},
-};
+use longsplice_core::seq::{Offset, Seq};
+use longsplice_model::{Flow, Leg, Mode, Placement, Record, Slot};
 
 use crate::support::raw::types::{ls_leg, ls_mode, ls_placement, ls_record, ls_slot, ls_trait};
 

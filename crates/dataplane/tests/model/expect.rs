@@ -1,9 +1,7 @@
 //! Converts segments of the machine into packets, and back.
 
-use longsplice_core::{
-    machine::{SackBlocks, Segment, Timestamps},
-    seq::Seq,
-};
+use longsplice_core::seq::Seq;
+use longsplice_model::{SackBlocks, Segment, Timestamps};
 
 use crate::support::{
     options::{Opt, read, write},

@@ -1,10 +1,8 @@
 //! Generates states and segments: random, but with most numbers near those that matter.
 
-use longsplice_core::{
-    machine::{self, Leg, Mode, Placement, Record, Slot, seen, traits},
-    seq::{Offset, Seq},
-};
+use longsplice_core::seq::{Offset, Seq};
 use longsplice_dataplane::Side;
+use longsplice_model::{self as machine, Leg, Mode, Placement, Record, Slot, seen, traits};
 
 use crate::{
     both::Both,

@@ -1,4 +1,4 @@
-//! Compares the programs with their executable specification (`longsplice_core::machine`): sends random segments through
+//! Compares the programs with their executable specification ([`longsplice_model`]): sends random segments through
 //! random states of both. The fate of the segment, every byte of it, and the state afterwards must be the same. Needs
 //! root.
 //!

@@ -3,7 +3,7 @@
 
 use std::{io, net::TcpStream as StdStream, sync::Arc};
 
-use longsplice_core::machine;
+use longsplice_core::coupling;
 use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
 use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
 use tokio::net::TcpStream;
@@ -30,7 +30,7 @@ impl Flow {
             let (x, o) = (self.leg(side), self.leg(side.other()));
             let offered = o.rx_edge.wrapping_add(o.ack_off);
             let offered = match x.trap.filter(|_| pauses) {
-                Some(trap) => earlier(offered, trap.wrapping_add(machine::LEAST_WINDOW)),
+                Some(trap) => earlier(offered, trap.wrapping_add(coupling::LEAST_WINDOW)),
                 None => offered,
             };
             let promised = later(x.tx_edge, offered);

@@ -1,0 +1,131 @@
+//! Returns a flow by the second way: new payload is held for a moment, until the sockets have copies of all that is not
+//! acknowledged. `freeze_slot` and `take_over_slot` of `wake.h`.
+
+use longsplice_core::seq::Seq;
+
+use super::{
+    state::{Flow, Leg, Mode, Side, raise},
+    wake::{Reach, shift_to, stands},
+};
+
+/// Goes from Final to Freeze, step by step: no new payload is forwarded from `base` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Freeze {
+    step: FreezeStep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum FreezeStep {
+    #[default]
+    Take,
+    Note,
+    Store,
+}
+
+impl Freeze {
+    /// Takes one step. Returns the mode afterwards at the end: [`Mode::Freeze`] if it is done.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+        match self.step {
+            FreezeStep::Take => {
+                if !flow.switch(Mode::Final, Mode::Waking) {
+                    return Some(flow.slot.mode);
+                }
+                self.step = FreezeStep::Note;
+            }
+            FreezeStep::Note => {
+                for leg in &mut flow.slot.leg {
+                    leg.base = leg.rec.rx_end;
+                }
+                self.step = FreezeStep::Store;
+            }
+            FreezeStep::Store => {
+                flow.slot.mode = Mode::Freeze;
+                return Some(Mode::Freeze);
+            }
+        }
+        None
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Mode {
+        loop {
+            if let Some(mode) = self.step(flow) {
+                return mode;
+            }
+        }
+    }
+}
+
+/// Goes from Freeze to Track, step by step: the sockets have the payload that was forwarded and not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakeOver {
+    acked: [Seq; 2],
+    step: TakeOverStep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TakeOverStep {
+    Take,
+    Shift,
+    Store,
+}
+
+impl TakeOver {
+    /// Begins with `acked`, by side: the start of the payload that the socket toward each side has in its send queue
+    /// for its peer, in the wire's numbers.
+    #[must_use]
+    pub fn new(acked: [Seq; 2]) -> TakeOver {
+        TakeOver {
+            acked,
+            step: TakeOverStep::Take,
+        }
+    }
+
+    /// Takes one step. Returns the mode afterwards at the end: [`Mode::Track`] if it is done.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+        match self.step {
+            TakeOverStep::Take => {
+                if !flow.switch(Mode::Freeze, Mode::Waking) {
+                    return Some(flow.slot.mode);
+                }
+                self.step = TakeOverStep::Shift;
+            }
+            TakeOverStep::Shift => {
+                for side in Side::BOTH {
+                    let (x, o) = flow.legs(side);
+                    take_over(x, o, self.acked[side.other().index()]);
+                }
+                flow.slot.flags = 0;
+                self.step = TakeOverStep::Store;
+            }
+            TakeOverStep::Store => {
+                flow.slot.mode = Mode::Track;
+                return Some(Mode::Track);
+            }
+        }
+        None
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Mode {
+        loop {
+            if let Some(mode) = self.step(flow) {
+                return mode;
+            }
+        }
+    }
+}
+
+/// Has the sockets take over the direction from x to o: x's socket acknowledges the forwarded payload, and the part
+/// that o may lack, from `acked` on, is in the send queue of o's socket.
+fn take_over(x: &mut Leg, o: &mut Leg, acked: Seq) {
+    let reach = Reach::of(x, Mode::Freeze);
+    // Sockets that were built for the flow may be given payload that was forwarded before.
+    if stands(x, reach) {
+        return;
+    }
+    o.adj_ack = o.adj_ack.inserted((o.loc_end - acked) as u32);
+    shift_to(x, o, reach);
+    raise(&mut x.tx_ack, x.base);
+    o.loc_acked = acked;
+}

@@ -1,0 +1,192 @@
+//! Returns a pair to control mode (papers' section III-D): `wake.h`.
+
+use longsplice_core::seq::Seq;
+
+use super::{
+    state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag},
+    window::keeps_promise,
+};
+
+/// Returns whether x's stream went past the sockets since they stopped.
+pub(super) fn went_past(x: &Leg) -> bool {
+    x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
+}
+
+/// State of x's stream, read once: other CPUs may raise these fields meanwhile, and process their packets again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reach {
+    end: Seq,
+    cut: Seq,
+    /// True if a FIN went past the local socket.
+    fin: bool,
+}
+
+impl Reach {
+    /// Reads the state. If the sockets are parked, user space has stored where they stand: a late segment may have
+    /// raised the cut, and been processed again.
+    pub(super) fn of(x: &Leg, from: Mode) -> Reach {
+        let end = if from == Mode::Freeze {
+            x.base
+        } else {
+            x.rec.rx_end
+        };
+        let cut = if from == Mode::Drain { x.cut } else { x.read_to };
+        Reach {
+            end,
+            cut,
+            fin: x.rec.seen & seen::FIN != 0 && !cut.after(end),
+        }
+    }
+
+    fn went_past(self) -> bool {
+        self.end.after(self.cut) || self.fin
+    }
+
+    /// Returns the number at which the sockets continue. The cut is behind a FIN that the socket was shown.
+    fn base(self) -> Seq {
+        self.end.max(self.cut)
+    }
+}
+
+/// Returns whether, in DRAIN, the local sockets could continue in the direction from x to o. They can if nothing of it
+/// was forwarded, or if all of the sockets' payload is delivered.
+fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
+    let untouched = !reach.went_past() && x.owed & owed::DRAIN == 0;
+    untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
+}
+
+/// Has x's own socket continue at the base, which the socket takes for its present number. All bytes before it went
+/// past the socket; a FIN there may have passed, too, but the sockets deliver it: user space shows it to the local one.
+pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
+    let base = reach.base();
+    let shift = (base - reach.cut) as u32;
+    x.owed = if reach.fin {
+        owed::SOME | owed::FIN
+    } else {
+        owed::SOME
+    };
+    x.base = base;
+    raise(&mut x.cut, base);
+    x.read_to = base;
+    x.adj_seq = x.adj_seq.removed(shift);
+    x.loc_ack = base;
+    x.loc_edge = x.loc_edge + shift;
+    raise(&mut x.tx_ack, o.rec.rx_ack + o.rec.ack_off);
+    raise(&mut x.tx_edge, (o.rec.rx_edge + o.rec.ack_off).min(x.loc_edge));
+    o.loc_end = base + x.rec.seq_off;
+    o.loc_acked = o.loc_end;
+}
+
+/// Has the direction from x to o continue behind all forwarded payload, which the two ends deliver.
+fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
+    if stands(x, reach) {
+        return;
+    }
+    o.adj_ack = o.adj_ack.removed((reach.base() - reach.cut) as u32);
+    shift_to(x, o, reach);
+}
+
+/// Returns whether nothing went past the sockets: they are where the stream is.
+pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
+    let stands = !reach.went_past() && x.owed & owed::NEW == 0;
+    if stands {
+        x.owed = 0;
+    }
+    stands
+}
+
+/// Wakes the pair of a slot, if its sockets can continue now: `wake_slot`, step by step. Run by a packet that met a
+/// trap, or by user space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    from: Mode,
+    /// True to wake only if the sockets can take all that their peers were promised.
+    promised: bool,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Take,
+    Look,
+    GoOn(Side, [Reach; 2]),
+    Store(Mode),
+}
+
+impl Wake {
+    /// Begins a wake by user space, from the mode that was just read. User space has made the sockets' windows large
+    /// enough for all that their peers were promised.
+    #[must_use]
+    pub fn from(mode: Mode) -> Wake {
+        Wake {
+            from: mode,
+            promised: false,
+            step: Step::Take,
+        }
+    }
+
+    /// Begins a wake by a packet that met a trap: only if the sockets can take all that their peers were promised.
+    #[must_use]
+    pub(super) fn by_packet(mode: Mode) -> Wake {
+        Wake {
+            promised: true,
+            ..Wake::from(mode)
+        }
+    }
+
+    /// Takes one step. Returns the mode afterwards at the end, also if another CPU stored it: [`Mode::Undrain`] if the
+    /// pair is awake.
+    pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
+        let slot = &mut flow.slot;
+        match self.step {
+            Step::Take => {
+                let wakeable = self.from == Mode::Final && slot.flags & slot_flag::WAKEABLE != 0;
+                if !matches!(self.from, Mode::Drain | Mode::Freeze) && !wakeable {
+                    return Some(self.from);
+                }
+                if slot.mode != self.from {
+                    return Some(slot.mode);
+                }
+                slot.mode = Mode::Waking;
+                self.step = Step::Look;
+            }
+            Step::Look => {
+                let [a, b] = &slot.leg;
+                let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
+                let keeps = |x, r: Reach| !self.promised || keeps_promise(x, r.cut, r.base());
+                let can =
+                    self.from != Mode::Drain || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
+                self.step = if can && keeps(a, reach[0]) && keeps(b, reach[1]) {
+                    Step::GoOn(Side::Client, reach)
+                } else {
+                    Step::Store(self.from)
+                };
+            }
+            Step::GoOn(side, reach) => {
+                let (x, o) = flow.legs(side);
+                go_on(x, o, reach[side.index()]);
+                self.step = match side {
+                    Side::Client => Step::GoOn(Side::Server, reach),
+                    Side::Server => {
+                        flow.slot.flags = 0;
+                        Step::Store(Mode::Undrain)
+                    }
+                };
+            }
+            Step::Store(mode) => {
+                slot.mode = mode;
+                return Some(mode);
+            }
+        }
+        None
+    }
+
+    /// Takes all steps at once.
+    pub fn run(mut self, flow: &mut Flow) -> Mode {
+        loop {
+            if let Some(mode) = self.step(flow) {
+                return mode;
+            }
+        }
+    }
+}

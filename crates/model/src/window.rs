@@ -1,0 +1,68 @@
+//! Computes the windows that an end may be offered: `window.h` and `window_field` of `seq.h`.
+
+use longsplice_core::{coupling::LEAST_WINDOW, seq::Seq};
+
+use super::state::{Leg, Slot, slot_flag};
+
+/// Returns the window field that reaches from `ack` to `edge` at a scale: never beyond the edge, at most 65,535.
+#[must_use]
+pub fn window_field(edge: Seq, ack: Seq, scale: u8) -> u32 {
+    let room = edge - ack;
+    if room <= 0 {
+        0
+    } else {
+        (room as u32 >> (scale & 15)).min(65_535)
+    }
+}
+
+/// Returns the right edge that x may be offered before a drain (papers' section III-E).
+pub(super) fn coupled_edge(x: &Leg, o: &Leg) -> Seq {
+    let edge = o.rec.rx_edge + o.rec.ack_off;
+    if x.room == 0 {
+        edge
+    } else {
+        edge.min(o.rec.rx_ack + o.rec.ack_off + x.room)
+    }
+}
+
+/// Returns the bytes that the local socket of x's leg can take from `cut` on.
+fn kept_by(x: &Leg, cut: Seq) -> u32 {
+    (x.loc_edge - cut) as u32
+}
+
+/// Returns the right edge that x may be offered while segments are forwarded: that of the far end, but no more than the
+/// local socket of x's leg could take if it had to continue now; an edge once promised stays. A leg that pauses at its
+/// trap may have all up to there, and little beyond.
+pub(super) fn kept_edge(slot: &Slot, x: &Leg, edge: Seq) -> Seq {
+    if slot.flags & slot_flag::KEEP == 0 {
+        return edge;
+    }
+    let kept = kept_by(x, x.cut);
+    let mut limit = x.rec.rx_end.max(x.cut) + kept;
+    if slot.flags & slot_flag::PAUSE != 0 && x.rec.armed {
+        limit = limit
+            .max(x.rec.trap - SUPER_PACKET + kept)
+            .min(x.rec.trap + LEAST_WINDOW);
+    }
+    edge.min(limit.max(x.tx_edge))
+}
+
+/// Returns whether x's socket, which stood at `cut` and continues at `base`, can take all that x was promised.
+pub(super) fn keeps_promise(x: &Leg, cut: Seq, base: Seq) -> bool {
+    !x.tx_edge.after(base + kept_by(x, cut))
+}
+
+/// Returns whether the local socket could take the segment (`fits_window`).
+pub(super) fn fits_window(x: &Leg, end: Seq) -> bool {
+    !end.after(x.loc_edge.max(x.tx_edge) + 1)
+}
+
+/// Longest segment, in bytes, except for BIG TCP.
+const SUPER_PACKET: u32 = 65_536;
+
+/// Limits the window of an awake pair to the size of the far end's, so that the pair may be spliced again at once. It
+/// moves on with the local socket's acknowledgements, independently of the far end.
+pub(super) fn modest_edge(o: &Leg, ack: Seq, edge: Seq) -> Seq {
+    let far = (o.rec.rx_edge - o.rec.rx_ack) as u32;
+    edge.min(ack + far.max(LEAST_WINDOW))
+}
