@@ -74,7 +74,7 @@ pub struct Listener {
     pub max_connections: Option<u32>,
     pub open: u64,
     pub refused_total: u64,
-    pub splice_from: Option<u64>,
+    pub splice_min: Option<u64>,
 }
 
 /// Element of `flows --json`.

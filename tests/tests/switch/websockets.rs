@@ -166,7 +166,7 @@ fn a_successor_lists_it_and_can_end_it() {
 
 #[test]
 fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
-    for (on_change, more) in [
+    for (on_reload, more) in [
         ("reset", ""),
         ("recheck", ""),
         ("keep", ""),
@@ -177,7 +177,7 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
             let _server = python(&switch);
             let file = switch.daemon.dir().join("longsplice.toml");
             let text = fs::read_to_string(&file).unwrap();
-            let text = text.replace("protocol =", &format!("on_change = \"{on_change}\"\nprotocol ="));
+            let text = text.replace("protocol =", &format!("on_reload = \"{on_reload}\"\nprotocol ="));
             let reload = |text: &str| {
                 fs::write(&file, format!("{text}\n{more}")).unwrap();
                 switch.daemon.reload().unwrap()
@@ -185,11 +185,11 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
             reload(&text);
             let mut client = open(&switch);
             let said = reload(&text.replace("[listener.http]", "max_connections = 99\n[listener.http]"));
-            assert!(!said.contains("connection end"), "{on_change}, {mode:?}: {said}");
+            assert!(!said.contains("connection end"), "{on_reload}, {mode:?}: {said}");
             exchange(&mut client, BINARY, 1000);
             let elsewhere = switch.server(1).to_string();
             let said = reload(&text.replace(&switch.target().to_string(), &elsewhere));
-            match on_change {
+            match on_reload {
                 "keep" => close({
                     exchange(&mut client, BINARY, 1000);
                     client
@@ -197,7 +197,7 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
                 _ => {
                     assert!(
                         said.contains("1 open connection ends"),
-                        "{on_change}, {mode:?}: {said}"
+                        "{on_reload}, {mode:?}: {said}"
                     );
                     assert!(client.read_exactly(1).unwrap_err().contains("reset"));
                 }

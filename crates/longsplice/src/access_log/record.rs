@@ -101,7 +101,7 @@ pub enum End {
     Idle,
     /// A command ended it.
     Asked,
-    /// The configuration changed, and `on_change` ended it.
+    /// The configuration changed, and `on_reload` ended it.
     Changed,
     /// Memory ran out.
     Memory,

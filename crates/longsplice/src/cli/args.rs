@@ -250,7 +250,7 @@ pub struct Forward {
     pub on_shutdown: OnShutdown,
     /// How long others may go on at a shutdown [default: 10s]
     #[arg(long, value_name = "DURATION")]
-    pub grace: Option<Period>,
+    pub shutdown_timeout: Option<Period>,
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,

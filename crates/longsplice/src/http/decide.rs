@@ -23,7 +23,7 @@ use super::{
 use crate::{
     access_log::End,
     client::Hello,
-    config::{ForwardedMode, OnChange},
+    config::{ForwardedMode, OnReload},
     listener::{Decided, Destination, KeptFacts},
     upstream::{KeyKind, Upstream},
 };
@@ -137,7 +137,7 @@ impl Session<'_> {
         };
         // Record the decision only if a reload may end the connection, or if an upgrade may keep it open after the
         // reply.
-        if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
+        if settings.listener.on_reload != OnReload::Keep || head.upgrade().is_some() {
             let fields = head.fields().iter().map(|f| (f.name, f.value));
             self.decided = Some(Decided {
                 generation: settings.generation,

@@ -136,7 +136,7 @@ impl Session<'_> {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 
-    /// Notes the server for the log and for `on_change`.
+    /// Notes the server for the log and for `on_reload`.
     pub(super) fn tell_server(&mut self, at: &AtServer) {
         let server = at.tenure.server();
         if let Some(decided) = &mut self.decided {

@@ -41,7 +41,7 @@ pub(super) struct Session<'a> {
     /// Number of requests so far, including the one that is served.
     pub(super) requests: u64,
     pub(super) told: Option<Told>,
-    /// Decision on the request for `on_change`, if that needs it.
+    /// Decision on the request for `on_reload`, if that needs it.
     pub(super) decided: Option<Decided>,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,

@@ -81,10 +81,10 @@ impl Session<'_> {
         let Unseen::Bytes(follow) = unseen else {
             return true;
         };
-        let (least, pays) = match self.settings.listener.splice_from {
+        let (least, pays) = match self.settings.listener.splice_min {
             Some(least) => (1, follow >= least.max(1)),
             None => {
-                let least = self.service.shared().splice_from.bytes();
+                let least = self.service.shared().splice_min.bytes();
                 (least.max(1), self.service.lead().pays(follow, least))
             }
         };

@@ -79,7 +79,7 @@ impl Threshold {
             }
             Err(error) => tracing::info!(
                 %error, bytes = self.bytes(),
-                "what a splice costs here could not be measured: it is taken to pay from this length on (splice_from sets it)"
+                "what a splice costs here could not be measured: it is taken to pay from this length on (splice_min sets it)"
             ),
         }
     }

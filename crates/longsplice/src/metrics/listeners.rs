@@ -50,9 +50,9 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
     )?;
     let from = named
         .iter()
-        .filter_map(|(name, service)| Some(([("listener", name.as_str())], service.splice_from()? as f64)));
+        .filter_map(|(name, service)| Some(([("listener", name.as_str())], service.splice_min()? as f64)));
     out.gauge(
-        "splice_from_bytes",
+        "splice_min_bytes",
         "From which length on replies are spliced now, where any are",
         from,
     )?;

@@ -47,7 +47,7 @@ pub struct Reloaded {
     pub removed: Vec<String>,
     /// Number of listeners.
     pub listeners: usize,
-    /// Number of open connections that `on_change` ended.
+    /// Number of open connections that `on_reload` ended.
     pub ended: usize,
 }
 

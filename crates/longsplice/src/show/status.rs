@@ -183,7 +183,7 @@ fn listeners(s: &Status) -> String {
             l.name.clone(),
             addresses.join(" "),
             l.to.join(" "),
-            match l.splice_from {
+            match l.splice_min {
                 Some(from) => format!("{} from {}", l.splice, bytes(from)),
                 None => l.splice.clone(),
             },

@@ -96,8 +96,8 @@ impl Crew {
         Crew {
             members: Vec::new(),
             entries: Vec::new(),
-            balancer: Balancer::new(Algorithm::InOrder, Vec::new()),
-            algorithm: Algorithm::InOrder,
+            balancer: Balancer::new(Algorithm::First, Vec::new()),
+            algorithm: Algorithm::First,
             candidates: Vec::new(),
             former: HashMap::new(),
             drained: HashSet::new(),
@@ -188,10 +188,10 @@ impl Crew {
             Choice::Server(index) => self.members.get(index),
             Choice::Full | Choice::Nobody => None,
         };
-        // With the algorithm `in_order`, look up each name before the chosen server first. Otherwise look names up only
+        // With the algorithm `first`, look up each name before the chosen server first. Otherwise look names up only
         // if no server is left.
         let before = match (self.algorithm, chosen, choice) {
-            (Algorithm::InOrder, Some(member), _) => member.entry,
+            (Algorithm::First, Some(member), _) => member.entry,
             (_, Some(_), _) | (_, None, Choice::Full) => 0,
             (_, None, _) => self.entries.len(),
         };
@@ -276,7 +276,7 @@ impl Crew {
     /// Closes idle connections that are too old or were closed by their servers, and returns how many are left.
     pub(super) fn sweep(&self, config: &UpstreamConfig) -> usize {
         let count = |m: &Member| {
-            m.server.idle.sweep(config.idle_timeout, config.keep_idle);
+            m.server.idle.sweep(config.idle_timeout, config.max_idle);
             m.server.idle.len() + m.server.idle.aside()
         };
         self.members.iter().map(count).sum()
@@ -305,13 +305,13 @@ impl Member {
     }
 }
 
-/// Returns the tier; the balancer prefers lower ones. Servers precede backups; then, with `in_order`, entries count in
+/// Returns the tier; the balancer prefers lower ones. Servers precede backups; then, with `first`, entries count in
 /// their order; then SRV priorities. The result is even, so that addresses of the other family follow directly behind.
 fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
     const RANKS: u32 = 256;
     const ENTRIES: u32 = 1 << 16;
     let entry = match algorithm {
-        Algorithm::InOrder => u32::try_from(entry).unwrap_or(ENTRIES).min(ENTRIES - 1),
+        Algorithm::First => u32::try_from(entry).unwrap_or(ENTRIES).min(ENTRIES - 1),
         _ => 0,
     };
     let backup = u32::from(backup);

@@ -162,7 +162,7 @@ impl Tenure {
         let micros = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         counts.reply_micros.fetch_add(micros, Ordering::Relaxed);
         let Some(roster) = &self.roster else { return };
-        match status >= 500 && roster.config().passive_status {
+        match status >= 500 && roster.config().outlier_status {
             true => roster.note_failure(&self.server, Act::Reply, &format!("status {status}")),
             false => roster.note_success(&self.server, Act::Reply),
         }

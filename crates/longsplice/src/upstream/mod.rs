@@ -109,7 +109,7 @@ impl Upstreams {
         });
         let by_listener = config.listeners.iter().filter(|l| !l.to.is_empty()).map(|l| {
             let before = before.and_then(|before| before.by_listener.get(&l.name));
-            let config = UpstreamConfig::in_order(&l.name, &l.to, l.connect_timeout);
+            let config = UpstreamConfig::of_targets(&l.name, &l.to, l.connect_timeout);
             (l.name.clone(), upstream(config, before))
         });
         Upstreams {

@@ -301,7 +301,7 @@ impl Roster {
         if !self.has(server.id()) || server.state(self.now()).0 != State::Up {
             return;
         }
-        server.idle.put(stream, owner, settles, config.keep_idle);
+        server.idle.put(stream, owner, settles, config.max_idle);
         if !self.sweeping.swap(true, Ordering::SeqCst) {
             tokio::spawn(sweep(Arc::downgrade(self)));
         }

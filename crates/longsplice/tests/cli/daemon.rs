@@ -181,7 +181,7 @@ fn a_relayed_flow_has_nothing_to_come_back_from() {
 
 #[test]
 fn no_flow_comes_back_into_a_daemon_that_ends() {
-    let more = ["--splice", "never", "--grace", "1h"];
+    let more = ["--splice", "never", "--shutdown-timeout", "1h"];
     let mut daemon = Daemon::forward(&instance("late"), &echo_server().to_string(), &more);
     let mut stream = daemon.connect();
     stream.write_all(b"x").unwrap();
@@ -240,7 +240,7 @@ fn at_sigterm_new_connections_are_refused_and_nothing_stays_behind() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let more = ["--splice", "never", "--grace", "1h"];
+    let more = ["--splice", "never", "--shutdown-timeout", "1h"];
     let mut daemon = Daemon::forward(&instance("hurry"), &echo_server().to_string(), &more);
     let mut stream = daemon.connect();
     stream.write_all(b"x").unwrap();

@@ -25,7 +25,7 @@ fn a_server_is_drained_and_undrained_by_command() {
     kept.write_all(b"hello").unwrap();
     kept.read_exact(&mut [0; 5]).unwrap();
     let all = servers();
-    assert_eq!(all[0]["balance"], "in_order");
+    assert_eq!(all[0]["balance"], "first");
     assert_eq!(all[0]["servers"][0]["open"], 1);
 
     // A listener of `forward` has its address as given for a name.

@@ -2,6 +2,6 @@
 //! notice.
 
 mod end;
-mod on_change;
+mod on_reload;
 mod refused;
 mod under_load;

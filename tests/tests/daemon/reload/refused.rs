@@ -39,7 +39,7 @@ fn a_broken_file_is_explained_by_line_to_the_command_and_to_the_log() {
     let bed = Bed::new("reload-broken", Policy::ON_DEMAND);
     let file = bed.daemon.dir().join("longsplice.toml");
     let good = fs::read_to_string(&file).unwrap();
-    fs::write(&file, format!("grace = \"soon\"\n{good}")).unwrap();
+    fs::write(&file, format!("shutdown_timeout = \"soon\"\n{good}")).unwrap();
     let says = bed.daemon.reload().unwrap_err();
     assert!(
         says.contains("longsplice.toml:1:") && says.contains("soon"),

@@ -184,7 +184,7 @@ async fn nothing_is_lost_under_stress() {
     let u = limited(
         &[a.address, b.address],
         3,
-        "queue = 100\nqueue_timeout = \"10s\"\nkeep_idle = 8",
+        "queue = 100\nqueue_timeout = \"10s\"\nmax_idle = 8",
     );
     let held: Arc<[AtomicI64; 2]> = Arc::default();
     let mut tasks = Vec::new();
