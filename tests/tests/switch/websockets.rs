@@ -91,14 +91,14 @@ fn its_server_counts_it_until_its_end_however_it_ends() {
         };
         let switch = Switch::with("place", mode, limit);
         let _server = python(&switch);
-        for how in ["closed", "asked", "unspliced"] {
+        for how in ["closed", "killed", "unspliced"] {
             let mut client = open(&switch);
             assert_eq!(at_server(&switch), 1);
             assert_eq!(switch.connect().get("/").status, 503, "its server is full");
             let flow = switch.daemon.wait_state(client.port(), &[mode.name()]);
             match how {
-                "asked" => {
-                    switch.daemon.end(flow.id).unwrap();
+                "killed" => {
+                    switch.daemon.kill_flow(flow.id).unwrap();
                     assert!(client.read_exactly(1).unwrap_err().contains("reset"));
                 }
                 "unspliced" => {
@@ -157,7 +157,7 @@ fn a_successor_lists_it_and_can_end_it() {
         exchange(&mut goes_on, PING, 100);
         switch.daemon.start(&switch.net.forwarder);
         let flow = switch.daemon.wait_state(ends.port(), &["detached"]);
-        switch.daemon.end(flow.id).unwrap();
+        switch.daemon.kill_flow(flow.id).unwrap();
         assert!(ends.read_exactly(1).unwrap_err().contains("reset"));
         exchange(&mut goes_on, BINARY, 100_000);
         close(goes_on);

@@ -1,7 +1,7 @@
 //! Provides the admin interface of a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/end`, `GET`, `PUT` and `DELETE /rules`,
-//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/undrain`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/kill`, `GET`, `PUT` and `DELETE /rules`,
+//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/ready`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;

@@ -1,4 +1,4 @@
-//! Serves `GET /servers`, `POST /servers/drain` and `POST /servers/undrain`.
+//! Serves `GET /servers`, `POST /servers/drain` and `POST /servers/ready`.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) fn router() -> Router<Arc<Admin>> {
     Router::new()
         .route("/servers", get(servers))
         .route("/servers/drain", post(drain))
-        .route("/servers/undrain", post(undrain))
+        .route("/servers/ready", post(ready))
 }
 
 async fn servers(State(admin): State<Arc<Admin>>) -> Json<Vec<UpstreamStatus>> {
@@ -45,7 +45,7 @@ async fn drain(State(admin): State<Arc<Admin>>, body: String) -> Response {
     set_drained(&admin, &body, true)
 }
 
-async fn undrain(State(admin): State<Arc<Admin>>, body: String) -> Response {
+async fn ready(State(admin): State<Arc<Admin>>, body: String) -> Response {
     set_drained(&admin, &body, false)
 }
 

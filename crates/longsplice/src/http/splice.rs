@@ -139,7 +139,7 @@ impl Session<'_> {
         let returned = match self.open.splice(pair, until).await {
             Ok(Ended::Returned(returned)) => returned,
             Ok(Ended::Closed(summary)) => return Err(Carried::Over(self.closed(&summary, unseen))),
-            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Stopped)),
+            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Shutdown)),
             Err(_) => return Err(Carried::Over(End::Reset)),
         };
         let passed = returned.passed[Side::Server.index()];

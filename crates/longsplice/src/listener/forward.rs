@@ -221,7 +221,7 @@ impl Carried {
         let stopped = self.open.service().is_stopping() && summary.reset;
         let end = match (self.open.to_end(), summary.reset) {
             (Some(why), true) => why,
-            (None, true) if stopped => End::Stopped,
+            (None, true) if stopped => End::Shutdown,
             (None, true) if summary.idle => End::Idle,
             (None, true) => End::Reset,
             (_, false) => End::Complete,

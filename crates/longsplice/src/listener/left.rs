@@ -131,7 +131,7 @@ impl LeftFlow {
             FlowEnd::Idle => End::Idle,
             // The requester has set the reason.
             FlowEnd::Asked => asked,
-            FlowEnd::Replaced => End::Lost,
+            FlowEnd::Replaced => End::Unknown,
         };
         let [to_server, to_client] = end.bytes.unwrap_or_default();
         let spliced = end.bytes_spliced.unwrap_or_default();

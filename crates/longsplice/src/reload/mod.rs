@@ -298,7 +298,7 @@ impl InForce {
         let (open, left) = self
             .shared
             .tracker
-            .end_where(End::Changed, |decided, facts| next.ends(decided, facts));
+            .end_where(End::Reload, |decided, facts| next.ends(decided, facts));
         open + end_flows(&self.shared.splicer, left).await
     }
 }
