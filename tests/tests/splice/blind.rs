@@ -93,10 +93,10 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     assert_eq!(bed.daemon.flows().len(), 1);
     assert_eq!(after.health.flows, before.health.flows);
     assert_eq!(
-        (&after.ended_total, &after.returned_total),
-        (&before.ended_total, &before.returned_total)
+        (&after.flows_ended_total, &after.unsplices_total),
+        (&before.flows_ended_total, &before.unsplices_total)
     );
-    assert_eq!(after.unspliced_total, before.unspliced_total);
+    assert_eq!(after.resumed_total, before.resumed_total);
 
     let moved = |name: &str| after.segments(name) - before.segments(name);
     let of = |kinds: fn(&Kind) -> bool| -> u64 {

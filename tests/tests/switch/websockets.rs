@@ -241,7 +241,7 @@ fn it_is_a_request_in_the_metrics_with_an_access_log_and_without() {
         close(client);
         let mut last = String::new();
         let counted = |line: &str, all: &str| all.lines().any(|l| l == line);
-        let ended = "longsplice_ended_total{listener=\"web\",end=\"complete\"} 2";
+        let ended = "longsplice_connections_ended_total{listener=\"web\",end=\"complete\"} 2";
         soon("its end", || {
             last = scrape(&switch);
             counted(ended, &last)

@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 pub use config::SplicerConfig;
 pub use goodbye::{GOODBYE, goodbye};
 pub use handle::FlowHandle;
-pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, SwitchTimes};
+pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, TransitionTimes};
 pub use until::{ParseUntilError, Trap, Until};
 
 /// Holds two connected sockets, and how to join them.

@@ -76,7 +76,7 @@ pub struct Status {
     pub health: Health,
     /// Configuration in force.
     #[serde(default)]
-    pub generation: Option<GenerationStatus>,
+    pub config_generation: Option<GenerationStatus>,
     /// Memory, if it is limited.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
@@ -118,7 +118,7 @@ impl Admin {
             stopping: *self.stopping.borrow(),
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
-            generation: Some(self.board.generation()),
+            config_generation: Some(self.board.generation()),
             memory: self.shared.memory.status(self.shared.tracker.count()),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self

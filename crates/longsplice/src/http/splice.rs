@@ -106,14 +106,14 @@ impl Session<'_> {
             Ok(Ok(stream)) => stream,
             Ok(Err(tls)) => {
                 let stream = Front::Known(tls);
-                return Ok((Wire { stream, buffer }, at, Trap::Asked));
+                return Ok((Wire { stream, buffer }, at, Trap::Admin));
             }
             Err(_) => return Err(Carried::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
             // The connection is closed in both directions, but its received bytes must still be read.
             let stream = Front::Known(Stream::Plain(stream));
-            return Ok((Wire { stream, buffer }, at, Trap::Asked));
+            return Ok((Wire { stream, buffer }, at, Trap::Admin));
         }
         // Tell a succeeding daemon how to end: it can read neither the next request nor the end of the chunks. The
         // client notices missing chunks.

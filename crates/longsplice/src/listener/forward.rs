@@ -166,7 +166,7 @@ impl Carried {
             self.record.add_returned(&returned);
             until = until_passed(&returned, conditions);
             pair = Pair::from(returned);
-            if why == Trap::Asked {
+            if why == Trap::Admin {
                 // The unsplice was requested: relay until a splice is requested.
                 pair.splice = SplicePolicy::Never;
                 conditions = Until::closed();

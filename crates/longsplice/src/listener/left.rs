@@ -130,7 +130,7 @@ impl LeftFlow {
             FlowEnd::Reset => End::Reset,
             FlowEnd::Idle => End::Idle,
             // The requester has set the reason.
-            FlowEnd::Asked => asked,
+            FlowEnd::Admin => asked,
             FlowEnd::Replaced => End::Unknown,
         };
         let [to_server, to_client] = end.bytes.unwrap_or_default();

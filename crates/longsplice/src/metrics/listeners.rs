@@ -61,7 +61,7 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
         ends.map(move |(end, n)| ([("listener", name.as_str()), ("end", end.as_str())], read(n)))
     });
     out.counter(
-        "ended",
+        "connections_ended",
         "Requests, and connections of which no requests are read, by how they ended",
         ended,
     )?;

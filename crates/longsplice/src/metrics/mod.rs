@@ -59,12 +59,12 @@ impl Subject {
         )?;
         let generation = self.board.generation();
         out.gauge(
-            "generation",
+            "config_generation",
             "The number of the configuration in force",
             alone(generation.number as f64),
         )?;
         out.gauge(
-            "generation_loaded_timestamp_seconds",
+            "config_last_reload_success_timestamp_seconds",
             "Since when the configuration is in force, in seconds of the Unix epoch",
             alone(generation.loaded_at as f64),
         )?;

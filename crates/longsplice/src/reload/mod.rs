@@ -40,7 +40,7 @@ pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Number of the generation that is in force now.
-    pub generation: u64,
+    pub config_generation: u64,
     /// Listeners that are new.
     pub added: Vec<String>,
     /// Listeners that are gone.
@@ -128,7 +128,7 @@ impl InForce {
         let done = self.try_reload(load).await;
         match &done {
             Ok(done) => tracing::info!(
-                generation = done.generation,
+                config_generation = done.config_generation,
                 listeners = done.listeners,
                 added = ?done.added,
                 removed = ?done.removed,
@@ -254,7 +254,7 @@ impl InForce {
         self.board.show(self.generation, listeners, &self.upstreams);
         let ended = self.end_changed().await;
         Reloaded {
-            generation: self.generation,
+            config_generation: self.generation,
             added,
             removed,
             listeners: self.services.len(),
