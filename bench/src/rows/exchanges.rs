@@ -186,7 +186,7 @@ impl Round {
             splices: each(after.spliced_total - before.spliced_total),
             returns: each(after.resumed_total - before.resumed_total),
             forwarded: segments("forwarded"),
-            shared: segments("shared"),
+            shared: segments("duplicated"),
             replies_spliced: (1.0 - each(relayed_replies) / LENGTH as f64).max(0.0),
         })
     }

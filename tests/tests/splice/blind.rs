@@ -114,7 +114,7 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     let rate = all as f64 / took.as_secs_f64();
     eprintln!("{state}, {traffic:?}: {all} guesses in {took:.1?}, {rate:.0} a second: {dropped:?}");
     // A guess is never kept for user space, never wakes a socket, and never enters the table of fragments.
-    for name in ["held", "woken", "drop_hold", "fragment", "syn_replaced"] {
+    for name in ["queued", "woken", "drop_ring_full", "fragment", "syn_replaced"] {
         assert_eq!(moved(name), 0, "{name}");
     }
     for name in [
