@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::SystemTime};
 
 use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
-use longsplice_engine::{GOODBYE, goodbye};
+use longsplice_engine::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 use tokio::time::Instant;
 
 use super::{
@@ -184,7 +184,7 @@ impl Session<'_> {
             return None;
         }
         let Some(whole) = whole else {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
             return None;
         };
         client.buffer.consume(whole);
@@ -251,19 +251,19 @@ impl Session<'_> {
         self.note(|told| told.answered(refusal.0.status, bytes.len()));
         self.over(refusal.0.end);
         if let Ok(Ok(())) = written {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
         }
     }
 
     /// Closes so that the written bytes arrive, even if the client still sends.
-    pub(super) async fn say_goodbye(&mut self, mut client: Wire<Front>) {
+    pub(super) async fn close_lingering(&mut self, mut client: Wire<Front>) {
         client.buffer.consume(usize::MAX);
         client.buffer.rest();
-        let deadline = Instant::now() + GOODBYE;
+        let deadline = Instant::now() + LINGERING_CLOSE_TIMEOUT;
         // Ignore the result: the connection is closed either way.
         let _ = self
             .clock
-            .by(deadline, Box::pin(goodbye(&mut client.stream)))
+            .by(deadline, Box::pin(lingering_close(&mut client.stream)))
             .await;
     }
 }

@@ -254,7 +254,7 @@ impl Session<'_> {
         }
         let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
         if !(says_no_more && client.stream.is_plain()) {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
         }
         None
     }
