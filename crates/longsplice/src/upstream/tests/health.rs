@@ -234,9 +234,9 @@ async fn checks_end_with_their_upstream() {
         list(&[a.address])
     ));
     a.accept().await;
-    let roster = Arc::downgrade(&all.get("u").unwrap().roster);
+    let state = Arc::downgrade(&all.get("u").unwrap().state);
     drop(all);
-    until("nobody holds it", || roster.upgrade().is_none()).await;
+    until("nobody holds it", || state.upgrade().is_none()).await;
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ async fn no_more_servers_are_tried_than_retries_allow() {
         "{refused}"
     );
     // The caller may ask for another server itself.
-    let not = [u.roster.first().id()];
+    let not = [u.state.first().id()];
     let lease = u
         .lease(&Ask {
             not: &not,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{
-    super::{crew::Want, roster::Entered},
+    super::{crew::Want, state::Entered},
     *,
 };
 
@@ -97,7 +97,7 @@ async fn a_place_that_comes_too_late_goes_to_the_next() {
         sticky: None,
         not: [].as_slice().into(),
     };
-    let Ok(Entered::Wait(mut late)) = u.roster.enter(want, &[]) else {
+    let Ok(Entered::Wait(mut late)) = u.state.enter(want, &[]) else {
         panic!("there was a place");
     };
     let mut next = Box::pin(u.lease_for(&guest));

@@ -34,7 +34,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// State of one upstream. Its lock is held for a choice, never over I/O.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct UpstreamState {
     name: String,
     origin: Instant,
     names: Arc<Names>,
@@ -57,7 +57,7 @@ struct Inner {
 /// Result of a client's request for a permit.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// The server counts the connection already, until [`Roster::release`].
+    /// The server counts the connection already, until [`UpstreamState::release`].
     Permit(Arc<Server>),
     /// All servers are full: the client waits.
     Wait(Waiting),
@@ -65,9 +65,9 @@ pub(super) enum Entered {
     Look(usize, Arc<Entry>),
 }
 
-impl Roster {
-    pub(super) fn new(config: &Arc<UpstreamConfig>, names: &Arc<Names>) -> Arc<Roster> {
-        let roster = Arc::new(Roster {
+impl UpstreamState {
+    pub(super) fn new(config: &Arc<UpstreamConfig>, names: &Arc<Names>) -> Arc<UpstreamState> {
+        let state = Arc::new(UpstreamState {
             name: config.name.clone(),
             origin: Instant::now(),
             names: Arc::clone(names),
@@ -82,8 +82,8 @@ impl Roster {
             queue_timeouts: AtomicU64::new(0),
             queue_overflows: AtomicU64::new(0),
         });
-        roster.configure(config);
-        roster
+        state.configure(config);
+        state
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -117,10 +117,10 @@ impl Roster {
                     let entry = Arc::new(Entry::new(server.place.clone()));
                     let watched = entry.is_name();
                     let task = watched.then(|| {
-                        let roster = Arc::downgrade(self);
+                        let state = Arc::downgrade(self);
                         discovery::watch(&entry, &self.names, &self.name, move || {
-                            if let Some(roster) = roster.upgrade() {
-                                roster.relocate();
+                            if let Some(state) = state.upgrade() {
+                                state.relocate();
                             }
                         })
                     });
@@ -147,10 +147,10 @@ impl Roster {
                 let id = member.server.id();
                 let running = checks.remove(&id).filter(|(by, _)| by == health);
                 let check = running.unwrap_or_else(|| {
-                    let roster = Arc::downgrade(self);
+                    let state = Arc::downgrade(self);
                     let report = move |server: &Server, result| {
-                        if let Some(roster) = roster.upgrade() {
-                            roster.note_check(server, result);
+                        if let Some(state) = state.upgrade() {
+                            state.note_check(server, result);
                         }
                     };
                     let task = check::watch(&member.server, health, config.send_proxy, report);
@@ -194,7 +194,7 @@ impl Roster {
                 Ok(Entered::Wait(Waiting {
                     ticket,
                     given,
-                    roster: Arc::clone(self),
+                    state: Arc::clone(self),
                 }))
             }
         }
@@ -319,7 +319,7 @@ impl Roster {
 pub(super) struct Waiting {
     ticket: u64,
     given: oneshot::Receiver<Answer>,
-    roster: Arc<Roster>,
+    state: Arc<UpstreamState>,
 }
 
 impl Waiting {
@@ -333,10 +333,10 @@ impl Waiting {
     pub(super) async fn permit(mut self, patience: Duration) -> Answer {
         match time::timeout(patience, &mut self.given).await {
             Ok(Ok(answer)) => answer,
-            // Unreachable: the roster answers all waiting clients, and this handle keeps it alive.
+            // Unreachable: the state answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
-                self.roster.name(),
-                self.roster.inner().crew.nobody(self.roster.now()),
+                self.state.name(),
+                self.state.inner().crew.nobody(self.state.now()),
             )),
             Err(_) => {
                 // The answer may have come at the last moment.
@@ -344,9 +344,9 @@ impl Waiting {
                 if let Ok(answer) = self.given.try_recv() {
                     return answer;
                 }
-                self.roster.queue_timeouts.fetch_add(1, Ordering::Relaxed);
+                self.state.queue_timeouts.fetch_add(1, Ordering::Relaxed);
                 Err(Unavailable::QueueTimeout {
-                    upstream: self.roster.name().to_owned(),
+                    upstream: self.state.name().to_owned(),
                     after: patience,
                 })
             }
@@ -356,29 +356,29 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.roster.inner().queue.leave(self.ticket);
+        self.state.inner().queue.leave(self.ticket);
         // From here on, no answer can arrive.
         if let Ok(Ok(server)) = self.given.try_recv() {
-            self.roster.release(&server);
+            self.state.release(&server);
         }
     }
 }
 
 /// Closes idle connections that are too old or were closed by their servers. Returns when none is left.
-async fn sweep(roster: Weak<Roster>) {
+async fn sweep(state: Weak<UpstreamState>) {
     let mut pause = Duration::ZERO;
     loop {
         time::sleep(pause).await;
-        let Some(roster) = roster.upgrade() else { return };
-        let config = roster.config();
+        let Some(state) = state.upgrade() else { return };
+        let config = state.config();
         pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
-        let idle = || roster.inner().crew.sweep(&config);
+        let idle = || state.inner().crew.sweep(&config);
         if idle() > 0 {
             continue;
         }
-        roster.sweeping.store(false, Ordering::SeqCst);
+        state.sweeping.store(false, Ordering::SeqCst);
         // Check again: a connection may have arrived before the flag was cleared.
-        if idle() == 0 || roster.sweeping.swap(true, Ordering::SeqCst) {
+        if idle() == 0 || state.sweeping.swap(true, Ordering::SeqCst) {
             return;
         }
     }
