@@ -15,7 +15,7 @@ use nix::libc;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time};
 
 use super::{
-    crew::Want,
+    backend_set::Want,
     lease::{Failure, Lease, Tenure},
     queue::Unavailable,
     server::{Act, ServerId},

@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use super::{
+    backend_set::{BackendSet, Selection, Want, random},
     check,
-    crew::{Crew, Pick, Want, random},
     discovery::{self, Entry, Names},
     idle::{Owner, Settles},
     queue::{Answer, Queue, Unavailable},
@@ -47,7 +47,7 @@ pub(super) struct UpstreamState {
 
 #[derive(Debug)]
 struct Inner {
-    crew: Crew,
+    backends: BackendSet,
     queue: Queue,
     /// Entries with the tasks that look them up; entries stay the same over reloads.
     lookups: Vec<(Arc<Entry>, Option<Task>)>,
@@ -73,7 +73,7 @@ impl UpstreamState {
             names: Arc::clone(names),
             config: RwLock::new(Arc::clone(config)),
             inner: Mutex::new(Inner {
-                crew: Crew::new(),
+                backends: BackendSet::new(),
                 queue: Queue::default(),
                 lookups: Vec::new(),
                 checks: HashMap::new(),
@@ -129,21 +129,21 @@ impl UpstreamState {
             };
             inner.lookups.push(lookup);
         }
-        self.muster(&mut inner);
+        self.rebuild(&mut inner);
     }
 
     /// Applies new addresses of an entry.
     fn relocate(self: &Arc<Self>) {
-        self.muster(&mut self.inner());
+        self.rebuild(&mut self.inner());
     }
 
-    fn muster(self: &Arc<Self>, inner: &mut Inner) {
+    fn rebuild(self: &Arc<Self>, inner: &mut Inner) {
         let config = self.config();
         let entries = inner.lookups.iter().map(|(entry, _)| Arc::clone(entry)).collect();
-        inner.crew.muster(&config, entries, self.now());
+        inner.backends.rebuild(&config, entries, self.now());
         let mut checks = std::mem::take(&mut inner.checks);
         if let Some(health) = &config.health {
-            for member in &inner.crew.members {
+            for member in &inner.backends.members {
                 let id = member.server.id();
                 let running = checks.remove(&id).filter(|(by, _)| by == health);
                 let check = running.unwrap_or_else(|| {
@@ -172,18 +172,20 @@ impl UpstreamState {
         given_up: &[usize],
     ) -> Result<Entered, Unavailable> {
         let mut inner = self.inner();
-        let pick = inner.crew.pick(&want, self.now(), &mut random, Some(given_up));
+        let pick = inner
+            .backends
+            .pick(&want, self.now(), &mut random, Some(given_up));
         match pick {
-            Pick::Server(server) => {
+            Selection::Server(server) => {
                 server.open.fetch_add(1, Ordering::Relaxed);
                 Ok(Entered::Permit(server))
             }
-            Pick::Look(index) => match inner.crew.entries.get(index) {
+            Selection::Look(index) => match inner.backends.entries.get(index) {
                 Some(entry) => Ok(Entered::Look(index, Arc::clone(entry))),
-                None => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
+                None => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
             },
-            Pick::Nobody => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
-            Pick::Full => {
+            Selection::Nobody => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
+            Selection::Full => {
                 let queue = self.config().queue;
                 if inner.queue.len() >= queue as usize {
                     self.queue_overflows.fetch_add(1, Ordering::Relaxed);
@@ -209,7 +211,9 @@ impl UpstreamState {
 
     /// Gives permits to waiting clients in their order, at most `most`.
     fn serve(&self, inner: &mut Inner, most: Option<usize>) {
-        inner.queue.serve(&mut inner.crew, &self.name, self.now(), most);
+        inner
+            .queue
+            .serve(&mut inner.backends, &self.name, self.now(), most);
     }
 
     /// Records a failure of a server.
@@ -245,7 +249,7 @@ impl UpstreamState {
     pub(super) fn drain(&self, name: &str, drain: bool) -> usize {
         let config = self.config();
         let mut inner = self.inner();
-        let found = inner.crew.drain(&config, name, drain, self.now());
+        let found = inner.backends.drain(&config, name, drain, self.now());
         self.serve(&mut inner, None);
         found
     }
@@ -253,14 +257,19 @@ impl UpstreamState {
     /// Returns the addresses of its servers, in the order of the configuration.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let inner = self.inner();
-        inner.crew.members.iter().map(|m| m.server.address()).collect()
+        inner
+            .backends
+            .members
+            .iter()
+            .map(|m| m.server.address())
+            .collect()
     }
 
     /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
         let (now, config, inner) = (self.now(), self.config(), self.inner());
-        let servers = inner.crew.members.iter();
-        let unresolved = inner.crew.entries.iter().filter_map(|entry| {
+        let servers = inner.backends.members.iter();
+        let unresolved = inner.backends.entries.iter().filter_map(|entry| {
             Some(Unresolved {
                 server: entry.place.to_string(),
                 why: entry.failure()?,
@@ -281,12 +290,12 @@ impl UpstreamState {
 
     #[cfg(test)]
     pub(super) fn first(&self) -> Arc<Server> {
-        Arc::clone(&self.inner().crew.members[0].server)
+        Arc::clone(&self.inner().backends.members[0].server)
     }
 
     /// Returns whether it contains this server now.
     pub(super) fn has(&self, server: ServerId) -> bool {
-        self.inner().crew.has(server)
+        self.inner().backends.has(server)
     }
 
     /// Keeps an idle connection, if its server still belongs to the upstream and is up.
@@ -309,7 +318,7 @@ impl UpstreamState {
 
     /// Closes idle connections of the server, so that a new one stays within `max_connections`.
     pub(super) fn make_room(&self, server: &Server) {
-        self.inner().crew.make_room(server);
+        self.inner().backends.make_room(server);
     }
 }
 
@@ -336,7 +345,7 @@ impl Waiting {
             // Unreachable: the state answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
                 self.state.name(),
-                self.state.inner().crew.nobody(self.state.now()),
+                self.state.inner().backends.nobody(self.state.now()),
             )),
             Err(_) => {
                 // The answer may have come at the last moment.
@@ -372,7 +381,7 @@ async fn sweep(state: Weak<UpstreamState>) {
         let Some(state) = state.upgrade() else { return };
         let config = state.config();
         pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
-        let idle = || state.inner().crew.sweep(&config);
+        let idle = || state.inner().backends.sweep(&config);
         if idle() > 0 {
             continue;
         }

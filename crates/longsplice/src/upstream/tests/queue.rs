@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{
-    super::{crew::Want, state::Entered},
+    super::{backend_set::Want, state::Entered},
     *,
 };
 

@@ -11,7 +11,7 @@ use std::{
 use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, MAX_WEIGHT, Standing};
 
 use super::{
-    discovery::{Entry, Site},
+    discovery::{Entry, ResolvedAddr},
     server::{Server, ServerId, State},
 };
 use crate::config::{ServerConfig, UpstreamConfig};
@@ -36,7 +36,7 @@ pub(super) struct Member {
 
 /// All servers of an upstream.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct BackendSet {
     pub(super) members: Vec<Member>,
     pub(super) entries: Vec<Arc<Entry>>,
     balancer: Balancer,
@@ -83,7 +83,7 @@ type Key = (String, SocketAddr);
 
 /// Result of a choice.
 #[derive(Debug)]
-pub(super) enum Pick {
+pub(super) enum Selection {
     Server(Arc<Server>),
     Full,
     Nobody,
@@ -91,9 +91,9 @@ pub(super) enum Pick {
     Look(usize),
 }
 
-impl Crew {
-    pub(super) fn new() -> Crew {
-        Crew {
+impl BackendSet {
+    pub(super) fn new() -> BackendSet {
+        BackendSet {
             members: Vec::new(),
             entries: Vec::new(),
             balancer: Balancer::new(Algorithm::First, Vec::new()),
@@ -106,12 +106,13 @@ impl Crew {
 
     /// Rebuilds the list of servers from the configuration and the addresses of `entries`, one entry for each
     /// configured server.
-    pub(super) fn muster(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
+    pub(super) fn rebuild(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
         let mut known = self.known();
         let mut taken = HashSet::new();
         for (index, (server, entry)) in config.servers.iter().zip(&entries).enumerate() {
             let sites = entry.sites();
-            let (v4, v6): (Vec<&Site>, Vec<&Site>) = sites.iter().partition(|s| s.address.is_ipv4());
+            let (v4, v6): (Vec<&ResolvedAddr>, Vec<&ResolvedAddr>) =
+                sites.iter().partition(|s| s.address.is_ipv4());
             let dual = !v4.is_empty() && !v6.is_empty();
             let heaviest = sites.iter().filter_map(|s| s.weight).max();
             for site in sites.iter().filter(|site| taken.insert(site.address)) {
@@ -174,7 +175,7 @@ impl Crew {
         now: Duration,
         random: &mut dyn FnMut() -> u64,
         given_up: Option<&[usize]>,
-    ) -> Pick {
+    ) -> Selection {
         if let Some(pick) = self.sticky(want, now) {
             return pick;
         }
@@ -198,21 +199,21 @@ impl Crew {
         let unknown = |index: &usize| self.entries.get(*index).is_some_and(|e| e.sites().is_empty());
         let look = given_up.and_then(|given_up| (0..before).find(|i| !given_up.contains(i) && unknown(i)));
         match (look, chosen, choice) {
-            (Some(entry), ..) => Pick::Look(entry),
-            (None, Some(member), _) => Pick::Server(Arc::clone(&member.server)),
-            (None, None, Choice::Full) => Pick::Full,
-            (None, None, _) => Pick::Nobody,
+            (Some(entry), ..) => Selection::Look(entry),
+            (None, Some(member), _) => Selection::Server(Arc::clone(&member.server)),
+            (None, None, Choice::Full) => Selection::Full,
+            (None, None, _) => Selection::Nobody,
         }
     }
 
     /// Returns the server of the cookie, unless it is not up any more. If it is full, the client waits for it.
-    fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Pick> {
+    fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Selection> {
         let value = want.sticky.as_deref()?;
         let member = self.members.iter().find(|m| m.server.cookie() == value)?;
         let ready = member.server.state(now).0 == State::Up && !want.not.contains(&member.server.id());
         ready.then(|| match member.is_full() {
-            true => Pick::Full,
-            false => Pick::Server(Arc::clone(&member.server)),
+            true => Selection::Full,
+            false => Selection::Server(Arc::clone(&member.server)),
         })
     }
 
@@ -319,7 +320,7 @@ fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
 }
 
 /// Returns the configured weight, or that of the SRV record, scaled down if the largest exceeds `MAX_WEIGHT`.
-fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
+fn weight(server: &ServerConfig, site: &ResolvedAddr, heaviest: Option<u16>) -> u32 {
     let (Some(weight), Some(heaviest)) = (site.weight, heaviest) else {
         return server.weight;
     };
