@@ -91,7 +91,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let admin = Admin {
         instance: in_force.config.instance.clone(),
         shared: Arc::clone(in_force.shared()),
-        board: Arc::clone(in_force.board()),
+        config_status: Arc::clone(in_force.config_status()),
         rules: Arc::clone(in_force.rules()),
         reload,
         started,

@@ -7,10 +7,10 @@
 pub mod access_log;
 pub mod address;
 pub mod admin;
-pub mod board;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod config_status;
 pub mod daemon;
 pub mod doctor;
 pub mod http;

@@ -25,7 +25,7 @@ pub use places::Places;
 
 use crate::{
     access_log::LogCounts,
-    board::{Board, GenerationStatus},
+    config_status::{ConfigStatus, GenerationStatus},
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
@@ -41,7 +41,7 @@ pub struct Admin {
     /// State that all listeners share, such as the engine.
     pub shared: Arc<Shared>,
     /// Configuration in force.
-    pub board: Arc<Board>,
+    pub config_status: Arc<ConfigStatus>,
     /// Rules.
     pub rules: Arc<RuleBook>,
     /// Channel for requests to reload.
@@ -118,11 +118,11 @@ impl Admin {
             stopping: *self.stopping.borrow(),
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
-            config_generation: Some(self.board.generation()),
+            config_generation: Some(self.config_status.generation()),
             memory: self.shared.memory.status(self.shared.tracker.count()),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self
-                .board
+                .config_status
                 .listeners()
                 .iter()
                 .map(|(service, listen)| service.status(listen))

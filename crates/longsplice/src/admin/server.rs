@@ -90,7 +90,7 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         Ok(None) => {}
         // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
-            spawn_reclaimed(returned, &admin.shared, &admin.board.listeners());
+            spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners());
         }
         Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),

@@ -38,7 +38,7 @@ pub(super) fn router() -> Router<Arc<Admin>> {
 }
 
 async fn servers(State(admin): State<Arc<Admin>>) -> Json<Vec<UpstreamStatus>> {
-    Json(admin.board.upstreams().status())
+    Json(admin.config_status.upstreams().status())
 }
 
 async fn drain(State(admin): State<Arc<Admin>>, body: String) -> Response {
@@ -54,7 +54,7 @@ fn set_drained(admin: &Admin, body: &str, drain: bool) -> Response {
         Ok(which) => which,
         Err(e) => return error(StatusCode::BAD_REQUEST, &format!("this names no server: {e}")),
     };
-    let upstreams = admin.board.upstreams();
+    let upstreams = admin.config_status.upstreams();
     match upstreams.drain(&which.upstream, &which.server, drain) {
         Ok(servers) => Json(Concerned { servers }).into_response(),
         Err(e) => error(StatusCode::NOT_FOUND, &e.to_string()),

@@ -8,7 +8,7 @@ use std::{
 use super::out::Out;
 use crate::{
     access_log::End,
-    board::Listeners,
+    config_status::Listeners,
     listener::{CLASSES, Service},
 };
 

@@ -20,8 +20,8 @@ pub(crate) use first::bind_all;
 
 use crate::{
     access_log::{End, LogTarget},
-    board::{Board, Listeners},
     config::{Config, ConfigError, ListenerConfig},
+    config_status::{ConfigStatus, Listeners},
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
@@ -64,7 +64,7 @@ pub(crate) struct InForce {
     services: Vec<Arc<Service>>,
     sockets: Vec<Socket>,
     rules: Arc<RuleBook>,
-    board: Arc<Board>,
+    config_status: Arc<ConfigStatus>,
     subject: Arc<Subject>,
     endpoint: Option<Endpoint>,
 }
@@ -101,8 +101,8 @@ fn terminators(config: &Config) -> Result<HashMap<String, Arc<Terminator>>, Relo
 }
 
 impl InForce {
-    pub(crate) fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub(crate) fn config_status(&self) -> &Arc<ConfigStatus> {
+        &self.config_status
     }
 
     pub(crate) fn rules(&self) -> &Arc<RuleBook> {
@@ -136,7 +136,7 @@ impl InForce {
                 "the configuration was loaded again"
             ),
             Err(error) => {
-                self.board.show_failure(&error.to_string());
+                self.config_status.show_failure(&error.to_string());
                 tracing::error!("the configuration stays as it is: {error}");
             }
         }
@@ -251,7 +251,8 @@ impl InForce {
         self.shared.memory.configure(next.memory);
         self.config = next;
         let listeners = shown(&self.services, &self.sockets);
-        self.board.show(self.generation, listeners, &self.upstreams);
+        self.config_status
+            .show(self.generation, listeners, &self.upstreams);
         let ended = self.end_changed().await;
         Reloaded {
             config_generation: self.generation,

@@ -8,7 +8,7 @@ use super::{
     age, bytes, nanoseconds,
     table::{Align, Table},
 };
-use crate::{access_log::LogCounts, admin::Status, board::GenerationStatus};
+use crate::{access_log::LogCounts, admin::Status, config_status::GenerationStatus};
 
 /// Describes the status in words; the beginning tells whether the daemon can splice.
 pub fn status(s: &Status) -> String {
@@ -213,7 +213,7 @@ mod tests {
     use longsplice_engine::{Counters, Health};
 
     use super::*;
-    use crate::{board::FailedReload, memory::MemoryStatus};
+    use crate::{config_status::FailedReload, memory::MemoryStatus};
 
     #[test]
     fn why_it_cannot_splice_and_why_it_did_not_are_told() {
