@@ -52,7 +52,7 @@ struct State {
 }
 
 impl ConfigStatus {
-    /// Creates the config_status with the first generation.
+    /// Creates the status with the first generation.
     pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> ConfigStatus {
         ConfigStatus {
             state: RwLock::new(State {

@@ -1,7 +1,7 @@
 //! Manages upstreams: sets of servers; each connection or request gets one server.
 //!
-//! [`Upstream::lease`] (`search`) chooses a server (`backends`), waits in the queue if all are full (`queue`), and takes an
-//! idle connection (`idle`) or makes one. A `state` keeps the state of the servers and outlives reloads. Permits
+//! [`Upstream::lease`] (`search`) chooses a server (`backend_set`), waits in the queue if all are full (`queue`), and takes an
+//! idle connection (`idle`) or makes one. `state` keeps what is known of the servers, and outlives reloads. Permits
 //! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`).
 
 mod backend_set;

@@ -31,7 +31,7 @@ pub struct Server {
     cookie: String,
     health: Mutex<Health>,
     drained: AtomicBool,
-    /// Number of connections in use; written under the lock of the state.
+    /// Number of connections in use; written under the lock of `UpstreamState`.
     pub(super) open: AtomicU32,
     pub(super) idle: IdlePool,
     pub(super) counts: Counts,

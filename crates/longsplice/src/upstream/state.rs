@@ -342,7 +342,7 @@ impl Waiting {
     pub(super) async fn permit(mut self, patience: Duration) -> Answer {
         match time::timeout(patience, &mut self.given).await {
             Ok(Ok(answer)) => answer,
-            // Unreachable: the state answers all waiting clients, and this handle keeps it alive.
+            // Unreachable: UpstreamState answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
                 self.state.name(),
                 self.state.inner().backends.nobody(self.state.now()),
