@@ -24,7 +24,7 @@ pub mod pace;
 pub mod proxy_header;
 pub mod reload;
 pub mod resources;
-pub mod rulebook;
+pub mod rule_manager;
 pub mod show;
 pub mod tls;
 pub mod upstream;

@@ -30,7 +30,7 @@ use crate::{
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
     reload::ReloadRequest,
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
 };
 
 /// State that the admin interface shows and changes.
@@ -43,7 +43,7 @@ pub struct Admin {
     /// Configuration in force.
     pub config_status: Arc<ConfigStatus>,
     /// Rules.
-    pub rules: Arc<RuleBook>,
+    pub rules: Arc<RuleManager>,
     /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
     /// Start of the daemon, on the monotonic clock.

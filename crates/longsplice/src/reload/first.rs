@@ -9,7 +9,7 @@ use crate::{
     config_status::ConfigStatus,
     listener::{BindError, Bound, Service, Shared, Socket},
     metrics::Subject,
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
     upstream::Upstreams,
 };
 
@@ -59,7 +59,7 @@ impl InForce {
             }
         }
         // Set the rules last: the listeners that they deliver to accept by now.
-        let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
+        let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer).await?);
         let config_status = Arc::new(ConfigStatus::new(
             shown(&services, &sockets),
             Arc::clone(&upstreams),

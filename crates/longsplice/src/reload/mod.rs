@@ -25,7 +25,7 @@ use crate::{
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
     tls::Terminator,
     upstream::Upstreams,
 };
@@ -63,7 +63,7 @@ pub(crate) struct InForce {
     upstreams: Arc<Upstreams>,
     services: Vec<Arc<Service>>,
     sockets: Vec<Socket>,
-    rules: Arc<RuleBook>,
+    rules: Arc<RuleManager>,
     config_status: Arc<ConfigStatus>,
     subject: Arc<Subject>,
     endpoint: Option<Endpoint>,
@@ -105,7 +105,7 @@ impl InForce {
         &self.config_status
     }
 
-    pub(crate) fn rules(&self) -> &Arc<RuleBook> {
+    pub(crate) fn rules(&self) -> &Arc<RuleManager> {
         &self.rules
     }
 
