@@ -22,7 +22,7 @@ use super::{
 use crate::{
     client::Client,
     listener::{Carried, Open, Settings},
-    pace::Pace,
+    rate_limiter::RateLimiter,
 };
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
@@ -35,7 +35,7 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
         open: &open,
         clock: Clock::new(&is_told),
         limits: limits(settings.listener.http.max_head),
-        pace: Pace::new(settings.listener.rate_limit),
+        pace: RateLimiter::new(settings.listener.rate_limit),
         peer: client.peer,
         local: client.local,
         ipv4: client.ipv4,

@@ -18,7 +18,7 @@ use crate::{
     access_log::End,
     client::Hello,
     listener::{Decided, Open, Service, Settings},
-    pace::Pace,
+    rate_limiter::RateLimiter,
     upstream::Tenure,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Session<'a> {
     pub(super) clock: Clock<'a>,
     pub(super) limits: Limits,
     /// Rate limit of the connection; it holds for all requests and servers together.
-    pub(super) pace: Pace,
+    pub(super) pace: RateLimiter,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     /// True if the client's connection is IPv4 on the wire.

@@ -14,7 +14,7 @@ use super::{Decided, Destination, KeptFacts, Open, Settings};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream, gone},
-    pace::Pace,
+    rate_limiter::RateLimiter,
     tls,
     upstream::{Ask, Lease, Tenure, Upstream},
 };
@@ -42,7 +42,7 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     let config = &settings.listener;
     match client.stream {
         Stream::Tls(stream) => {
-            let pace = Pace::new(config.rate_limit);
+            let pace = RateLimiter::new(config.rate_limit);
             carried
                 .relay(stream, lease.stream, &client.early, pace, config.idle)
                 .await;
@@ -181,7 +181,7 @@ impl Carried {
         client: Box<TlsStream<TcpStream>>,
         server: TcpStream,
         early: &[u8],
-        pace: Pace,
+        pace: RateLimiter,
         idle: IdlePolicy,
     ) {
         // Let the server's socket reset, too, when `told_to_end` drops both.

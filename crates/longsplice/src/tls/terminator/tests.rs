@@ -10,7 +10,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
 use crate::{
-    pace::Pace,
+    rate_limiter::RateLimiter,
     tls::{CertificateFiles, relay, testing},
 };
 
@@ -175,7 +175,7 @@ async fn relayed() -> (
             stream,
             server.stream.into_socket(),
             b"early ",
-            Pace::default(),
+            RateLimiter::default(),
             IdlePolicy::default(),
         )
         .await
