@@ -13,7 +13,6 @@ mod clock;
 mod decide;
 mod exchange;
 mod front;
-mod lead;
 mod record;
 mod reply;
 mod request;
@@ -21,6 +20,7 @@ mod serve;
 mod server;
 mod session;
 mod splice;
+mod splice_delay;
 #[cfg(test)]
 mod tests;
 mod threshold;
@@ -28,6 +28,6 @@ mod wire;
 
 pub use admit::{NotAdmitted, admit, ends_here};
 pub use front::Front;
-pub use lead::Lead;
 pub use serve::serve;
+pub use splice_delay::SpliceDelay;
 pub use threshold::{Measured, Threshold, measure};

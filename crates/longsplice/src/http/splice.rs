@@ -85,7 +85,7 @@ impl Session<'_> {
             Some(least) => (1, follow >= least.max(1)),
             None => {
                 let least = self.service.shared().splice_min.bytes();
-                (least.max(1), self.service.lead().pays(follow, least))
+                (least.max(1), self.service.splice_delay().pays(follow, least))
             }
         };
         // Bytes that are in the server's socket already cannot bypass the sockets.
@@ -145,7 +145,9 @@ impl Session<'_> {
         let passed = returned.passed[Side::Server.index()];
         if let (Some(n), true) = (unseen, returned.why == Trap::Server) {
             let relayed = passed.saturating_sub(returned.bytes_spliced);
-            self.service.lead().learn(n, relayed, returned.relay_reason);
+            self.service
+                .splice_delay()
+                .learn(n, relayed, returned.relay_reason);
         }
         self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
         self.pace.take_back(&returned);

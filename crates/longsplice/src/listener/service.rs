@@ -17,7 +17,7 @@ use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
-    http::Lead,
+    http::SpliceDelay,
     upstream::same_family_first,
 };
 
@@ -32,7 +32,7 @@ pub struct Service {
     pub(super) open: AtomicU64,
     refused: AtomicU64,
     counts: Counts,
-    lead: Lead,
+    splice_delay: SpliceDelay,
 }
 
 /// Status of a listener.
@@ -71,7 +71,7 @@ impl Service {
         counts.keep_routes(route_names(&settings));
         Arc::new(Service {
             counts,
-            lead: Lead::default(),
+            splice_delay: SpliceDelay::default(),
             slots: Slots::new(settings.listener.max_connections),
             settings: RwLock::new(Arc::new(settings)),
             shared,
@@ -98,13 +98,13 @@ impl Service {
         let settings = self.settings();
         let c = &settings.listener;
         let splices = c.protocol == Protocol::Http && c.splice != SplicePolicy::Never;
-        let measured = || self.shared.splice_min.bytes() + self.lead.bytes();
+        let measured = || self.shared.splice_min.bytes() + self.splice_delay.bytes();
         splices.then(|| c.splice_min.unwrap_or_else(measured))
     }
 
     /// Returns the estimate of how much of a reply is relayed before its splice takes effect.
-    pub fn lead(&self) -> &Lead {
-        &self.lead
+    pub fn splice_delay(&self) -> &SpliceDelay {
+        &self.splice_delay
     }
 
     /// Returns the engine.
