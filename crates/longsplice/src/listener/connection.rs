@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Open, Service, Settings, forward, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
-    client::{Client, Unfit},
+    client::{Client, RejectReason},
     config::Protocol,
     http::{self, Front},
     proxy_header, tls,
@@ -65,7 +65,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     }
     let client = match accepted(stream, peer, &settings).await {
         Ok(client) => client,
-        Err(Unfit::Gone(error)) => return gone(&listener.name, peer, &error),
+        Err(RejectReason::Gone(error)) => return gone(&listener.name, peer, &error),
         Err(reason) => {
             let record = AccessRecord::new(&listener.name, peer).ended(began, End::BadRequest);
             return service.note_refused(record, &reason.to_string());
@@ -89,10 +89,10 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
 ///
 /// # Errors
 /// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
-async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
-    let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
+async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, RejectReason> {
+    let stream = tokio::net::TcpStream::from_std(stream).map_err(RejectReason::Gone)?;
     let listener = &settings.listener;
-    let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
+    let mut client = Client::new(stream, peer).map_err(RejectReason::Gone)?;
     let ip = client.peer.ip();
     if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
         client = Box::pin(proxy_header::read(client)).await?;
