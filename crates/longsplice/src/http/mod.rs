@@ -12,7 +12,7 @@ mod buffer;
 mod clock;
 mod decide;
 mod exchange;
-mod front;
+mod lazy_stream;
 mod record;
 mod reply;
 mod request;
@@ -27,7 +27,7 @@ mod threshold;
 mod wire;
 
 pub use admit::{NotAdmitted, admit, ends_here};
-pub use front::Front;
+pub use lazy_stream::LazyStream;
 pub use serve::serve;
 pub use splice_delay::SpliceDelay;
 pub use threshold::{Measured, Threshold, measure};

@@ -12,7 +12,7 @@ use super::{
     answer::Failed,
     body::{Broken, Passage},
     clock::Late,
-    front::Front,
+    lazy_stream::LazyStream,
     request::{Goal, Head, Request},
     server::AtServer,
     session::{Session, reset, reset_on_close},
@@ -116,11 +116,11 @@ impl Session<'_> {
     /// Passes a reply on. Returns the client's connection if another request may follow.
     pub(super) async fn reply(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: Wire<LazyStream>,
         request: &Request,
         mut at: AtServer,
         reply: Reply,
-    ) -> Option<Wire<Front>> {
+    ) -> Option<Wire<LazyStream>> {
         self.note(|told| told.reply_began(reply.status));
         if reply.switches {
             client.buffer.consume(at.kept);
@@ -181,7 +181,7 @@ impl Session<'_> {
     /// Passes the rest of a reply while the body of its request still comes.
     async fn carry_both(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: Wire<LazyStream>,
         mut at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -231,7 +231,12 @@ impl Session<'_> {
     }
 
     /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
-    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Front>> {
+    async fn conclude(
+        &mut self,
+        carried: Carried,
+        request: &Request,
+        reply: &Reply,
+    ) -> Option<Wire<LazyStream>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, end) => {

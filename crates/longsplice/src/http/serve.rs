@@ -15,7 +15,7 @@ use longsplice_core::http::Limits;
 use super::{
     clock::Clock,
     decide::{Decision, Unread},
-    front::Front,
+    lazy_stream::LazyStream,
     session::{Session, Tunnel, reset},
     wire::Wire,
 };
@@ -27,7 +27,7 @@ use crate::{
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
 /// gets the current ones.
-pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
+pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
     let is_told = AtomicBool::new(false);
     let mut session = Session {
         settings: Arc::clone(settings),
@@ -97,14 +97,14 @@ fn limits(max_head: usize) -> Limits {
 }
 
 impl Session<'_> {
-    async fn serve_all(&mut self, mut client: Wire<Front>) {
+    async fn serve_all(&mut self, mut client: Wire<LazyStream>) {
         while let Some(next) = self.serve_one(client).await {
             client = next;
         }
     }
 
     /// Serves the next request. Returns the connection if another request may follow.
-    async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
+    async fn serve_one(&mut self, mut client: Wire<LazyStream>) -> Option<Wire<LazyStream>> {
         // Ignore an error: reading a lost connection fails anyway.
         if self.requests > 0 {
             let _ = client.stream.make_known();

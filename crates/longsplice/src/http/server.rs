@@ -7,7 +7,9 @@ use longsplice_engine::{Tie, policy::SplicePolicy};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{body::Passage, clock::Late, front::Front, request::Goal, session::Session, wire::Wire};
+use super::{
+    body::Passage, clock::Late, lazy_stream::LazyStream, request::Goal, session::Session, wire::Wire,
+};
 use crate::{
     access_log::End,
     upstream::{Ask, Lease, ServerId, Tenure, Unavailable},
@@ -65,7 +67,7 @@ impl Session<'_> {
     /// is gone.
     pub(super) async fn lease(
         &mut self,
-        client: &Wire<Front>,
+        client: &Wire<LazyStream>,
         to: &Goal,
         reuse: bool,
         not: &[ServerId],
@@ -121,7 +123,7 @@ impl Session<'_> {
     /// Lets the server's window grow for a long reply, or keeps it small if a splice is possible and the server is
     /// near: all bytes that the window admits arrive before the splice takes effect, and are relayed. For spliced
     /// bytes, the client's window counts.
-    pub(super) fn choose_window(&self, client: &Wire<Front>, server: &TcpStream) {
+    pub(super) fn choose_window(&self, client: &Wire<LazyStream>, server: &TcpStream) {
         let is_beside = |info: TcpInfo| {
             let least = info.min_rtt_us().unwrap_or_else(|| info.rtt_us());
             Duration::from_micros(least.into()) < BESIDE
@@ -132,7 +134,7 @@ impl Session<'_> {
     }
 
     /// Returns whether replies to this client may be spliced.
-    pub(super) fn may_splice(&self, client: &Wire<Front>) -> bool {
+    pub(super) fn may_splice(&self, client: &Wire<LazyStream>) -> bool {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 

@@ -10,7 +10,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::{
     clock::{Clock, Late},
-    front::Front,
+    lazy_stream::LazyStream,
     record::Told,
     wire::Wire,
 };
@@ -112,13 +112,13 @@ impl Session<'_> {
 }
 
 /// Sets whether a close resets the connection. An error means that the connection is gone.
-pub(super) fn reset_on_close(client: &Wire<Front>, on: bool) {
+pub(super) fn reset_on_close(client: &Wire<LazyStream>, on: bool) {
     if let Some(socket) = client.stream.socket() {
         let _ = options::set_reset_on_close(socket, on);
     }
 }
 
 /// Closes with a reset, so that the client does not take an incomplete message for a complete one.
-pub(super) fn reset(client: Wire<Front>) {
+pub(super) fn reset(client: Wire<LazyStream>) {
     reset_on_close(&client, true);
 }

@@ -14,7 +14,7 @@ use crate::{
     access_log::{AccessRecord, End},
     client::{Client, RejectReason},
     config::Protocol,
-    http::{self, Front},
+    http::{self, LazyStream},
     proxy_header, tls,
 };
 
@@ -73,14 +73,14 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     };
     match listener.protocol {
         Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
-        Protocol::Http => Box::pin(http::serve(client.map(Front::Known), &settings, open)).await,
+        Protocol::Http => Box::pin(http::serve(client.map(LazyStream::Known), &settings, open)).await,
     }
 }
 
 /// Returns a connection of which nothing is read before its protocol.
-fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
+fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<LazyStream>> {
     let local = stream.local_addr()?;
-    Ok(Client::between(Front::Fresh(stream), peer, local))
+    Ok(Client::between(LazyStream::Fresh(stream), peer, local))
 }
 
 /// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks for
