@@ -7,11 +7,11 @@ use longsplice_engine::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 use tokio::time::Instant;
 
 use super::{
+    buffered_stream::BufferedStream,
     lazy_stream::LazyStream,
     request::Request,
     server::AtServer,
     session::{Session, reset},
-    wire::Wire,
 };
 use crate::{
     access_log::End,
@@ -164,10 +164,10 @@ impl Session<'_> {
     /// follow.
     pub(super) async fn answer(
         &mut self,
-        mut client: Wire<LazyStream>,
+        mut client: BufferedStream<LazyStream>,
         request: &Request,
         answer: &OwnAnswer,
-    ) -> Option<Wire<LazyStream>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         let whole = request.whole.filter(|_| {
             request.persistence == Persistence::KeepAlive && self.persistence() == Persistence::KeepAlive
         });
@@ -194,11 +194,11 @@ impl Session<'_> {
     /// Tells the client why its request failed.
     pub(super) async fn failed(
         &mut self,
-        client: Wire<LazyStream>,
+        client: BufferedStream<LazyStream>,
         request: &Request,
         at: AtServer,
         failed: Failed,
-    ) -> Option<Wire<LazyStream>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
             _ if self.clock.is_told() => {
@@ -238,7 +238,7 @@ impl Session<'_> {
     }
 
     /// Answers a request that cannot be parsed, and closes.
-    pub(super) async fn refuse(&mut self, mut client: Wire<LazyStream>, refusal: &Refusal) {
+    pub(super) async fn refuse(&mut self, mut client: BufferedStream<LazyStream>, refusal: &Refusal) {
         // Recognize HEAD even in an invalid request: a reply to HEAD has no body (RFC 9110 section 9.3.2).
         let begun = client.buffer.data().trim_ascii_start();
         let kind = RequestKind {
@@ -256,7 +256,7 @@ impl Session<'_> {
     }
 
     /// Closes so that the written bytes arrive, even if the client still sends.
-    pub(super) async fn close_lingering(&mut self, mut client: Wire<LazyStream>) {
+    pub(super) async fn close_lingering(&mut self, mut client: BufferedStream<LazyStream>) {
         client.buffer.consume(usize::MAX);
         client.buffer.rest();
         let deadline = Instant::now() + LINGERING_CLOSE_TIMEOUT;

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use super::{
     admit::{admit, ends_here},
     answer::{OwnAnswer, Refusal},
+    buffered_stream::BufferedStream,
     clock::Late,
     lazy_stream::LazyStream,
     request::{Goal, Head, Request},
     session::Session,
-    wire::Wire,
 };
 use crate::{
     access_log::End,
@@ -47,7 +47,10 @@ pub(super) enum Unread {
 
 impl Session<'_> {
     /// Reads until a head is complete, and returns its position.
-    pub(super) async fn read_head(&mut self, client: &mut Wire<LazyStream>) -> Result<Scanned, Unread> {
+    pub(super) async fn read_head(
+        &mut self,
+        client: &mut BufferedStream<LazyStream>,
+    ) -> Result<Scanned, Unread> {
         let mut scan = Scan::request();
         let mut deadline = None;
         loop {
@@ -82,7 +85,7 @@ impl Session<'_> {
     /// Waits between two requests. A shutdown ends the wait.
     async fn wait_for_request(
         &mut self,
-        client: &mut Wire<LazyStream>,
+        client: &mut BufferedStream<LazyStream>,
     ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
@@ -101,7 +104,7 @@ impl Session<'_> {
     }
 
     /// Decides on the request whose head is at the front of the buffer.
-    pub(super) fn decide(&mut self, client: &Wire<LazyStream>, scanned: Scanned) -> Decision {
+    pub(super) fn decide(&mut self, client: &BufferedStream<LazyStream>, scanned: Scanned) -> Decision {
         let length = scanned.length();
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
         let mut head = match RequestHead::read(bytes, scanned, &self.limits) {

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::wire::Readable;
+use super::buffered_stream::Readable;
 use crate::client::{self, Stream};
 
 /// Client stream of a session.

@@ -9,6 +9,7 @@ mod admit;
 mod answer;
 mod body;
 mod buffer;
+mod buffered_stream;
 mod clock;
 mod decide;
 mod exchange;
@@ -24,7 +25,6 @@ mod splice_delay;
 #[cfg(test)]
 mod tests;
 mod threshold;
-mod wire;
 
 pub use admit::{NotAdmitted, admit, ends_here};
 pub use lazy_stream::LazyStream;

@@ -13,11 +13,11 @@ use std::{
 use longsplice_core::http::Limits;
 
 use super::{
+    buffered_stream::BufferedStream,
     clock::Clock,
     decide::{Decision, Unread},
     lazy_stream::LazyStream,
     session::{Session, Tunnel, reset},
-    wire::Wire,
 };
 use crate::{
     client::Client,
@@ -46,7 +46,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
         decided: None,
         tunnel: None,
     };
-    let wire = Wire::new(client.stream, client.early);
+    let wire = BufferedStream::new(client.stream, client.early);
     {
         let mut all = pin!(session.serve_all(wire));
         let mut told = pin!(open.told_to_end());
@@ -97,14 +97,17 @@ fn limits(max_head: usize) -> Limits {
 }
 
 impl Session<'_> {
-    async fn serve_all(&mut self, mut client: Wire<LazyStream>) {
+    async fn serve_all(&mut self, mut client: BufferedStream<LazyStream>) {
         while let Some(next) = self.serve_one(client).await {
             client = next;
         }
     }
 
     /// Serves the next request. Returns the connection if another request may follow.
-    async fn serve_one(&mut self, mut client: Wire<LazyStream>) -> Option<Wire<LazyStream>> {
+    async fn serve_one(
+        &mut self,
+        mut client: BufferedStream<LazyStream>,
+    ) -> Option<BufferedStream<LazyStream>> {
         // Ignore an error: reading a lost connection fails anyway.
         if self.requests > 0 {
             let _ = client.stream.make_known();

@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::{
+    buffered_stream::BufferedStream,
     clock::{Clock, Late},
     lazy_stream::LazyStream,
     record::Told,
-    wire::Wire,
 };
 use crate::{
     access_log::End,
@@ -112,13 +112,13 @@ impl Session<'_> {
 }
 
 /// Sets whether a close resets the connection. An error means that the connection is gone.
-pub(super) fn reset_on_close(client: &Wire<LazyStream>, on: bool) {
+pub(super) fn reset_on_close(client: &BufferedStream<LazyStream>, on: bool) {
     if let Some(socket) = client.stream.socket() {
         let _ = options::set_reset_on_close(socket, on);
     }
 }
 
 /// Closes with a reset, so that the client does not take an incomplete message for a complete one.
-pub(super) fn reset(client: Wire<LazyStream>) {
+pub(super) fn reset(client: BufferedStream<LazyStream>) {
     reset_on_close(&client, true);
 }

@@ -7,11 +7,11 @@ use longsplice_repair::{options, set_receive_growth, unread};
 
 use super::{
     body::{Passage, Unseen},
+    buffered_stream::BufferedStream,
     clock::Late,
     lazy_stream::LazyStream,
     server::AtServer,
     session::{Session, Tunnel, reset},
-    wire::Wire,
 };
 use crate::{access_log::End, client::Stream};
 
@@ -19,9 +19,9 @@ use crate::{access_log::End, client::Stream};
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Carried {
     /// The reply has passed completely.
-    Whole(Wire<LazyStream>, AtServer),
+    Whole(BufferedStream<LazyStream>, AtServer),
     /// The reply broke off, for this reason.
-    Cut(Wire<LazyStream>, End),
+    Cut(BufferedStream<LazyStream>, End),
     /// Both connections are gone.
     Over(End),
 }
@@ -30,7 +30,7 @@ impl Session<'_> {
     /// Passes the rest of a reply; the engine carries long parts.
     pub(super) async fn carry(
         &mut self,
-        client: Wire<LazyStream>,
+        client: BufferedStream<LazyStream>,
         at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -41,7 +41,7 @@ impl Session<'_> {
 
     async fn carry_on(
         &mut self,
-        mut client: Wire<LazyStream>,
+        mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
     ) -> Carried {
@@ -96,24 +96,24 @@ impl Session<'_> {
     /// return.
     async fn splice(
         &mut self,
-        client: Wire<LazyStream>,
+        client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
-    ) -> Result<(Wire<LazyStream>, AtServer, Trap), Carried> {
+    ) -> Result<(BufferedStream<LazyStream>, AtServer, Trap), Carried> {
         let listener = Arc::clone(&self.settings.listener);
         let buffer = client.buffer;
         let stream = match client.stream.into_known().map(Stream::into_plain) {
             Ok(Ok(stream)) => stream,
             Ok(Err(tls)) => {
                 let stream = LazyStream::Known(tls);
-                return Ok((Wire { stream, buffer }, at, Trap::Admin));
+                return Ok((BufferedStream { stream, buffer }, at, Trap::Admin));
             }
             Err(_) => return Err(Carried::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
             // The connection is closed in both directions, but its received bytes must still be read.
             let stream = LazyStream::Known(Stream::Plain(stream));
-            return Ok((Wire { stream, buffer }, at, Trap::Admin));
+            return Ok((BufferedStream { stream, buffer }, at, Trap::Admin));
         }
         // Tell a succeeding daemon how to end: it can read neither the next request nor the end of the chunks. The
         // client notices missing chunks.
@@ -165,7 +165,7 @@ impl Session<'_> {
             client, server, why, ..
         } = returned;
         let stream = LazyStream::Known(Stream::Plain(client));
-        let client = Wire { stream, buffer };
+        let client = BufferedStream { stream, buffer };
         at.wire.stream = server;
         match why {
             Trap::Idle => Err(Carried::Cut(client, End::ServerTimeout)),
@@ -188,7 +188,7 @@ impl Session<'_> {
     /// Sends the head of a 101 and the bytes behind it and behind the request. The session does not read the rest.
     pub(super) async fn tunnel(
         &mut self,
-        mut client: Wire<LazyStream>,
+        mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         head: &[u8],
         length: usize,
