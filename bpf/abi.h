@@ -206,43 +206,43 @@ struct ls_slot {
 
 /* Outcomes of a packet of a flow: each has a counter. Names of drops begin with DROP. */
 enum ls_verdict {
-	LS_V_DELIVERED,	      /* to the local socket, unchanged */
-	LS_V_FORWARDED,	      /* translated and sent on */
-	LS_V_SHARED,	      /* drain: forwarded, and a copy to the local socket */
-	LS_V_LOCAL_ONLY,      /* drain: to the local socket only */
-	LS_V_ABSORBED,	      /* drain, undrain: a segment with nothing new for either receiver */
-	LS_V_EMITTED,	      /* a local socket's segment, unchanged */
-	LS_V_CLAMPED,	      /* a local socket's segment with another window, ACK or TSval */
-	LS_V_SYN_REPLACED,    /* a new connection took over the tuple of a closing flow */
-	LS_V_SYN_REFUSED,     /* a local SYN to a live tuple was answered with a reset */
-	LS_V_ABORTED,	      /* a local socket was reset while the flow needed it */
-	LS_V_WOKEN,	      /* a packet met a trap and woke its pair (its own outcome is counted, too) */
-	LS_V_HELD,	      /* user space keeps the packet until there is a socket for it */
-	LS_V_AGAIN,	      /* the flow's mode or place changed: the packet is processed once more */
-	LS_V_FRAGMENT,	      /* a fragment, translated (and counted as forwarded, too) */
-	LS_V_ICMP_TRANSLATED, /* an ICMP error, translated for the far end that sent the segment */
-	LS_V_ICMP_DELIVERED,  /* an ICMP error, to the local socket that sent the segment */
-	LS_V_TOO_BIG_TOLD,    /* an error about a segment that was too big went to its sender */
-	LS_V_FORWARDED_XDP,   /* translated and sent on in XDP: tc does not see it */
-	LS_V_PASSED_XDP,      /* XDP left it to tc, which counts its outcome */
-	LS_V_UNSUMMED_XDP,    /* XDP left it to tc because a device is to fill in its TCP checksum */
-	LS_V_DROP_PARKED,     /* segment of a parked or closed socket */
-	LS_V_DROP_FRAGMENT,   /* a fragment that cannot follow its first one, or that would have to be
-				 reassembled here */
-	LS_V_DROP_IP_OPTIONS, /* a source route on a spliced flow */
-	LS_V_DROP_MALFORMED,  /* lengths that contradict each other */
-	LS_V_DROP_TTL,	      /* time to live exceeded */
-	LS_V_DROP_NO_ROUTE,   /* unreachable, blackhole or prohibited */
-	LS_V_DROP_TOO_BIG,    /* longer than the MTU of its route */
-	LS_V_DROP_REWRITE,    /* the kernel had no memory to rewrite it */
-	LS_V_DROP_WINDOW,     /* sequence numbers that the receiver neither offers nor offered lately */
-	LS_V_DROP_HOLD,	      /* a packet to be held, while the ring is full */
-	LS_V_DROP_ICMP,	      /* an ICMP error about no outstanding segment */
-	LS_V_DROP_ACK,	      /* no acknowledgement, or one that its sender cannot mean */
-	LS_V_DROP_ECHO,	      /* payload behind a gap, with a TSecr that was not sent to its sender */
-	LS_V_DROP_SYN,	      /* a SYN on a live flow: beyond the limit, or its sockets have not finished */
-	LS_V_DROP_RATE,	      /* payload beyond the rate of its direction */
-	LS_V_DROP_CHECKSUM,   /* a wrong checksum, of a packet to be held, cut or noted */
+	LS_V_DELIVERED,	       /* to the local socket, unchanged */
+	LS_V_FORWARDED,	       /* translated and sent on */
+	LS_V_DUPLICATED,       /* drain: forwarded, and a copy to the local socket */
+	LS_V_LOCAL_ONLY,       /* drain: to the local socket only */
+	LS_V_CONSUMED,	       /* drain, undrain: a segment with nothing new for either receiver */
+	LS_V_EMITTED,	       /* a local socket's segment, unchanged */
+	LS_V_CLAMPED,	       /* a local socket's segment with another window, ACK or TSval */
+	LS_V_SYN_REPLACED,     /* a new connection took over the tuple of a closing flow */
+	LS_V_SYN_REFUSED,      /* a local SYN to a live tuple was answered with a reset */
+	LS_V_ABORTED,	       /* a local socket was reset while the flow needed it */
+	LS_V_WOKEN,	       /* a packet met a trap and woke its pair (its own outcome is counted, too) */
+	LS_V_QUEUED,	       /* user space keeps the packet until there is a socket for it */
+	LS_V_REQUEUED,	       /* the flow's mode or place changed: the packet is processed once more */
+	LS_V_FRAGMENT,	       /* a fragment, translated (and counted as forwarded, too) */
+	LS_V_ICMP_TRANSLATED,  /* an ICMP error, translated for the far end that sent the segment */
+	LS_V_ICMP_DELIVERED,   /* an ICMP error, to the local socket that sent the segment */
+	LS_V_TOO_BIG_TOLD,     /* an error about a segment that was too big went to its sender */
+	LS_V_FORWARDED_XDP,    /* translated and sent on in XDP: tc does not see it */
+	LS_V_PASSED_XDP,       /* XDP left it to tc, which counts its outcome */
+	LS_V_CSUM_PARTIAL_XDP, /* XDP left it to tc because a device is to fill in its TCP checksum */
+	LS_V_DROP_PARKED,      /* segment of a parked or closed socket */
+	LS_V_DROP_FRAGMENT,    /* a fragment that cannot follow its first one, or that would have to be
+				  reassembled here */
+	LS_V_DROP_IP_OPTIONS,  /* a source route on a spliced flow */
+	LS_V_DROP_MALFORMED,   /* lengths that contradict each other */
+	LS_V_DROP_TTL,	       /* time to live exceeded */
+	LS_V_DROP_NO_ROUTE,    /* unreachable, blackhole or prohibited */
+	LS_V_DROP_TOO_BIG,     /* longer than the MTU of its route */
+	LS_V_DROP_REWRITE,     /* the kernel had no memory to rewrite it */
+	LS_V_DROP_WINDOW,      /* sequence numbers that the receiver neither offers nor offered lately */
+	LS_V_DROP_RING_FULL,   /* a packet to be held, while the ring is full */
+	LS_V_DROP_ICMP,	       /* an ICMP error about no outstanding segment */
+	LS_V_DROP_ACK,	       /* no acknowledgement, or one that its sender cannot mean */
+	LS_V_DROP_TSECR,       /* payload behind a gap, with a TSecr that was not sent to its sender */
+	LS_V_DROP_SYN,	       /* a SYN on a live flow: beyond the limit, or its sockets have not finished */
+	LS_V_DROP_RATE,	       /* payload beyond the rate of its direction */
+	LS_V_DROP_CHECKSUM,    /* a wrong checksum, of a packet to be held, cut or noted */
 	LS_V_COUNT,
 };
 

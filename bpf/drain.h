@@ -118,7 +118,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 		return drain_to_socket(skb, x, o, b, s, old);
 	}
 	if (!wanted)
-		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_ABSORBED);
+		return waits ? drain_to_socket(skb, x, o, b, s, old) : drop(LS_V_CONSUMED);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
 	/* Charge new payload only: bytes that a socket waits for as well are not new. */
@@ -147,7 +147,7 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (read_check(skb, new))
 		return drop(LS_V_DROP_REWRITE);
 	send_copy_by(skb, &route);
-	return drain_local_copy(skb, x, o, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_SHARED);
+	return drain_local_copy(skb, x, o, h, new, s, old) ? drop(LS_V_DROP_REWRITE) : pass(LS_V_DUPLICATED);
 }
 
 /*

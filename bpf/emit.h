@@ -141,7 +141,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 		/* A peer without SACK would take the third repetition for a loss. */
 		if (a.lowered && !(x->rec.traits & LS_SACK) && s->end == s->seq && !after(a.ack, x->tx_ack) &&
 		    !after(a.edge, x->tx_edge))
-			return drop(LS_V_ABSORBED);
+			return drop(LS_V_CONSUMED);
 		raise(&x->tx_ack, a.ack);
 		a.edge = a.ack + (window << scale);
 		if (mode == LS_TRACK)

@@ -135,13 +135,13 @@ __noinline int with_sockets(struct __sk_buff *skb, __u32 number)
 	/* This reset answers a late duplicate, and must not end the connection while o still waits for
 	 * data. */
 	if (resets && mode != LS_TRACK && is_through(x, o))
-		return drop(LS_V_ABSORBED);
+		return drop(LS_V_CONSUMED);
 	if (!fits_window(x, s))
 		return deliver_bare(skb, b, s, mapping_of_leg(x));
 	if (acks_unsent(x, o, s))
 		return deliver(skb, b, s, mapping_of_leg(x));
 	if (acks_too_little(&x->rec, &o->rec, s))
-		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_ABSORBED);
+		return mode == LS_TRACK ? deliver(skb, b, s, mapping_of_leg(x)) : drop(LS_V_CONSUMED);
 	/* A reset changes nothing else: its other numbers are not validated. */
 	s->in_place = !resets && !before(s->end, x->tx_ack);
 	note_peer(x, s);
@@ -187,7 +187,7 @@ __noinline int acknowledge(struct __sk_buff *skb, __u32 number)
 	if (!b || !find_by_number(number, &w))
 		return NEXT;
 	if (!w.slot || mode_of(w.slot) != LS_UNDRAIN)
-		return drop(LS_V_ABSORBED);
+		return drop(LS_V_CONSUMED);
 	return undrain_ack_copy(skb, &w, b, &b->segment);
 }
 

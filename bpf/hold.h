@@ -63,8 +63,8 @@ static __noinline int hand_over(struct __sk_buff *skb, const struct walk *w, con
 static __always_inline int hold(struct __sk_buff *skb, const struct walk *w, const struct segment *s)
 {
 	if (hand_over(skb, w, s, LS_E_HELD))
-		return drop(LS_V_DROP_HOLD);
-	count(LS_V_HELD);
+		return drop(LS_V_DROP_RING_FULL);
+	count(LS_V_QUEUED);
 	return TC_ACT_SHOT;
 }
 

@@ -198,7 +198,7 @@ static __always_inline int judge_by(const struct ls_record *rec, const struct ls
 		return 0;
 	/* The segment is not lost for good: retransmitted after the missing bytes, it is next in order. */
 	if (after(s->seq, end_of(rec)) && !is_echo(rec, back, s))
-		return s->end != s->seq ? LS_V_DROP_ECHO : 0;
+		return s->end != s->seq ? LS_V_DROP_TSECR : 0;
 	s->in_place = 1;
 	return 0;
 }

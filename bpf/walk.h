@@ -213,7 +213,7 @@ static __always_inline int come_in(struct __sk_buff *skb)
 /* Has the packet come in once more, because its flow has moved. */
 static __always_inline int look_again(struct __sk_buff *skb)
 {
-	count(LS_V_AGAIN);
+	count(LS_V_REQUEUED);
 	return come_in(skb);
 }
 

@@ -181,7 +181,7 @@ int fast(struct xdp_md *ctx)
 	if (load_segment(ctx, &b->in, s) != SEGMENT || !is_usual(w.rec, &b->in, s) || !is_for_us(ctx, &b->in))
 		return leave(LS_V_PASSED_XDP);
 	if (is_unsummed(&b->in, s))
-		return leave(LS_V_UNSUMMED_XDP);
+		return leave(LS_V_CSUM_PARTIAL_XDP);
 	if (is_doubtful(ctx, w.rec, &b->in, s) || admit(&w, s) || !s->in_place)
 		return leave(LS_V_PASSED_XDP);
 	copy_headers(&b->out, &b->in, s->opt_len);

@@ -54,7 +54,7 @@ impl Switch {
     fn policy(self) -> Option<&'static str> {
         match self {
             Switch::Splicing => Some("splice = \"auto\""),
-            Switch::Eager => Some("splice = \"now\"\nsplice_from = \"1\""),
+            Switch::Eager => Some("splice = \"now\"\nsplice_min = \"1\""),
             Switch::Relaying => Some("splice = \"never\""),
             _ => None,
         }
@@ -204,7 +204,7 @@ impl Rig<'_> {
         let instance = Instance::new(self.room)?;
         let config = format!(
             "instance = \"{}\"\n\
-             [[upstream]]\nname = \"files\"\nservers = \"{}\"\nkeep_idle = 256\nidle_timeout = \"1h\"\n\
+             [[upstream]]\nname = \"files\"\nservers = \"{}\"\nmax_idle = 256\nidle_timeout = \"1h\"\n\
              [[listener]]\nname = \"web\"\nlisten = \"{at}\"\nprotocol = \"http\"\nupstream = \"files\"\n\
              {policy}\n\
              [listener.http]\nmax_requests = 100000000\n",

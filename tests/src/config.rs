@@ -10,16 +10,16 @@ use std::{
 /// Configuration file in the making.
 #[derive(Debug, Clone)]
 pub struct Config {
-    linger: &'static str,
+    record_ttl: &'static str,
     head: String,
     listeners: String,
 }
 
 impl Config {
-    /// Creates a configuration with a `linger` of one second, and without a listener.
+    /// Creates a configuration with a `record_ttl` of one second, and without a listener.
     pub fn new() -> Config {
         Config {
-            linger: "1s",
+            record_ttl: "1s",
             head: String::new(),
             listeners: String::new(),
         }
@@ -27,8 +27,8 @@ impl Config {
 
     /// Sets the time for which records outlive the close of their flow.
     #[must_use]
-    pub fn linger(mut self, period: &'static str) -> Config {
-        self.linger = period;
+    pub fn record_ttl(mut self, period: &'static str) -> Config {
+        self.record_ttl = period;
         self
     }
 
@@ -75,12 +75,12 @@ impl Config {
     /// Writes the file into this folder; returns its path.
     pub(crate) fn write(&self, dir: &Path) -> PathBuf {
         let Config {
-            linger,
+            record_ttl,
             head,
             listeners,
         } = self;
         let file = dir.join("longsplice.toml");
-        fs::write(&file, format!("linger = \"{linger}\"\n{head}{listeners}")).unwrap();
+        fs::write(&file, format!("record_ttl = \"{record_ttl}\"\n{head}{listeners}")).unwrap();
         file
     }
 }

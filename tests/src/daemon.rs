@@ -191,9 +191,9 @@ impl Daemon {
         self.reload()
     }
 
-    /// Ends a flow, as `longsplice end ID` does.
-    pub fn end(&self, id: u32) -> Result<(), String> {
-        match self.http("POST", &format!("/flows/{id}/end")) {
+    /// Ends a flow, as `longsplice kill ID` does.
+    pub fn kill_flow(&self, id: u32) -> Result<(), String> {
+        match self.http("POST", &format!("/flows/{id}/kill")) {
             Some((200, _)) => Ok(()),
             other => Err(format!("{other:?}")),
         }

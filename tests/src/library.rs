@@ -100,7 +100,7 @@ impl Library {
         let instance = format!("test-lib-{}-{count}", std::process::id());
         let config = change(SplicerConfig {
             instance: instance.clone(),
-            linger: Duration::from_secs(1),
+            record_ttl: Duration::from_secs(1),
             ..SplicerConfig::default()
         });
         // A thread inherits the namespace of the thread that starts it.

@@ -13,17 +13,17 @@ pub struct Status {
     pub accepted_total: u64,
     pub spliced_total: u64,
     pub detached_total: u64,
-    pub unspliced_total: u64,
+    pub resumed_total: u64,
     pub adopted_total: u64,
-    pub ended_total: BTreeMap<String, u64>,
+    pub flows_ended_total: BTreeMap<String, u64>,
     pub relayed_total: u64,
     pub relayed_reasons: BTreeMap<String, u64>,
     pub relay_bytes_total: u64,
     pub segments: BTreeMap<String, u64>,
-    pub returned_total: BTreeMap<String, u64>,
+    pub unsplices_total: BTreeMap<String, u64>,
     pub health: Health,
     pub memory: Option<Memory>,
-    pub generation: Generation,
+    pub config_generation: Generation,
     pub listeners: Vec<Listener>,
 }
 
@@ -31,7 +31,7 @@ pub struct Status {
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the daemon documents them")]
 pub struct Health {
-    pub can_splice: bool,
+    pub splice_available: bool,
     pub why_not: Option<String>,
     pub interfaces: Vec<String>,
     pub xdp: Vec<String>,
@@ -74,7 +74,7 @@ pub struct Listener {
     pub max_connections: Option<u32>,
     pub open: u64,
     pub refused_total: u64,
-    pub splice_from: Option<u64>,
+    pub splice_min: Option<u64>,
 }
 
 /// Element of `flows --json`.
@@ -118,12 +118,12 @@ impl Status {
 
     /// Returns the number of spliced flows that ended like this, and were removed.
     pub fn ended(&self, how: &str) -> u64 {
-        self.ended_total.get(how).copied().unwrap_or(0)
+        self.flows_ended_total.get(how).copied().unwrap_or(0)
     }
 
     /// Returns the number of pairs that came back for this cause.
     pub fn returned(&self, why: &str) -> u64 {
-        self.returned_total.get(why).copied().unwrap_or(0)
+        self.unsplices_total.get(why).copied().unwrap_or(0)
     }
 
     /// Returns the number of segments with this verdict of the kernel half.

@@ -201,7 +201,7 @@ fn one(net: &Nodes, middle: &Middle, load: &Load, depth: Option<Depth>, streams:
         load: load.name,
         depth,
         forwarder_sent_again,
-        cycles: after.unspliced_total - before.unspliced_total,
+        cycles: after.resumed_total - before.resumed_total,
         reached: depth.map_or(0, reached),
         cycling: Streams::of(&outcomes[0]),
         relayed: Streams::of(&outcomes[1]),

@@ -43,7 +43,7 @@ impl Depth {
     /// Returns the number of pairs that have reached it. (Of dormant ones, the last 4,096 only.)
     pub(super) fn reached(self, counters: &Counters) -> u64 {
         match self {
-            Depth::Dormant => counters.switch_to_dormant.samples.into(),
+            Depth::Dormant => counters.transition_to_dormant.samples.into(),
             Depth::Detached => counters.detached_total,
         }
     }

@@ -184,9 +184,9 @@ impl Round {
             median_us: times.median,
             p99_us: times.p99,
             splices: each(after.spliced_total - before.spliced_total),
-            returns: each(after.unspliced_total - before.unspliced_total),
+            returns: each(after.resumed_total - before.resumed_total),
             forwarded: segments("forwarded"),
-            shared: segments("shared"),
+            shared: segments("duplicated"),
             replies_spliced: (1.0 - each(relayed_replies) / LENGTH as f64).max(0.0),
         })
     }

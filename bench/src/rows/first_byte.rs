@@ -87,8 +87,8 @@ fn measure(net: &Emulated, middle: &Middle, at: std::net::SocketAddr) -> Result<
     Ok(Kind {
         first_byte_ms: times.iter().map(|time| ms(time.first_byte_ns)).collect(),
         last_byte_ms: times.iter().map(|time| ms(time.last_byte_ns)).collect(),
-        returns: after.unspliced_total - before.unspliced_total,
-        parked: (after.switch_to_dormant.samples - before.switch_to_dormant.samples).into(),
+        returns: after.resumed_total - before.resumed_total,
+        parked: (after.transition_to_dormant.samples - before.transition_to_dormant.samples).into(),
     })
 }
 

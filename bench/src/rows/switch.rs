@@ -1,7 +1,7 @@
 //! Row 5: duration of the switch to final, once a pair is drained; the daemon measures it.
 
 use anyhow::{Result, ensure};
-use longsplice_engine::SwitchTimes;
+use longsplice_engine::TransitionTimes;
 use longsplice_lab::{ConnectionSpec, Three, ThreeOptions, Traffic, TrafficSpec};
 
 use super::Scope;
@@ -26,8 +26,8 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     let counters = middle.daemon.status()?.counters;
     let mut all = Results::default();
     for (depth, must, aim, times) in [
-        ("dormant", 1_000.0, 300.0, counters.switch_to_dormant),
-        ("detached", 40_000.0, 12_000.0, counters.switch_to_detached),
+        ("dormant", 1_000.0, 300.0, counters.transition_to_dormant),
+        ("detached", 40_000.0, 12_000.0, counters.transition_to_detached),
     ] {
         all = all.join(judge(
             depth,
@@ -39,7 +39,7 @@ pub(super) fn run(scope: &Scope<'_>) -> Result<Results> {
     Ok(all)
 }
 
-fn judge(depth: &str, target: Target, times: SwitchTimes, least: u32) -> Result<Results> {
+fn judge(depth: &str, target: Target, times: TransitionTimes, least: u32) -> Result<Results> {
     ensure!(
         times.samples >= least,
         "only {} switches to {depth} were timed",

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use longsplice_engine::{Ended, Pair, Side, Splicer, SwitchTimes, Until, policy::SplicePolicy};
+use longsplice_engine::{Ended, Pair, Side, Splicer, TransitionTimes, Until, policy::SplicePolicy};
 use longsplice_lab::topology::{F0, Nodes};
 use longsplice_lab::{Three, ThreeOptions, monotonic_ns};
 use socket2::SockRef;
@@ -50,7 +50,7 @@ struct Sample {
 struct Run {
     samples: Vec<Sample>,
     /// Engine's times for rebuilding the sockets.
-    rebuild: SwitchTimes,
+    rebuild: TransitionTimes,
 }
 
 /// Orders to the client's thread.

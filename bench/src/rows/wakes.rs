@@ -207,7 +207,7 @@ fn streams(
     let after = middle.counted()?;
     Ok(Batch {
         kind,
-        wakes: after.unspliced_total - counted.unspliced_total,
+        wakes: after.resumed_total - counted.resumed_total,
         reached: match kind {
             Kind::Woken(depth) => depth.reached(&after) - depth.reached(&counted),
             Kind::Relayed => 0,

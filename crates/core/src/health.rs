@@ -67,7 +67,7 @@ pub struct PassiveRules {
     /// Time within which all of them must happen.
     pub period: Duration,
     /// Time for which the server is out the first time.
-    pub out_for: Duration,
+    pub ejection_time: Duration,
 }
 
 /// Limit of the doublings of the time out: to 32 times the first.
@@ -153,7 +153,7 @@ impl Passive {
 
     fn put_out(&mut self, now: Duration) -> Duration {
         self.row.clear();
-        let time = self.rules.out_for.saturating_mul(1 << self.doublings);
+        let time = self.rules.ejection_time.saturating_mul(1 << self.doublings);
         self.out_until = Some(now.saturating_add(time));
         time
     }
@@ -195,7 +195,7 @@ mod tests {
     const RULES: PassiveRules = PassiveRules {
         failures: 3,
         period: Duration::from_secs(10),
-        out_for: Duration::from_secs(5),
+        ejection_time: Duration::from_secs(5),
     };
 
     #[test]

@@ -54,7 +54,7 @@ impl FlowEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Time for which a closed flow lingers: two maximum segment lifetimes (RFC 9293 section 3.6.1).
-    pub linger: Duration,
+    pub record_ttl: Duration,
     /// Time for which an open flow may be idle.
     pub idle_timeout: Duration,
 }
@@ -82,9 +82,9 @@ pub enum Reaped {
 /// Decides about the record of a flow.
 #[must_use]
 pub fn verdict(end: &FlowEnd, limits: &Limits) -> Verdict {
-    if end.is_reset() && end.idle >= limits.linger.min(RESET_LINGER) {
+    if end.is_reset() && end.idle >= limits.record_ttl.min(RESET_LINGER) {
         Verdict::Reap(Reaped::Reset)
-    } else if end.is_closed() && end.idle >= limits.linger {
+    } else if end.is_closed() && end.idle >= limits.record_ttl {
         Verdict::Reap(Reaped::Closed)
     } else if end.idle >= limits.idle_timeout {
         Verdict::Reap(Reaped::Idle)
@@ -117,7 +117,7 @@ mod tests {
 
     fn ask(directions: [DirectionEnd; 2], idle_s: u64) -> Verdict {
         let limits = Limits {
-            linger: Duration::from_secs(60),
+            record_ttl: Duration::from_secs(60),
             idle_timeout: Duration::from_secs(3600),
         };
         let answer = verdict(
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_linger_below_five_seconds_bounds_that_of_a_reset() {
         let limits = Limits {
-            linger: Duration::from_secs(2),
+            record_ttl: Duration::from_secs(2),
             idle_timeout: Duration::from_secs(3600),
         };
         let end = FlowEnd {

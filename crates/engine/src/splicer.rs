@@ -200,7 +200,7 @@ impl Splicer {
         interfaces.sort();
         let lost = context.pinning.why_lost();
         Health {
-            can_splice: context.kernel.is_some() && lost.is_none(),
+            splice_available: context.kernel.is_some() && lost.is_none(),
             why_not: context.why_not.as_ref().map(|(why, _)| why.clone()).or(lost),
             interfaces,
             xdp: context.xdp.interfaces(),

@@ -70,7 +70,7 @@ impl Hello {
 
 /// Reason why a connection was rejected. It is closed or reset already.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum RejectReason {
     /// The connection ended or failed before its first byte.
     #[error("it ended before it was served: {0}")]
     Gone(io::Error),

@@ -91,7 +91,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let admin = Admin {
         instance: in_force.config.instance.clone(),
         shared: Arc::clone(in_force.shared()),
-        board: Arc::clone(in_force.board()),
+        config_status: Arc::clone(in_force.config_status()),
         rules: Arc::clone(in_force.rules()),
         reload,
         started,
@@ -167,26 +167,26 @@ async fn tend_memory(shared: Weak<Shared>) {
 /// Measures from which length on replies are spliced, if a listener needs it.
 async fn measure_splices(config: &Config, shared: &Shared) {
     let wants = |l: &ListenerConfig| {
-        l.protocol == Protocol::Http && l.splice != SplicePolicy::Never && l.splice_from.is_none()
+        l.protocol == Protocol::Http && l.splice != SplicePolicy::Never && l.splice_min.is_none()
     };
     if config.listeners.iter().any(wants) {
-        shared.splice_from.measure(&shared.splicer).await;
+        shared.splice_min.measure(&shared.splicer).await;
     }
 }
 
 async fn shut_down(mut in_force: InForce, stop: &watch::Sender<bool>, signals: &mut Signals) -> Outcome {
-    let (shutdown, grace) = (in_force.config.shutdown, in_force.config.grace);
+    let (shutdown, shutdown_timeout) = (in_force.config.shutdown, in_force.config.shutdown_timeout);
     tracing::info!(
         spliced_flows = shutdown.as_str(),
-        grace_seconds = grace.as_secs_f64(),
+        shutdown_timeout_seconds = shutdown_timeout.as_secs_f64(),
         "shutting down: new connections are refused; a second signal ends at once"
     );
     let _ = stop.send(true);
     in_force.closed().await;
     let shared = Arc::clone(in_force.shared());
     let ended = async {
-        let until = Instant::now() + grace;
-        shared.splicer.shutdown(shutdown.into(), grace).await;
+        let until = Instant::now() + shutdown_timeout;
+        shared.splicer.shutdown(shutdown.into(), shutdown_timeout).await;
         // Wait for connections that the engine does not have: sessions between two requests, and decrypted ones.
         shared.tracker.wait_empty(until).await;
     };

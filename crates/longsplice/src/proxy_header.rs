@@ -5,7 +5,7 @@ use std::time::Duration;
 use longsplice_core::proxy_protocol::{Header, Step, parse};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
-use crate::client::{Client, Stream, Unfit};
+use crate::client::{Client, RejectReason, Stream};
 
 /// Longest time for a header.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -14,13 +14,13 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 const CHUNK: usize = 2048;
 
 /// Reads the header of a connection of which nothing was read, and adopts its addresses.
-pub(crate) async fn read(mut client: Client) -> Result<Client, Unfit> {
+pub(crate) async fn read(mut client: Client) -> Result<Client, RejectReason> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
     };
     let (header, rest) = timeout(TIMEOUT, header(socket))
         .await
-        .unwrap_or(Err(Unfit::ProxyLate(TIMEOUT)))?;
+        .unwrap_or(Err(RejectReason::ProxyLate(TIMEOUT)))?;
     if let Some(ends) = header.addresses {
         client.peer = ends.source;
         client.local = ends.destination;
@@ -30,18 +30,20 @@ pub(crate) async fn read(mut client: Client) -> Result<Client, Unfit> {
 }
 
 /// Reads the header. Returns it, and the bytes behind it.
-async fn header(socket: &mut TcpStream) -> Result<(Header, Vec<u8>), Unfit> {
+async fn header(socket: &mut TcpStream) -> Result<(Header, Vec<u8>), RejectReason> {
     let mut bytes = Vec::with_capacity(CHUNK);
     loop {
-        match parse(&bytes).map_err(Unfit::Proxy)? {
+        match parse(&bytes).map_err(RejectReason::Proxy)? {
             Step::Done { header, length } => return Ok((header, bytes.split_off(length))),
             Step::NeedMore => {}
         }
         match socket.read_buf(&mut bytes).await {
-            Ok(0) if bytes.is_empty() => return Err(Unfit::Gone(std::io::ErrorKind::UnexpectedEof.into())),
-            Ok(0) => return Err(Unfit::ProxyCut),
+            Ok(0) if bytes.is_empty() => {
+                return Err(RejectReason::Gone(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+            Ok(0) => return Err(RejectReason::ProxyCut),
             Ok(_) => {}
-            Err(error) => return Err(Unfit::Gone(error)),
+            Err(error) => return Err(RejectReason::Gone(error)),
         }
     }
 }

@@ -35,8 +35,8 @@ impl Mode {
         match self {
             Mode::Plain => "splice = \"never\"",
             Mode::Auto => "splice = \"auto\"",
-            Mode::Dormant => "splice = \"now\"\nsplice_from = \"1\"\ndetach = \"never\"",
-            Mode::Detached => "splice = \"now\"\nsplice_from = \"1\"\ndetach = \"now\"",
+            Mode::Dormant => "splice = \"now\"\nsplice_min = \"1\"\ndetach = \"never\"",
+            Mode::Detached => "splice = \"now\"\nsplice_min = \"1\"\ndetach = \"now\"",
         }
     }
 

@@ -104,9 +104,9 @@ fn how_it_ended_is_told() {
     assert_eq!(only_line(&path)["end"], "reset");
     let pair = bed.connect_spliced("detached");
     let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
-    bed.daemon.end(flow.id).unwrap();
+    bed.daemon.kill_flow(flow.id).unwrap();
     soon("a line", || lines(&path).len() == 2);
-    assert_eq!(lines(&path)[1]["end"], "asked");
+    assert_eq!(lines(&path)[1]["end"], "admin");
     drop(bed.listener);
     // Without a listener at the server, the connection is refused.
     let front = (bed.net.forwarder_client_addr, 8080);

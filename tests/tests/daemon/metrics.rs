@@ -79,8 +79,8 @@ fn a_real_parser_reads_them_and_they_count() {
     );
     assert_eq!(value(&all, "longsplice_splices", &[]), Some(1.0));
     assert_eq!(value(&all, "longsplice_flows", &[]), Some(1.0));
-    assert_eq!(value(&all, "longsplice_can_splice", &[]), Some(1.0));
-    assert_eq!(value(&all, "longsplice_generation", &[]), Some(1.0));
+    assert_eq!(value(&all, "longsplice_splice_available", &[]), Some(1.0));
+    assert_eq!(value(&all, "longsplice_config_generation", &[]), Some(1.0));
     let segments = value(&all, "longsplice_segments", &[("verdict", "forwarded")]);
     assert!(segments.unwrap_or(0.0) > 0.0, "{segments:?}");
     let server = [("upstream", "web"), ("server", &*bed.target().to_string())];
@@ -88,7 +88,7 @@ fn a_real_parser_reads_them_and_they_count() {
     pair.close();
     bed.daemon.reload().unwrap();
     let all = scrape(&bed);
-    assert_eq!(value(&all, "longsplice_generation", &[]), Some(2.0));
+    assert_eq!(value(&all, "longsplice_config_generation", &[]), Some(2.0));
     assert_eq!(
         value(&all, "longsplice_connections_accepted", &web),
         Some(1.0),
@@ -104,7 +104,7 @@ fn what_has_ended_is_counted_by_how() {
     pair.close();
     let ended = [("listener", "web"), ("end", "complete")];
     soon("the end", || {
-        value(&scrape(&bed), "longsplice_ended", &ended) == Some(1.0)
+        value(&scrape(&bed), "longsplice_connections_ended", &ended) == Some(1.0)
     });
     let all = scrape(&bed);
     for (to, bytes) in [("server", 1000.0), ("client", 2000.0)] {

@@ -95,7 +95,7 @@ fn where_pins_cannot_be_put_back_it_relays() {
     eventually("the daemon to give up", SOON, || {
         squat(&folder);
         std::thread::sleep(std::time::Duration::from_millis(1500));
-        (!bed.daemon.status().health.can_splice).then_some(())
+        (!bed.daemon.status().health.splice_available).then_some(())
     });
     let why = bed.daemon.status().health.why_not.unwrap_or_default();
     assert!(why.contains("can be written by others"), "{why}");
@@ -106,7 +106,7 @@ fn where_pins_cannot_be_put_back_it_relays() {
     assert_eq!(flow.reason.as_deref(), Some("pins"));
     fs::remove_dir(&folder).unwrap();
     bed.daemon
-        .wait_status("the pins to be in place", |s| s.health.can_splice);
+        .wait_status("the pins to be in place", |s| s.health.splice_available);
     let mut spliced = bed.connect_spliced("detached");
     for pair in [&mut spliced, &mut relayed, &mut detached] {
         pair.exchange(BYTES);

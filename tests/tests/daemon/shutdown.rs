@@ -45,7 +45,7 @@ fn listens(bed: &Bed) -> bool {
 
 #[test]
 fn spliced_flows_run_on_after_sigterm_and_are_adopted() {
-    let mut bed = bed("term-keep", |c| c.set("grace = \"1s\""));
+    let mut bed = bed("term-keep", |c| c.set("shutdown_timeout = \"1s\""));
     let mut detached = connect(&bed, 8080, "detached");
     let mut dormant = connect(&bed, 8081, "dormant");
     let mut relayed = connect(&bed, 8082, "relay");
@@ -77,7 +77,9 @@ fn spliced_flows_run_on_after_sigterm_and_are_adopted() {
 
 #[test]
 fn spliced_flows_are_ended_where_that_is_the_policy() {
-    let mut bed = bed("term-end", |c| c.set("shutdown = \"end\"\ngrace = \"1s\""));
+    let mut bed = bed("term-end", |c| {
+        c.set("shutdown = \"end\"\nshutdown_timeout = \"1s\"")
+    });
     let mut pairs = [connect(&bed, 8080, "detached"), connect(&bed, 8081, "dormant")];
     assert!(bed.daemon.pins().exists());
     bed.daemon.terminate();

@@ -27,7 +27,7 @@ fn a_daemon_without_privileges_relays() {
     chown(daemon.dir(), Some(NOBODY), Some(NOBODY)).unwrap();
     daemon.start(&net.forwarder);
     let status = daemon.status();
-    assert!(!status.health.can_splice, "{status:?}");
+    assert!(!status.health.splice_available, "{status:?}");
     let why = status.health.why_not.unwrap_or_default();
     assert!(why.contains("CAP_NET_ADMIN"), "{why}");
 

@@ -93,10 +93,10 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     assert_eq!(bed.daemon.flows().len(), 1);
     assert_eq!(after.health.flows, before.health.flows);
     assert_eq!(
-        (&after.ended_total, &after.returned_total),
-        (&before.ended_total, &before.returned_total)
+        (&after.flows_ended_total, &after.unsplices_total),
+        (&before.flows_ended_total, &before.unsplices_total)
     );
-    assert_eq!(after.unspliced_total, before.unspliced_total);
+    assert_eq!(after.resumed_total, before.resumed_total);
 
     let moved = |name: &str| after.segments(name) - before.segments(name);
     let of = |kinds: fn(&Kind) -> bool| -> u64 {
@@ -114,7 +114,7 @@ fn attacked(policy: Policy<'_>, state: &str, traffic: Traffic) {
     let rate = all as f64 / took.as_secs_f64();
     eprintln!("{state}, {traffic:?}: {all} guesses in {took:.1?}, {rate:.0} a second: {dropped:?}");
     // A guess is never kept for user space, never wakes a socket, and never enters the table of fragments.
-    for name in ["held", "woken", "drop_hold", "fragment", "syn_replaced"] {
+    for name in ["queued", "woken", "drop_ring_full", "fragment", "syn_replaced"] {
         assert_eq!(moved(name), 0, "{name}");
     }
     for name in [

@@ -45,7 +45,7 @@ fn what_is_outstanding_is_taken_over_while_streams_run() {
         let counters = desk.library.splicer().counters();
         println!(
             "{depth:?}: {} of {}",
-            counters.captured_total, counters.unspliced_total
+            counters.captured_total, counters.resumed_total
         );
         assert!(counters.captured_total > 0, "{counters:?}");
     }

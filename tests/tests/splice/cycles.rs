@@ -287,10 +287,10 @@ fn while_daemons_are_killed() {
                     })
                     .collect();
                 soon("cycles", || {
-                    daemon.status().unspliced_total > 0 || traffic.iter().all(|t| t.is_finished())
+                    daemon.status().resumed_total > 0 || traffic.iter().all(|t| t.is_finished())
                 });
                 thread::sleep(Duration::from_micros(rng.u64(0..60_000)));
-                unspliced += daemon.status().unspliced_total;
+                unspliced += daemon.status().resumed_total;
                 daemon.kill();
                 // Some flows run without a daemon for a while.
                 thread::sleep(Duration::from_micros(rng.u64(0..100_000)));
@@ -348,7 +348,7 @@ fn adopted(name: &str, unsplice: &str, depth: Depth, come_back: impl Fn(&Bed, &m
         bed.daemon.start(&bed.net.forwarder);
         assert_eq!(bed.daemon.status().adopted_total, 1);
         come_back(&bed, &mut pair);
-        let status = bed.daemon.wait_status("its return", |s| s.unspliced_total >= 1);
+        let status = bed.daemon.wait_status("its return", |s| s.resumed_total >= 1);
         assert_eq!(status.segments("aborted"), 0, "{status:?}");
         pair.exchange(2 << 20);
         pair.close();

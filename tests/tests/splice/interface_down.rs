@@ -169,7 +169,7 @@ fn come_and_go(nodes: impl Fn() -> Three) {
             });
             // On a busy host all traffic may have passed before.
             soon("returns", || {
-                daemon.status().unspliced_total >= 6 || traffic.is_finished()
+                daemon.status().resumed_total >= 6 || traffic.is_finished()
             });
             ip(&net.forwarder, &format!("link set {interface} down"));
             thread::sleep(Duration::from_millis(rng.u64(500..3000)));

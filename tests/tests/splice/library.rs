@@ -82,7 +82,7 @@ fn a_handler_with_words_of_its_own() {
         }
         let counters = desk.library.splicer().counters();
         assert_eq!(
-            (counters.accepted_total, counters.returned_total["client"]),
+            (counters.accepted_total, counters.unsplices_total["client"]),
             (5, 5),
             "{counters:?}"
         );
@@ -139,7 +139,7 @@ fn a_splicer_that_only_relays_keeps_its_word() {
                 .spawn(async move { Splicer::relay_only(config, why) }),
         )
         .unwrap();
-    assert!(!splicer.health().can_splice);
+    assert!(!splicer.health().splice_available);
     let (mut pair, near) = desk.connect();
     let mut next = at_once(near, Depth::Detached);
     for _ in 0..10 {

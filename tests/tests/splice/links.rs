@@ -69,7 +69,7 @@ fn run(name: &str, links: [LinkSpec; 2], bytes: u64, policies: &[(&str, &str)]) 
     // An honest segment that a bad link delays or repeats is not mistaken for a guess. But one that comes when its
     // socket is gone is answered by a reset that is too old for either end.
     let [late, rest @ ..] =
-        ["drop_window", "drop_ack", "drop_echo", "drop_syn"].map(|name| status.segments(name));
+        ["drop_window", "drop_ack", "drop_tsecr", "drop_syn"].map(|name| status.segments(name));
     assert!(late <= pairs && rest == [0; 3], "{status:?}");
     drop(daemon);
     (status, net)

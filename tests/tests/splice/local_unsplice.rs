@@ -103,11 +103,7 @@ fn by_command(name: &str, places: Places) {
         }
         pair.close();
         let status = here.daemon.status();
-        assert_eq!(
-            (status.spliced_total, status.unspliced_total),
-            (3, 3),
-            "{status:?}"
-        );
+        assert_eq!((status.spliced_total, status.resumed_total), (3, 3), "{status:?}");
         here.daemon.wait_reaped();
     }
 }
@@ -150,7 +146,7 @@ fn by_trap(name: &str, places: Places) {
             let status = here
                 .daemon
                 .wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
-            assert!(status.unspliced_total >= 5, "{trap}, {state}: {status:?}");
+            assert!(status.resumed_total >= 5, "{trap}, {state}: {status:?}");
             assert_eq!(status.segments("aborted"), 0, "{status:?}");
         }
     }

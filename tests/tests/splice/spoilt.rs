@@ -129,7 +129,7 @@ fn carried(name: &str, kinds: &[Kind]) -> Status {
         spoilt(&net),
         started.elapsed(),
         status.spliced_total,
-        status.unspliced_total,
+        status.resumed_total,
         status.segments("drop_checksum"),
     );
     assert_eq!(status.segments("aborted"), 0, "{status:?}");
@@ -140,7 +140,7 @@ fn carried(name: &str, kinds: &[Kind]) -> Status {
 fn in_one_state(name: &str, kind: Kind) {
     one_at_a_time(|| {
         let status = carried(name, &[kind]);
-        assert_eq!(status.unspliced_total, 0, "{status:?}");
+        assert_eq!(status.resumed_total, 0, "{status:?}");
         let relays = kind.state == RELAYED.state;
         assert!(relays || status.segments("drop_checksum") > 0, "{status:?}");
     });
@@ -176,7 +176,7 @@ fn cycling(name: &str, depth: Kind) {
             ..depth
         });
         let status = carried(name, &kinds);
-        assert!(status.unspliced_total > PAIRS as u64, "{status:?}");
+        assert!(status.resumed_total > PAIRS as u64, "{status:?}");
         assert!(status.segments("drop_checksum") > 0, "{status:?}");
     });
 }

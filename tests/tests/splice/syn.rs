@@ -36,7 +36,7 @@ fn connect(bed: &Bed) -> Pair {
 }
 
 fn after_the_end(policy: Policy<'_>, state: &str) {
-    let bed = Bed::with("syn-after", Default::default(), policy, |c| c.linger("60s"));
+    let bed = Bed::with("syn-after", Default::default(), policy, |c| c.record_ttl("60s"));
     for round in 0..3 {
         let mut pair = connect(&bed);
         bed.daemon.wait_flow("the splice", |f| {
@@ -78,7 +78,7 @@ fn after_the_end_of_a_dormant_flow() {
 }
 
 fn while_it_lives(policy: Policy<'_>, state: &str) {
-    let bed = Bed::with("syn-live", Default::default(), policy, |c| c.linger("60s"));
+    let bed = Bed::with("syn-live", Default::default(), policy, |c| c.record_ttl("60s"));
     let mut pair = connect(&bed);
     bed.daemon.wait_state(PORT, &[state]);
     pair.exchange(BYTES);

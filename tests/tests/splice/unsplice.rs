@@ -31,9 +31,9 @@ fn to_and_fro(name: &str, policy: Policy<'_>, state: &str) {
     pair.close();
     let status = bed
         .daemon
-        .wait_status("as many of each", |s| s.unspliced_total == CYCLES);
+        .wait_status("as many of each", |s| s.resumed_total == CYCLES);
     assert_eq!(status.spliced_total, CYCLES, "{status:?}");
-    assert_eq!(status.returned("asked"), CYCLES, "{status:?}");
+    assert_eq!(status.returned("admin"), CYCLES, "{status:?}");
     bed.daemon.wait_reaped();
 }
 
@@ -63,11 +63,7 @@ fn after_a_command_it_stays_relayed_until_asked() {
             pair.exchange(500_000);
         }
         let status = bed.daemon.status();
-        assert_eq!(
-            (status.spliced_total, status.unspliced_total),
-            (1, 1),
-            "{status:?}"
-        );
+        assert_eq!((status.spliced_total, status.resumed_total), (1, 1), "{status:?}");
         bed.splice(&pair, state);
         pair.exchange(1 << 20);
         pair.close();
@@ -110,14 +106,14 @@ fn by_condition(name: &str, unsplice: &str, causes: &[&str], mut work: impl FnMu
         let status = bed
             .daemon
             .wait_status("the end", |s| s.listeners.iter().all(|l| l.open == 0));
-        assert!(status.unspliced_total >= 2, "{detach}: {status:?}");
+        assert!(status.resumed_total >= 2, "{detach}: {status:?}");
         assert_eq!(status.segments("aborted"), 0, "{detach}: {status:?}");
         for cause in causes {
             assert!(status.returned(cause) > 0, "{detach}: {cause}: {status:?}");
         }
         assert_eq!(
             causes.iter().map(|c| status.returned(c)).sum::<u64>(),
-            status.returned_total.values().sum::<u64>(),
+            status.unsplices_total.values().sum::<u64>(),
             "{detach}: no other causes: {status:?}"
         );
     }
@@ -165,7 +161,7 @@ fn by_data_of_either_side() {
 #[test]
 fn after_some_time() {
     by_condition("un-after", "after=40ms", &["elapsed"], |bed, pair| {
-        while bed.daemon.status().unspliced_total < 5 {
+        while bed.daemon.status().resumed_total < 5 {
             pair.exchange(1 << 20);
         }
     });
@@ -367,7 +363,7 @@ fn it_comes_back_to_who_waits_or_to_who_asks() {
         let returned = call.returned();
         assert_eq!(
             (returned.why, returned.passed, returned.id),
-            (Trap::Asked, [100_000; 2], id)
+            (Trap::Admin, [100_000; 2], id)
         );
         // This flow has no waiting caller any more.
         let call = desk
@@ -376,7 +372,7 @@ fn it_comes_back_to_who_waits_or_to_who_asks() {
         assert_eq!(call.detached(), id);
         pair.exchange(100_000);
         let mut returned = desk.library.unsplice(id).unwrap();
-        assert_eq!((returned.why, returned.id), (Trap::Asked, id));
+        assert_eq!((returned.why, returned.id), (Trap::Admin, id));
         pair.client.send(1_000);
         let read = desk.library.read(&mut returned.client, 1_000);
         pair.server.vouch(&read);

@@ -11,7 +11,7 @@ mod framing;
 mod git;
 mod heads;
 mod long_replies;
-mod on_change;
+mod on_reload;
 mod pace;
 mod pipelining;
 mod retries;

@@ -5,7 +5,7 @@ use longsplice_tests::switch::{Backend, Mode, More, Switch};
 #[test]
 fn what_may_be_asked_twice_is_asked_of_another_server() {
     let more = More {
-        upstream: "passive = { failures = 0 }\n[[upstream.server]]\naddress = \"@SECOND@\"",
+        upstream: "outlier_detection = { failures = 0 }\n[[upstream.server]]\naddress = \"@SECOND@\"",
         ..More::default()
     };
     let switch = Switch::with("retry", Mode::Detached, more);

@@ -14,10 +14,10 @@ fn the_daemon_finds_it_and_counts_only_the_splices_of_others() {
     // A build beside this test may use up the processors.
     assert!(measured || log.contains("the machine is too busy"), "{log}");
     let status = switch.daemon.status();
-    let from = status.listeners[0].splice_from.unwrap();
+    let from = status.listeners[0].splice_min.unwrap();
     assert!(((16 + 64) << 10..=2 << 20).contains(&from), "{from}");
-    assert_eq!((status.spliced_total, status.unspliced_total), (0, 0), "{log}");
-    assert!(status.returned_total.is_empty(), "{status:?}");
+    assert_eq!((status.spliced_total, status.resumed_total), (0, 0), "{log}");
+    assert!(status.unsplices_total.is_empty(), "{status:?}");
 
     let mut client = switch.connect();
     for length in [10, 8_000, 60_000] {

@@ -143,6 +143,6 @@ fn no_request_fails_while_the_configuration_changes() {
         }
     });
     let status = switch.daemon.status();
-    assert_eq!(status.generation.failed_total, 0, "{status:?}");
+    assert_eq!(status.config_generation.failed_total, 0, "{status:?}");
     assert!(servers.iter().all(|s| requests(s) > 0), "both served");
 }

@@ -91,14 +91,14 @@ fn its_server_counts_it_until_its_end_however_it_ends() {
         };
         let switch = Switch::with("place", mode, limit);
         let _server = python(&switch);
-        for how in ["closed", "asked", "unspliced"] {
+        for how in ["closed", "killed", "unspliced"] {
             let mut client = open(&switch);
             assert_eq!(at_server(&switch), 1);
             assert_eq!(switch.connect().get("/").status, 503, "its server is full");
             let flow = switch.daemon.wait_state(client.port(), &[mode.name()]);
             match how {
-                "asked" => {
-                    switch.daemon.end(flow.id).unwrap();
+                "killed" => {
+                    switch.daemon.kill_flow(flow.id).unwrap();
                     assert!(client.read_exactly(1).unwrap_err().contains("reset"));
                 }
                 "unspliced" => {
@@ -157,7 +157,7 @@ fn a_successor_lists_it_and_can_end_it() {
         exchange(&mut goes_on, PING, 100);
         switch.daemon.start(&switch.net.forwarder);
         let flow = switch.daemon.wait_state(ends.port(), &["detached"]);
-        switch.daemon.end(flow.id).unwrap();
+        switch.daemon.kill_flow(flow.id).unwrap();
         assert!(ends.read_exactly(1).unwrap_err().contains("reset"));
         exchange(&mut goes_on, BINARY, 100_000);
         close(goes_on);
@@ -166,7 +166,7 @@ fn a_successor_lists_it_and_can_end_it() {
 
 #[test]
 fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
-    for (on_change, more) in [
+    for (on_reload, more) in [
         ("reset", ""),
         ("recheck", ""),
         ("keep", ""),
@@ -177,7 +177,7 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
             let _server = python(&switch);
             let file = switch.daemon.dir().join("longsplice.toml");
             let text = fs::read_to_string(&file).unwrap();
-            let text = text.replace("protocol =", &format!("on_change = \"{on_change}\"\nprotocol ="));
+            let text = text.replace("protocol =", &format!("on_reload = \"{on_reload}\"\nprotocol ="));
             let reload = |text: &str| {
                 fs::write(&file, format!("{text}\n{more}")).unwrap();
                 switch.daemon.reload().unwrap()
@@ -185,11 +185,11 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
             reload(&text);
             let mut client = open(&switch);
             let said = reload(&text.replace("[listener.http]", "max_connections = 99\n[listener.http]"));
-            assert!(!said.contains("connection end"), "{on_change}, {mode:?}: {said}");
+            assert!(!said.contains("connection end"), "{on_reload}, {mode:?}: {said}");
             exchange(&mut client, BINARY, 1000);
             let elsewhere = switch.server(1).to_string();
             let said = reload(&text.replace(&switch.target().to_string(), &elsewhere));
-            match on_change {
+            match on_reload {
                 "keep" => close({
                     exchange(&mut client, BINARY, 1000);
                     client
@@ -197,7 +197,7 @@ fn a_reload_that_takes_its_server_away_ends_it_where_that_is_wanted() {
                 _ => {
                     assert!(
                         said.contains("1 open connection ends"),
-                        "{on_change}, {mode:?}: {said}"
+                        "{on_reload}, {mode:?}: {said}"
                     );
                     assert!(client.read_exactly(1).unwrap_err().contains("reset"));
                 }
@@ -241,7 +241,7 @@ fn it_is_a_request_in_the_metrics_with_an_access_log_and_without() {
         close(client);
         let mut last = String::new();
         let counted = |line: &str, all: &str| all.lines().any(|l| l == line);
-        let ended = "longsplice_ended_total{listener=\"web\",end=\"complete\"} 2";
+        let ended = "longsplice_connections_ended_total{listener=\"web\",end=\"complete\"} 2";
         soon("its end", || {
             last = scrape(&switch);
             counted(ended, &last)

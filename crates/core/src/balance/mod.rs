@@ -30,11 +30,11 @@ pub enum Algorithm {
     /// Takes the server with the fewest connections for its weight.
     LeastConnections,
     /// Draws two servers by weight, and takes the one with fewer connections for its weight.
-    RandomOfTwo,
+    P2c,
     /// Hashes a key: the same server for the same key (Maglev: Eisenbud et al., NSDI 2016, section 3.4).
     Hash,
     /// Takes the first server that has room, independently of the weights.
-    InOrder,
+    First,
 }
 
 /// Configured properties of a server.
@@ -55,7 +55,7 @@ pub struct Candidate {
     pub weight: u32,
     /// Number of connections in use.
     pub open: u32,
-    /// Tier of the server: lower ones are preferred. With [`Algorithm::InOrder`] the order.
+    /// Tier of the server: lower ones are preferred. With [`Algorithm::First`] the order.
     pub tier: u32,
     /// Eligibility of the server.
     pub standing: Standing,
@@ -118,7 +118,7 @@ impl Balancer {
             // In order, a full server passes connections on to the next; otherwise a full server is no reason to use a
             // backup.
             let tier = match self.algorithm {
-                Algorithm::InOrder => of_it().filter(|c| !c.full).map(|c| c.tier).min(),
+                Algorithm::First => of_it().filter(|c| !c.full).map(|c| c.tier).min(),
                 _ => of_it().map(|c| c.tier).min(),
             };
             let Some(tier) = tier.or_else(|| of_it().map(|c| c.tier).min()) else {
@@ -146,8 +146,8 @@ impl Balancer {
             }
             (Algorithm::RoundRobin | Algorithm::Hash, ..) => self.turns.choose(candidates, eligible),
             (Algorithm::LeastConnections, ..) => load::least(candidates, eligible, random),
-            (Algorithm::RandomOfTwo, ..) => load::of_two(candidates, eligible, random),
-            (Algorithm::InOrder, ..) => candidates.iter().position(eligible),
+            (Algorithm::P2c, ..) => load::of_two(candidates, eligible, random),
+            (Algorithm::First, ..) => candidates.iter().position(eligible),
         }
     }
 }
@@ -158,9 +158,9 @@ impl Algorithm {
         match self {
             Algorithm::RoundRobin => "round_robin",
             Algorithm::LeastConnections => "least_connections",
-            Algorithm::RandomOfTwo => "random_of_two",
+            Algorithm::P2c => "p2c",
             Algorithm::Hash => "hash",
-            Algorithm::InOrder => "in_order",
+            Algorithm::First => "first",
         }
     }
 }
@@ -174,7 +174,7 @@ impl fmt::Display for Algorithm {
 /// Error of a name that no algorithm has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no way to balance: use round_robin, least_connections, random_of_two, in_order, hash=client, hash=header:NAME or hash=cookie:NAME"
+    "`{0}` is no way to balance: use round_robin, least_connections, p2c, first, hash=client, hash=header:NAME or hash=cookie:NAME"
 )]
 pub struct ParseAlgorithmError(pub String);
 
@@ -186,9 +186,9 @@ impl FromStr for Algorithm {
         [
             Algorithm::RoundRobin,
             Algorithm::LeastConnections,
-            Algorithm::RandomOfTwo,
+            Algorithm::P2c,
             Algorithm::Hash,
-            Algorithm::InOrder,
+            Algorithm::First,
         ]
         .into_iter()
         .find(|a| a.as_str() == s)

@@ -55,7 +55,7 @@ fn each_gets_its_share_by_weight() {
     for (algorithm, off) in [
         (Algorithm::RoundRobin, 0.001),
         (Algorithm::LeastConnections, 0.001),
-        (Algorithm::RandomOfTwo, 0.10),
+        (Algorithm::P2c, 0.10),
         (Algorithm::Hash, 0.05),
     ] {
         let counts = tally(algorithm, &weights, 20_000);
@@ -97,9 +97,9 @@ fn a_backup_serves_when_no_other_is_in_order_and_not_when_others_are_full() {
     for (algorithm, when_full) in [
         (Algorithm::RoundRobin, Choice::Full),
         (Algorithm::LeastConnections, Choice::Full),
-        (Algorithm::RandomOfTwo, Choice::Full),
+        (Algorithm::P2c, Choice::Full),
         (Algorithm::Hash, Choice::Full),
-        (Algorithm::InOrder, Choice::Server(1)),
+        (Algorithm::First, Choice::Server(1)),
     ] {
         let mut balancer = Balancer::new(algorithm, listed.clone());
         let mut choose = |candidates: &[Candidate]| balancer.choose(candidates, Some(b"k"), &mut random);
@@ -203,9 +203,9 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     prop_oneof![
         Just(Algorithm::RoundRobin),
         Just(Algorithm::LeastConnections),
-        Just(Algorithm::RandomOfTwo),
+        Just(Algorithm::P2c),
         Just(Algorithm::Hash),
-        Just(Algorithm::InOrder),
+        Just(Algorithm::First),
     ]
 }
 
@@ -235,7 +235,7 @@ proptest! {
                     prop_assert!(chosen.standing != Standing::Excluded);
                     prop_assert!(chosen.standing == Standing::Ready || none(Standing::Ready));
                     let better = |c: &Candidate| {
-                        c.standing == chosen.standing && c.tier < chosen.tier && !(c.full && algorithm == Algorithm::InOrder)
+                        c.standing == chosen.standing && c.tier < chosen.tier && !(c.full && algorithm == Algorithm::First)
                     };
                     prop_assert!(!candidates.iter().any(better));
                 }
@@ -269,9 +269,9 @@ fn names_read_back() {
     for a in [
         Algorithm::RoundRobin,
         Algorithm::LeastConnections,
-        Algorithm::RandomOfTwo,
+        Algorithm::P2c,
         Algorithm::Hash,
-        Algorithm::InOrder,
+        Algorithm::First,
     ] {
         assert_eq!(a.to_string().parse(), Ok(a));
     }

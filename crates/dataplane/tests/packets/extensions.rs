@@ -124,7 +124,7 @@ fn in_the_drain_the_local_copy_is_trimmed_behind_them() {
             payload: vec![],
             ..packet.clone()
         };
-        flow.ingress_gives(Client, &packet.bytes(), (OK, "shared", &local.bytes()));
+        flow.ingress_gives(Client, &packet.bytes(), (OK, "duplicated", &local.bytes()));
     }
 }
 
@@ -143,7 +143,7 @@ fn what_is_held_says_where_tcp_begins() {
         .filter(|p| !p.payload.is_empty())
     {
         let frame = packet.bytes();
-        flow.ingress_gives(Client, &frame, (SHOT, "held", &frame));
+        flow.ingress_gives(Client, &frame, (SHOT, "queued", &frame));
         let held = events.take().expect("the ring").pop().expect("it is held");
         assert_eq!((held.tcp, held.packet), (packet.l4(), frame.clone()));
         assert_eq!(frame[held.payload], packet.payload);

@@ -239,7 +239,7 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
         ] {
             for (offset, len, flags) in [(1, 10, ACK), (1000, 1, ACK | PSH), (7, 0, ACK | FIN)] {
                 let packet = with(offset, len, flags, options.clone());
-                is_dropped(flow, side, &packet, "drop_echo");
+                is_dropped(flow, side, &packet, "drop_tsecr");
             }
             // An honest sender loses nothing for good: the segment passes next in order, or without payload.
             is_noted(flow, side, &with(0, 0, ACK, vec![]));
@@ -268,10 +268,10 @@ fn what_a_socket_sent_unseen_may_be_echoed() {
             options: usual(flow.plan.clock[x], unseen),
             ..flow.later(side, 50, 10, 0)
         };
-        is_dropped(&flow, side, &packet, "drop_echo");
+        is_dropped(&flow, side, &packet, "drop_tsecr");
         let slot = flow.slot.as_ref().expect("a dormant flow has one");
         slot.note_sent(side, unseen.wrapping_sub(7));
-        is_dropped(&flow, side, &packet, "drop_echo");
+        is_dropped(&flow, side, &packet, "drop_tsecr");
         slot.note_sent(side, unseen);
         is_noted(&flow, side, &packet);
     }
@@ -336,7 +336,7 @@ fn a_guess_meets_no_trap() {
                 (flow.later(side, 5, 10, 1), "drop_ack"),
                 (flow.later(side, 5, 10, 1 << 31), "drop_ack"),
                 (flow.later(side, edge, 10, 0), "drop_window"),
-                (flow.later(side, 5, 10, 0), "drop_echo"),
+                (flow.later(side, 5, 10, 0), "drop_tsecr"),
             ] {
                 is_dropped(&flow, side, &packet, verdict);
             }

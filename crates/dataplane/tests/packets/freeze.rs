@@ -36,10 +36,10 @@ fn what_is_new_is_held_and_the_rest_passes() {
                 ..flow.timed(side, 1, flow.later(side, offset, len, 0))
             };
             let frame = packet.bytes();
-            flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
+            flow.ingress_gives(side, &frame, (SHOT, "queued", &frame));
             let found = events.take().expect("the ring");
             assert_eq!((found.len(), found[0].kind), (1, EventKind::Held));
-            assert_frame(&found[0].packet, &frame, "held");
+            assert_frame(&found[0].packet, &frame, "queued");
         }
         let mut reference = flow.reference(side);
         for packet in [
@@ -65,7 +65,7 @@ fn what_a_stranger_sends_is_not_held() {
             (flow.later(side, edge, 10, 0), "drop_window"),
             (flow.later(side, 1 << 30, 10, 0), "drop_window"),
             (flow.later(side, sent + 5, 10, far + 1), "drop_ack"),
-            (flow.later(side, sent + 5, 10, 0), "drop_echo"),
+            (flow.later(side, sent + 5, 10, 0), "drop_tsecr"),
         ] {
             let frame = packet.bytes();
             flow.ingress_gives(side, &frame, (SHOT, verdict, &frame));

@@ -159,7 +159,7 @@ fn a_segment_between_two_places_comes_in_once_more() {
             };
             for packet in [flow.later(side, 0, 0, 0), flow.later(side, 0, 100, 0), syn] {
                 let frame = packet.bytes();
-                flow.ingress_gives(side, &frame, (REDIRECT, "again", &frame));
+                flow.ingress_gives(side, &frame, (REDIRECT, "requeued", &frame));
             }
             // A segment of the parked socket is dropped all the same.
             let frame = flow.local_segment(side).bytes();

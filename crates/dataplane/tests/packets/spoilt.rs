@@ -294,7 +294,7 @@ fn what_was_spoilt_is_never_made_right_nor_believed() {
                 OK | REDIRECT => assert!(!is_sound(&ran.packet), "{what}"),
                 verdict => assert_eq!(verdict, SHOT, "{what}"),
             }
-            for believed in ["woken", "held", "aborted", "syn_replaced"] {
+            for believed in ["woken", "queued", "aborted", "syn_replaced"] {
                 assert!(!counted.contains_key(believed), "{what}");
             }
             assert!(ring.take().expect("the ring").is_empty(), "{what}");

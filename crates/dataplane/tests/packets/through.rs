@@ -126,7 +126,7 @@ fn the_reset_of_one_that_is_gone_ends_nothing() {
                     ..flow.later(side, offset, 0, 1)
                 };
                 let frame = reset.bytes();
-                flow.ingress_gives(side, &frame, (SHOT, "absorbed", &frame));
+                flow.ingress_gives(side, &frame, (SHOT, "consumed", &frame));
             }
             assert!(!flow.plane.leg(flow.slot(), side).reset);
         }
@@ -155,7 +155,7 @@ fn who_is_gone_hears_no_more_acknowledgements() {
             let (ran, counted) = flow.counted(|| flow.ingress(far, &late.bytes()));
             match verdict {
                 None => assert_eq!((ran.verdict, counted["local_only"]), (OK, 1)),
-                Some(_) => assert_eq!((ran.verdict, counted["shared"]), (OK, 1)),
+                Some(_) => assert_eq!((ran.verdict, counted["duplicated"]), (OK, 1)),
             }
         }
     }

@@ -129,11 +129,11 @@ fn behind_payload_that_went_past_its_socket_it_is_held() {
             arm(&flow, side);
             let mut events = flow.plane.events().expect("the ring");
             let packet = flow.later(side, OLD + NEW, 77, OLD);
-            flow.ingress_gives(side, &packet.bytes(), (SHOT, "held", &packet.bytes()));
+            flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Drain);
             let found = events.take().expect("the ring");
             assert_eq!((found.len(), found[0].kind), (1, EventKind::Held));
-            assert_frame(&found[0].packet, &packet.bytes(), "held");
+            assert_frame(&found[0].packet, &packet.bytes(), "queued");
             let leg = flow.plane.leg(flow.slot(), side);
             assert_eq!(leg.cut, start(&flow, side) + OLD);
             assert_eq!(
@@ -143,7 +143,7 @@ fn behind_payload_that_went_past_its_socket_it_is_held() {
             );
             // It makes no difference that a part of it was forwarded.
             let across = flow.later(side, OLD + NEW - 5, 77, OLD);
-            flow.ingress_gives(side, &across.bytes(), (SHOT, "held", &across.bytes()));
+            flow.ingress_gives(side, &across.bytes(), (SHOT, "queued", &across.bytes()));
         }
     }
 }

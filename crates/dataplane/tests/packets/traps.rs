@@ -239,7 +239,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                 // A short frame may be padded: that is no payload.
                 packet.padding = vec![0xa5; 3];
                 let frame = packet.bytes();
-                flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
+                flow.ingress_gives(side, &frame, (SHOT, "queued", &frame));
                 let found = events.take().expect("the ring");
                 assert_eq!(found.len(), 1);
                 let event = &found[0];
@@ -248,7 +248,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                     (EventKind::Held, serial, side)
                 );
                 assert_eq!((event.ifindex, event.seq), (flow.ifindex(side), packet.seq));
-                assert_frame(&event.packet, &frame, "held");
+                assert_frame(&event.packet, &frame, "queued");
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
             // Nothing was learned from it: it will come again.
@@ -290,13 +290,13 @@ fn what_user_space_does_not_fetch_is_dropped_by_name() {
     };
     let (_, counted) = flow.counted(|| flow.plane.run_in(Hook::Ingress, &frame, context, 200));
     // The ring is of 8 MB, and a long packet takes 64 kB of it.
-    assert_eq!((counted["held"], counted["drop_hold"]), (127, 73));
-    flow.ingress_gives(side, &frame, (SHOT, "drop_hold", &frame));
+    assert_eq!((counted["queued"], counted["drop_ring_full"]), (127, 73));
+    flow.ingress_gives(side, &frame, (SHOT, "drop_ring_full", &frame));
     let mut events = flow.plane.events().expect("the ring");
     let found = events.take().expect("the ring");
     assert_eq!(found.len(), 127);
     assert!(found.iter().all(|e| e.packet == frame));
-    flow.ingress_gives(side, &frame, (SHOT, "held", &frame));
+    flow.ingress_gives(side, &frame, (SHOT, "queued", &frame));
 }
 
 #[test]

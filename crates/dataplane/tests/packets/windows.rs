@@ -201,7 +201,7 @@ fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
         };
         promises(&flow, side, &wide, 304_464);
         let early = flow.later(side, 0, 100, 0).bytes();
-        flow.ingress_gives(side, &early, (SHOT, "held", &early));
+        flow.ingress_gives(side, &early, (SHOT, "queued", &early));
         assert_eq!(flow.slot().mode(), Mode::Final);
         // User space makes the room.
         let socket = flow.plan.peer[far.index()].wrapping_add(304_464);

@@ -138,7 +138,7 @@ fn the_far_copy_of_the_drain_waits_for_a_neighbour() {
         taps[0].send(&packet.bytes(), Offload::default());
         taps[1].nothing();
     });
-    assert_eq!(counted["shared"], 1);
+    assert_eq!(counted["duplicated"], 1);
     flow.net.add_neighbour(Server);
     let expected = flow.reference(Client).translate(&packet);
     assert_frame(&taps[1].only(), &expected.bytes(), "late");
@@ -163,7 +163,7 @@ fn the_far_copy_of_the_drain_is_a_whole_super_packet() {
         gso_size: 1000,
     };
     let ((), counted) = flow.counted(|| taps[0].send(&packet.bytes_for_offload(), offload));
-    assert_eq!(counted["shared"], 1);
+    assert_eq!(counted["duplicated"], 1);
     let expected = flow.reference(Client).translate(&packet);
     let got = taps[1].only_with_offload();
     assert_eq!(got.0, offload);

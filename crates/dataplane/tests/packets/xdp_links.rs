@@ -118,7 +118,7 @@ fn an_unfinished_checksum_reaches_tc_unfinished() {
             false => assert_frame(&got, &expected.bytes(), "across"),
         }
     });
-    let expected = ["forwarded", "unsummed_xdp"].map(|name| (name.to_owned(), 1));
+    let expected = ["forwarded", "csum_partial_xdp"].map(|name| (name.to_owned(), 1));
     assert_eq!(counted, expected.into());
 }
 

@@ -31,7 +31,7 @@ pub struct SplicerConfig {
     /// their next segment. Checked once a second; a tick of the records is about 1.1 s.
     pub idle_timeout: Duration,
     /// Time that the record of a flow outlives its close (2 MSL, RFC 9293 section 3.6.1).
-    pub linger: Duration,
+    pub record_ttl: Duration,
 }
 
 impl Default for SplicerConfig {
@@ -45,7 +45,7 @@ impl Default for SplicerConfig {
             max_dormant: 4_096,
             source_ports: None,
             idle_timeout: Duration::from_secs(24 * 3600),
-            linger: Duration::from_secs(60),
+            record_ttl: Duration::from_secs(60),
         }
     }
 }

@@ -116,12 +116,12 @@ pub struct Counters {
     /// Spliced pairs whose sockets were closed in silence.
     pub detached_total: u64,
     /// Times that the sockets of a spliced pair were taken back into the path; not always for a caller.
-    pub unspliced_total: u64,
+    pub resumed_total: u64,
     /// Flows of a predecessor that were found at the start.
     pub adopted_total: u64,
-    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `asked`. (Flows whose
+    /// Spliced flows whose records were removed, by how they ended: `closed`, `reset`, `idle`, `admin`. (Flows whose
     /// tuple a new connection took are counted in `segments`, as `syn_replaced`.)
-    pub ended_total: BTreeMap<String, u64>,
+    pub flows_ended_total: BTreeMap<String, u64>,
     /// Pairs that ended without ever having been spliced.
     pub relayed_total: u64,
     /// Pairs that ended without ever having been spliced, by reason.
@@ -132,20 +132,20 @@ pub struct Counters {
     /// super-packets counts once.
     pub segments: BTreeMap<String, u64>,
     /// Spliced pairs that came back to a caller, by cause: the names of [`crate::Trap`].
-    pub returned_total: BTreeMap<String, u64>,
+    pub unsplices_total: BTreeMap<String, u64>,
     /// Unspliced pairs whose sockets took over the outstanding bytes ([`crate::Outstanding::Capture`]).
     pub captured_total: u64,
     /// Times that the switch to final took, once drained.
-    pub switch_to_dormant: SwitchTimes,
+    pub transition_to_dormant: TransitionTimes,
     /// Times that the switch to final took together with closing the sockets, if that followed at once.
-    pub switch_to_detached: SwitchTimes,
+    pub transition_to_detached: TransitionTimes,
     /// Times that it took to build the sockets of a detached flow and to wake them.
-    pub rebuild: SwitchTimes,
+    pub rebuild: TransitionTimes,
 }
 
 /// Quantiles of the last (up to 4,096) times.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub struct SwitchTimes {
+pub struct TransitionTimes {
     /// Number of times that the quantiles cover.
     pub samples: u32,
     /// Median, in nanoseconds.
@@ -158,7 +158,7 @@ pub struct SwitchTimes {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Health {
     /// True if pairs can be spliced at all.
-    pub can_splice: bool,
+    pub splice_available: bool,
     /// Reason that they cannot, and what would help.
     pub why_not: Option<String>,
     /// Names of the interfaces that are watched.

@@ -1,9 +1,9 @@
 //! Types that a caller of the engine uses.
 
 mod config;
-pub(crate) mod goodbye;
 pub(crate) mod handle;
 mod info;
+pub(crate) mod lingering_close;
 pub(crate) mod until;
 
 use std::io;
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
 pub use config::SplicerConfig;
-pub use goodbye::{GOODBYE, goodbye};
 pub use handle::FlowHandle;
-pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, SwitchTimes};
+pub use info::{Counters, DirectionInfo, FlowId, FlowInfo, FlowState, Health, LegInfo, TransitionTimes};
+pub use lingering_close::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 pub use until::{ParseUntilError, Trap, Until};
 
 /// Holds two connected sockets, and how to join them.

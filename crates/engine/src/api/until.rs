@@ -179,7 +179,7 @@ impl Until {
 }
 
 /// Reason that a pair came back. Of several conditions that are met at the same time: the first in this order, but
-/// `Asked` before those of time.
+/// `Admin` before those of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trap {
@@ -192,7 +192,7 @@ pub enum Trap {
     /// Nothing has passed for the time that was set.
     Idle,
     /// A request asked for it ([`crate::Splicer::request_unsplice`]), or a trap was met that a predecessor had set.
-    Asked,
+    Admin,
 }
 
 impl Trap {
@@ -203,7 +203,7 @@ impl Trap {
             Trap::Server => "server",
             Trap::Elapsed => "elapsed",
             Trap::Idle => "idle",
-            Trap::Asked => "asked",
+            Trap::Admin => "admin",
         }
     }
 

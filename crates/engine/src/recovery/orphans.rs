@@ -58,7 +58,7 @@ fn reclaim(
 /// the way there.
 pub(crate) async fn take_back(context: &Arc<Context>, id: FlowId) -> Result<Option<Returned>, RequestError> {
     let legs = find(context, id).await?;
-    match reclaim(context, id, legs, Trap::Asked)? {
+    match reclaim(context, id, legs, Trap::Admin)? {
         (returned, None) => Ok(Some(returned)),
         (returned, Some(rest)) => {
             tokio::spawn(rest.finish(Arc::clone(context), returned));
@@ -72,7 +72,7 @@ pub(crate) async fn take_back(context: &Arc<Context>, id: FlowId) -> Result<Opti
 pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), RequestError> {
     let legs = find(context, id).await?;
     let records = context.plane().map(|plane| plane.both_directions(legs[0]));
-    match awake(context, id, legs, Trap::Asked) {
+    match awake(context, id, legs, Trap::Admin) {
         Ok(back) => drop(back),
         Err(RequestError::CannotReturn(_, error)) => {
             tracing::debug!(flow = %id, error, "it ends without a word to its ends");
@@ -82,9 +82,9 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
         }
         Err(error) => return Err(error),
     }
-    context.stats.ended(End::Asked);
+    context.stats.ended(End::Admin);
     match records {
-        Some([Some(a), Some(b)]) => context.ends.ended(FlowEnd::Asked, [&a, &b]),
+        Some([Some(a), Some(b)]) => context.ends.ended(FlowEnd::Admin, [&a, &b]),
         _ => context.ends.not_left(id.0),
     }
     Ok(())
@@ -205,7 +205,7 @@ async fn reclaim_patiently(
             return None;
         }
         let legs = [a.leg, b.leg];
-        let error = match reclaim(context, id, legs, Trap::Asked) {
+        let error = match reclaim(context, id, legs, Trap::Admin) {
             Ok(back) => return Some(back),
             Err(error) => error,
         };

@@ -109,7 +109,7 @@ fn chores(context: &Context, plane: &Dataplane) {
     if let Some(kernel) = &context.kernel {
         kernel.quarantine.free(plane, QUARANTINE);
     }
-    context.unpaired.tend(plane, context.config.linger);
+    context.unpaired.tend(plane, context.config.record_ttl);
 }
 
 /// Does the work of one period. Returns the CPU time of the walk over the records.
@@ -149,11 +149,11 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Dire
 fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
     let started = computed();
     let limits = Limits {
-        linger: context.config.linger,
+        record_ttl: context.config.record_ttl,
         idle_timeout: context.config.idle_timeout,
     };
     let mut records = 0_u32;
-    // Look again only at those that are due: most flows live, and most closed ones linger.
+    // Look again only at those that are due: most flows live, and most closed ones are kept for a while.
     let mut due = Vec::new();
     let mut walk = context.ends.walk();
     plane.scan_flows(|directions| {

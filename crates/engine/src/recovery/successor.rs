@@ -8,7 +8,7 @@ use longsplice_dataplane::{LegState, Side, Successor};
 use crate::{
     api::{
         Ended, Pair, Returned,
-        goodbye::{GOODBYE, goodbye},
+        lingering_close::{LINGERING_CLOSE_TIMEOUT, lingering_close},
         until::{Trap, Until},
     },
     context::Context,
@@ -111,7 +111,7 @@ async fn end_in_order(returned: Returned) {
         mut server,
         ..
     } = returned;
-    let both = async { tokio::join!(goodbye(&mut client), goodbye(&mut server)) };
+    let both = async { tokio::join!(lingering_close(&mut client), lingering_close(&mut server)) };
     // The connections have ended, whatever the outcome.
-    let _ = tokio::time::timeout(GOODBYE, both).await;
+    let _ = tokio::time::timeout(LINGERING_CLOSE_TIMEOUT, both).await;
 }

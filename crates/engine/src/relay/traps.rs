@@ -155,7 +155,7 @@ impl Traps {
             return Some(trap);
         }
         if self.asked {
-            return Some(Trap::Asked);
+            return Some(Trap::Admin);
         }
         if self.until.time().is_some_and(|t| now >= self.since + t) {
             return Some(Trap::Elapsed);

@@ -35,7 +35,7 @@ pub enum FlowEnd {
     /// Nothing passed for longer than [`crate::SplicerConfig::idle_timeout`].
     Idle,
     /// A request ended it ([`crate::Splicer::request_end`]).
-    Asked,
+    Admin,
     /// Its records were removed before they were looked at: a new connection took their place (RFC 9293 section
     /// 3.10.7.4), as it may after an end.
     Replaced,

@@ -13,7 +13,7 @@ use longsplice_core::reason::RelayReason;
 
 use crate::{
     api::Trap,
-    api::{Counters, SwitchTimes},
+    api::{Counters, TransitionTimes},
 };
 
 /// Number of switches that the quantiles cover.
@@ -39,7 +39,7 @@ pub(crate) enum End {
     Closed,
     Reset,
     Idle,
-    Asked,
+    Admin,
 }
 
 impl End {
@@ -48,7 +48,7 @@ impl End {
             End::Closed => "closed",
             End::Reset => "reset",
             End::Idle => "idle",
-            End::Asked => "asked",
+            End::Admin => "admin",
         }
     }
 }
@@ -70,11 +70,11 @@ impl Times {
         *next = (*next + 1) % SAMPLES;
     }
 
-    fn quantiles(&self) -> SwitchTimes {
+    fn quantiles(&self) -> TransitionTimes {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
         samples.sort_unstable();
         let at = |percent: usize| samples.get(samples.len() * percent / 100).copied().unwrap_or(0);
-        SwitchTimes {
+        TransitionTimes {
             samples: samples.len() as u32,
             median_ns: at(50),
             p99_ns: at(99),
@@ -141,11 +141,11 @@ impl Stats {
             accepted_total: self.accepted.get(),
             spliced_total: self.spliced.get(),
             detached_total: self.detached.get(),
-            unspliced_total: self.unspliced.get(),
+            resumed_total: self.unspliced.get(),
             captured_total: self.captured.get(),
-            returned_total: returned.clone(),
+            unsplices_total: returned.clone(),
             adopted_total: self.adopted.get(),
-            ended_total: ended
+            flows_ended_total: ended
                 .iter()
                 .map(|(how, n)| (how.as_str().to_owned(), *n))
                 .collect(),
@@ -153,8 +153,8 @@ impl Stats {
             relayed_reasons: relayed.iter().map(|(why, n)| (why.to_string(), *n)).collect(),
             relay_bytes_total: self.relay_bytes.get(),
             segments,
-            switch_to_dormant: self.to_dormant.quantiles(),
-            switch_to_detached: self.to_detached.quantiles(),
+            transition_to_dormant: self.to_dormant.quantiles(),
+            transition_to_detached: self.to_detached.quantiles(),
             rebuild: self.rebuild.quantiles(),
         }
     }

@@ -172,8 +172,8 @@ impl UnpairedLegs {
         );
     }
 
-    /// Parts settled flows, and removes records of legs that have had no socket for `linger`.
-    pub(crate) fn tend(&self, plane: &Dataplane, linger: Duration) {
+    /// Parts settled flows, and removes records of legs that have had no socket for `record_ttl`.
+    pub(crate) fn tend(&self, plane: &Dataplane, record_ttl: Duration) {
         let now = Instant::now();
         let mut table = self.table();
         let due: Vec<u32> = table
@@ -213,12 +213,12 @@ impl UnpairedLegs {
         }
         for leg in alone {
             let lives = plane.peek(leg).is_ok();
-            self.note_alone(plane, leg, lives, now, linger);
+            self.note_alone(plane, leg, lives, now, record_ttl);
         }
     }
 
-    /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `linger`.
-    fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, linger: Duration) {
+    /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `record_ttl`.
+    fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, record_ttl: Duration) {
         let mut table = self.table();
         let Some(alone) = table.alone.get_mut(&leg) else {
             return;
@@ -226,7 +226,7 @@ impl UnpairedLegs {
         alone.looked = now;
         if lives {
             alone.gone = None;
-        } else if now.duration_since(*alone.gone.get_or_insert(now)) >= linger {
+        } else if now.duration_since(*alone.gone.get_or_insert(now)) >= record_ttl {
             table.alone.remove(&leg);
             plane.remove_alone(leg);
         }

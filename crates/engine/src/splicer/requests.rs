@@ -77,7 +77,7 @@ impl Splicer {
     }
 
     /// Asks for a spliced pair to come back to control mode now (papers' section III-D). A pair that a task waits for
-    /// comes back to that task ([`Ended::Returned`] with [`crate::Trap::Asked`]), whatever its conditions; then this
+    /// comes back to that task ([`Ended::Returned`] with [`crate::Trap::Admin`]), whatever its conditions; then this
     /// returns `None`, once it is under way. A flow that no task waits for is returned to the caller, with sockets built
     /// for it; dropping them ends it. A flow whose end a predecessor has set ([`Pair::with_successor`]) comes to that
     /// end: `None`, too.

@@ -22,12 +22,12 @@ impl Splicer {
         }
     }
 
-    /// Waits up to `grace` for relayed pairs to end, and resets the others, which takes half a second at most. Detaches
+    /// Waits up to `timeout` for relayed pairs to end, and resets the others, which takes half a second at most. Detaches
     /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
     /// no calls to the splicer afterwards; close sockets that a handler holds before it.
-    pub async fn shutdown(&self, how: Shutdown, grace: Duration) {
+    pub async fn shutdown(&self, how: Shutdown, timeout: Duration) {
         self.context.phase.send_replace(Phase::Closing);
-        self.wait_empty(grace).await;
+        self.wait_empty(timeout).await;
         self.context.phase.send_replace(Phase::Ended);
         // A pair that is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;

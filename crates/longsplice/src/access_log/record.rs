@@ -99,16 +99,16 @@ pub enum End {
     OutOfStep,
     /// No byte passed for longer than `idle_timeout` (spliced) or `relay_idle_timeout` (relayed).
     Idle,
-    /// A command ended it.
-    Asked,
-    /// The configuration changed, and `on_change` ended it.
-    Changed,
+    /// A command (`longsplice kill`) ended it.
+    Admin,
+    /// The configuration changed, and `on_reload` ended it.
+    Reload,
     /// Memory ran out.
     Memory,
     /// The daemon shut down.
-    Stopped,
+    Shutdown,
     /// The record in the kernel is gone without an observed end: a new connection replaced one that had ended.
-    Lost,
+    Unknown,
 }
 
 impl End {
@@ -126,11 +126,11 @@ impl End {
         End::BadReply,
         End::OutOfStep,
         End::Idle,
-        End::Asked,
-        End::Changed,
+        End::Admin,
+        End::Reload,
         End::Memory,
-        End::Stopped,
-        End::Lost,
+        End::Shutdown,
+        End::Unknown,
     ];
 
     /// Returns the name in log lines and labels.
@@ -148,11 +148,11 @@ impl End {
             End::BadReply => "bad_reply",
             End::OutOfStep => "out_of_step",
             End::Idle => "idle",
-            End::Asked => "asked",
-            End::Changed => "changed",
+            End::Admin => "admin",
+            End::Reload => "reload",
             End::Memory => "memory",
-            End::Stopped => "stopped",
-            End::Lost => "lost",
+            End::Shutdown => "shutdown",
+            End::Unknown => "unknown",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Provides the admin interface of a running daemon: HTTP and JSON over a Unix socket that only its user can open.
 //!
-//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/end`, `GET`, `PUT` and `DELETE /rules`,
-//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/undrain`. Errors are `{"error": "…"}`.
+//! `GET /status`, `GET /flows`, `POST /flows/ID/splice`, `…/unsplice` and `…/kill`, `GET`, `PUT` and `DELETE /rules`,
+//! `POST /reload`, `GET /servers`, `POST /servers/drain` and `…/ready`. Errors are `{"error": "…"}`.
 
 mod claim;
 pub mod client;
@@ -25,12 +25,12 @@ pub use places::Places;
 
 use crate::{
     access_log::LogCounts,
-    board::{Board, GenerationStatus},
+    config_status::{ConfigStatus, GenerationStatus},
     instance::InstanceName,
     listener::{ListenerStatus, Shared},
     memory::MemoryStatus,
     reload::ReloadRequest,
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
 };
 
 /// State that the admin interface shows and changes.
@@ -41,9 +41,9 @@ pub struct Admin {
     /// State that all listeners share, such as the engine.
     pub shared: Arc<Shared>,
     /// Configuration in force.
-    pub board: Arc<Board>,
+    pub config_status: Arc<ConfigStatus>,
     /// Rules.
-    pub rules: Arc<RuleBook>,
+    pub rules: Arc<RuleManager>,
     /// Channel for requests to reload.
     pub reload: mpsc::Sender<ReloadRequest>,
     /// Start of the daemon, on the monotonic clock.
@@ -76,7 +76,7 @@ pub struct Status {
     pub health: Health,
     /// Configuration in force.
     #[serde(default)]
-    pub generation: Option<GenerationStatus>,
+    pub config_generation: Option<GenerationStatus>,
     /// Memory, if it is limited.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
@@ -118,11 +118,11 @@ impl Admin {
             stopping: *self.stopping.borrow(),
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
-            generation: Some(self.board.generation()),
+            config_generation: Some(self.config_status.generation()),
             memory: self.shared.memory.status(self.shared.tracker.count()),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self
-                .board
+                .config_status
                 .listeners()
                 .iter()
                 .map(|(service, listen)| service.status(listen))

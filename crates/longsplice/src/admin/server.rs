@@ -42,7 +42,7 @@ fn router(admin: Arc<Admin>) -> Router {
         .route("/rules", get(rules).put(load_rules).delete(clear_rules))
         .route("/flows/{id}/splice", post(splice))
         .route("/flows/{id}/unsplice", post(unsplice))
-        .route("/flows/{id}/end", post(end))
+        .route("/flows/{id}/kill", post(kill))
         .route("/reload", post(reload))
         .merge(servers::router())
         .fallback(async || error(StatusCode::NOT_FOUND, "there is no such resource"))
@@ -90,7 +90,7 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         Ok(None) => {}
         // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
-            spawn_reclaimed(returned, &admin.shared, &admin.board.listeners());
+            spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners());
         }
         Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
@@ -98,12 +98,12 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
     Json(serde_json::json!({ "id": id })).into_response()
 }
 
-async fn end(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
+async fn kill(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {
     let Ok(id) = id.parse::<FlowId>() else {
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
     // Let the connection's handler end it; end it here if it has none.
-    if !admin.shared.tracker.end(id, End::Asked) {
+    if !admin.shared.tracker.end(id, End::Admin) {
         match admin.shared.splicer.request_end(id).await {
             Ok(()) => {}
             Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),

@@ -1,4 +1,4 @@
-//! Serves `GET /servers`, `POST /servers/drain` and `POST /servers/undrain`.
+//! Serves `GET /servers`, `POST /servers/drain` and `POST /servers/ready`.
 
 use std::sync::Arc;
 
@@ -34,18 +34,18 @@ pub(super) fn router() -> Router<Arc<Admin>> {
     Router::new()
         .route("/servers", get(servers))
         .route("/servers/drain", post(drain))
-        .route("/servers/undrain", post(undrain))
+        .route("/servers/ready", post(ready))
 }
 
 async fn servers(State(admin): State<Arc<Admin>>) -> Json<Vec<UpstreamStatus>> {
-    Json(admin.board.upstreams().status())
+    Json(admin.config_status.upstreams().status())
 }
 
 async fn drain(State(admin): State<Arc<Admin>>, body: String) -> Response {
     set_drained(&admin, &body, true)
 }
 
-async fn undrain(State(admin): State<Arc<Admin>>, body: String) -> Response {
+async fn ready(State(admin): State<Arc<Admin>>, body: String) -> Response {
     set_drained(&admin, &body, false)
 }
 
@@ -54,7 +54,7 @@ fn set_drained(admin: &Admin, body: &str, drain: bool) -> Response {
         Ok(which) => which,
         Err(e) => return error(StatusCode::BAD_REQUEST, &format!("this names no server: {e}")),
     };
-    let upstreams = admin.board.upstreams();
+    let upstreams = admin.config_status.upstreams();
     match upstreams.drain(&which.upstream, &which.server, drain) {
         Ok(servers) => Json(Concerned { servers }).into_response(),
         Err(e) => error(StatusCode::NOT_FOUND, &e.to_string()),

@@ -100,15 +100,14 @@ Example: longsplice rules load /etc/longsplice-rules.toml
     #[command(
         after_help = "Example: longsplice servers --json | jq '.[].servers[] | select(.state != \"up\")'"
     )]
-    Servers(Ask),
-    /// Let a server take no new connections and requests; those under way go on, sticky clients move to others
-    #[command(after_help = "\
-Example: longsplice drain images/192.0.2.1:80     (`longsplice servers` shows the names)
-It lasts until `undrain` or a restart of the daemon; a reload does not end it.")]
-    Drain(Server),
-    /// Let a drained server take connections and requests again
-    #[command(after_help = "Example: longsplice undrain images/192.0.2.1:80")]
-    Undrain(Server),
+    Servers {
+        /// What to do with one of them; without a command they are listed.
+        #[command(subcommand)]
+        what: Option<Servers>,
+        /// How to list them.
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Say what this machine can do, what is missing, and how to mend it
     #[command(after_help = "Example: longsplice doctor\nExit code 1 if this machine cannot splice.")]
     Doctor(Doctor),
@@ -131,8 +130,8 @@ It lasts until `undrain` or a restart of the daemon; a reload does not end it.")
         admin: Option<PathBuf>,
     },
     /// End a connection, relayed or spliced: both its ends are reset
-    #[command(after_help = "Example: longsplice end 17     (`longsplice flows` shows the numbers)")]
-    End {
+    #[command(after_help = "Example: longsplice kill 17     (`longsplice flows` shows the numbers)")]
+    Kill {
         /// The connection's number.
         id: FlowId,
         /// Where the daemon's admin socket is, if not at the usual place
@@ -250,13 +249,13 @@ pub struct Forward {
     pub on_shutdown: OnShutdown,
     /// How long others may go on at a shutdown [default: 10s]
     #[arg(long, value_name = "DURATION")]
-    pub grace: Option<Period>,
+    pub shutdown_timeout: Option<Period>,
     /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
     #[arg(long, value_name = "PATH")]
     pub admin: Option<PathBuf>,
 }
 
-/// `flows`, `status` and `rules list`.
+/// `flows`, `status`, `servers` and `rules list`.
 #[derive(Debug, Args)]
 pub struct Ask {
     /// For programs
@@ -289,7 +288,20 @@ pub enum Rules {
     },
 }
 
-/// `drain` and `undrain`.
+/// `servers drain` and `servers ready`.
+#[derive(Debug, Subcommand)]
+pub enum Servers {
+    /// Let a server take no new connections and requests; those under way go on, sticky clients move to others
+    #[command(after_help = "\
+Example: longsplice servers drain images/192.0.2.1:80     (`longsplice servers` shows the names)
+It lasts until `servers ready` or a restart of the daemon; a reload does not end it.")]
+    Drain(Server),
+    /// Let a drained server take connections and requests again
+    #[command(after_help = "Example: longsplice servers ready images/192.0.2.1:80")]
+    Ready(Server),
+}
+
+/// The server of `servers drain` and `servers ready`.
 #[derive(Debug, Args)]
 pub struct Server {
     /// The server's name or address, behind that of its upstream (of a listener with `to`, the listener's name)

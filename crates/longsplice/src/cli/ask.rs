@@ -1,4 +1,4 @@
-//! Asks a running daemon: `flows`, `status`, `splice` and `unsplice`.
+//! Asks a running daemon: `flows`, `status`, `splice`, `unsplice`, `kill` and `reload`.
 
 use std::{
     path::{Path, PathBuf},
@@ -48,8 +48,8 @@ pub(super) fn unsplice(id: FlowId, admin: Option<&Path>, common: &Common) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn end(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
-    request("POST", &format!("/flows/{id}/end"), "", admin, common)?;
+pub(super) fn kill(id: FlowId, admin: Option<&Path>, common: &Common) -> Result<ExitCode, Failure> {
+    request("POST", &format!("/flows/{id}/kill"), "", admin, common)?;
     print(&format!("flow {id} ends: both its ends are reset\n"))?;
     Ok(ExitCode::SUCCESS)
 }

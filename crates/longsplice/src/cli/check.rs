@@ -39,7 +39,7 @@ pub(super) fn doctor(args: &args::Doctor) -> Result<ExitCode, Failure> {
         report.to_string()
     };
     print(&text)?;
-    Ok(if report.can_splice {
+    Ok(if report.splice_available {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

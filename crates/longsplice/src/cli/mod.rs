@@ -49,12 +49,10 @@ pub fn main() -> ExitCode {
         Command::Status(ask) => ask::status(&ask, &common),
         Command::Splice { id, admin } => ask::splice(id, admin.as_deref(), &common),
         Command::Unsplice { id, admin } => ask::unsplice(id, admin.as_deref(), &common),
-        Command::End { id, admin } => ask::end(id, admin.as_deref(), &common),
+        Command::Kill { id, admin } => ask::kill(id, admin.as_deref(), &common),
         Command::Reload { admin } => ask::reload(admin.as_deref(), &common),
         Command::Rules { what } => rules::rules(what, &common),
-        Command::Servers(ask) => servers::servers(&ask, &common),
-        Command::Drain(server) => servers::drain(&server, true, &common),
-        Command::Undrain(server) => servers::drain(&server, false, &common),
+        Command::Servers { what, ask } => servers::servers(what, &ask, &common),
         Command::Doctor(doctor) => check::doctor(&doctor),
     };
     let (message, code) = match done {

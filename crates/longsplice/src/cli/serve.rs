@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     config::{
-        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_GRACE, HttpConfig, ListenerConfig, LogConfig,
-        LogFormat, LogLevel, OnChange, OnFull, OperationsConfig, Period, Protocol, rules,
+        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT, HttpConfig, ListenerConfig,
+        LogConfig, LogFormat, LogLevel, OnFull, OnReload, OperationsConfig, Period, Protocol, rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -106,7 +106,7 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
         memory: args.memory.unwrap_or_default(),
         require_splice: args.require_splice,
         shutdown: args.on_shutdown,
-        grace: args.grace.map_or(DEFAULT_GRACE, |p| p.0),
+        shutdown_timeout: args.shutdown_timeout.map_or(DEFAULT_SHUTDOWN_TIMEOUT, |p| p.0),
         log: LogConfig::default(),
         rules: Vec::new(),
         operations: OperationsConfig::default(),
@@ -129,8 +129,8 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             protocol: Protocol::default(),
             upstream: None,
             accept_proxy: Vec::new(),
-            splice_from: None,
-            on_change: OnChange::default(),
+            splice_min: None,
+            on_reload: OnReload::default(),
             tls: None,
             http: HttpConfig::default(),
             routes: Table::default(),
@@ -226,7 +226,7 @@ mod tests {
             "longsplice forward --listen :80 --listen [::]:80 --to a:1 --to b:2 --splice after=4096 --detach never \
              --unsplice data=client,after=1m --rate-limit server=1MB/s,burst=64KiB \
              --interface eth0 --interface lo --source-ports 20000-20009 --idle-timeout 5m --max-flows 9 \
-             --instance x --admin /tmp/x --on-shutdown end --require-splice --memory 64MiB --grace 1s -v --log-format json",
+             --instance x --admin /tmp/x --on-shutdown end --require-splice --memory 64MiB --shutdown-timeout 1s -v --log-format json",
         )
         .unwrap();
         let s = c.splicer_config();
@@ -237,7 +237,7 @@ mod tests {
             (Some(20_000..=20_009), 9, 9)
         );
         assert_eq!(
-            (s.idle_timeout, c.grace),
+            (s.idle_timeout, c.shutdown_timeout),
             (Duration::from_secs(300), Duration::from_secs(1))
         );
         assert!(c.require_splice);

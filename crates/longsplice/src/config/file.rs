@@ -11,7 +11,7 @@ use super::{
     diagnostic::{Diagnostic, Source},
     listeners::{self, ListenerConfig, Shared},
     log::{LogConfig, RawLog},
-    operations::{MemoryLimit, OnChange, OperationsConfig, RawAccessLog, RawMetrics},
+    operations::{MemoryLimit, OnReload, OperationsConfig, RawAccessLog, RawMetrics},
     packet_rules,
     period::Period,
     rules,
@@ -21,7 +21,7 @@ use super::{
 use crate::{address::PortRange, instance::InstanceName};
 
 /// Default time for connections in control mode to end at a shutdown.
-pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+pub const DEFAULT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The checked configuration of a daemon.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct Config {
     /// Treatment of spliced flows when the daemon ends.
     pub shutdown: OnShutdown,
     /// Time that connections in control mode have after a shutdown began.
-    pub grace: Duration,
+    pub shutdown_timeout: Duration,
     /// Format and level of the log.
     pub log: LogConfig,
     /// Rules for incoming packets.
@@ -114,13 +114,13 @@ pub(super) struct File {
     max_flows: Option<Spanned<i64>>,
     max_dormant: Option<Spanned<i64>>,
     idle_timeout: Option<Spanned<Period>>,
-    linger: Option<Spanned<Period>>,
+    record_ttl: Option<Spanned<Period>>,
     memory: Option<MemoryLimit>,
     require_splice: Option<bool>,
     shutdown: Option<OnShutdown>,
-    grace: Option<Spanned<Period>>,
+    shutdown_timeout: Option<Spanned<Period>>,
     log: Option<RawLog>,
-    on_change: Option<OnChange>,
+    on_reload: Option<OnReload>,
     metrics: Option<Spanned<RawMetrics>>,
     access_log: Option<Spanned<RawAccessLog>>,
     #[serde(default)]
@@ -153,7 +153,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     let shared = Shared {
         source_ports,
         upstreams: upstreams.iter().map(|u| u.name.clone()).collect(),
-        on_change: file.on_change.unwrap_or_default(),
+        on_reload: file.on_reload.unwrap_or_default(),
     };
     let listeners = s.listeners(file.listener, &shared);
     let taken: Vec<_> = listeners.iter().flat_map(|l| l.listen.iter().copied()).collect();
@@ -185,10 +185,10 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         memory: file.memory.unwrap_or_default(),
         require_splice: file.require_splice.unwrap_or_default(),
         shutdown: file.shutdown.unwrap_or_default(),
-        grace: s.period(
-            "grace",
-            file.grace,
-            DEFAULT_GRACE,
+        shutdown_timeout: s.period(
+            "shutdown_timeout",
+            file.shutdown_timeout,
+            DEFAULT_SHUTDOWN_TIMEOUT,
             Duration::ZERO,
             Duration::from_secs(86_400),
         ),
@@ -233,10 +233,10 @@ impl Settler<'_> {
                 second,
                 day * 365,
             ),
-            linger: self.period(
-                "linger",
-                file.linger.clone(),
-                default.linger,
+            record_ttl: self.period(
+                "record_ttl",
+                file.record_ttl.clone(),
+                default.record_ttl,
                 second,
                 second * 3600,
             ),

@@ -196,9 +196,9 @@ impl Settler<'_> {
     }
 
     /// Returns the length from which on replies are spliced, in bytes; `None` means as measured.
-    pub(super) fn splice_from(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
+    pub(super) fn splice_min(&mut self, given: Option<Spanned<String>>, protocol: Protocol) -> Option<u64> {
         let given = given?;
-        self.needs_http("splice_from", given.span(), protocol);
+        self.needs_http("splice_min", given.span(), protocol);
         match given.get_ref().as_str() {
             "auto" => None,
             text => {
@@ -304,8 +304,8 @@ mod tests {
     #[test]
     fn what_is_for_http_is_wrong_elsewhere() {
         for (protocol, key, line) in [
-            ("tcp", "splice_from = \"1MiB\"", 5),
-            ("tls", "splice_from = \"auto\"", 5),
+            ("tcp", "splice_min = \"1MiB\"", 5),
+            ("tls", "splice_min = \"auto\"", 5),
             ("tcp", "[listener.http]\nmax_requests = 5", 5),
             ("tls", "[listener.http]", 5),
         ] {

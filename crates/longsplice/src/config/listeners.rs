@@ -24,7 +24,7 @@ use super::{
     idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy},
     intercept::{self, InterceptConfig, SourceAddress},
     one_or_many::{OneOrMany, flatten, list},
-    operations::OnChange,
+    operations::OnReload,
     period::Period,
     protocol::Protocol,
     route, rules,
@@ -71,9 +71,9 @@ pub struct ListenerConfig {
     /// Peers whose connections begin with a PROXY header. It is not read from other peers.
     pub accept_proxy: Vec<Network>,
     /// Length from which on a reply is spliced, in bytes; `None` means as the daemon measures.
-    pub splice_from: Option<u64>,
+    pub splice_min: Option<u64>,
     /// Treatment of its open flows when its configuration changes.
-    pub on_change: OnChange,
+    pub on_reload: OnReload,
     /// Certificates, if it terminates TLS.
     pub tls: Option<TlsConfig>,
     /// Limits and options of HTTP.
@@ -150,8 +150,8 @@ pub(super) struct Raw {
     protocol: Option<Protocol>,
     upstream: Option<Spanned<String>>,
     accept_proxy: Option<Spanned<OneOrMany<Network>>>,
-    splice_from: Option<Spanned<String>>,
-    on_change: Option<OnChange>,
+    splice_min: Option<Spanned<String>>,
+    on_reload: Option<OnReload>,
     tls: Option<Spanned<tls::Raw>>,
     http: Option<Spanned<http::Raw>>,
     #[serde(default)]
@@ -162,7 +162,7 @@ pub(super) struct Raw {
 pub(super) struct Shared {
     pub(super) source_ports: Option<PortRange>,
     pub(super) upstreams: Vec<String>,
-    pub(super) on_change: OnChange,
+    pub(super) on_reload: OnReload,
 }
 
 impl Settler<'_> {
@@ -211,7 +211,7 @@ impl Settler<'_> {
             .upstream
             .map(|name| self.upstream_name(name, &shared.upstreams));
         let protocol = given.protocol.unwrap_or_default();
-        let splice_from = self.splice_from(given.splice_from, protocol);
+        let splice_min = self.splice_min(given.splice_min, protocol);
         let intercept = given.intercept.and_then(|given| self.intercept(given));
         if listen.is_empty() {
             self.complain(
@@ -266,8 +266,8 @@ impl Settler<'_> {
             protocol,
             upstream,
             accept_proxy: list(given.accept_proxy),
-            splice_from,
-            on_change: given.on_change.unwrap_or(shared.on_change),
+            splice_min,
+            on_reload: given.on_reload.unwrap_or(shared.on_reload),
             tls: self.tls(given.tls, protocol),
             http: self.http(given.http, protocol, &routes, place),
             routes,

@@ -28,13 +28,13 @@ use std::{
 use longsplice_engine::rules::Rule;
 
 pub use diagnostic::Diagnostic;
-pub use file::{Config, DEFAULT_GRACE, OnShutdown};
+pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
 pub use http::{ForwardedMode, HttpConfig, Underscores};
 pub use idle::{DEFAULT_RELAY_IDLE_TIMEOUT, KeepaliveSetting, idle_policy};
 pub use intercept::{InterceptConfig, SourceAddress};
 pub use listeners::{ListenerConfig, OnFull};
 pub use log::{DEFAULT_LINES_PER_SECOND, LogConfig, LogFormat, LogLevel};
-pub use operations::{AccessLogConfig, AccessLogFormat, MemoryLimit, OnChange, OperationsConfig};
+pub use operations::{AccessLogConfig, AccessLogFormat, MemoryLimit, OnReload, OperationsConfig};
 pub use period::{Period, PeriodError};
 pub use protocol::Protocol;
 pub use tls::TlsConfig;

@@ -103,7 +103,7 @@ const LEAST_MEMORY: u64 = 16 << 20;
 /// Treatment of open flows when the settings that decided about them change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OnChange {
+pub enum OnReload {
     /// Leave them as they are.
     #[default]
     Keep,
@@ -113,13 +113,13 @@ pub enum OnChange {
     Reset,
 }
 
-impl OnChange {
+impl OnReload {
     /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
         match self {
-            OnChange::Keep => "keep",
-            OnChange::Recheck => "recheck",
-            OnChange::Reset => "reset",
+            OnReload::Keep => "keep",
+            OnReload::Recheck => "recheck",
+            OnReload::Reset => "reset",
         }
     }
 }
@@ -202,10 +202,10 @@ mod tests {
     fn what_is_watched_and_where() {
         let none = parse("").unwrap();
         assert_eq!(none.operations, OperationsConfig::default());
-        assert_eq!(none.listeners[0].on_change, OnChange::Keep);
-        let text = "on_change = \"recheck\"\n[metrics]\nlisten = \":9090\"\n[access_log]\npath = \"a.log\"\nformat = \"common\"";
+        assert_eq!(none.listeners[0].on_reload, OnReload::Keep);
+        let text = "on_reload = \"recheck\"\n[metrics]\nlisten = \":9090\"\n[access_log]\npath = \"a.log\"\nformat = \"common\"";
         let all = parse(text).unwrap();
-        assert_eq!(all.listeners[0].on_change, OnChange::Recheck);
+        assert_eq!(all.listeners[0].on_reload, OnReload::Recheck);
         assert_eq!(all.operations.metrics, Some(([0, 0, 0, 0], 9090).into()));
         let log = all.operations.access_log.unwrap();
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
             ("[access_log]\npath = \"\"", "no path"),
             ("[access_log]\npath = \"x\"\nformat = \"xml\"", "xml"),
             ("[access_log]\npath = \"x\"\nsize = 1", "size"),
-            ("on_change = \"drop\"", "drop"),
+            ("on_reload = \"drop\"", "drop"),
         ] {
             let error = parse(head).unwrap_err();
             assert!(

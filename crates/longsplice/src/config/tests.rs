@@ -16,9 +16,9 @@ xdp_mode = "generic"
 source_ports = "20000-29999"
 max_flows = 100
 idle_timeout = "2h"
-linger = "30s"
+record_ttl = "30s"
 shutdown = "end"
-grace = "0s"
+shutdown_timeout = "0s"
 
 [log]
 format = "json"
@@ -61,7 +61,10 @@ fn a_full_file_is_understood() {
     );
     assert_eq!((engine.max_flows, engine.max_dormant), (100, 100));
     assert_eq!(engine.idle_timeout, Duration::from_secs(7200));
-    assert_eq!((c.shutdown, c.grace), (OnShutdown::End, Duration::ZERO));
+    assert_eq!(
+        (c.shutdown, c.shutdown_timeout),
+        (OnShutdown::End, Duration::ZERO)
+    );
     assert_eq!(
         c.log,
         LogConfig {
@@ -180,7 +183,7 @@ fn messages_name_the_place_and_the_remedy() {
 
 #[test]
 fn everything_that_is_wrong_is_shown_at_once() {
-    let text = "max_flows = 0\nmax_dormant = 0\nlinger = \"2h\"\ninterfaces = []\n\
+    let text = "max_flows = 0\nmax_dormant = 0\nrecord_ttl = \"2h\"\ninterfaces = []\n\
                 [[listener]]\nname = \"\"\nlisten = \":80\"\nto = \"a:1\"\n";
     let wrong = parse(Path::new("x.toml"), text).unwrap_err();
     assert_eq!(

@@ -14,7 +14,7 @@ use toml::Spanned;
 use balance::ParseBalanceError;
 pub use balance::{Balance, KeyKind};
 pub use health::{HealthConfig, Probe, Statuses};
-use health::{RawHealth, RawPassive};
+use health::{RawHealth, RawOutlierDetection};
 pub use place::{ServerPlace, ServiceName};
 use servers::RawServer;
 pub use servers::ServerConfig;
@@ -45,7 +45,7 @@ pub struct UpstreamConfig {
     /// Longest time in the queue.
     pub queue_timeout: Duration,
     /// Number of idle connections that are kept for each server.
-    pub keep_idle: u32,
+    pub max_idle: u32,
     /// Time that an idle connection is kept.
     pub idle_timeout: Duration,
     /// PROXY header at the beginning of new connections.
@@ -53,9 +53,9 @@ pub struct UpstreamConfig {
     /// Active checks.
     pub health: Option<HealthConfig>,
     /// Failures that take a server out.
-    pub passive: PassiveRules,
+    pub outlier_detection: PassiveRules,
     /// True if a status of 500 or more counts as a failure.
-    pub passive_status: bool,
+    pub outlier_status: bool,
     /// Time until a server that comes back gets its full weight.
     pub slow_start: Duration,
 }
@@ -75,11 +75,11 @@ pub(super) struct Raw {
     max_connections: Option<Spanned<i64>>,
     queue: Option<Spanned<i64>>,
     queue_timeout: Option<Spanned<Period>>,
-    keep_idle: Option<Spanned<i64>>,
+    max_idle: Option<Spanned<i64>>,
     idle_timeout: Option<Spanned<Period>>,
     send_proxy: Option<Spanned<String>>,
     health: Option<Spanned<RawHealth>>,
-    passive: Option<RawPassive>,
+    outlier_detection: Option<RawOutlierDetection>,
     slow_start: Option<Spanned<Period>>,
 }
 
@@ -96,34 +96,34 @@ impl UpstreamConfig {
             retries: Some(2),
             queue: 100,
             queue_timeout: s(5),
-            keep_idle: 64,
+            max_idle: 64,
             idle_timeout: s(30),
             send_proxy: None,
             health: None,
-            passive: PassiveRules {
+            outlier_detection: PassiveRules {
                 failures: 5,
                 period: s(10),
-                out_for: s(10),
+                ejection_time: s(10),
             },
-            passive_status: false,
+            outlier_status: false,
             slow_start: Duration::ZERO,
         }
     }
 
     /// Creates the upstream of a listener with `to`: it uses the first target that answers, whatever happened before.
-    pub fn in_order(name: &str, to: &[Target], connect_timeout: Duration) -> UpstreamConfig {
+    pub fn of_targets(name: &str, to: &[Target], connect_timeout: Duration) -> UpstreamConfig {
         let servers = to
             .iter()
             .cloned()
             .map(|t| ServerConfig::new(ServerPlace::Target(t)));
         let defaults = UpstreamConfig::new(name, servers.collect());
         UpstreamConfig {
-            balance: Balance::in_order(),
+            balance: Balance::first(),
             connect_timeout,
             retries: None,
-            passive: PassiveRules {
+            outlier_detection: PassiveRules {
                 failures: 0,
-                ..defaults.passive
+                ..defaults.outlier_detection
             },
             ..defaults
         }
@@ -169,7 +169,8 @@ impl Settler<'_> {
         let d = UpstreamConfig::new(&name, servers);
         let ms = Duration::from_millis(1);
         let balance = raw.balance.map(|given| self.balance(&given));
-        let (passive, passive_status) = health::passive(self, raw.passive, d.passive);
+        let (outlier_detection, outlier_status) =
+            health::outlier_detection(self, raw.outlier_detection, d.outlier_detection);
         UpstreamConfig {
             balance: balance.unwrap_or_default(),
             sticky: raw.sticky.map(|given| self.cookie_name(given)),
@@ -183,12 +184,12 @@ impl Settler<'_> {
             retries: Some(self.number("retries", raw.retries, 2, 1000)),
             queue: self.number("queue", raw.queue, d.queue, 1 << 16),
             queue_timeout: self.period("queue_timeout", raw.queue_timeout, d.queue_timeout, ms, HOUR),
-            keep_idle: self.number("keep_idle", raw.keep_idle, d.keep_idle, 1 << 16),
+            max_idle: self.number("max_idle", raw.max_idle, d.max_idle, 1 << 16),
             idle_timeout: self.period("idle_timeout", raw.idle_timeout, d.idle_timeout, ms, HOUR * 24),
             send_proxy: raw.send_proxy.and_then(|given| self.proxy_version(&given)),
             health: raw.health.map(|given| health::health(self, given)),
-            passive,
-            passive_status,
+            outlier_detection,
+            outlier_status,
             slow_start: self.period("slow_start", raw.slow_start, Duration::ZERO, Duration::ZERO, HOUR),
             ..d
         }

@@ -81,7 +81,7 @@ pub struct Report {
     /// Version of this program.
     pub version: &'static str,
     /// True if nothing is missing.
-    pub can_splice: bool,
+    pub splice_available: bool,
     /// Findings: one or more for each check.
     pub findings: Vec<Finding>,
 }
@@ -114,7 +114,7 @@ pub fn examine(env: &dyn Env) -> Report {
     let findings: Vec<_> = CHECKS.iter().flat_map(|check| check(env)).collect();
     Report {
         version: env!("CARGO_PKG_VERSION"),
-        can_splice: findings.iter().all(|f| f.verdict != Verdict::Missing),
+        splice_available: findings.iter().all(|f| f.verdict != Verdict::Missing),
         findings,
     }
 }
@@ -132,7 +132,7 @@ impl fmt::Display for Report {
                 writeln!(f, "{:17}→ {remedy}", "")?;
             }
         }
-        let verdict = if self.can_splice {
+        let verdict = if self.splice_available {
             "Nothing that splicing needs was found missing here."
         } else {
             "Connections are forwarded here, but not spliced: what is marked ✘ is missing."

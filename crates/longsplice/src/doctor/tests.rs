@@ -133,7 +133,7 @@ fn a_good_machine_has_nothing_to_mend() {
     let fake = Fake::good();
     assert_eq!(complaints(&fake), Vec::<String>::new());
     let report = examine(&fake);
-    assert!(report.can_splice);
+    assert!(report.splice_available);
     assert!(
         report
             .to_string()
@@ -335,6 +335,6 @@ fn an_empty_machine_is_survived() {
         native_xdp: false,
     };
     let report = examine(&fake);
-    assert!(!report.can_splice);
+    assert!(!report.splice_available);
     assert!(report.to_string().contains("what is marked ✘ is missing"));
 }

@@ -3,15 +3,15 @@
 use std::{borrow::Cow, time::SystemTime};
 
 use longsplice_core::http::{Answer, AnswerTo, HeadError, Persistence, RequestKind};
-use longsplice_engine::{GOODBYE, goodbye};
+use longsplice_engine::{LINGERING_CLOSE_TIMEOUT, lingering_close};
 use tokio::time::Instant;
 
 use super::{
-    front::Front,
+    buffered_stream::BufferedStream,
+    lazy_stream::LazyStream,
     request::Request,
     server::AtServer,
     session::{Session, reset},
-    wire::Wire,
 };
 use crate::{
     access_log::End,
@@ -164,10 +164,10 @@ impl Session<'_> {
     /// follow.
     pub(super) async fn answer(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         request: &Request,
         answer: &OwnAnswer,
-    ) -> Option<Wire<Front>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         let whole = request.whole.filter(|_| {
             request.persistence == Persistence::KeepAlive && self.persistence() == Persistence::KeepAlive
         });
@@ -184,7 +184,7 @@ impl Session<'_> {
             return None;
         }
         let Some(whole) = whole else {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
             return None;
         };
         client.buffer.consume(whole);
@@ -194,11 +194,11 @@ impl Session<'_> {
     /// Tells the client why its request failed.
     pub(super) async fn failed(
         &mut self,
-        client: Wire<Front>,
+        client: BufferedStream<LazyStream>,
         request: &Request,
         at: AtServer,
         failed: Failed,
-    ) -> Option<Wire<Front>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
             _ if self.clock.is_told() => {
@@ -238,7 +238,7 @@ impl Session<'_> {
     }
 
     /// Answers a request that cannot be parsed, and closes.
-    pub(super) async fn refuse(&mut self, mut client: Wire<Front>, refusal: &Refusal) {
+    pub(super) async fn refuse(&mut self, mut client: BufferedStream<LazyStream>, refusal: &Refusal) {
         // Recognize HEAD even in an invalid request: a reply to HEAD has no body (RFC 9110 section 9.3.2).
         let begun = client.buffer.data().trim_ascii_start();
         let kind = RequestKind {
@@ -251,19 +251,19 @@ impl Session<'_> {
         self.note(|told| told.answered(refusal.0.status, bytes.len()));
         self.over(refusal.0.end);
         if let Ok(Ok(())) = written {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
         }
     }
 
     /// Closes so that the written bytes arrive, even if the client still sends.
-    pub(super) async fn say_goodbye(&mut self, mut client: Wire<Front>) {
+    pub(super) async fn close_lingering(&mut self, mut client: BufferedStream<LazyStream>) {
         client.buffer.consume(usize::MAX);
         client.buffer.rest();
-        let deadline = Instant::now() + GOODBYE;
+        let deadline = Instant::now() + LINGERING_CLOSE_TIMEOUT;
         // Ignore the result: the connection is closed either way.
         let _ = self
             .clock
-            .by(deadline, Box::pin(goodbye(&mut client.stream)))
+            .by(deadline, Box::pin(lingering_close(&mut client.stream)))
             .await;
     }
 }

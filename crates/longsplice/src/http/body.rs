@@ -10,7 +10,7 @@ use longsplice_core::http::{Body, ChunkError, Chunks};
 
 use super::{
     buffer::{Buffer, LITTLE},
-    wire::{Readable, Wire},
+    buffered_stream::{BufferedStream, Readable},
 };
 use crate::access_log::End;
 
@@ -197,8 +197,8 @@ impl Passage {
     pub(super) fn poll_pass<A: Readable, B: Readable>(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Wire<A>,
-        to: &mut Wire<B>,
+        from: &mut BufferedStream<A>,
+        to: &mut BufferedStream<B>,
     ) -> Poll<Result<(), Broken>> {
         if self.ready > 0 {
             let bytes = from.buffer.data().get(..self.ready).unwrap_or_default();

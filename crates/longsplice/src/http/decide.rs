@@ -14,16 +14,16 @@ use tokio::time::Instant;
 use super::{
     admit::{admit, ends_here},
     answer::{OwnAnswer, Refusal},
+    buffered_stream::BufferedStream,
     clock::Late,
-    front::Front,
+    lazy_stream::LazyStream,
     request::{Goal, Head, Request},
     session::Session,
-    wire::Wire,
 };
 use crate::{
     access_log::End,
     client::Hello,
-    config::{ForwardedMode, OnChange},
+    config::{ForwardedMode, OnReload},
     listener::{Decided, Destination, KeptFacts},
     upstream::{KeyKind, Upstream},
 };
@@ -47,7 +47,10 @@ pub(super) enum Unread {
 
 impl Session<'_> {
     /// Reads until a head is complete, and returns its position.
-    pub(super) async fn read_head(&mut self, client: &mut Wire<Front>) -> Result<Scanned, Unread> {
+    pub(super) async fn read_head(
+        &mut self,
+        client: &mut BufferedStream<LazyStream>,
+    ) -> Result<Scanned, Unread> {
         let mut scan = Scan::request();
         let mut deadline = None;
         loop {
@@ -82,7 +85,7 @@ impl Session<'_> {
     /// Waits between two requests. A shutdown ends the wait.
     async fn wait_for_request(
         &mut self,
-        client: &mut Wire<Front>,
+        client: &mut BufferedStream<LazyStream>,
     ) -> Result<Result<io::Result<usize>, Late>, Unread> {
         let limit = self.settings.listener.http.idle_timeout;
         let service = self.service;
@@ -101,7 +104,7 @@ impl Session<'_> {
     }
 
     /// Decides on the request whose head is at the front of the buffer.
-    pub(super) fn decide(&mut self, client: &Wire<Front>, scanned: Scanned) -> Decision {
+    pub(super) fn decide(&mut self, client: &BufferedStream<LazyStream>, scanned: Scanned) -> Decision {
         let length = scanned.length();
         let bytes = client.buffer.data().get(..length).unwrap_or_default();
         let mut head = match RequestHead::read(bytes, scanned, &self.limits) {
@@ -137,7 +140,7 @@ impl Session<'_> {
         };
         // Record the decision only if a reload may end the connection, or if an upgrade may keep it open after the
         // reply.
-        if settings.listener.on_change != OnChange::Keep || head.upgrade().is_some() {
+        if settings.listener.on_reload != OnReload::Keep || head.upgrade().is_some() {
             let fields = head.fields().iter().map(|f| (f.name, f.value));
             self.decided = Some(Decided {
                 generation: settings.generation,

@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use super::{
     answer::{Failed, OwnAnswer},
     body::Broken,
+    buffered_stream::BufferedStream,
     clock::Late,
-    front::Front,
+    lazy_stream::LazyStream,
     reply::Reply,
     request::{Goal, Request},
     server::{AtServer, UNHEARD},
     session::{Session, reset},
-    wire::Wire,
 };
 use crate::{access_log::End, upstream::Failure};
 
@@ -45,10 +45,10 @@ impl Session<'_> {
     /// follow.
     pub(super) async fn exchange(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         mut request: Request,
         to: Goal,
-    ) -> Option<Wire<Front>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         let mut reuse = true;
         let mut tried = Vec::new();
         loop {
@@ -108,7 +108,7 @@ impl Session<'_> {
     /// Sends the request, and reads the head of its reply.
     async fn ask(
         &mut self,
-        client: &mut Wire<Front>,
+        client: &mut BufferedStream<LazyStream>,
         request: &mut Request,
         to: &Goal,
         at: &mut AtServer,
@@ -175,7 +175,7 @@ impl Session<'_> {
     /// another server.
     async fn send(
         &mut self,
-        client: &mut Wire<Front>,
+        client: &mut BufferedStream<LazyStream>,
         request: &mut Request,
         at: &mut AtServer,
     ) -> Result<(), Failed> {
@@ -220,7 +220,7 @@ impl Session<'_> {
     /// Passes a 1xx reply on (RFC 9110 section 15.2), except to a client of HTTP/1.0, which would not understand it.
     async fn pass_interim(
         &mut self,
-        client: &mut Wire<Front>,
+        client: &mut BufferedStream<LazyStream>,
         request: &Request,
         at: &mut AtServer,
         reply: &Reply,
@@ -293,7 +293,11 @@ fn malformed(error: HeadError) -> Failed {
 
 /// Waits for the reply, and forwards the request's body meanwhile. With `at_its_end`, a client's FIN means that it
 /// wants no reply.
-async fn wait(client: &mut Wire<Front>, at: &mut AtServer, at_its_end: bool) -> Result<Step, Failed> {
+async fn wait(
+    client: &mut BufferedStream<LazyStream>,
+    at: &mut AtServer,
+    at_its_end: bool,
+) -> Result<Step, Failed> {
     if at.is_sent() {
         return tokio::select! {
             biased;

@@ -11,13 +11,13 @@ use longsplice_engine::Side;
 use super::{
     answer::Failed,
     body::{Broken, Passage},
+    buffered_stream::BufferedStream,
     clock::Late,
-    front::Front,
+    lazy_stream::LazyStream,
     request::{Goal, Head, Request},
     server::AtServer,
     session::{Session, reset, reset_on_close},
     splice::Carried,
-    wire::Wire,
 };
 use crate::{access_log::End, upstream::Failure};
 
@@ -116,11 +116,11 @@ impl Session<'_> {
     /// Passes a reply on. Returns the client's connection if another request may follow.
     pub(super) async fn reply(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         request: &Request,
         mut at: AtServer,
         reply: Reply,
-    ) -> Option<Wire<Front>> {
+    ) -> Option<BufferedStream<LazyStream>> {
         self.note(|told| told.reply_began(reply.status));
         if reply.switches {
             client.buffer.consume(at.kept);
@@ -181,7 +181,7 @@ impl Session<'_> {
     /// Passes the rest of a reply while the body of its request still comes.
     async fn carry_both(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -231,7 +231,12 @@ impl Session<'_> {
     }
 
     /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
-    async fn conclude(&mut self, carried: Carried, request: &Request, reply: &Reply) -> Option<Wire<Front>> {
+    async fn conclude(
+        &mut self,
+        carried: Carried,
+        request: &Request,
+        reply: &Reply,
+    ) -> Option<BufferedStream<LazyStream>> {
         let (client, at) = match carried {
             Carried::Whole(client, at) => (client, at),
             Carried::Cut(client, end) => {
@@ -254,7 +259,7 @@ impl Session<'_> {
         }
         let says_no_more = request.persistence == Persistence::Close && reply.body != Body::UntilClose;
         if !(says_no_more && client.stream.is_plain()) {
-            self.say_goodbye(client).await;
+            self.close_lingering(client).await;
         }
         None
     }

@@ -13,21 +13,21 @@ use std::{
 use longsplice_core::http::Limits;
 
 use super::{
+    buffered_stream::BufferedStream,
     clock::Clock,
     decide::{Decision, Unread},
-    front::Front,
+    lazy_stream::LazyStream,
     session::{Session, Tunnel, reset},
-    wire::Wire,
 };
 use crate::{
     client::Client,
     listener::{Carried, Open, Settings},
-    pace::Pace,
+    rate_limiter::RateLimiter,
 };
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
 /// gets the current ones.
-pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) {
+pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
     let is_told = AtomicBool::new(false);
     let mut session = Session {
         settings: Arc::clone(settings),
@@ -35,7 +35,7 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
         open: &open,
         clock: Clock::new(&is_told),
         limits: limits(settings.listener.http.max_head),
-        pace: Pace::new(settings.listener.rate_limit),
+        pace: RateLimiter::new(settings.listener.rate_limit),
         peer: client.peer,
         local: client.local,
         ipv4: client.ipv4,
@@ -46,7 +46,7 @@ pub async fn serve(client: Client<Front>, settings: &Arc<Settings>, open: Open) 
         decided: None,
         tunnel: None,
     };
-    let wire = Wire::new(client.stream, client.early);
+    let wire = BufferedStream::new(client.stream, client.early);
     {
         let mut all = pin!(session.serve_all(wire));
         let mut told = pin!(open.told_to_end());
@@ -97,14 +97,17 @@ fn limits(max_head: usize) -> Limits {
 }
 
 impl Session<'_> {
-    async fn serve_all(&mut self, mut client: Wire<Front>) {
+    async fn serve_all(&mut self, mut client: BufferedStream<LazyStream>) {
         while let Some(next) = self.serve_one(client).await {
             client = next;
         }
     }
 
     /// Serves the next request. Returns the connection if another request may follow.
-    async fn serve_one(&mut self, mut client: Wire<Front>) -> Option<Wire<Front>> {
+    async fn serve_one(
+        &mut self,
+        mut client: BufferedStream<LazyStream>,
+    ) -> Option<BufferedStream<LazyStream>> {
         // Ignore an error: reading a lost connection fails anyway.
         if self.requests > 0 {
             let _ = client.stream.make_known();

@@ -7,7 +7,10 @@ use longsplice_engine::{Tie, policy::SplicePolicy};
 use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{body::Passage, clock::Late, front::Front, request::Goal, session::Session, wire::Wire};
+use super::{
+    body::Passage, buffered_stream::BufferedStream, clock::Late, lazy_stream::LazyStream, request::Goal,
+    session::Session,
+};
 use crate::{
     access_log::End,
     upstream::{Ask, Lease, ServerId, Tenure, Unavailable},
@@ -16,7 +19,7 @@ use crate::{
 /// A leased connection, and the state of the request on it.
 #[derive(Debug)]
 pub(super) struct AtServer {
-    pub(super) wire: Wire<TcpStream>,
+    pub(super) wire: BufferedStream<TcpStream>,
     pub(super) tenure: Tenure,
     /// True if it has served a request before: it may be dead without the proxy knowing.
     pub(super) reused: bool,
@@ -36,7 +39,7 @@ pub(super) struct AtServer {
 impl AtServer {
     pub(super) fn new(lease: Lease, body: Body) -> AtServer {
         AtServer {
-            wire: Wire::new(lease.stream, Vec::new()),
+            wire: BufferedStream::new(lease.stream, Vec::new()),
             tenure: lease.tenure,
             reused: lease.reused,
             tie: None,
@@ -65,7 +68,7 @@ impl Session<'_> {
     /// is gone.
     pub(super) async fn lease(
         &mut self,
-        client: &Wire<Front>,
+        client: &BufferedStream<LazyStream>,
         to: &Goal,
         reuse: bool,
         not: &[ServerId],
@@ -121,7 +124,7 @@ impl Session<'_> {
     /// Lets the server's window grow for a long reply, or keeps it small if a splice is possible and the server is
     /// near: all bytes that the window admits arrive before the splice takes effect, and are relayed. For spliced
     /// bytes, the client's window counts.
-    pub(super) fn choose_window(&self, client: &Wire<Front>, server: &TcpStream) {
+    pub(super) fn choose_window(&self, client: &BufferedStream<LazyStream>, server: &TcpStream) {
         let is_beside = |info: TcpInfo| {
             let least = info.min_rtt_us().unwrap_or_else(|| info.rtt_us());
             Duration::from_micros(least.into()) < BESIDE
@@ -132,11 +135,11 @@ impl Session<'_> {
     }
 
     /// Returns whether replies to this client may be spliced.
-    pub(super) fn may_splice(&self, client: &Wire<Front>) -> bool {
+    pub(super) fn may_splice(&self, client: &BufferedStream<LazyStream>) -> bool {
         client.stream.is_plain() && self.settings.listener.splice != SplicePolicy::Never
     }
 
-    /// Notes the server for the log and for `on_change`.
+    /// Notes the server for the log and for `on_reload`.
     pub(super) fn tell_server(&mut self, at: &AtServer) {
         let server = at.tenure.server();
         if let Some(decided) = &mut self.decided {

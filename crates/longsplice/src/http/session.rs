@@ -9,16 +9,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
 use super::{
+    buffered_stream::BufferedStream,
     clock::{Clock, Late},
-    front::Front,
+    lazy_stream::LazyStream,
     record::Told,
-    wire::Wire,
 };
 use crate::{
     access_log::End,
     client::Hello,
     listener::{Decided, Open, Service, Settings},
-    pace::Pace,
+    rate_limiter::RateLimiter,
     upstream::Tenure,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Session<'a> {
     pub(super) clock: Clock<'a>,
     pub(super) limits: Limits,
     /// Rate limit of the connection; it holds for all requests and servers together.
-    pub(super) pace: Pace,
+    pub(super) pace: RateLimiter,
     pub(super) peer: SocketAddr,
     pub(super) local: SocketAddr,
     /// True if the client's connection is IPv4 on the wire.
@@ -41,7 +41,7 @@ pub(super) struct Session<'a> {
     /// Number of requests so far, including the one that is served.
     pub(super) requests: u64,
     pub(super) told: Option<Told>,
-    /// Decision on the request for `on_change`, if that needs it.
+    /// Decision on the request for `on_reload`, if that needs it.
     pub(super) decided: Option<Decided>,
     /// Connections of a tunnel, after a 101.
     pub(super) tunnel: Option<Tunnel>,
@@ -112,13 +112,13 @@ impl Session<'_> {
 }
 
 /// Sets whether a close resets the connection. An error means that the connection is gone.
-pub(super) fn reset_on_close(client: &Wire<Front>, on: bool) {
+pub(super) fn reset_on_close(client: &BufferedStream<LazyStream>, on: bool) {
     if let Some(socket) = client.stream.socket() {
         let _ = options::set_reset_on_close(socket, on);
     }
 }
 
 /// Closes with a reset, so that the client does not take an incomplete message for a complete one.
-pub(super) fn reset(client: Wire<Front>) {
+pub(super) fn reset(client: BufferedStream<LazyStream>) {
     reset_on_close(&client, true);
 }

@@ -7,11 +7,11 @@ use longsplice_repair::{options, set_receive_growth, unread};
 
 use super::{
     body::{Passage, Unseen},
+    buffered_stream::BufferedStream,
     clock::Late,
-    front::Front,
+    lazy_stream::LazyStream,
     server::AtServer,
     session::{Session, Tunnel, reset},
-    wire::Wire,
 };
 use crate::{access_log::End, client::Stream};
 
@@ -19,9 +19,9 @@ use crate::{access_log::End, client::Stream};
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
 pub(super) enum Carried {
     /// The reply has passed completely.
-    Whole(Wire<Front>, AtServer),
+    Whole(BufferedStream<LazyStream>, AtServer),
     /// The reply broke off, for this reason.
-    Cut(Wire<Front>, End),
+    Cut(BufferedStream<LazyStream>, End),
     /// Both connections are gone.
     Over(End),
 }
@@ -30,7 +30,7 @@ impl Session<'_> {
     /// Passes the rest of a reply; the engine carries long parts.
     pub(super) async fn carry(
         &mut self,
-        client: Wire<Front>,
+        client: BufferedStream<LazyStream>,
         at: AtServer,
         mut download: Passage,
     ) -> Carried {
@@ -41,7 +41,7 @@ impl Session<'_> {
 
     async fn carry_on(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
     ) -> Carried {
@@ -81,11 +81,11 @@ impl Session<'_> {
         let Unseen::Bytes(follow) = unseen else {
             return true;
         };
-        let (least, pays) = match self.settings.listener.splice_from {
+        let (least, pays) = match self.settings.listener.splice_min {
             Some(least) => (1, follow >= least.max(1)),
             None => {
-                let least = self.service.shared().splice_from.bytes();
-                (least.max(1), self.service.lead().pays(follow, least))
+                let least = self.service.shared().splice_min.bytes();
+                (least.max(1), self.service.splice_delay().pays(follow, least))
             }
         };
         // Bytes that are in the server's socket already cannot bypass the sockets.
@@ -96,24 +96,24 @@ impl Session<'_> {
     /// return.
     async fn splice(
         &mut self,
-        client: Wire<Front>,
+        client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
-    ) -> Result<(Wire<Front>, AtServer, Trap), Carried> {
+    ) -> Result<(BufferedStream<LazyStream>, AtServer, Trap), Carried> {
         let listener = Arc::clone(&self.settings.listener);
         let buffer = client.buffer;
         let stream = match client.stream.into_known().map(Stream::into_plain) {
             Ok(Ok(stream)) => stream,
             Ok(Err(tls)) => {
-                let stream = Front::Known(tls);
-                return Ok((Wire { stream, buffer }, at, Trap::Asked));
+                let stream = LazyStream::Known(tls);
+                return Ok((BufferedStream { stream, buffer }, at, Trap::Admin));
             }
             Err(_) => return Err(Carried::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
             // The connection is closed in both directions, but its received bytes must still be read.
-            let stream = Front::Known(Stream::Plain(stream));
-            return Ok((Wire { stream, buffer }, at, Trap::Asked));
+            let stream = LazyStream::Known(Stream::Plain(stream));
+            return Ok((BufferedStream { stream, buffer }, at, Trap::Admin));
         }
         // Tell a succeeding daemon how to end: it can read neither the next request nor the end of the chunks. The
         // client notices missing chunks.
@@ -139,13 +139,15 @@ impl Session<'_> {
         let returned = match self.open.splice(pair, until).await {
             Ok(Ended::Returned(returned)) => returned,
             Ok(Ended::Closed(summary)) => return Err(Carried::Over(self.closed(&summary, unseen))),
-            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Stopped)),
+            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Shutdown)),
             Err(_) => return Err(Carried::Over(End::Reset)),
         };
         let passed = returned.passed[Side::Server.index()];
         if let (Some(n), true) = (unseen, returned.why == Trap::Server) {
             let relayed = passed.saturating_sub(returned.bytes_spliced);
-            self.service.lead().learn(n, relayed, returned.relay_reason);
+            self.service
+                .splice_delay()
+                .learn(n, relayed, returned.relay_reason);
         }
         self.note(|told| told.passed(returned.id, returned.spliced, returned.bytes_spliced));
         self.pace.take_back(&returned);
@@ -162,8 +164,8 @@ impl Session<'_> {
         let Returned {
             client, server, why, ..
         } = returned;
-        let stream = Front::Known(Stream::Plain(client));
-        let client = Wire { stream, buffer };
+        let stream = LazyStream::Known(Stream::Plain(client));
+        let client = BufferedStream { stream, buffer };
         at.wire.stream = server;
         match why {
             Trap::Idle => Err(Carried::Cut(client, End::ServerTimeout)),
@@ -186,7 +188,7 @@ impl Session<'_> {
     /// Sends the head of a 101 and the bytes behind it and behind the request. The session does not read the rest.
     pub(super) async fn tunnel(
         &mut self,
-        mut client: Wire<Front>,
+        mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         head: &[u8],
         length: usize,

@@ -63,7 +63,7 @@ impl Threshold {
     /// Measures the length once with a few real splices over the loopback, in at most 100 ms. If that fails, the length
     /// stays unchanged, and the log tells why.
     pub async fn measure(&self, splicer: &Splicer) {
-        if self.0.load(Ordering::Relaxed) != 0 || !splicer.health().can_splice {
+        if self.0.load(Ordering::Relaxed) != 0 || !splicer.health().splice_available {
             return;
         }
         match measure(splicer, PATIENCE).await {
@@ -79,7 +79,7 @@ impl Threshold {
             }
             Err(error) => tracing::info!(
                 %error, bytes = self.bytes(),
-                "what a splice costs here could not be measured: it is taken to pay from this length on (splice_from sets it)"
+                "what a splice costs here could not be measured: it is taken to pay from this length on (splice_min sets it)"
             ),
         }
     }

@@ -9,7 +9,7 @@ use std::{
 use rustix::net::{SocketFlags, acceptfrom_with};
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Accepts without registering the socket with tokio, unlike tokio's own listener; [`Front`](crate::http::Front)
+/// Accepts without registering the socket with tokio, unlike tokio's own listener; [`LazyStream`](crate::http::LazyStream)
 /// registers it on the first wait.
 #[derive(Debug)]
 pub(super) struct Acceptor(AsyncFd<TcpListener>);

@@ -12,9 +12,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Open, Service, Settings, forward, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
-    client::{Client, Unfit},
+    client::{Client, RejectReason},
     config::Protocol,
-    http::{self, Front},
+    http::{self, LazyStream},
     proxy_header, tls,
 };
 
@@ -65,7 +65,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     }
     let client = match accepted(stream, peer, &settings).await {
         Ok(client) => client,
-        Err(Unfit::Gone(error)) => return gone(&listener.name, peer, &error),
+        Err(RejectReason::Gone(error)) => return gone(&listener.name, peer, &error),
         Err(reason) => {
             let record = AccessRecord::new(&listener.name, peer).ended(began, End::BadRequest);
             return service.note_refused(record, &reason.to_string());
@@ -73,14 +73,14 @@ async fn serve(stream: TcpStream, peer: SocketAddr, open: Open) {
     };
     match listener.protocol {
         Protocol::Tcp | Protocol::Tls => Box::pin(forward::forward(client, &settings, open, began)).await,
-        Protocol::Http => Box::pin(http::serve(client.map(Front::Known), &settings, open)).await,
+        Protocol::Http => Box::pin(http::serve(client.map(LazyStream::Known), &settings, open)).await,
     }
 }
 
 /// Returns a connection of which nothing is read before its protocol.
-fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
+fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<LazyStream>> {
     let local = stream.local_addr()?;
-    Ok(Client::between(Front::Fresh(stream), peer, local))
+    Ok(Client::between(LazyStream::Fresh(stream), peer, local))
 }
 
 /// Reads what precedes the protocol: a PROXY header, if the peer sends one, and a ClientHello, if the listener asks for
@@ -89,10 +89,10 @@ fn fresh(stream: TcpStream, peer: SocketAddr) -> io::Result<Client<Front>> {
 ///
 /// # Errors
 /// The reason for the rejection. Fails closed: a connection that cannot be read is never forwarded.
-async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, Unfit> {
-    let stream = tokio::net::TcpStream::from_std(stream).map_err(Unfit::Gone)?;
+async fn accepted(stream: TcpStream, peer: SocketAddr, settings: &Settings) -> Result<Client, RejectReason> {
+    let stream = tokio::net::TcpStream::from_std(stream).map_err(RejectReason::Gone)?;
     let listener = &settings.listener;
-    let mut client = Client::new(stream, peer).map_err(Unfit::Gone)?;
+    let mut client = Client::new(stream, peer).map_err(RejectReason::Gone)?;
     let ip = client.peer.ip();
     if listener.accept_proxy.iter().any(|network| network.contains(ip)) {
         client = Box::pin(proxy_header::read(client)).await?;

@@ -14,7 +14,7 @@ use super::{Decided, Destination, KeptFacts, Open, Settings};
 use crate::{
     access_log::{AccessRecord, End},
     client::{Client, Hello, Stream, gone},
-    pace::Pace,
+    rate_limiter::RateLimiter,
     tls,
     upstream::{Ask, Lease, Tenure, Upstream},
 };
@@ -42,7 +42,7 @@ pub(super) async fn forward(client: Client, settings: &Settings, open: Open, beg
     let config = &settings.listener;
     match client.stream {
         Stream::Tls(stream) => {
-            let pace = Pace::new(config.rate_limit);
+            let pace = RateLimiter::new(config.rate_limit);
             carried
                 .relay(stream, lease.stream, &client.early, pace, config.idle)
                 .await;
@@ -166,7 +166,7 @@ impl Carried {
             self.record.add_returned(&returned);
             until = until_passed(&returned, conditions);
             pair = Pair::from(returned);
-            if why == Trap::Asked {
+            if why == Trap::Admin {
                 // The unsplice was requested: relay until a splice is requested.
                 pair.splice = SplicePolicy::Never;
                 conditions = Until::closed();
@@ -181,7 +181,7 @@ impl Carried {
         client: Box<TlsStream<TcpStream>>,
         server: TcpStream,
         early: &[u8],
-        pace: Pace,
+        pace: RateLimiter,
         idle: IdlePolicy,
     ) {
         // Let the server's socket reset, too, when `told_to_end` drops both.
@@ -221,7 +221,7 @@ impl Carried {
         let stopped = self.open.service().is_stopping() && summary.reset;
         let end = match (self.open.to_end(), summary.reset) {
             (Some(why), true) => why,
-            (None, true) if stopped => End::Stopped,
+            (None, true) if stopped => End::Shutdown,
             (None, true) if summary.idle => End::Idle,
             (None, true) => End::Reset,
             (_, false) => End::Complete,

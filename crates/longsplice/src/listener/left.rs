@@ -130,8 +130,8 @@ impl LeftFlow {
             FlowEnd::Reset => End::Reset,
             FlowEnd::Idle => End::Idle,
             // The requester has set the reason.
-            FlowEnd::Asked => asked,
-            FlowEnd::Replaced => End::Lost,
+            FlowEnd::Admin => asked,
+            FlowEnd::Replaced => End::Unknown,
         };
         let [to_server, to_client] = end.bytes.unwrap_or_default();
         let spliced = end.bytes_spliced.unwrap_or_default();

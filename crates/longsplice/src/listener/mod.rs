@@ -50,7 +50,7 @@ pub struct Shared {
     /// Turns true when the daemon shuts down: sessions between two requests end.
     pub stopping: watch::Receiver<bool>,
     /// Measured length from which on replies are spliced, if the configuration does not set it.
-    pub splice_from: Threshold,
+    pub splice_min: Threshold,
     /// Lock that is held for writing while the listeners change their settings.
     turn: RwLock<()>,
 }
@@ -65,7 +65,7 @@ impl Shared {
             tracker: Tracker::default(),
             access_log,
             stopping,
-            splice_from: Threshold::default(),
+            splice_min: Threshold::default(),
             turn: RwLock::new(()),
         });
         let ended = Arc::downgrade(&shared);

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit};
 use super::{KeptFacts, Service, Settings, left::Parting, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
-    config::{ListenerConfig, OnChange},
+    config::{ListenerConfig, OnReload},
     upstream::{Server, Tenure},
 };
 
@@ -39,12 +39,12 @@ impl Decided {
     /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
     /// load.
     fn matters(&self) -> bool {
-        self.listener.on_change != OnChange::Keep || self.listener.to.is_empty() && self.upstream.is_some()
+        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream.is_some()
     }
 
     /// Returns whether facts are worth keeping.
     pub fn wants_facts(settings: &Settings) -> bool {
-        settings.listener.on_change == OnChange::Recheck
+        settings.listener.on_reload == OnReload::Recheck
     }
 }
 
@@ -115,13 +115,13 @@ impl Open {
         &self.service
     }
 
-    /// Replaces the decision about it; `None` means no decision, as between two requests. `on_change` acts on this
+    /// Replaces the decision about it; `None` means no decision, as between two requests. `on_reload` acts on this
     /// decision.
     pub fn decide(&self, decided: Option<Decided>) {
         *self.shown.decided() = decided.map(Box::new);
     }
 
-    /// Returns when the connection must end at once by a reset, because of `on_change` or a command. Cancel-safe.
+    /// Returns when the connection must end at once by a reset, because of `on_reload` or a command. Cancel-safe.
     pub async fn told_to_end(&self) -> End {
         loop {
             let told = self.shown.told.notified();

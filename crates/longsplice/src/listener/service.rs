@@ -17,7 +17,7 @@ use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
 use crate::{
     access_log::AccessRecord,
     config::{Period, Protocol},
-    http::Lead,
+    http::SpliceDelay,
     upstream::same_family_first,
 };
 
@@ -32,7 +32,7 @@ pub struct Service {
     pub(super) open: AtomicU64,
     refused: AtomicU64,
     counts: Counts,
-    lead: Lead,
+    splice_delay: SpliceDelay,
 }
 
 /// Status of a listener.
@@ -53,7 +53,7 @@ pub struct ListenerStatus {
     pub unsplice: String,
     /// Length from which on replies are spliced, in bytes; for HTTP only.
     #[serde(default)]
-    pub splice_from: Option<u64>,
+    pub splice_min: Option<u64>,
     /// Longest time for connecting to one address of a target.
     pub connect_timeout: String,
     /// Number of connections that the process holds now, or waits for because of `unsplice`.
@@ -71,7 +71,7 @@ impl Service {
         counts.keep_routes(route_names(&settings));
         Arc::new(Service {
             counts,
-            lead: Lead::default(),
+            splice_delay: SpliceDelay::default(),
             slots: Slots::new(settings.listener.max_connections),
             settings: RwLock::new(Arc::new(settings)),
             shared,
@@ -94,17 +94,17 @@ impl Service {
     }
 
     /// Returns the length from which on replies are spliced now, in bytes; for HTTP only.
-    pub fn splice_from(&self) -> Option<u64> {
+    pub fn splice_min(&self) -> Option<u64> {
         let settings = self.settings();
         let c = &settings.listener;
         let splices = c.protocol == Protocol::Http && c.splice != SplicePolicy::Never;
-        let measured = || self.shared.splice_from.bytes() + self.lead.bytes();
-        splices.then(|| c.splice_from.unwrap_or_else(measured))
+        let measured = || self.shared.splice_min.bytes() + self.splice_delay.bytes();
+        splices.then(|| c.splice_min.unwrap_or_else(measured))
     }
 
     /// Returns the estimate of how much of a reply is relayed before its splice takes effect.
-    pub fn lead(&self) -> &Lead {
-        &self.lead
+    pub fn splice_delay(&self) -> &SpliceDelay {
+        &self.splice_delay
     }
 
     /// Returns the engine.
@@ -184,7 +184,7 @@ impl Service {
             splice: c.splice.to_string(),
             detach: c.detach.to_string(),
             unsplice: c.unsplice.to_string(),
-            splice_from: self.splice_from(),
+            splice_min: self.splice_min(),
             connect_timeout: Period(c.connect_timeout).to_string(),
             open: self.open(),
             max_connections: c.max_connections,

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use longsplice_engine::{Splicer, SwitchTimes};
+use longsplice_engine::{Splicer, TransitionTimes};
 
 use super::out::{Out, alone};
 
 pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
     let (c, h) = (splicer.counters(), splicer.health());
     out.gauge(
-        "can_splice",
+        "splice_available",
         "Whether connections can be spliced here",
-        alone(f64::from(u8::from(h.can_splice))),
+        alone(f64::from(u8::from(h.splice_available))),
     )?;
     out.gauge(
         "flows",
@@ -30,9 +30,9 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
         alone(c.detached_total),
     )?;
     out.counter(
-        "unsplices",
+        "resumed",
         "Spliced pairs whose sockets were taken back into the path",
-        alone(c.unspliced_total),
+        alone(c.resumed_total),
     )?;
     out.counter(
         "captured",
@@ -51,10 +51,10 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
     )?;
     by(
         out,
-        "returned",
+        "unsplices",
         "Spliced pairs that came back to a handler",
         "cause",
-        &c.returned_total,
+        &c.unsplices_total,
     )?;
     by(
         out,
@@ -68,7 +68,7 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
         "flows_ended",
         "Spliced flows whose records were removed",
         "how",
-        &c.ended_total,
+        &c.flows_ended_total,
     )?;
     by(
         out,
@@ -78,18 +78,18 @@ pub(super) fn write(out: &mut Out<'_>, splicer: &Splicer) -> fmt::Result {
         &c.segments,
     )?;
     let times = [
-        ("dormant", c.switch_to_dormant),
-        ("detached", c.switch_to_detached),
+        ("dormant", c.transition_to_dormant),
+        ("detached", c.transition_to_detached),
         ("rebuilt", c.rebuild),
     ];
-    let of_one = |(to, times): (&'static str, SwitchTimes)| {
+    let of_one = |(to, times): (&'static str, TransitionTimes)| {
         let of_quantile = [("0.5", times.median_ns), ("0.99", times.p99_ns)];
         of_quantile.map(|(quantile, ns)| ([("to", to), ("quantile", quantile)], ns as f64 / 1e9))
     };
     let with_samples = times.into_iter().filter(|(_, times)| times.samples > 0);
     out.gauge(
-        "switch_seconds",
-        "How long the last switches took: to dormant, to detached, and to rebuilt sockets",
+        "splice_transition_seconds",
+        "How long the last transitions took: to dormant, to detached, and to rebuilt sockets",
         with_samples.flat_map(of_one),
     )
 }

@@ -8,7 +8,7 @@ use std::{
 use super::out::Out;
 use crate::{
     access_log::End,
-    board::Listeners,
+    config_status::Listeners,
     listener::{CLASSES, Service},
 };
 
@@ -50,9 +50,9 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
     )?;
     let from = named
         .iter()
-        .filter_map(|(name, service)| Some(([("listener", name.as_str())], service.splice_from()? as f64)));
+        .filter_map(|(name, service)| Some(([("listener", name.as_str())], service.splice_min()? as f64)));
     out.gauge(
-        "splice_from_bytes",
+        "splice_min_bytes",
         "From which length on replies are spliced now, where any are",
         from,
     )?;
@@ -61,7 +61,7 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
         ends.map(move |(end, n)| ([("listener", name.as_str()), ("end", end.as_str())], read(n)))
     });
     out.counter(
-        "ended",
+        "connections_ended",
         "Requests, and connections of which no requests are read, by how they ended",
         ended,
     )?;

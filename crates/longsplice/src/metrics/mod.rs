@@ -16,13 +16,13 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, regis
 pub use endpoint::EndpointError;
 pub(crate) use endpoint::{Endpoint, Place};
 
-use crate::{board::Board, listener::Shared, logging};
+use crate::{config_status::ConfigStatus, listener::Shared, logging};
 use out::{Out, alone};
 
 /// Objects that the metrics describe.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
-    pub(crate) board: Arc<Board>,
+    pub(crate) config_status: Arc<ConfigStatus>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) started_at: SystemTime,
 }
@@ -42,7 +42,7 @@ impl Subject {
         if *self.shared.stopping.borrow() {
             return Some("the daemon is shutting down");
         }
-        let listeners = self.board.listeners();
+        let listeners = self.config_status.listeners();
         let listens = |bound: &[std::net::SocketAddr]| !bound.is_empty();
         (!listeners.iter().all(|(_, bound)| listens(bound))).then_some("a listener has no socket")
     }
@@ -57,14 +57,14 @@ impl Subject {
             "When the daemon started, in seconds of the Unix epoch",
             alone(started),
         )?;
-        let generation = self.board.generation();
+        let generation = self.config_status.generation();
         out.gauge(
-            "generation",
+            "config_generation",
             "The number of the configuration in force",
             alone(generation.number as f64),
         )?;
         out.gauge(
-            "generation_loaded_timestamp_seconds",
+            "config_last_reload_success_timestamp_seconds",
             "Since when the configuration is in force, in seconds of the Unix epoch",
             alone(generation.loaded_at as f64),
         )?;
@@ -110,9 +110,9 @@ impl Collector for Subject {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Out::new(encoder);
         self.process(&mut out)?;
-        listeners::write(&mut out, &self.board.listeners())?;
+        listeners::write(&mut out, &self.config_status.listeners())?;
         engine::write(&mut out, &self.shared.splicer)?;
-        upstreams::write(&mut out, &self.board.upstreams().status())
+        upstreams::write(&mut out, &self.config_status.upstreams().status())
     }
 }
 

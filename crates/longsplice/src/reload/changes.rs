@@ -1,9 +1,9 @@
-//! Applies `on_change`: decides which open connections end because the configuration changed.
+//! Applies `on_reload`: decides which open connections end because the configuration changed.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    config::{ListenerConfig, OnChange},
+    config::{ListenerConfig, OnReload},
     listener::{Decided, Destination, KeptFacts, Settings},
 };
 
@@ -23,15 +23,15 @@ impl Next {
     }
 
     /// Returns whether a connection with this decision, on these facts, must end under the new settings of its
-    /// listener. If the listener is gone, its old `on_change` counts.
+    /// listener. If the listener is gone, its old `on_reload` counts.
     pub(super) fn ends(&self, decided: &Decided, facts: Option<&KeptFacts>) -> bool {
         let next = self.listeners.get(&decided.listener.name);
-        let how = next.map_or(decided.listener.on_change, |next| next.listener.on_change);
+        let how = next.map_or(decided.listener.on_reload, |next| next.listener.on_reload);
         match (how, next) {
-            (OnChange::Keep, _) => false,
-            (OnChange::Recheck | OnChange::Reset, None) => true,
-            (OnChange::Reset, Some(next)) => has_changed(decided, next),
-            (OnChange::Recheck, Some(next)) => match facts {
+            (OnReload::Keep, _) => false,
+            (OnReload::Recheck | OnReload::Reset, None) => true,
+            (OnReload::Reset, Some(next)) => has_changed(decided, next),
+            (OnReload::Recheck, Some(next)) => match facts {
                 Some(facts) => !arrives(decided, next.decide(&facts.facts()).1),
                 None => has_changed(decided, next),
             },

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use crate::{
     access_log::OpenError, config::ConfigError, listener::BindError, metrics::EndpointError,
-    rulebook::SetupError, tls::TerminatorError,
+    rule_manager::SetupError, tls::TerminatorError,
 };
 
 /// Reason why a configuration could not replace the one in force, which stays in force.

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::SystemTime};
 use super::{InForce, ReloadError, addresses, endpoint, settings, shown, terminators};
 use crate::{
     access_log::LogTarget,
-    board::Board,
     config::Config,
+    config_status::ConfigStatus,
     listener::{BindError, Bound, Service, Shared, Socket},
     metrics::Subject,
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
     upstream::Upstreams,
 };
 
@@ -59,10 +59,13 @@ impl InForce {
             }
         }
         // Set the rules last: the listeners that they deliver to accept by now.
-        let rules = Arc::new(RuleBook::set_up(&config, &shared.splicer).await?);
-        let board = Arc::new(Board::new(shown(&services, &sockets), Arc::clone(&upstreams)));
+        let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer).await?);
+        let config_status = Arc::new(ConfigStatus::new(
+            shown(&services, &sockets),
+            Arc::clone(&upstreams),
+        ));
         let subject = Arc::new(Subject {
-            board: Arc::clone(&board),
+            config_status: Arc::clone(&config_status),
             shared: Arc::clone(&shared),
             started_at: SystemTime::now(),
         });
@@ -76,7 +79,7 @@ impl InForce {
             services,
             sockets,
             rules,
-            board,
+            config_status,
             subject,
             endpoint,
         })

@@ -16,7 +16,7 @@ pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
         max_dormant,
         source_ports,
         idle_timeout,
-        linger,
+        record_ttl,
     } = &next.splicer;
     let before = &now.splicer;
     let keys = [
@@ -29,7 +29,7 @@ pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
         ("max_dormant", before.max_dormant != *max_dormant),
         ("source_ports", before.source_ports != *source_ports),
         ("idle_timeout", before.idle_timeout != *idle_timeout),
-        ("linger", before.linger != *linger),
+        ("record_ttl", before.record_ttl != *record_ttl),
         ("log.format", now.log.format != next.log.format),
     ];
     keys.into_iter()
@@ -61,16 +61,16 @@ mod tests {
             ("max_dormant = 10", "max_dormant"),
             ("source_ports = \"20000-20009\"", "source_ports"),
             ("idle_timeout = \"1h\"", "idle_timeout"),
-            ("linger = \"1s\"", "linger"),
+            ("record_ttl = \"1s\"", "record_ttl"),
             ("[log]\nformat = \"json\"", "log.format"),
         ] {
             assert_eq!(differing(&now, &parse(head)), [key], "{head}");
         }
         for head in [
-            "grace = \"1s\"",
+            "shutdown_timeout = \"1s\"",
             "shutdown = \"end\"",
             "[log]\nlevel = \"debug\"",
-            "on_change = \"reset\"",
+            "on_reload = \"reset\"",
         ] {
             assert_eq!(differing(&now, &parse(head)), [""; 0], "{head}");
         }

@@ -20,12 +20,12 @@ pub(crate) use first::bind_all;
 
 use crate::{
     access_log::{End, LogTarget},
-    board::{Board, Listeners},
     config::{Config, ConfigError, ListenerConfig},
+    config_status::{ConfigStatus, Listeners},
     listener::{BindError, Bound, Listening, Service, Settings, Shared, Socket},
     logging,
     metrics::{Endpoint, EndpointError, Place, Subject},
-    rulebook::RuleBook,
+    rule_manager::RuleManager,
     tls::Terminator,
     upstream::Upstreams,
 };
@@ -40,14 +40,14 @@ pub type Load = Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Number of the generation that is in force now.
-    pub generation: u64,
+    pub config_generation: u64,
     /// Listeners that are new.
     pub added: Vec<String>,
     /// Listeners that are gone.
     pub removed: Vec<String>,
     /// Number of listeners.
     pub listeners: usize,
-    /// Number of open connections that `on_change` ended.
+    /// Number of open connections that `on_reload` ended.
     pub ended: usize,
 }
 
@@ -63,8 +63,8 @@ pub(crate) struct InForce {
     upstreams: Arc<Upstreams>,
     services: Vec<Arc<Service>>,
     sockets: Vec<Socket>,
-    rules: Arc<RuleBook>,
-    board: Arc<Board>,
+    rules: Arc<RuleManager>,
+    config_status: Arc<ConfigStatus>,
     subject: Arc<Subject>,
     endpoint: Option<Endpoint>,
 }
@@ -101,11 +101,11 @@ fn terminators(config: &Config) -> Result<HashMap<String, Arc<Terminator>>, Relo
 }
 
 impl InForce {
-    pub(crate) fn board(&self) -> &Arc<Board> {
-        &self.board
+    pub(crate) fn config_status(&self) -> &Arc<ConfigStatus> {
+        &self.config_status
     }
 
-    pub(crate) fn rules(&self) -> &Arc<RuleBook> {
+    pub(crate) fn rules(&self) -> &Arc<RuleManager> {
         &self.rules
     }
 
@@ -128,7 +128,7 @@ impl InForce {
         let done = self.try_reload(load).await;
         match &done {
             Ok(done) => tracing::info!(
-                generation = done.generation,
+                config_generation = done.config_generation,
                 listeners = done.listeners,
                 added = ?done.added,
                 removed = ?done.removed,
@@ -136,7 +136,7 @@ impl InForce {
                 "the configuration was loaded again"
             ),
             Err(error) => {
-                self.board.show_failure(&error.to_string());
+                self.config_status.show_failure(&error.to_string());
                 tracing::error!("the configuration stays as it is: {error}");
             }
         }
@@ -251,10 +251,11 @@ impl InForce {
         self.shared.memory.configure(next.memory);
         self.config = next;
         let listeners = shown(&self.services, &self.sockets);
-        self.board.show(self.generation, listeners, &self.upstreams);
+        self.config_status
+            .show(self.generation, listeners, &self.upstreams);
         let ended = self.end_changed().await;
         Reloaded {
-            generation: self.generation,
+            config_generation: self.generation,
             added,
             removed,
             listeners: self.services.len(),
@@ -298,7 +299,7 @@ impl InForce {
         let (open, left) = self
             .shared
             .tracker
-            .end_where(End::Changed, |decided, facts| next.ends(decided, facts));
+            .end_where(End::Reload, |decided, facts| next.ends(decided, facts));
         open + end_flows(&self.shared.splicer, left).await
     }
 }

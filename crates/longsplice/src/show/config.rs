@@ -2,7 +2,7 @@
 
 use super::{line, rules::takes, upstream_config::upstream};
 use crate::config::{
-    Config, ForwardedMode, HttpConfig, ListenerConfig, OnChange, OnFull, OnShutdown, Period, Protocol,
+    Config, ForwardedMode, HttpConfig, ListenerConfig, OnFull, OnReload, OnShutdown, Period, Protocol,
     SourceAddress, Underscores,
 };
 
@@ -45,7 +45,11 @@ pub fn config(c: &Config) -> String {
     line(
         &mut out,
         "timeouts",
-        format!("idle {}, linger {}", Period(s.idle_timeout), Period(s.linger)),
+        format!(
+            "idle {}, records of closed flows {}",
+            Period(s.idle_timeout),
+            Period(s.record_ttl)
+        ),
     );
     line(&mut out, "memory", c.memory.to_string());
     if c.require_splice {
@@ -58,7 +62,7 @@ pub fn config(c: &Config) -> String {
     line(
         &mut out,
         "at shutdown",
-        format!("{spliced}; others get {}", Period(c.grace)),
+        format!("{spliced}; others get {}", Period(c.shutdown_timeout)),
     );
     let limit = match c.log.lines_per_second {
         0 => "all lines".to_owned(),
@@ -161,11 +165,11 @@ fn listener(out: &mut String, l: &ListenerConfig) {
         "",
         format!("relayed: ended when idle for {limit}, keep-alive {keepalive}"),
     );
-    if l.on_change != OnChange::Keep {
+    if l.on_reload != OnReload::Keep {
         line(
             out,
             "",
-            format!("open connections at a reload: {}", l.on_change.as_str()),
+            format!("open connections at a reload: {}", l.on_reload.as_str()),
         );
     }
     if l.abort_on_close {

@@ -20,7 +20,7 @@ pub fn reloaded(done: &Reloaded) -> String {
     }
     format!(
         "generation {} is in force: {}\n",
-        done.generation,
+        done.config_generation,
         said.join("; ")
     )
 }
@@ -32,13 +32,13 @@ mod tests {
     #[test]
     fn what_changed_is_said_and_nothing_else() {
         let quiet = Reloaded {
-            generation: 2,
+            config_generation: 2,
             listeners: 1,
             ..Reloaded::default()
         };
         assert_eq!(reloaded(&quiet), "generation 2 is in force: 1 listener\n");
         let busy = Reloaded {
-            generation: 3,
+            config_generation: 3,
             listeners: 2,
             added: vec!["a".into(), "b".into()],
             removed: vec!["c".into()],

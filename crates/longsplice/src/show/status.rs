@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
-use longsplice_engine::{SwitchTimes, reason::RelayReason};
+use longsplice_engine::{TransitionTimes, reason::RelayReason};
 
 use super::{
     age, bytes, nanoseconds,
     table::{Align, Table},
 };
-use crate::{access_log::LogCounts, admin::Status, board::GenerationStatus};
+use crate::{access_log::LogCounts, admin::Status, config_status::GenerationStatus};
 
 /// Describes the status in words; the beginning tells whether the daemon can splice.
 pub fn status(s: &Status) -> String {
@@ -21,14 +21,14 @@ pub fn status(s: &Status) -> String {
         format!("{} (longsplice {}, pid {})", s.instance, s.version, s.pid),
     );
     line(&mut out, "up", format!("{}{stopping}", age(s.uptime_seconds)));
-    if let Some(generation) = &s.generation {
+    if let Some(generation) = &s.config_generation {
         configuration(&mut out, generation);
     }
     let why = s.health.why_not.as_deref().unwrap_or("no reason is known");
     line(
         &mut out,
         "splicing",
-        if s.health.can_splice {
+        if s.health.splice_available {
             "yes".to_owned()
         } else {
             format!("no: {why}")
@@ -49,21 +49,29 @@ pub fn status(s: &Status) -> String {
     line(
         &mut out,
         "spliced",
-        format!("{}{}", c.spliced_total, times("switch", &c.switch_to_dormant)),
+        format!(
+            "{}{}",
+            c.spliced_total,
+            times("transition", &c.transition_to_dormant)
+        ),
     );
     line(
         &mut out,
         "detached",
-        format!("{}{}", c.detached_total, times("switch", &c.switch_to_detached)),
+        format!(
+            "{}{}",
+            c.detached_total,
+            times("transition", &c.transition_to_detached)
+        ),
     );
     line(
         &mut out,
-        "unspliced",
-        format!("{}{}", c.unspliced_total, times("sockets rebuilt", &c.rebuild)),
+        "resumed",
+        format!("{}{}", c.resumed_total, times("sockets rebuilt", &c.rebuild)),
     );
-    line(&mut out, "returned", counted(&c.returned_total));
+    line(&mut out, "unsplices", counted(&c.unsplices_total));
     line(&mut out, "adopted", c.adopted_total);
-    line(&mut out, "ended", counted(&c.ended_total));
+    line(&mut out, "ended", counted(&c.flows_ended_total));
     line(
         &mut out,
         "relayed",
@@ -127,7 +135,7 @@ fn or_none(s: String) -> String {
     if s.is_empty() { "none".to_owned() } else { s }
 }
 
-fn times(what: &str, times: &SwitchTimes) -> String {
+fn times(what: &str, times: &TransitionTimes) -> String {
     if times.samples == 0 {
         return String::new();
     }
@@ -183,7 +191,7 @@ fn listeners(s: &Status) -> String {
             l.name.clone(),
             addresses.join(" "),
             l.to.join(" "),
-            match l.splice_from {
+            match l.splice_min {
                 Some(from) => format!("{} from {}", l.splice, bytes(from)),
                 None => l.splice.clone(),
             },
@@ -205,7 +213,7 @@ mod tests {
     use longsplice_engine::{Counters, Health};
 
     use super::*;
-    use crate::{board::FailedReload, memory::MemoryStatus};
+    use crate::{config_status::FailedReload, memory::MemoryStatus};
 
     #[test]
     fn why_it_cannot_splice_and_why_it_did_not_are_told() {
@@ -225,14 +233,14 @@ mod tests {
                     ("mss", 0),
                     ("of_a_later_version", 2),
                 ]),
-                switch_to_dormant: SwitchTimes {
+                transition_to_dormant: TransitionTimes {
                     samples: 3,
                     median_ns: 300,
                     p99_ns: 1_500,
                 },
-                unspliced_total: 3,
-                returned_total: counted(&[("client", 2), ("asked", 1)]),
-                rebuild: SwitchTimes {
+                resumed_total: 3,
+                unsplices_total: counted(&[("client", 2), ("admin", 1)]),
+                rebuild: TransitionTimes {
                     samples: 2,
                     median_ns: 33_000,
                     p99_ns: 120_000,
@@ -240,7 +248,7 @@ mod tests {
                 ..Counters::default()
             },
             health: Health {
-                can_splice: false,
+                splice_available: false,
                 why_not: Some("CAP_BPF is missing".into()),
                 interfaces: Vec::new(),
                 xdp: vec!["eth0".into(), "eth1".into()],
@@ -248,7 +256,7 @@ mod tests {
                 max_flows: 9,
                 source_ports: String::new(),
             },
-            generation: Some(GenerationStatus {
+            config_generation: Some(GenerationStatus {
                 number: 3,
                 loaded_at: 0,
                 failed_total: 1,
@@ -278,10 +286,10 @@ mod tests {
             "memory        48.0 MiB of 64.0 MiB taken, 5 connections refused, 1 reset\n",
             "access log    7 lines, 2 dropped, 1 not written\n",
             "splicing      no: CAP_BPF is missing\n",
-            "spliced       0 (switch: median 300 ns, p99 1.5 µs)\n",
+            "spliced       0 (transition: median 300 ns, p99 1.5 µs)\n",
             "xdp           eth0 eth1\n",
-            "unspliced     3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
-            "returned      asked 1, client 2\n",
+            "resumed       3 (sockets rebuilt: median 33.0 µs, p99 120.0 µs)\n",
+            "unsplices     admin 1, client 2\n",
             "           4 families: One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.\n",
             "           2 of_a_later_version\n",
         ] {

@@ -41,20 +41,20 @@ pub(super) fn upstream(out: &mut String, u: &UpstreamConfig) {
     line(
         out,
         "",
-        format!("keeps {} idle connections to each for {idle}{proxy}", u.keep_idle),
+        format!("keeps {} idle connections to each for {idle}{proxy}", u.max_idle),
     );
     line(
         out,
         "",
         u.health.as_ref().map_or("not checked".to_owned(), checks),
     );
-    let passive = match u.passive.failures {
+    let passive = match u.outlier_detection.failures {
         0 => "failures take nobody out".to_owned(),
         n => format!(
             "out for {} after {n} failures in a row within {}{}",
-            Period(u.passive.out_for),
-            Period(u.passive.period),
-            if u.passive_status { ", 5xx among them" } else { "" }
+            Period(u.outlier_detection.ejection_time),
+            Period(u.outlier_detection.period),
+            if u.outlier_status { ", 5xx among them" } else { "" }
         ),
     };
     let slow = match u.slow_start.is_zero() {
@@ -119,7 +119,7 @@ mod tests {
             queue = 7
             send_proxy = "v2"
             health = { http = "/h", host = "x" }
-            passive = { failures = 0 }
+            outlier_detection = { failures = 0 }
             slow_start = "10s"
             [[upstream.server]]
             address = "192.0.2.2:80"

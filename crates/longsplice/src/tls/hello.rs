@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{TIMEOUT, supplement};
-use crate::client::{Client, Hello, Stream, Unfit};
+use crate::client::{Client, Hello, RejectReason, Stream};
 
 /// Limit of the bytes before the hello is complete; it covers the longest valid handshake message.
 pub const LONGEST: usize = 64 << 10;
@@ -68,7 +68,7 @@ pub(super) struct Read {
 ///
 /// # Errors
 /// There is no valid ClientHello.
-pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
+pub async fn peek(mut client: Client) -> Result<Client, RejectReason> {
     let Stream::Plain(socket) = &mut client.stream else {
         return Ok(client);
     };
@@ -82,7 +82,7 @@ pub async fn peek(mut client: Client) -> Result<Client, Unfit> {
 }
 
 /// Reads until the hello is complete.
-pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<Read, Unfit> {
+pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<Read, RejectReason> {
     loop {
         match reader.step() {
             Step::NeedMore => {}
@@ -102,11 +102,11 @@ pub(super) async fn read(socket: &mut TcpStream, mut reader: Reader) -> Result<R
         reader.bytes.reserve(CHUNK);
         match socket.read_buf(&mut reader.bytes).await {
             Ok(0) if reader.bytes.is_empty() => {
-                return Err(Unfit::Gone(io::ErrorKind::UnexpectedEof.into()));
+                return Err(RejectReason::Gone(io::ErrorKind::UnexpectedEof.into()));
             }
             Ok(0) => return Err(HelloError::Cut.into()),
             Ok(_) => {}
-            Err(error) => return Err(Unfit::Gone(error)),
+            Err(error) => return Err(RejectReason::Gone(error)),
         }
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::pace::Pace;
+use crate::rate_limiter::RateLimiter;
 
 /// Size of the buffer of each direction: one TLS record (RFC 8446 section 5.1).
 const BUFFER: usize = 16 << 10;
@@ -51,7 +51,7 @@ pub async fn relay(
     mut client: Box<TlsStream<TcpStream>>,
     server: TcpStream,
     early: &[u8],
-    pace: Pace,
+    pace: RateLimiter,
     idle: IdlePolicy,
 ) -> Passed {
     for socket in [client.get_ref().0, &server] {
@@ -135,7 +135,7 @@ impl Activity {
 struct Counted<S> {
     inner: S,
     activity: Arc<Activity>,
-    pace: Pace,
+    pace: RateLimiter,
     read: u64,
     written: u64,
 }

@@ -12,7 +12,7 @@ use tokio_rustls::server::{StartHandshake, TlsStream};
 
 use super::{CertificateError, TIMEOUT, hello, keyring::Keyring};
 use crate::{
-    client::{Client, Hello, Stream, Unfit},
+    client::{Client, Hello, RejectReason, Stream},
     config::{ListenerConfig, TlsConfig},
 };
 
@@ -82,14 +82,14 @@ impl Terminator {
     ///
     /// # Errors
     /// The handshake failed, or took longer than [`TIMEOUT`]. If it failed, an alert told the client the reason.
-    pub async fn accept(&self, mut client: Client) -> Result<Client, Unfit> {
+    pub async fn accept(&self, mut client: Client) -> Result<Client, RejectReason> {
         let Stream::Plain(socket) = client.stream else {
             return Ok(client);
         };
         let early = std::mem::take(&mut client.early);
         let (stream, hello) = timeout(TIMEOUT, self.handshake(socket, early))
             .await
-            .unwrap_or(Err(Unfit::HandshakeLate(TIMEOUT)))?;
+            .unwrap_or(Err(RejectReason::HandshakeLate(TIMEOUT)))?;
         client.stream = Stream::Tls(Box::new(stream));
         client.hello = Some(hello);
         Ok(client)
@@ -99,7 +99,7 @@ impl Terminator {
         &self,
         mut socket: TcpStream,
         early: Vec<u8>,
-    ) -> Result<(TlsStream<TcpStream>, Hello), Unfit> {
+    ) -> Result<(TlsStream<TcpStream>, Hello), RejectReason> {
         // Close with a FIN until the handshake is done: nothing can be lost yet, and an alert can arrive.
         set_resets(&socket, false)?;
         let read = hello::read(&mut socket, hello::Reader::new(early)).await?;
@@ -120,15 +120,15 @@ impl Terminator {
                     };
                 }
             });
-        fed.map_err(Unfit::Handshake)?;
-        let stream = handshake.await.map_err(Unfit::Handshake)?;
+        fed.map_err(RejectReason::Handshake)?;
+        let stream = handshake.await.map_err(RejectReason::Handshake)?;
         set_resets(stream.get_ref().0, true)?;
         Ok((stream, hello))
     }
 }
 
-fn set_resets(socket: &TcpStream, on: bool) -> Result<(), Unfit> {
-    options::set_reset_on_close(socket, on).map_err(|error| Unfit::Gone(error.into()))
+fn set_resets(socket: &TcpStream, on: bool) -> Result<(), RejectReason> {
+    options::set_reset_on_close(socket, on).map_err(|error| RejectReason::Gone(error.into()))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// One of the addresses of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Site {
+pub(super) struct ResolvedAddr {
     pub(super) address: SocketAddr,
     /// Rank by the priority of the SRV records; 0 is preferred.
     pub(super) rank: u16,
@@ -58,7 +58,7 @@ pub(super) struct Site {
 /// Result of a look-up, with at least one address.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
-    pub(super) sites: Vec<Site>,
+    pub(super) sites: Vec<ResolvedAddr>,
     /// Time for which it is valid.
     pub(super) ttl: Duration,
 }
@@ -76,7 +76,7 @@ pub(super) struct Entry {
 
 #[derive(Debug, Default)]
 struct Known {
-    sites: Vec<Site>,
+    sites: Vec<ResolvedAddr>,
     failure: Option<(time::Instant, io::ErrorKind, String)>,
 }
 
@@ -131,7 +131,7 @@ impl Entry {
     }
 
     /// Returns the addresses that are known.
-    pub(super) fn sites(&self) -> Vec<Site> {
+    pub(super) fn sites(&self) -> Vec<ResolvedAddr> {
         self.known().sites.clone()
     }
 
@@ -282,7 +282,7 @@ impl Names {
 
 impl Found {
     pub(super) fn literal(address: SocketAddr) -> Found {
-        let site = Site {
+        let site = ResolvedAddr {
             address,
             rank: 0,
             weight: None,
@@ -324,7 +324,7 @@ impl System {
 
     async fn target(&self, name: &str, port: u16) -> io::Result<Found> {
         let (addresses, ttl) = self.addresses(name).await?;
-        let site = |ip| Site {
+        let site = |ip| ResolvedAddr {
             address: SocketAddr::new(ip, port),
             rank: 0,
             weight: None,
@@ -390,7 +390,7 @@ impl System {
             match self.addresses(&srv.target.to_utf8()).await {
                 Ok((addresses, of_target)) => {
                     ttl = ttl.min(of_target);
-                    sites.extend(addresses.into_iter().map(|ip| Site {
+                    sites.extend(addresses.into_iter().map(|ip| ResolvedAddr {
                         address: SocketAddr::new(ip, srv.port),
                         rank: u16::try_from(rank).unwrap_or(u16::MAX),
                         weight: Some(srv.weight),

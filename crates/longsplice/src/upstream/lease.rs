@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 
 use super::{
     idle::{Owner, Settles},
-    roster::Roster,
     server::{Act, Server, ServerId},
+    state::UpstreamState,
 };
 use crate::config::UpstreamConfig;
 
@@ -33,7 +33,7 @@ pub struct Lease {
 pub struct Tenure {
     server: Arc<Server>,
     /// `None` if the server belongs to no upstream.
-    roster: Option<Arc<Roster>>,
+    state: Option<Arc<UpstreamState>>,
     /// Owner for whom the connection may be kept when it is idle; `None` if it is not kept.
     next: Option<Owner>,
     /// True if its connection has served a request before.
@@ -45,7 +45,7 @@ pub struct Tenure {
 #[derive(Debug)]
 pub struct Site {
     server: Arc<Server>,
-    roster: Arc<Roster>,
+    state: Arc<UpstreamState>,
     sticky: bool,
 }
 
@@ -57,10 +57,10 @@ impl Site {
 
     /// Returns a permit that [stayed](Tenure::stay) counted here. Resume each only once.
     pub fn resume(&self) -> Tenure {
-        let (server, roster) = (Arc::clone(&self.server), Arc::clone(&self.roster));
+        let (server, state) = (Arc::clone(&self.server), Arc::clone(&self.state));
         Tenure {
             server,
-            roster: Some(roster),
+            state: Some(state),
             next: None,
             reused: false,
             sticky: self.sticky,
@@ -83,11 +83,11 @@ pub enum Failure {
 
 impl Tenure {
     /// Creates a permit at a server that counts it already.
-    pub(super) fn new(server: Arc<Server>, roster: &Arc<Roster>) -> Tenure {
+    pub(super) fn new(server: Arc<Server>, state: &Arc<UpstreamState>) -> Tenure {
         Tenure {
             server,
-            sticky: roster.config().sticky.is_some(),
-            roster: Some(Arc::clone(roster)),
+            sticky: state.config().sticky.is_some(),
+            state: Some(Arc::clone(state)),
             next: None,
             reused: false,
         }
@@ -99,7 +99,7 @@ impl Tenure {
         let config = UpstreamConfig::new("", Vec::new());
         Tenure {
             server: Arc::new(Server::new(&config, &name, name.clone(), address, None)),
-            roster: None,
+            state: None,
             next: None,
             reused: false,
             sticky: false,
@@ -125,14 +125,14 @@ impl Tenure {
     pub fn site(&self) -> Option<Site> {
         Some(Site {
             server: Arc::clone(&self.server),
-            roster: Arc::clone(self.roster.as_ref()?),
+            state: Arc::clone(self.state.as_ref()?),
             sticky: self.sticky,
         })
     }
 
     /// Drops this value without giving the permit up: its [`Tenure::site`] stays counted until [`Site::resume`].
     pub fn stay(mut self) {
-        self.roster = None;
+        self.state = None;
     }
 
     /// Returns the value of the sticky cookie for this server; `None` if the upstream is not sticky.
@@ -145,10 +145,10 @@ impl Tenure {
     /// instead ([`longsplice_engine::Returned::set_reset_on_close`]). A connection with a `tie` to its last client
     /// stands aside until the tie is gone.
     pub fn give_back(self, stream: TcpStream, tie: Option<Tie>) {
-        if let (Some(roster), Some(owner)) = (&self.roster, self.next) {
+        if let (Some(state), Some(owner)) = (&self.state, self.next) {
             // Store it before the permit is released: the client that waits for the permit then finds the connection.
             let settles = tie.map(|tie| Settles::when(move || tie.is_gone()));
-            roster.keep(&self.server, stream, owner, settles);
+            state.keep(&self.server, stream, owner, settles);
         }
     }
 
@@ -161,10 +161,10 @@ impl Tenure {
         }
         let micros = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
         counts.reply_micros.fetch_add(micros, Ordering::Relaxed);
-        let Some(roster) = &self.roster else { return };
-        match status >= 500 && roster.config().passive_status {
-            true => roster.note_failure(&self.server, Act::Reply, &format!("status {status}")),
-            false => roster.note_success(&self.server, Act::Reply),
+        let Some(state) = &self.state else { return };
+        match status >= 500 && state.config().outlier_status {
+            true => state.note_failure(&self.server, Act::Reply, &format!("status {status}")),
+            false => state.note_success(&self.server, Act::Reply),
         }
     }
 
@@ -197,16 +197,16 @@ impl Tenure {
         // An earlier client may have caused the end of a reused connection; only `Malformed` surely tells something
         // about the server.
         let says_nothing = self.reused && matches!(how, Failure::Closed | Failure::Timeout);
-        if let Some(roster) = self.roster.as_ref().filter(|_| !says_nothing) {
-            roster.note_failure(&self.server, act, why);
+        if let Some(state) = self.state.as_ref().filter(|_| !says_nothing) {
+            state.note_failure(&self.server, act, why);
         }
     }
 }
 
 impl Drop for Tenure {
     fn drop(&mut self) {
-        if let Some(roster) = self.roster.take() {
-            roster.release(&self.server);
+        if let Some(state) = self.state.take() {
+            state.release(&self.server);
         }
     }
 }

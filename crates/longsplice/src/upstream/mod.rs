@@ -1,18 +1,18 @@
 //! Manages upstreams: sets of servers; each connection or request gets one server.
 //!
-//! [`Upstream::lease`] (`search`) chooses a server (`crew`), waits in the queue if all are full (`queue`), and takes an
-//! idle connection (`idle`) or makes one. A `roster` keeps the state of the servers and outlives reloads. Permits
+//! [`Upstream::lease`] (`search`) chooses a server (`backend_set`), waits in the queue if all are full (`queue`), and takes an
+//! idle connection (`idle`) or makes one. `state` keeps what is known of the servers, and outlives reloads. Permits
 //! (`lease`) update it, and so do the callbacks that it gives to active checks (`check`) and the resolver (`discovery`).
 
+mod backend_set;
 mod check;
-mod crew;
 mod discovery;
 mod idle;
 mod lease;
 mod queue;
-mod roster;
 mod search;
 mod server;
+mod state;
 mod status;
 mod task;
 #[cfg(test)]
@@ -31,8 +31,8 @@ pub use status::{CheckStatus, ServerStatus, Unresolved, UpstreamStatus};
 pub use crate::config::KeyKind;
 use crate::config::{Config, ListenerConfig, UpstreamConfig};
 use discovery::Names;
-use roster::Roster;
 use search::Search;
+use state::UpstreamState;
 
 /// All upstreams of a configuration.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Upstreams {
 #[derive(Debug)]
 pub struct Upstream {
     config: Arc<UpstreamConfig>,
-    roster: Arc<Roster>,
+    state: Arc<UpstreamState>,
     splicer: Splicer,
 }
 
@@ -89,17 +89,17 @@ impl Upstreams {
     ) -> Upstreams {
         let upstream = |config: UpstreamConfig, before: Option<&Arc<Upstream>>| {
             let config = Arc::new(config);
-            let roster = match before {
+            let state = match before {
                 Some(before) => {
-                    before.roster.configure(&config);
-                    Arc::clone(&before.roster)
+                    before.state.configure(&config);
+                    Arc::clone(&before.state)
                 }
-                None => Roster::new(&config, names),
+                None => UpstreamState::new(&config, names),
             };
             let splicer = splicer.clone();
             Arc::new(Upstream {
                 config,
-                roster,
+                state,
                 splicer,
             })
         };
@@ -109,7 +109,7 @@ impl Upstreams {
         });
         let by_listener = config.listeners.iter().filter(|l| !l.to.is_empty()).map(|l| {
             let before = before.and_then(|before| before.by_listener.get(&l.name));
-            let config = UpstreamConfig::in_order(&l.name, &l.to, l.connect_timeout);
+            let config = UpstreamConfig::of_targets(&l.name, &l.to, l.connect_timeout);
             (l.name.clone(), upstream(config, before))
         });
         Upstreams {
@@ -135,7 +135,7 @@ impl Upstreams {
     /// Returns the status of all upstreams, sorted by name; those of listeners with `to` come last.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         let sorted = |map: &HashMap<String, Arc<Upstream>>| {
-            let mut list: Vec<_> = map.values().map(|u| u.roster.status()).collect();
+            let mut list: Vec<_> = map.values().map(|u| u.state.status()).collect();
             list.sort_by(|a, b| a.name.cmp(&b.name));
             list
         };
@@ -154,7 +154,7 @@ impl Upstreams {
         let of_that_name = [&self.by_name, &self.by_listener].map(|map| map.get(upstream));
         let mut found = 0;
         for upstream in of_that_name.iter().flatten() {
-            found += upstream.roster.drain(server, drain);
+            found += upstream.state.drain(server, drain);
         }
         match (found, of_that_name) {
             (1.., _) => Ok(found),
@@ -176,7 +176,7 @@ impl Upstream {
     /// # Errors
     /// The failed attempts, or the reason why there was none.
     pub async fn lease(&self, ask: &Ask<'_>) -> Result<Lease, Unavailable> {
-        Search::new(&self.config, &self.roster, &self.splicer, ask)
+        Search::new(&self.config, &self.state, &self.splicer, ask)
             .run()
             .await
     }
@@ -188,13 +188,13 @@ impl Upstream {
 
     /// Returns whether it contains this server now, in any state.
     pub fn has(&self, server: ServerId) -> bool {
-        self.roster.has(server)
+        self.state.has(server)
     }
 
     /// Returns an address that a client of this family will probably be connected to, if one is known. The engine
     /// prepares for it.
     pub fn likely(&self, ipv4: bool) -> Option<std::net::SocketAddr> {
-        let addresses = self.roster.addresses();
+        let addresses = self.state.addresses();
         same_family_first(addresses, ipv4).first().copied()
     }
 

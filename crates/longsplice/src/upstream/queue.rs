@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    crew::{Crew, Pick, Want, random},
+    backend_set::{BackendSet, Selection, Want, random},
     server::Server,
 };
 
@@ -125,7 +125,13 @@ impl Queue {
     }
 
     /// Gives permits to waiting clients in their order, at most `most`. Rejects clients that have no server left.
-    pub(super) fn serve(&mut self, crew: &mut Crew, upstream: &str, now: Duration, most: Option<usize>) {
+    pub(super) fn serve(
+        &mut self,
+        backends: &mut BackendSet,
+        upstream: &str,
+        now: Duration,
+        most: Option<usize>,
+    ) {
         let (mut next, mut given) = (0, 0);
         // Give all plain clients of a family the same answer: if one finds all servers full, so do the others.
         let mut full = [false; 2];
@@ -137,8 +143,8 @@ impl Queue {
             if plain && full.get(family) == Some(&true) {
                 continue;
             }
-            match crew.pick(want, now, &mut random, None) {
-                Pick::Server(server) => {
+            match backends.pick(want, now, &mut random, None) {
+                Selection::Server(server) => {
                     server.open.fetch_add(1, Ordering::Relaxed);
                     match self.answer(ticket, Ok(Arc::clone(&server))) {
                         Ok(()) => given += 1,
@@ -146,11 +152,11 @@ impl Queue {
                         Err(_) => drop(server.open.fetch_sub(1, Ordering::Relaxed)),
                     }
                 }
-                Pick::Nobody => {
-                    let nobody = Unavailable::down(upstream, crew.nobody(now));
+                Selection::Nobody => {
+                    let nobody = Unavailable::down(upstream, backends.nobody(now));
                     drop(self.answer(ticket, Err(nobody)));
                 }
-                Pick::Full | Pick::Look(_) => {
+                Selection::Full | Selection::Look(_) => {
                     if let (true, Some(full)) = (plain, full.get_mut(family)) {
                         *full = true;
                     }

@@ -15,11 +15,11 @@ use nix::libc;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time};
 
 use super::{
-    crew::Want,
+    backend_set::Want,
     lease::{Failure, Lease, Tenure},
     queue::Unavailable,
-    roster::{Entered, Roster},
     server::{Act, ServerId},
+    state::{Entered, UpstreamState},
 };
 use crate::{
     client::Client,
@@ -69,7 +69,7 @@ impl<'a> Ask<'a> {
 /// One search for a server.
 pub(super) struct Search<'a> {
     config: &'a UpstreamConfig,
-    roster: &'a Arc<Roster>,
+    state: &'a Arc<UpstreamState>,
     splicer: &'a Splicer,
     ask: &'a Ask<'a>,
     tried: Vec<ServerId>,
@@ -81,13 +81,13 @@ pub(super) struct Search<'a> {
 impl<'a> Search<'a> {
     pub(super) fn new(
         config: &'a UpstreamConfig,
-        roster: &'a Arc<Roster>,
+        state: &'a Arc<UpstreamState>,
         splicer: &'a Splicer,
         ask: &'a Ask<'a>,
     ) -> Search<'a> {
         Search {
             config,
-            roster,
+            state,
             splicer,
             ask,
             tried: ask.not.to_vec(),
@@ -131,7 +131,7 @@ impl<'a> Search<'a> {
 
     /// Returns a permit for a server that was not tried yet.
     async fn permit(&mut self) -> Result<Tenure, Unavailable> {
-        let (config, roster) = (self.config, self.roster);
+        let (config, state) = (self.config, self.state);
         let server = loop {
             let want = Want {
                 ipv4: self.ask.ipv4,
@@ -139,7 +139,7 @@ impl<'a> Search<'a> {
                 sticky: self.ask.sticky.map(Cow::Borrowed),
                 not: Cow::Borrowed(&self.tried),
             };
-            match roster.enter(want, &self.lost)? {
+            match state.enter(want, &self.lost)? {
                 Entered::Permit(server) => break server,
                 Entered::Wait(waiting) => break waiting.permit(config.queue_timeout).await?,
                 Entered::Look(index, entry) => {
@@ -150,12 +150,12 @@ impl<'a> Search<'a> {
                 }
             }
         };
-        Ok(Tenure::new(server, roster))
+        Ok(Tenure::new(server, state))
     }
 
     /// Takes an idle connection, or makes a new one.
     async fn connect(&self, mut permit: Tenure) -> io::Result<Lease> {
-        let (config, roster, ask) = (self.config, self.roster, self.ask);
+        let (config, state, ask) = (self.config, self.state, self.ask);
         let server = Arc::clone(permit.server());
         // Bind the connection to its client: the header names that client.
         let owner = config.send_proxy.map(|_| (ask.peer, ask.local));
@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
                 });
             }
         }
-        roster.make_room(&server);
+        state.make_room(&server);
         let connector = Connector::new(self.splicer, ask, config.connect_timeout);
         let header = config.send_proxy.map(|version| {
             let addresses = Addresses::new(ask.peer, ask.local);
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
             Ok(stream) => {
                 server.counts.requests.fetch_add(1, Ordering::Relaxed);
                 server.counts.connects.fetch_add(1, Ordering::Relaxed);
-                roster.note_success(&server, Act::Connect);
+                state.note_success(&server, Act::Connect);
                 Ok(Lease {
                     stream,
                     reused: false,

@@ -31,7 +31,7 @@ pub struct Server {
     cookie: String,
     health: Mutex<Health>,
     drained: AtomicBool,
-    /// Number of connections in use; written under the lock of the roster.
+    /// Number of connections in use; written under the lock of `UpstreamState`.
     pub(super) open: AtomicU32,
     pub(super) idle: IdlePool,
     pub(super) counts: Counts,
@@ -122,8 +122,8 @@ impl Server {
             address,
             health: Mutex::new(Health {
                 active: Active::new(rise, fall),
-                connects: Passive::new(config.passive),
-                replies: Passive::new(config.passive),
+                connects: Passive::new(config.outlier_detection),
+                replies: Passive::new(config.outlier_detection),
                 back,
                 slow_start: config.slow_start,
                 last_check: None,
@@ -184,8 +184,8 @@ impl Server {
         if config.health.is_none() {
             health.last_check = None;
         }
-        health.connects = health.connects.clone().with_rules(config.passive);
-        health.replies = health.replies.clone().with_rules(config.passive);
+        health.connects = health.connects.clone().with_rules(config.outlier_detection);
+        health.replies = health.replies.clone().with_rules(config.outlier_detection);
         health.slow_start = config.slow_start;
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use longsplice_core::balance::FULL_SHARE;
 use serde::{Deserialize, Serialize};
 
-use super::crew::Member;
+use super::backend_set::Member;
 
 /// Status of an upstream.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]

@@ -169,6 +169,6 @@ fn doctor_says_in_words_and_in_json_what_is_there() {
     assert!(out.contains("kernel ") && out.contains("capabilities "), "{out}");
     let (_, out, _) = ask(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert!(report["can_splice"].is_boolean());
+    assert!(report["splice_available"].is_boolean());
     assert!(report["findings"].as_array().unwrap().len() >= 10);
 }

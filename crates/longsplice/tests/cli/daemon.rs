@@ -70,14 +70,14 @@ fn status_bears_the_counters_at_the_top() {
         "accepted_total",
         "spliced_total",
         "detached_total",
-        "unspliced_total",
+        "resumed_total",
         "relayed_total",
     ] {
         assert!(status[counter].is_u64(), "{counter}: {status}");
     }
-    assert!(status["returned_total"].is_object() && status["rebuild"]["samples"].is_u64());
+    assert!(status["unsplices_total"].is_object() && status["rebuild"]["samples"].is_u64());
     assert_eq!(status["listeners"][0]["unsplice"], "");
-    assert!(status["relayed_reasons"].is_object() && status["health"]["can_splice"].is_boolean());
+    assert!(status["relayed_reasons"].is_object() && status["health"]["splice_available"].is_boolean());
     assert_eq!(status["instance"], name);
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["listeners"][0]["listen"][0], daemon.address.to_string());
@@ -181,7 +181,7 @@ fn a_relayed_flow_has_nothing_to_come_back_from() {
 
 #[test]
 fn no_flow_comes_back_into_a_daemon_that_ends() {
-    let more = ["--splice", "never", "--grace", "1h"];
+    let more = ["--splice", "never", "--shutdown-timeout", "1h"];
     let mut daemon = Daemon::forward(&instance("late"), &echo_server().to_string(), &more);
     let mut stream = daemon.connect();
     stream.write_all(b"x").unwrap();
@@ -240,7 +240,7 @@ fn at_sigterm_new_connections_are_refused_and_nothing_stays_behind() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let more = ["--splice", "never", "--grace", "1h"];
+    let more = ["--splice", "never", "--shutdown-timeout", "1h"];
     let mut daemon = Daemon::forward(&instance("hurry"), &echo_server().to_string(), &more);
     let mut stream = daemon.connect();
     stream.write_all(b"x").unwrap();
@@ -319,6 +319,6 @@ fn without_privileges_it_relays_and_says_so_once() {
     assert_eq!(warned.len(), 1, "{:#?}", daemon.log);
     assert!(warned[0].contains("longsplice doctor"), "{warned:?}");
     let status = status(&daemon);
-    assert_eq!(status["health"]["can_splice"], false);
+    assert_eq!(status["health"]["splice_available"], false);
     assert_eq!(status["spliced_total"], 0);
 }

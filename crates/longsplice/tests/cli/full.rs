@@ -104,7 +104,7 @@ fn idle_connections_do_not_use_up_the_descriptors() {
     }
     for n in 0..SERVERS {
         let server = http_server();
-        text += &format!("[[upstream]]\nname = \"u{n}\"\nservers = [\"{server}\"]\nkeep_idle = 100\n");
+        text += &format!("[[upstream]]\nname = \"u{n}\"\nservers = [\"{server}\"]\nmax_idle = 100\n");
     }
     let file = dir.path().join("x.toml");
     std::fs::write(&file, text).unwrap();

@@ -1,4 +1,4 @@
-//! Tests `servers`, `drain` and `undrain` on a running daemon.
+//! Tests `servers`, `servers drain` and `servers ready` on a running daemon.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -13,7 +13,7 @@ fn is_served(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn a_server_is_drained_and_undrained_by_command() {
+fn a_server_is_drained_and_made_ready_by_command() {
     let (one, two) = (echo_server().to_string(), echo_server().to_string());
     let daemon = Daemon::forward(&instance("drain"), &one, &["--to", &two, "--splice", "never"]);
     let servers = || -> serde_json::Value {
@@ -25,11 +25,11 @@ fn a_server_is_drained_and_undrained_by_command() {
     kept.write_all(b"hello").unwrap();
     kept.read_exact(&mut [0; 5]).unwrap();
     let all = servers();
-    assert_eq!(all[0]["balance"], "in_order");
+    assert_eq!(all[0]["balance"], "first");
     assert_eq!(all[0]["servers"][0]["open"], 1);
 
     // A listener of `forward` has its address as given for a name.
-    let (code, out, err) = daemon.ask(&["drain", &format!("127.0.0.1:0/{one}")]);
+    let (code, out, err) = daemon.ask(&["servers", "drain", &format!("127.0.0.1:0/{one}")]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("takes no new connections"), "{out}");
     assert_eq!(servers()[0]["servers"][0]["state"], "draining");
@@ -43,11 +43,11 @@ fn a_server_is_drained_and_undrained_by_command() {
     let row = table.lines().find(|line| line.contains(&one)).unwrap();
     assert!(row.contains("draining"), "{table}");
 
-    let (code, _, err) = daemon.ask(&["drain", &format!("127.0.0.1:0/{two}")]);
+    let (code, _, err) = daemon.ask(&["servers", "drain", &format!("127.0.0.1:0/{two}")]);
     assert_eq!(code, 0, "{err}");
     let refused = daemon.outcome();
     assert!(matches!(refused, Err(ErrorKind::ConnectionReset)), "{refused:?}");
-    let (code, out, err) = daemon.ask(&["undrain", &format!("127.0.0.1:0/{one}")]);
+    let (code, out, err) = daemon.ask(&["servers", "ready", &format!("127.0.0.1:0/{one}")]);
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("again"), "{out}");
     assert!(is_served(&daemon));
@@ -56,16 +56,16 @@ fn a_server_is_drained_and_undrained_by_command() {
 #[test]
 fn a_server_that_is_not_there_is_named() {
     let daemon = Daemon::forward(&instance("drain-none"), &closed_port().to_string(), &[]);
-    let (code, _, err) = daemon.ask(&["drain", "web/one"]);
+    let (code, _, err) = daemon.ask(&["servers", "drain", "web/one"]);
     assert_eq!(code, 1);
     assert!(
         err.contains("there is no upstream `web`; `longsplice servers` shows them"),
         "{err}"
     );
-    let (code, _, err) = daemon.ask(&["undrain", "127.0.0.1:0/one"]);
+    let (code, _, err) = daemon.ask(&["servers", "ready", "127.0.0.1:0/one"]);
     assert_eq!(code, 1);
     assert!(err.contains("has no server `one`"), "{err}");
-    let (code, _, err) = ask(&["drain", "one"]);
+    let (code, _, err) = ask(&["servers", "drain", "one"]);
     assert_eq!(code, 2);
     assert!(err.contains("write UPSTREAM/SERVER"), "{err}");
 }

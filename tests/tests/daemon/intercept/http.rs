@@ -98,7 +98,7 @@ fn a_server_sees_the_client_of_each_request() {
         let config = Config::new()
             .set(&format!("[[upstream]]\nname = \"web\"\nservers = \"{SERVER}\""))
             .intercepting(&table, policy.splice, policy.detach)
-            .with(&format!("protocol = \"http\"\nsplice_from = \"1\"\n{upstream}"));
+            .with(&format!("protocol = \"http\"\nsplice_min = \"1\"\n{upstream}"));
         let mut lab = lab("intercept-whose", config);
         assert!(ip(&lab.net.client, &format!("address add {SECOND}/24 dev c0")).0);
         let dir = tempfile::tempdir().unwrap();

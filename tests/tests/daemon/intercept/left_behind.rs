@@ -40,7 +40,7 @@ fn an_orderly_end_leaves_nothing() {
 
 #[test]
 fn a_second_signal_leaves_nothing() {
-    let config = intercepting(Policy::ON_DEMAND).set("grace = \"60s\"");
+    let config = intercepting(Policy::ON_DEMAND).set("shutdown_timeout = \"60s\"");
     let mut lab = lab("intercept-hurry", config);
     lab.start();
     let listener = lab.listen(lab.server_v4());

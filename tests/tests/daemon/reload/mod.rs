@@ -1,7 +1,7 @@
 //! The configuration is reloaded while the daemon runs: all of it or nothing, and only the connections that it concerns
 //! notice.
 
-mod end;
-mod on_change;
+mod kill;
+mod on_reload;
 mod refused;
 mod under_load;

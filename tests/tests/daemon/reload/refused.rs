@@ -18,7 +18,7 @@ fn config(bed: &Bed, head: &str) -> Config {
 
 /// Checks that nothing has changed, and that the status gives the reason.
 fn assert_whole(bed: &Bed, failures: u64, says: &str) {
-    let generation = bed.daemon.status().generation;
+    let generation = bed.daemon.status().config_generation;
     assert_eq!(
         (generation.number, generation.failed_total),
         (1, failures),
@@ -39,7 +39,7 @@ fn a_broken_file_is_explained_by_line_to_the_command_and_to_the_log() {
     let bed = Bed::new("reload-broken", Policy::ON_DEMAND);
     let file = bed.daemon.dir().join("longsplice.toml");
     let good = fs::read_to_string(&file).unwrap();
-    fs::write(&file, format!("grace = \"soon\"\n{good}")).unwrap();
+    fs::write(&file, format!("shutdown_timeout = \"soon\"\n{good}")).unwrap();
     let says = bed.daemon.reload().unwrap_err();
     assert!(
         says.contains("longsplice.toml:1:") && says.contains("soon"),
@@ -49,13 +49,13 @@ fn a_broken_file_is_explained_by_line_to_the_command_and_to_the_log() {
     assert_whole(&bed, 2, "longsplice.toml:1:");
     bed.daemon.signal(Signal::HUP);
     soon("the third failure", || {
-        bed.daemon.status().generation.failed_total == 3
+        bed.daemon.status().config_generation.failed_total == 3
     });
     assert!(bed.daemon.log().contains("stays as it is"));
     // The repaired file is loaded, and the failure is cleared.
     fs::write(&file, good).unwrap();
     bed.daemon.reload().unwrap();
-    let generation = bed.daemon.status().generation;
+    let generation = bed.daemon.status().config_generation;
     assert_eq!(
         (generation.number, generation.failed.is_none()),
         (2, true),

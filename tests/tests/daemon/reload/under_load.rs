@@ -87,13 +87,13 @@ fn no_connection_fails_or_is_lost() {
         for round in 0..RELOADS {
             let n = rng.usize(0..variants.len());
             bed.daemon.reconfigure(&variants[n]);
-            let number = bed.daemon.status().generation.number;
+            let number = bed.daemon.status().config_generation.number;
             match round % 2 {
                 0 => drop(bed.daemon.reload().unwrap()),
                 _ => bed.daemon.signal(Signal::HUP),
             }
             soon("the reload", || {
-                bed.daemon.status().generation.number == number + 1
+                bed.daemon.status().config_generation.number == number + 1
             });
             // Let some connections come in between.
             let before = asked.load(Ordering::Relaxed);
@@ -104,8 +104,8 @@ fn no_connection_fails_or_is_lost() {
         over.store(true, Ordering::Relaxed);
     });
     let status = bed.daemon.status();
-    assert_eq!(status.generation.number, RELOADS + 1);
-    assert_eq!(status.generation.failed_total, 0, "{status:?}");
+    assert_eq!(status.config_generation.number, RELOADS + 1);
+    assert_eq!(status.config_generation.failed_total, 0, "{status:?}");
     // No queue lost a connection: each with a handshake was accepted.
     assert_eq!(status.accepted_total, asked.load(Ordering::Relaxed), "{status:?}");
     assert!(status.accepted_total > RELOADS);

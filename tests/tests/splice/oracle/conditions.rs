@@ -62,7 +62,7 @@ fn by_hand_in_mid_stream() {
                 thread::sleep(delay);
                 assert!(desk.library.unsplice(flow.id).is_none());
                 let mut returned = call.returned();
-                assert_eq!((returned.why, returned.id), (Trap::Asked, flow.id));
+                assert_eq!((returned.why, returned.id), (Trap::Admin, flow.id));
                 let mut add = |more: [u64; 2]| {
                     for side in Side::BOTH {
                         passed[side.index()] += more[side.index()];

@@ -61,7 +61,7 @@ fn an_acknowledgement_goes_to_whom_it_tells_something() {
             ..ack.clone()
         };
         d.flow
-            .ingress_gives(Client, &old.bytes(), (SHOT, "absorbed", &old.bytes()));
+            .ingress_gives(Client, &old.bytes(), (SHOT, "consumed", &old.bytes()));
         d.tap.nothing();
         // It is more than the server knew, once the server has sent more.
         let more = Packet {

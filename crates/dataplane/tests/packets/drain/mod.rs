@@ -131,7 +131,7 @@ impl Drained {
     #[track_caller]
     fn shared(&mut self, packet: &Packet, local: &Packet) {
         let expected = self.far(packet).bytes();
-        self.delivers(packet, "shared", local);
+        self.delivers(packet, "duplicated", local);
         assert_frame(&self.tap.only(), &expected, "the far copy");
     }
 

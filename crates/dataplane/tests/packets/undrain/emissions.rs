@@ -180,8 +180,8 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
         if sack {
             assert_eq!((ran.verdict, counted["clamped"]), (OK, 1));
         } else {
-            assert_eq!((ran.verdict, counted["absorbed"]), (SHOT, 1));
-            assert_frame(&ran.packet, &repeat.bytes(), "absorbed");
+            assert_eq!((ran.verdict, counted["consumed"]), (SHOT, 1));
+            assert_frame(&ran.packet, &repeat.bytes(), "consumed");
         }
         // A segment with news passes either way: payload, a wider window, a further acknowledgement.
         let wider = Packet {

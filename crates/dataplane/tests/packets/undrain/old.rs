@@ -51,7 +51,7 @@ fn a_fin_that_was_forwarded_belongs_to_the_socket() {
             flags: ACK | FIN,
             ..flow.later(side, 0, SENT[side.index()], 0)
         };
-        flow.ingress_gives(side, &packet.bytes(), (SHOT, "held", &packet.bytes()));
+        flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
     }
 }
 
@@ -144,7 +144,7 @@ fn an_acknowledgement_that_no_tcp_would_take_is_not_made_acceptable() {
         let packet = flow.later(side, 0, 50, 0u32.wrapping_sub(window));
         assert_eq!(flow.ingress(side, &packet.bytes()).verdict, REDIRECT);
         let too_old = flow.later(side, 0, 50, 0u32.wrapping_sub(window + 1));
-        flow.ingress_gives(side, &too_old.bytes(), (SHOT, "absorbed", &too_old.bytes()));
+        flow.ingress_gives(side, &too_old.bytes(), (SHOT, "consumed", &too_old.bytes()));
     }
 }
 
@@ -233,13 +233,13 @@ fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
                 options: usual(flow.plan.clock[side.index()] + 1, 3),
                 ..flow.later(side, offset, len, 5)
             };
-            flow.ingress_gives(side, &packet.bytes(), (SHOT, "held", &packet.bytes()));
+            flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
             let found = events.take().expect("the ring");
             assert_eq!(
                 (found.len(), found[0].kind, found[0].seq),
                 (1, EventKind::Held, packet.seq)
             );
-            assert_frame(&found[0].packet, &packet.bytes(), "held");
+            assert_frame(&found[0].packet, &packet.bytes(), "queued");
             assert_eq!(found[0].packet[found[0].payload.clone()], packet.payload);
         }
     }
@@ -267,7 +267,7 @@ fn without_acknowledgement_no_tcp_takes_it() {
             ack: 0x1234_5678,
             ..flow.later(side, 0, 50, 0)
         };
-        flow.ingress_gives(side, &packet.bytes(), (SHOT, "absorbed", &packet.bytes()));
+        flow.ingress_gives(side, &packet.bytes(), (SHOT, "consumed", &packet.bytes()));
         assert_eq!(format!("{:?}", flow.raw()), before, "nothing was learnt");
     }
 }

@@ -152,7 +152,7 @@ fn without_acknowledgement_it_is_nobodys() {
             ack: 0x1234_5678,
             ..flow.later(side, SENT[side.index()], 40, 0)
         };
-        flow.ingress_gives(side, &packet.bytes(), (SHOT, "absorbed", &packet.bytes()));
+        flow.ingress_gives(side, &packet.bytes(), (SHOT, "consumed", &packet.bytes()));
         assert_eq!(format!("{:?}", flow.raw()), before, "nothing was learnt");
     }
 }

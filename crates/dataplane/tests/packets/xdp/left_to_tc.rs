@@ -166,7 +166,7 @@ fn a_checksum_that_is_left_to_a_device_is_left_to_tc() {
                     options: options.clone(),
                     ..flow.peer_segment(side)
                 };
-                passes(&flow, side, &packet.bytes_for_offload(), "unsummed_xdp");
+                passes(&flow, side, &packet.bytes_for_offload(), "csum_partial_xdp");
             }
         }
     }

@@ -30,8 +30,8 @@ pub enum KeyKind {
 
 impl Balance {
     /// Chooses the first server that answers.
-    pub fn in_order() -> Balance {
-        Algorithm::InOrder.into()
+    pub fn first() -> Balance {
+        Algorithm::First.into()
     }
 }
 
@@ -106,8 +106,8 @@ mod tests {
         for way in [
             "round_robin",
             "least_connections",
-            "random_of_two",
-            "in_order",
+            "p2c",
+            "first",
             "hash=client",
             "hash=header:x-user",
             "hash=cookie:Session",

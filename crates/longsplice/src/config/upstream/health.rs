@@ -1,4 +1,4 @@
-//! Reads `health` and `passive`: settings for the detection of failed servers.
+//! Reads `health` and `outlier_detection`: settings for the detection of failed servers.
 
 use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
@@ -108,13 +108,13 @@ pub(super) struct RawHealth {
     fall: Option<Spanned<i64>>,
 }
 
-/// The table `passive` as written in the file.
+/// The table `outlier_detection` as written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawPassive {
+pub(super) struct RawOutlierDetection {
     failures: Option<Spanned<i64>>,
     period: Option<Spanned<Period>>,
-    out_for: Option<Spanned<Period>>,
+    ejection_time: Option<Spanned<Period>>,
     status: Option<bool>,
 }
 
@@ -193,10 +193,10 @@ fn visible(s: &mut Settler<'_>, given: Spanned<String>, what: &str) -> String {
     given.into_inner()
 }
 
-/// Checks the passive rules. Returns them, and whether a status of 500 or more counts as a failure.
-pub(super) fn passive(
+/// Checks the rules of `outlier_detection`. Returns them, and whether a status of 500 or more counts as a failure.
+pub(super) fn outlier_detection(
     s: &mut Settler<'_>,
-    given: Option<RawPassive>,
+    given: Option<RawOutlierDetection>,
     default: PassiveRules,
 ) -> (PassiveRules, bool) {
     let Some(raw) = given else {
@@ -210,7 +210,7 @@ pub(super) fn passive(
     let rules = PassiveRules {
         failures,
         period: s.period("period", raw.period, default.period, ms, DAY),
-        out_for: s.period("out_for", raw.out_for, default.out_for, ms, DAY),
+        ejection_time: s.period("ejection_time", raw.ejection_time, default.ejection_time, ms, DAY),
     };
     (rules, raw.status.unwrap_or(false))
 }

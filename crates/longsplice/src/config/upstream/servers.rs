@@ -113,7 +113,7 @@ fn add(s: &mut Settler<'_>, all: &mut Vec<ServerConfig>, server: ServerConfig, s
         s.complain(
             span,
             message,
-            "`longsplice drain` tells servers apart by their names",
+            "`longsplice servers drain` tells servers apart by their names",
         );
     }
     all.push(server);
@@ -127,7 +127,7 @@ pub(super) fn name(s: &mut Settler<'_>, name: Spanned<String>) -> String {
         s.complain(
             name.span(),
             message,
-            "use text without spaces and slashes: `longsplice drain UPSTREAM/SERVER` takes it",
+            "use text without spaces and slashes: `longsplice servers drain UPSTREAM/SERVER` takes it",
         );
     }
     name.into_inner()

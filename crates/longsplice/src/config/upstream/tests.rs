@@ -25,11 +25,11 @@ retries = 1
 max_connections = 1000
 queue = 50
 queue_timeout = "2s"
-keep_idle = 8
+max_idle = 8
 idle_timeout = "15s"
 send_proxy = "v1"
 health = { http = "/health", host = "x", status = "200-299,401", interval = "1s", timeout = "500ms", rise = 1, fall = 5 }
-passive = { failures = 2, period = "5s", out_for = "1m", status = true }
+outlier_detection = { failures = 2, period = "5s", ejection_time = "1m", status = true }
 slow_start = "20s"
 
 [[upstream.server]]
@@ -72,7 +72,7 @@ fn a_full_upstream_is_understood() {
         retries: Some(1),
         queue: 50,
         queue_timeout: s(2),
-        keep_idle: 8,
+        max_idle: 8,
         idle_timeout: s(15),
         send_proxy: Some(Version::V1),
         health: Some(HealthConfig {
@@ -86,12 +86,12 @@ fn a_full_upstream_is_understood() {
             rise: 1,
             fall: 5,
         }),
-        passive: PassiveRules {
+        outlier_detection: PassiveRules {
             failures: 2,
             period: s(5),
-            out_for: s(60),
+            ejection_time: s(60),
         },
-        passive_status: true,
+        outlier_status: true,
         slow_start: s(20),
     };
     assert_eq!(config.upstreams, [expected]);
@@ -166,7 +166,7 @@ fn what_cannot_be_meant_is_refused_with_its_place_and_the_remedy() {
             "rise is out of range",
         ),
         (
-            format!("{ONE}\npassive = {{ failures = -1 }}"),
+            format!("{ONE}\noutlier_detection = {{ failures = -1 }}"),
             "failures is out of range",
         ),
         (

@@ -92,14 +92,14 @@ mod tests {
             bytes_to_client: u32::MAX.into(),
             status: Some(101),
             first_byte: Some(ms(3)),
-            end: End::Changed,
+            end: End::Reload,
             ..AccessRecord::new("web", ([198, 18, 0, 1], 5).into())
         };
         for made in [began, began + ms(20), began.checked_sub(ms(20)).unwrap()] {
             let counts = Counts::of(&record, began, made).unwrap();
             assert_eq!((counts.to_server, counts.to_client), (7, u32::MAX));
             assert_eq!((counts.status(), counts.first_byte()), (Some(101), Some(ms(3))));
-            assert_eq!(counts.why, End::Changed);
+            assert_eq!(counts.why, End::Reload);
             let apart = counts.began(made).max(began) - counts.began(made).min(began);
             assert!(apart < Duration::from_micros(1), "{apart:?}");
         }

@@ -10,7 +10,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
 use crate::{
-    pace::Pace,
+    rate_limiter::RateLimiter,
     tls::{CertificateFiles, relay, testing},
 };
 
@@ -37,7 +37,10 @@ async fn handshake(
     terminator: &Terminator,
     client: rustls::ClientConfig,
     early: usize,
-) -> (std::io::Result<TlsStream<TcpStream>>, Result<Client, Unfit>) {
+) -> (
+    std::io::Result<TlsStream<TcpStream>>,
+    Result<Client, RejectReason>,
+) {
     let (socket, mut accepted) = sockets().await;
     let name = ServerName::try_from("a.example").unwrap();
     let connect = TlsConnector::from(Arc::new(client)).connect(name, socket);
@@ -87,7 +90,10 @@ async fn what_does_not_fit_gets_an_alert() {
     let (client, accepted) = handshake(&terminator, no_protocol, 0).await;
     let told = client.unwrap_err().to_string();
     assert!(told.contains("NoApplicationProtocol"), "{told}");
-    assert!(matches!(accepted, Err(Unfit::Handshake(_))), "{accepted:?}");
+    assert!(
+        matches!(accepted, Err(RejectReason::Handshake(_))),
+        "{accepted:?}"
+    );
     let (client, accepted) = handshake(&terminator, testing::client(&[], &[]), 0).await;
     assert!(client.is_err());
     let told = accepted.unwrap_err().to_string();
@@ -175,7 +181,7 @@ async fn relayed() -> (
             stream,
             server.stream.into_socket(),
             b"early ",
-            Pace::default(),
+            RateLimiter::default(),
             IdlePolicy::default(),
         )
         .await

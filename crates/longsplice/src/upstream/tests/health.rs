@@ -13,7 +13,7 @@ async fn checks_take_a_server_down_and_bring_it_back() {
     let (a, b) = (Backend::new().await, Backend::new().await);
     let servers = list(&[a.address, b.address]);
     let u = upstream(&format!(
-        "{servers}\npassive = {{ failures = 0 }}\nhealth = {{ tcp = true, {QUICK} }}"
+        "{servers}\noutlier_detection = {{ failures = 0 }}\nhealth = {{ tcp = true, {QUICK} }}"
     ));
     let guest = Guest::new().await;
     until("both were checked", || {
@@ -112,7 +112,7 @@ async fn a_server_that_says_nothing_is_down() {
 async fn failures_take_a_server_out_for_a_while() {
     let (a, gone) = (Backend::new().await, closed().await);
     let u = upstream(&format!(
-        "{}\npassive = {{ failures = 3, period = \"10s\", out_for = \"300ms\" }}",
+        "{}\noutlier_detection = {{ failures = 3, period = \"10s\", ejection_time = \"300ms\" }}",
         list(&[a.address, gone])
     ));
     let guest = Guest::new().await;
@@ -136,7 +136,7 @@ async fn failures_take_a_server_out_for_a_while() {
 async fn replies_count_too_and_the_last_server_is_never_out() {
     let (a, b) = (Backend::new().await, Backend::new().await);
     let u = upstream(&format!(
-        "{}\npassive = {{ failures = 2, out_for = \"60s\", status = true }}",
+        "{}\noutlier_detection = {{ failures = 2, ejection_time = \"60s\", status = true }}",
         list(&[a.address, b.address])
     ));
     let guest = Guest::new().await;
@@ -234,16 +234,16 @@ async fn checks_end_with_their_upstream() {
         list(&[a.address])
     ));
     a.accept().await;
-    let roster = Arc::downgrade(&all.get("u").unwrap().roster);
+    let state = Arc::downgrade(&all.get("u").unwrap().state);
     drop(all);
-    until("nobody holds it", || roster.upgrade().is_none()).await;
+    until("nobody holds it", || state.upgrade().is_none()).await;
 }
 
 #[tokio::test]
 async fn what_becomes_of_a_connection_that_others_have_used_is_not_held_against_the_server() {
     let a = Backend::new().await;
     let u = upstream(&format!(
-        "{}\npassive = {{ failures = 2, period = \"1m\", out_for = \"1m\" }}",
+        "{}\noutlier_detection = {{ failures = 2, period = \"1m\", ejection_time = \"1m\" }}",
         list(&[a.address])
     ));
     let guest = Guest::new().await;

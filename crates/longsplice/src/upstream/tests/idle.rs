@@ -70,7 +70,7 @@ async fn old_ones_are_closed_in_order_without_being_asked_for() {
 #[tokio::test]
 async fn no_more_are_kept_than_allowed_and_none_for_a_client_s_address() {
     let a = Backend::new().await;
-    let u = upstream(&format!("{}\nkeep_idle = 2", list(&[a.address])));
+    let u = upstream(&format!("{}\nmax_idle = 2", list(&[a.address])));
     let guest = Guest::new().await;
     let mut leases = Vec::new();
     for _ in 0..4 {
@@ -81,7 +81,7 @@ async fn no_more_are_kept_than_allowed_and_none_for_a_client_s_address() {
     }
     assert_eq!(u.server(0).idle, 2);
 
-    let u = upstream(&format!("{}\nkeep_idle = 0", list(&[a.address])));
+    let u = upstream(&format!("{}\nmax_idle = 0", list(&[a.address])));
     let lease = u.lease_for(&guest).await.unwrap();
     lease.tenure.give_back(lease.stream, None);
     assert_eq!((u.server(0).idle, u.server(0).open), (0, 0));

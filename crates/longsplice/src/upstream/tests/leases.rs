@@ -48,7 +48,7 @@ async fn another_server_is_tried_and_each_refusal_named() {
 async fn no_more_servers_are_tried_than_retries_allow() {
     let a = Backend::new().await;
     let u = upstream(&format!(
-        "{}\nretries = 0\nbalance = \"in_order\"",
+        "{}\nretries = 0\nbalance = \"first\"",
         list(&[closed().await, a.address])
     ));
     let guest = Guest::new().await;
@@ -58,7 +58,7 @@ async fn no_more_servers_are_tried_than_retries_allow() {
         "{refused}"
     );
     // The caller may ask for another server itself.
-    let not = [u.roster.first().id()];
+    let not = [u.state.first().id()];
     let lease = u
         .lease(&Ask {
             not: &not,

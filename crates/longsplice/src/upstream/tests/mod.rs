@@ -147,7 +147,7 @@ impl Upstream {
     }
 
     fn status(&self) -> UpstreamStatus {
-        self.roster.status()
+        self.state.status()
     }
 
     fn server(&self, n: usize) -> ServerStatus {

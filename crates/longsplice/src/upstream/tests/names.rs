@@ -163,7 +163,7 @@ async fn a_name_server_that_is_mute_costs_no_more_than_the_timeout() {
     let a = Backend::new().await;
     let u = with_names(
         &format!(
-            "servers = [\"slow.test:80\", \"{}\"]\nbalance = \"in_order\"\nconnect_timeout = \"100ms\"",
+            "servers = [\"slow.test:80\", \"{}\"]\nbalance = \"first\"\nconnect_timeout = \"100ms\"",
             a.address
         ),
         dns.address,
@@ -219,7 +219,7 @@ async fn srv_records_say_ports_weights_and_who_stands_in() {
     ];
     dns.set_service("_http._tcp.test", &records);
     let names = Arc::new(Names::of_server(dns.address));
-    let keys = "servers = [\"srv:_http._tcp.test\"]\nkeep_idle = 0";
+    let keys = "servers = [\"srv:_http._tcp.test\"]\nmax_idle = 0";
     let all = Upstreams::build(&config(keys), &splicer(), None, &names);
     let u = all.get("u").unwrap();
     let guest = Guest::new().await;

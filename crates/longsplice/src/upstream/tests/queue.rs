@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{
-    super::{crew::Want, roster::Entered},
+    super::{backend_set::Want, state::Entered},
     *,
 };
 
@@ -97,7 +97,7 @@ async fn a_place_that_comes_too_late_goes_to_the_next() {
         sticky: None,
         not: [].as_slice().into(),
     };
-    let Ok(Entered::Wait(mut late)) = u.roster.enter(want, &[]) else {
+    let Ok(Entered::Wait(mut late)) = u.state.enter(want, &[]) else {
         panic!("there was a place");
     };
     let mut next = Box::pin(u.lease_for(&guest));
@@ -184,7 +184,7 @@ async fn nothing_is_lost_under_stress() {
     let u = limited(
         &[a.address, b.address],
         3,
-        "queue = 100\nqueue_timeout = \"10s\"\nkeep_idle = 8",
+        "queue = 100\nqueue_timeout = \"10s\"\nmax_idle = 8",
     );
     let held: Arc<[AtomicI64; 2]> = Arc::default();
     let mut tasks = Vec::new();

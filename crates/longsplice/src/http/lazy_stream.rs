@@ -15,12 +15,12 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::wire::Readable;
+use super::buffered_stream::Readable;
 use crate::client::{self, Stream};
 
 /// Client stream of a session.
 #[derive(Debug)]
-pub enum Front {
+pub enum LazyStream {
     /// Not registered with tokio: a non-blocking socket without TLS.
     Fresh(TcpStream),
     /// Registered with tokio.
@@ -29,27 +29,27 @@ pub enum Front {
     Lost,
 }
 
-impl Front {
+impl LazyStream {
     /// Returns whether it is not registered with tokio.
     pub(super) fn is_fresh(&self) -> bool {
-        matches!(self, Front::Fresh(_))
+        matches!(self, LazyStream::Fresh(_))
     }
 
     /// Returns whether it carries plain TCP, without TLS.
     pub(super) fn is_plain(&self) -> bool {
         match self {
-            Front::Fresh(_) => true,
-            Front::Known(stream) => stream.is_plain(),
-            Front::Lost => false,
+            LazyStream::Fresh(_) => true,
+            LazyStream::Known(stream) => stream.is_plain(),
+            LazyStream::Lost => false,
         }
     }
 
     /// Returns the socket, if there still is one.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Front::Fresh(socket) => Some(socket.as_fd()),
-            Front::Known(stream) => Some(stream.socket().as_fd()),
-            Front::Lost => None,
+            LazyStream::Fresh(socket) => Some(socket.as_fd()),
+            LazyStream::Known(stream) => Some(stream.socket().as_fd()),
+            LazyStream::Lost => None,
         }
     }
 
@@ -59,37 +59,37 @@ impl Front {
     /// The registration failed: the connection is lost.
     pub(super) fn make_known(&mut self) -> io::Result<&mut Stream> {
         if self.is_fresh() {
-            *self = Front::Known(mem::replace(self, Front::Lost).into_known()?);
+            *self = LazyStream::Known(mem::replace(self, LazyStream::Lost).into_known()?);
         }
         match self {
-            Front::Known(stream) => Ok(stream),
-            Front::Fresh(_) | Front::Lost => Err(io::ErrorKind::NotConnected.into()),
+            LazyStream::Known(stream) => Ok(stream),
+            LazyStream::Fresh(_) | LazyStream::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Converts it into a stream that is registered with tokio.
     ///
     /// # Errors
-    /// The errors of [`Front::make_known`].
+    /// The errors of [`LazyStream::make_known`].
     pub(super) fn into_known(self) -> io::Result<Stream> {
         match self {
-            Front::Fresh(socket) => Ok(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
-            Front::Known(stream) => Ok(stream),
-            Front::Lost => Err(io::ErrorKind::NotConnected.into()),
+            LazyStream::Fresh(socket) => Ok(Stream::Plain(tokio::net::TcpStream::from_std(socket)?)),
+            LazyStream::Known(stream) => Ok(stream),
+            LazyStream::Lost => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     /// Returns when the client is gone, as [`client::gone`] does. Cancel-safe.
     pub(super) async fn gone(&self, at_its_end: bool) {
         match self {
-            Front::Known(stream) => client::gone(stream.socket(), at_its_end).await,
+            LazyStream::Known(stream) => client::gone(stream.socket(), at_its_end).await,
             // Watch a duplicate of the descriptor for as long as this lasts. Without a free descriptor the client is
             // not watched.
-            Front::Fresh(socket) => match socket.try_clone().and_then(tokio::net::TcpStream::from_std) {
+            LazyStream::Fresh(socket) => match socket.try_clone().and_then(tokio::net::TcpStream::from_std) {
                 Ok(watched) => client::gone(&watched, at_its_end).await,
                 Err(_) => pending().await,
             },
-            Front::Lost => pending().await,
+            LazyStream::Lost => pending().await,
         }
     }
 
@@ -99,7 +99,7 @@ impl Front {
         &mut self,
         io: impl FnOnce(&mut TcpStream) -> io::Result<T>,
     ) -> io::Result<Result<T, Pin<&mut Stream>>> {
-        if let Front::Fresh(socket) = self {
+        if let LazyStream::Fresh(socket) = self {
             match io(socket) {
                 Err(error) if is_later(&error) => {}
                 done => return done.map(Ok),
@@ -116,12 +116,12 @@ fn is_later(error: &io::Error) -> bool {
     )
 }
 
-impl Readable for Front {
+impl Readable for LazyStream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Front::Known(stream) => stream.poll_readable(cx),
+            LazyStream::Known(stream) => stream.poll_readable(cx),
             // A read tells.
-            Front::Fresh(_) | Front::Lost => Poll::Ready(Ok(())),
+            LazyStream::Fresh(_) | LazyStream::Lost => Poll::Ready(Ok(())),
         }
     }
 
@@ -131,7 +131,7 @@ impl Readable for Front {
     }
 }
 
-impl AsyncRead for Front {
+impl AsyncRead for LazyStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self
             .get_mut()
@@ -146,7 +146,7 @@ impl AsyncRead for Front {
     }
 }
 
-impl AsyncWrite for Front {
+impl AsyncWrite for LazyStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut().at_once(|socket| socket.write(buf))? {
             Ok(n) => Poll::Ready(Ok(n)),
@@ -167,15 +167,15 @@ impl AsyncWrite for Front {
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Front::Known(stream) => stream.is_write_vectored(),
-            Front::Fresh(_) | Front::Lost => true,
+            LazyStream::Known(stream) => stream.is_write_vectored(),
+            LazyStream::Fresh(_) | LazyStream::Lost => true,
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Front::Known(stream) => Pin::new(stream).poll_flush(cx),
-            Front::Fresh(_) | Front::Lost => Poll::Ready(Ok(())),
+            LazyStream::Known(stream) => Pin::new(stream).poll_flush(cx),
+            LazyStream::Fresh(_) | LazyStream::Lost => Poll::Ready(Ok(())),
         }
     }
 
@@ -198,12 +198,12 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Front, TcpStream) {
+    fn pair() -> (LazyStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let near = listener.accept().unwrap().0;
         near.set_nonblocking(true).unwrap();
-        (Front::Fresh(near), far)
+        (LazyStream::Fresh(near), far)
     }
 
     #[tokio::test]

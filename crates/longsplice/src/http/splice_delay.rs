@@ -17,21 +17,21 @@ const PROBE: u32 = 128;
 
 /// Moving average over the recent replies of one listener.
 #[derive(Debug)]
-pub struct Lead {
+pub struct SpliceDelay {
     bytes: AtomicU64,
     passed_over: AtomicU32,
 }
 
-impl Default for Lead {
+impl Default for SpliceDelay {
     fn default() -> Self {
-        Lead {
+        SpliceDelay {
             bytes: AtomicU64::new(AT_FIRST),
             passed_over: AtomicU32::new(0),
         }
     }
 }
 
-impl Lead {
+impl SpliceDelay {
     /// Returns the estimate, in bytes: 64 KiB at first, 1 MiB at most.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn replies_that_are_over_first_are_relayed_after_a_few() {
-        let (lead, least) = (Lead::default(), 100 * KIB);
+        let (lead, least) = (SpliceDelay::default(), 100 * KIB);
         let length = 300 * KIB;
         let mut spliced = 0;
         for _ in 0..PROBE {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_mean_follows_and_stays_within_bounds() {
-        let lead = Lead::default();
+        let lead = SpliceDelay::default();
         for _ in 0..100 {
             lead.learn(10 << 20, 200 * KIB, None);
         }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Rate accounts of both directions.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct RateLimiter {
     limit: RateLimit,
     /// Accounts, as [`Rate`] defines them.
     paid: [u64; 2],
@@ -25,12 +25,12 @@ pub struct Pace {
     sleeps: [Option<Pin<Box<Sleep>>>; 2],
 }
 
-impl Pace {
+impl RateLimiter {
     /// Creates the accounts of a connection of which no byte has passed.
-    pub fn new(limit: RateLimit) -> Pace {
-        Pace {
+    pub fn new(limit: RateLimit) -> RateLimiter {
+        RateLimiter {
             limit,
-            ..Pace::default()
+            ..RateLimiter::default()
         }
     }
 
@@ -63,7 +63,7 @@ impl Pace {
         }
     }
 
-    /// Waits for [`Pace::poll_may`].
+    /// Waits for [`RateLimiter::poll_may`].
     pub async fn may(&mut self, side: Side) {
         poll_fn(|cx| self.poll_may(side, cx)).await;
     }
@@ -94,7 +94,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_side_without_a_rate_never_waits_and_one_with_a_rate_is_held_to_it() {
-        let mut pace = Pace::new("server=100kB/s,burst=1kB".parse().unwrap());
+        let mut pace = RateLimiter::new("server=100kB/s,burst=1kB".parse().unwrap());
         pace.charge(Side::Client, 1 << 40);
         pace.may(Side::Client).await;
         let start = Instant::now();

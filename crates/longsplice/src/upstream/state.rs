@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use super::{
+    backend_set::{BackendSet, Selection, Want, random},
     check,
-    crew::{Crew, Pick, Want, random},
     discovery::{self, Entry, Names},
     idle::{Owner, Settles},
     queue::{Answer, Queue, Unavailable},
@@ -34,7 +34,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// State of one upstream. Its lock is held for a choice, never over I/O.
 #[derive(Debug)]
-pub(super) struct Roster {
+pub(super) struct UpstreamState {
     name: String,
     origin: Instant,
     names: Arc<Names>,
@@ -47,7 +47,7 @@ pub(super) struct Roster {
 
 #[derive(Debug)]
 struct Inner {
-    crew: Crew,
+    backends: BackendSet,
     queue: Queue,
     /// Entries with the tasks that look them up; entries stay the same over reloads.
     lookups: Vec<(Arc<Entry>, Option<Task>)>,
@@ -57,7 +57,7 @@ struct Inner {
 /// Result of a client's request for a permit.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// The server counts the connection already, until [`Roster::release`].
+    /// The server counts the connection already, until [`UpstreamState::release`].
     Permit(Arc<Server>),
     /// All servers are full: the client waits.
     Wait(Waiting),
@@ -65,15 +65,15 @@ pub(super) enum Entered {
     Look(usize, Arc<Entry>),
 }
 
-impl Roster {
-    pub(super) fn new(config: &Arc<UpstreamConfig>, names: &Arc<Names>) -> Arc<Roster> {
-        let roster = Arc::new(Roster {
+impl UpstreamState {
+    pub(super) fn new(config: &Arc<UpstreamConfig>, names: &Arc<Names>) -> Arc<UpstreamState> {
+        let state = Arc::new(UpstreamState {
             name: config.name.clone(),
             origin: Instant::now(),
             names: Arc::clone(names),
             config: RwLock::new(Arc::clone(config)),
             inner: Mutex::new(Inner {
-                crew: Crew::new(),
+                backends: BackendSet::new(),
                 queue: Queue::default(),
                 lookups: Vec::new(),
                 checks: HashMap::new(),
@@ -82,8 +82,8 @@ impl Roster {
             queue_timeouts: AtomicU64::new(0),
             queue_overflows: AtomicU64::new(0),
         });
-        roster.configure(config);
-        roster
+        state.configure(config);
+        state
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -117,10 +117,10 @@ impl Roster {
                     let entry = Arc::new(Entry::new(server.place.clone()));
                     let watched = entry.is_name();
                     let task = watched.then(|| {
-                        let roster = Arc::downgrade(self);
+                        let state = Arc::downgrade(self);
                         discovery::watch(&entry, &self.names, &self.name, move || {
-                            if let Some(roster) = roster.upgrade() {
-                                roster.relocate();
+                            if let Some(state) = state.upgrade() {
+                                state.relocate();
                             }
                         })
                     });
@@ -129,28 +129,28 @@ impl Roster {
             };
             inner.lookups.push(lookup);
         }
-        self.muster(&mut inner);
+        self.rebuild(&mut inner);
     }
 
     /// Applies new addresses of an entry.
     fn relocate(self: &Arc<Self>) {
-        self.muster(&mut self.inner());
+        self.rebuild(&mut self.inner());
     }
 
-    fn muster(self: &Arc<Self>, inner: &mut Inner) {
+    fn rebuild(self: &Arc<Self>, inner: &mut Inner) {
         let config = self.config();
         let entries = inner.lookups.iter().map(|(entry, _)| Arc::clone(entry)).collect();
-        inner.crew.muster(&config, entries, self.now());
+        inner.backends.rebuild(&config, entries, self.now());
         let mut checks = std::mem::take(&mut inner.checks);
         if let Some(health) = &config.health {
-            for member in &inner.crew.members {
+            for member in &inner.backends.members {
                 let id = member.server.id();
                 let running = checks.remove(&id).filter(|(by, _)| by == health);
                 let check = running.unwrap_or_else(|| {
-                    let roster = Arc::downgrade(self);
+                    let state = Arc::downgrade(self);
                     let report = move |server: &Server, result| {
-                        if let Some(roster) = roster.upgrade() {
-                            roster.note_check(server, result);
+                        if let Some(state) = state.upgrade() {
+                            state.note_check(server, result);
                         }
                     };
                     let task = check::watch(&member.server, health, config.send_proxy, report);
@@ -172,18 +172,20 @@ impl Roster {
         given_up: &[usize],
     ) -> Result<Entered, Unavailable> {
         let mut inner = self.inner();
-        let pick = inner.crew.pick(&want, self.now(), &mut random, Some(given_up));
+        let pick = inner
+            .backends
+            .pick(&want, self.now(), &mut random, Some(given_up));
         match pick {
-            Pick::Server(server) => {
+            Selection::Server(server) => {
                 server.open.fetch_add(1, Ordering::Relaxed);
                 Ok(Entered::Permit(server))
             }
-            Pick::Look(index) => match inner.crew.entries.get(index) {
+            Selection::Look(index) => match inner.backends.entries.get(index) {
                 Some(entry) => Ok(Entered::Look(index, Arc::clone(entry))),
-                None => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
+                None => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
             },
-            Pick::Nobody => Err(Unavailable::down(&self.name, inner.crew.nobody(self.now()))),
-            Pick::Full => {
+            Selection::Nobody => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
+            Selection::Full => {
                 let queue = self.config().queue;
                 if inner.queue.len() >= queue as usize {
                     self.queue_overflows.fetch_add(1, Ordering::Relaxed);
@@ -194,7 +196,7 @@ impl Roster {
                 Ok(Entered::Wait(Waiting {
                     ticket,
                     given,
-                    roster: Arc::clone(self),
+                    state: Arc::clone(self),
                 }))
             }
         }
@@ -209,7 +211,9 @@ impl Roster {
 
     /// Gives permits to waiting clients in their order, at most `most`.
     fn serve(&self, inner: &mut Inner, most: Option<usize>) {
-        inner.queue.serve(&mut inner.crew, &self.name, self.now(), most);
+        inner
+            .queue
+            .serve(&mut inner.backends, &self.name, self.now(), most);
     }
 
     /// Records a failure of a server.
@@ -245,7 +249,7 @@ impl Roster {
     pub(super) fn drain(&self, name: &str, drain: bool) -> usize {
         let config = self.config();
         let mut inner = self.inner();
-        let found = inner.crew.drain(&config, name, drain, self.now());
+        let found = inner.backends.drain(&config, name, drain, self.now());
         self.serve(&mut inner, None);
         found
     }
@@ -253,14 +257,19 @@ impl Roster {
     /// Returns the addresses of its servers, in the order of the configuration.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let inner = self.inner();
-        inner.crew.members.iter().map(|m| m.server.address()).collect()
+        inner
+            .backends
+            .members
+            .iter()
+            .map(|m| m.server.address())
+            .collect()
     }
 
     /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
         let (now, config, inner) = (self.now(), self.config(), self.inner());
-        let servers = inner.crew.members.iter();
-        let unresolved = inner.crew.entries.iter().filter_map(|entry| {
+        let servers = inner.backends.members.iter();
+        let unresolved = inner.backends.entries.iter().filter_map(|entry| {
             Some(Unresolved {
                 server: entry.place.to_string(),
                 why: entry.failure()?,
@@ -281,12 +290,12 @@ impl Roster {
 
     #[cfg(test)]
     pub(super) fn first(&self) -> Arc<Server> {
-        Arc::clone(&self.inner().crew.members[0].server)
+        Arc::clone(&self.inner().backends.members[0].server)
     }
 
     /// Returns whether it contains this server now.
     pub(super) fn has(&self, server: ServerId) -> bool {
-        self.inner().crew.has(server)
+        self.inner().backends.has(server)
     }
 
     /// Keeps an idle connection, if its server still belongs to the upstream and is up.
@@ -301,7 +310,7 @@ impl Roster {
         if !self.has(server.id()) || server.state(self.now()).0 != State::Up {
             return;
         }
-        server.idle.put(stream, owner, settles, config.keep_idle);
+        server.idle.put(stream, owner, settles, config.max_idle);
         if !self.sweeping.swap(true, Ordering::SeqCst) {
             tokio::spawn(sweep(Arc::downgrade(self)));
         }
@@ -309,7 +318,7 @@ impl Roster {
 
     /// Closes idle connections of the server, so that a new one stays within `max_connections`.
     pub(super) fn make_room(&self, server: &Server) {
-        self.inner().crew.make_room(server);
+        self.inner().backends.make_room(server);
     }
 }
 
@@ -319,7 +328,7 @@ impl Roster {
 pub(super) struct Waiting {
     ticket: u64,
     given: oneshot::Receiver<Answer>,
-    roster: Arc<Roster>,
+    state: Arc<UpstreamState>,
 }
 
 impl Waiting {
@@ -333,10 +342,10 @@ impl Waiting {
     pub(super) async fn permit(mut self, patience: Duration) -> Answer {
         match time::timeout(patience, &mut self.given).await {
             Ok(Ok(answer)) => answer,
-            // Unreachable: the roster answers all waiting clients, and this handle keeps it alive.
+            // Unreachable: UpstreamState answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
-                self.roster.name(),
-                self.roster.inner().crew.nobody(self.roster.now()),
+                self.state.name(),
+                self.state.inner().backends.nobody(self.state.now()),
             )),
             Err(_) => {
                 // The answer may have come at the last moment.
@@ -344,9 +353,9 @@ impl Waiting {
                 if let Ok(answer) = self.given.try_recv() {
                     return answer;
                 }
-                self.roster.queue_timeouts.fetch_add(1, Ordering::Relaxed);
+                self.state.queue_timeouts.fetch_add(1, Ordering::Relaxed);
                 Err(Unavailable::QueueTimeout {
-                    upstream: self.roster.name().to_owned(),
+                    upstream: self.state.name().to_owned(),
                     after: patience,
                 })
             }
@@ -356,29 +365,29 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.roster.inner().queue.leave(self.ticket);
+        self.state.inner().queue.leave(self.ticket);
         // From here on, no answer can arrive.
         if let Ok(Ok(server)) = self.given.try_recv() {
-            self.roster.release(&server);
+            self.state.release(&server);
         }
     }
 }
 
 /// Closes idle connections that are too old or were closed by their servers. Returns when none is left.
-async fn sweep(roster: Weak<Roster>) {
+async fn sweep(state: Weak<UpstreamState>) {
     let mut pause = Duration::ZERO;
     loop {
         time::sleep(pause).await;
-        let Some(roster) = roster.upgrade() else { return };
-        let config = roster.config();
+        let Some(state) = state.upgrade() else { return };
+        let config = state.config();
         pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
-        let idle = || roster.inner().crew.sweep(&config);
+        let idle = || state.inner().backends.sweep(&config);
         if idle() > 0 {
             continue;
         }
-        roster.sweeping.store(false, Ordering::SeqCst);
+        state.sweeping.store(false, Ordering::SeqCst);
         // Check again: a connection may have arrived before the flag was cleared.
-        if idle() == 0 || roster.sweeping.swap(true, Ordering::SeqCst) {
+        if idle() == 0 || state.sweeping.swap(true, Ordering::SeqCst) {
             return;
         }
     }

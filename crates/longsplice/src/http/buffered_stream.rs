@@ -57,14 +57,14 @@ pub(super) struct NotWritten {
 
 /// A stream with the bytes that were read from it and not used yet.
 #[derive(Debug)]
-pub(super) struct Wire<S> {
+pub(super) struct BufferedStream<S> {
     pub(super) stream: S,
     pub(super) buffer: Buffer,
 }
 
-impl<S: Readable> Wire<S> {
-    pub(super) fn new(stream: S, early: Vec<u8>) -> Wire<S> {
-        Wire {
+impl<S: Readable> BufferedStream<S> {
+    pub(super) fn new(stream: S, early: Vec<u8>) -> BufferedStream<S> {
+        BufferedStream {
             stream,
             buffer: Buffer::of(early),
         }

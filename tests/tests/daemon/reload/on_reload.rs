@@ -41,13 +41,13 @@ fn assert_reset(pair: &mut Pair) {
     pair.server.expect_reset(AT_ONCE);
 }
 
-/// Starts a bed with this `on_change`, and a connection in this state.
+/// Starts a bed with this `on_reload`, and a connection in this state.
 fn begin(
     name: &str,
-    on_change: &str,
+    on_reload: &str,
     (policy, state, more): (Policy<'_>, &str, &str),
 ) -> (Bed, Pair, String) {
-    let more = format!("on_change = \"{on_change}\"\n{more}");
+    let more = format!("on_reload = \"{on_reload}\"\n{more}");
     let bed = Bed::with(name, Default::default(), policy, |c| c.with(&more));
     let mut pair = bed.connect_spliced(state);
     pair.exchange(100_000);
@@ -116,8 +116,8 @@ fn recheck_ends_what_would_go_elsewhere_and_only_that() {
 #[test]
 fn a_listener_that_is_gone_has_its_last_word() {
     for of in STATES {
-        for (on_change, ends) in [("keep", false), ("reset", true), ("recheck", true)] {
-            let (bed, mut pair, _) = begin("change-gone", on_change, of);
+        for (on_reload, ends) in [("keep", false), ("reset", true), ("recheck", true)] {
+            let (bed, mut pair, _) = begin("change-gone", on_reload, of);
             let any = bed.net.family().unspecified();
             let elsewhere = Config::new().listener((any, 8099).into(), bed.target(), "never", "never");
             bed.daemon.change(&elsewhere).unwrap();

@@ -11,7 +11,7 @@ use std::{
 use longsplice_core::balance::{Algorithm, Balancer, Candidate, Choice, Listed, MAX_WEIGHT, Standing};
 
 use super::{
-    discovery::{Entry, Site},
+    discovery::{Entry, ResolvedAddr},
     server::{Server, ServerId, State},
 };
 use crate::config::{ServerConfig, UpstreamConfig};
@@ -36,7 +36,7 @@ pub(super) struct Member {
 
 /// All servers of an upstream.
 #[derive(Debug)]
-pub(super) struct Crew {
+pub(super) struct BackendSet {
     pub(super) members: Vec<Member>,
     pub(super) entries: Vec<Arc<Entry>>,
     balancer: Balancer,
@@ -83,7 +83,7 @@ type Key = (String, SocketAddr);
 
 /// Result of a choice.
 #[derive(Debug)]
-pub(super) enum Pick {
+pub(super) enum Selection {
     Server(Arc<Server>),
     Full,
     Nobody,
@@ -91,13 +91,13 @@ pub(super) enum Pick {
     Look(usize),
 }
 
-impl Crew {
-    pub(super) fn new() -> Crew {
-        Crew {
+impl BackendSet {
+    pub(super) fn new() -> BackendSet {
+        BackendSet {
             members: Vec::new(),
             entries: Vec::new(),
-            balancer: Balancer::new(Algorithm::InOrder, Vec::new()),
-            algorithm: Algorithm::InOrder,
+            balancer: Balancer::new(Algorithm::First, Vec::new()),
+            algorithm: Algorithm::First,
             candidates: Vec::new(),
             former: HashMap::new(),
             drained: HashSet::new(),
@@ -106,12 +106,13 @@ impl Crew {
 
     /// Rebuilds the list of servers from the configuration and the addresses of `entries`, one entry for each
     /// configured server.
-    pub(super) fn muster(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
+    pub(super) fn rebuild(&mut self, config: &UpstreamConfig, entries: Vec<Arc<Entry>>, now: Duration) {
         let mut known = self.known();
         let mut taken = HashSet::new();
         for (index, (server, entry)) in config.servers.iter().zip(&entries).enumerate() {
             let sites = entry.sites();
-            let (v4, v6): (Vec<&Site>, Vec<&Site>) = sites.iter().partition(|s| s.address.is_ipv4());
+            let (v4, v6): (Vec<&ResolvedAddr>, Vec<&ResolvedAddr>) =
+                sites.iter().partition(|s| s.address.is_ipv4());
             let dual = !v4.is_empty() && !v6.is_empty();
             let heaviest = sites.iter().filter_map(|s| s.weight).max();
             for site in sites.iter().filter(|site| taken.insert(site.address)) {
@@ -174,7 +175,7 @@ impl Crew {
         now: Duration,
         random: &mut dyn FnMut() -> u64,
         given_up: Option<&[usize]>,
-    ) -> Pick {
+    ) -> Selection {
         if let Some(pick) = self.sticky(want, now) {
             return pick;
         }
@@ -188,31 +189,31 @@ impl Crew {
             Choice::Server(index) => self.members.get(index),
             Choice::Full | Choice::Nobody => None,
         };
-        // With the algorithm `in_order`, look up each name before the chosen server first. Otherwise look names up only
+        // With the algorithm `first`, look up each name before the chosen server first. Otherwise look names up only
         // if no server is left.
         let before = match (self.algorithm, chosen, choice) {
-            (Algorithm::InOrder, Some(member), _) => member.entry,
+            (Algorithm::First, Some(member), _) => member.entry,
             (_, Some(_), _) | (_, None, Choice::Full) => 0,
             (_, None, _) => self.entries.len(),
         };
         let unknown = |index: &usize| self.entries.get(*index).is_some_and(|e| e.sites().is_empty());
         let look = given_up.and_then(|given_up| (0..before).find(|i| !given_up.contains(i) && unknown(i)));
         match (look, chosen, choice) {
-            (Some(entry), ..) => Pick::Look(entry),
-            (None, Some(member), _) => Pick::Server(Arc::clone(&member.server)),
-            (None, None, Choice::Full) => Pick::Full,
-            (None, None, _) => Pick::Nobody,
+            (Some(entry), ..) => Selection::Look(entry),
+            (None, Some(member), _) => Selection::Server(Arc::clone(&member.server)),
+            (None, None, Choice::Full) => Selection::Full,
+            (None, None, _) => Selection::Nobody,
         }
     }
 
     /// Returns the server of the cookie, unless it is not up any more. If it is full, the client waits for it.
-    fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Pick> {
+    fn sticky(&self, want: &Want<'_>, now: Duration) -> Option<Selection> {
         let value = want.sticky.as_deref()?;
         let member = self.members.iter().find(|m| m.server.cookie() == value)?;
         let ready = member.server.state(now).0 == State::Up && !want.not.contains(&member.server.id());
         ready.then(|| match member.is_full() {
-            true => Pick::Full,
-            false => Pick::Server(Arc::clone(&member.server)),
+            true => Selection::Full,
+            false => Selection::Server(Arc::clone(&member.server)),
         })
     }
 
@@ -276,7 +277,7 @@ impl Crew {
     /// Closes idle connections that are too old or were closed by their servers, and returns how many are left.
     pub(super) fn sweep(&self, config: &UpstreamConfig) -> usize {
         let count = |m: &Member| {
-            m.server.idle.sweep(config.idle_timeout, config.keep_idle);
+            m.server.idle.sweep(config.idle_timeout, config.max_idle);
             m.server.idle.len() + m.server.idle.aside()
         };
         self.members.iter().map(count).sum()
@@ -305,13 +306,13 @@ impl Member {
     }
 }
 
-/// Returns the tier; the balancer prefers lower ones. Servers precede backups; then, with `in_order`, entries count in
+/// Returns the tier; the balancer prefers lower ones. Servers precede backups; then, with `first`, entries count in
 /// their order; then SRV priorities. The result is even, so that addresses of the other family follow directly behind.
 fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
     const RANKS: u32 = 256;
     const ENTRIES: u32 = 1 << 16;
     let entry = match algorithm {
-        Algorithm::InOrder => u32::try_from(entry).unwrap_or(ENTRIES).min(ENTRIES - 1),
+        Algorithm::First => u32::try_from(entry).unwrap_or(ENTRIES).min(ENTRIES - 1),
         _ => 0,
     };
     let backup = u32::from(backup);
@@ -319,7 +320,7 @@ fn tier(algorithm: Algorithm, backup: bool, entry: usize, rank: u16) -> u32 {
 }
 
 /// Returns the configured weight, or that of the SRV record, scaled down if the largest exceeds `MAX_WEIGHT`.
-fn weight(server: &ServerConfig, site: &Site, heaviest: Option<u16>) -> u32 {
+fn weight(server: &ServerConfig, site: &ResolvedAddr, heaviest: Option<u16>) -> u32 {
     let (Some(weight), Some(heaviest)) = (site.weight, heaviest) else {
         return server.weight;
     };

@@ -40,7 +40,7 @@ pub struct FailedReload {
 
 /// The configuration in force, as other tasks see it.
 #[derive(Debug)]
-pub struct Board {
+pub struct ConfigStatus {
     state: RwLock<State>,
 }
 
@@ -51,10 +51,10 @@ struct State {
     generation: GenerationStatus,
 }
 
-impl Board {
-    /// Creates the board with the first generation.
-    pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> Board {
-        Board {
+impl ConfigStatus {
+    /// Creates the status with the first generation.
+    pub fn new(listeners: Listeners, upstreams: Arc<Upstreams>) -> ConfigStatus {
+        ConfigStatus {
             state: RwLock::new(State {
                 listeners: Arc::new(listeners),
                 upstreams,

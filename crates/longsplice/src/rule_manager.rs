@@ -22,7 +22,7 @@ pub enum SetupError {
 
 /// Sets rules, and keeps those of the listeners among them.
 #[derive(Debug)]
-pub struct RuleBook {
+pub struct RuleManager {
     instance: String,
     splicer: Splicer,
     state: Mutex<State>,
@@ -44,17 +44,17 @@ struct Needs {
     families: Vec<Family>,
 }
 
-impl RuleBook {
+impl RuleManager {
     /// Sets the rules and routes of a configuration. In any case it first removes routes that a killed predecessor has
-    /// left. The needed routes stay until [`RuleBook::end`].
+    /// left. The needed routes stay until [`RuleManager::end`].
     ///
     /// # Errors
     /// [`SetupError`]; nothing is left then.
-    pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<RuleBook, SetupError> {
+    pub async fn set_up(config: &Config, splicer: &Splicer) -> Result<RuleManager, SetupError> {
         if let Err(error) = Routing::clear(config.instance.as_str()) {
             tracing::warn!(%error, "the routes of a predecessor could not be looked for");
         }
-        let book = RuleBook {
+        let book = RuleManager {
             instance: config.instance.to_string(),
             splicer: splicer.clone(),
             state: Mutex::default(),
@@ -63,7 +63,7 @@ impl RuleBook {
         Ok(book)
     }
 
-    /// Sets the rules and routes of the next configuration. Routes that it does not need stay until [`RuleBook::trim`].
+    /// Sets the rules and routes of the next configuration. Routes that it does not need stay until [`RuleManager::trim`].
     ///
     /// # Errors
     /// [`SetupError`]; the old rules stay in force.

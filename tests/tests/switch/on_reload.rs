@@ -1,4 +1,4 @@
-//! Effect of a reload on HTTP sessions, by `on_change`: between two requests, in the middle of a spliced reply, and
+//! Effect of a reload on HTTP sessions, by `on_reload`: between two requests, in the middle of a spliced reply, and
 //! after a 101.
 
 use longsplice_tests::switch::{Backend, Mode, More, Switch};
@@ -8,8 +8,8 @@ const UPGRADE: &str = "GET /upgrade HTTP/1.1\r\nHost: switch\r\nConnection: Upgr
 #[test]
 fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
     for mode in Mode::ALL {
-        for on_change in ["keep", "recheck", "reset"] {
-            let listener = format!("on_change = \"{on_change}\"");
+        for on_reload in ["keep", "recheck", "reset"] {
+            let listener = format!("on_reload = \"{on_reload}\"");
             let more = More {
                 listener: &listener,
                 ..More::default()
@@ -30,11 +30,11 @@ fn what_carries_a_request_to_a_server_that_is_gone_ends_as_it_is_told_to() {
                     ..more
                 },
             );
-            assert!(!said.contains("connection"), "{mode:?}, {on_change}: {said}");
+            assert!(!said.contains("connection"), "{mode:?}, {on_reload}: {said}");
             let said = switch.change(1, more);
-            let what = format!("{mode:?}, {on_change}: {said}");
+            let what = format!("{mode:?}, {on_reload}: {said}");
             old.go_on();
-            match on_change {
+            match on_reload {
                 "keep" => {
                     assert!(!said.contains("connection"), "{what}");
                     switch.get_other_half(half, &mut busy);

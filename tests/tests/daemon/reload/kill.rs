@@ -1,4 +1,4 @@
-//! `longsplice end ID`: both ends are reset, in every state of the flow.
+//! `longsplice kill ID`: both ends are reset, in every state of the flow.
 
 use std::time::Duration;
 
@@ -12,13 +12,16 @@ fn ended(name: &str, policy: Policy<'_>, state: &str, more: &str) {
     pair.exchange(1 << 20);
     let flow = bed.daemon.wait_state(pair.client_port(), &[state]);
     let mut other = bed.connect_spliced(state);
-    bed.daemon.end(flow.id).unwrap();
+    bed.daemon.kill_flow(flow.id).unwrap();
     pair.client.expect_reset(AT_ONCE);
     pair.server.expect_reset(AT_ONCE);
     other.exchange(1 << 20);
     other.close();
     bed.daemon.wait_reaped();
-    assert!(bed.daemon.end(flow.id).unwrap_err().contains("404"), "it is gone");
+    assert!(
+        bed.daemon.kill_flow(flow.id).unwrap_err().contains("404"),
+        "it is gone"
+    );
     assert_eq!(bed.daemon.status().health.flows, 0);
 }
 
@@ -54,7 +57,7 @@ fn with_a_reader_that_stands_still() {
     let mut pair = bed.connect_spliced("relay");
     pair.client.fill();
     let flow = bed.daemon.wait_state(pair.client_port(), &["relay"]);
-    bed.daemon.end(flow.id).unwrap();
+    bed.daemon.kill_flow(flow.id).unwrap();
     pair.server.expect_reset(AT_ONCE);
 }
 
@@ -63,11 +66,11 @@ fn by_the_command_line() {
     let bed = Bed::new("end-cli", Policy::DETACHED);
     let mut pair = bed.connect_spliced("detached");
     let flow = bed.daemon.wait_state(pair.client_port(), &["detached"]);
-    let output = bed.daemon.cli(&["end", &flow.id.to_string()]);
+    let output = bed.daemon.cli(&["kill", &flow.id.to_string()]);
     assert!(output.status.success(), "{output:?}");
     pair.server.expect_reset(AT_ONCE);
     bed.daemon.wait_reaped();
-    let output = bed.daemon.cli(&["end", &flow.id.to_string()]);
+    let output = bed.daemon.cli(&["kill", &flow.id.to_string()]);
     let says = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.code() == Some(1) && says.contains("there is no flow"),
