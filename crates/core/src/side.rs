@@ -113,6 +113,11 @@ impl<T> PerSide<T> {
     pub fn iter(&self) -> array::IntoIter<&T, 2> {
         self.as_ref().into_iter()
     }
+
+    /// Iterates over mutable references to the values, the client side's first.
+    pub fn iter_mut(&mut self) -> array::IntoIter<&mut T, 2> {
+        self.as_mut().into_iter()
+    }
 }
 
 impl<T: Clone> PerSide<T> {
@@ -160,6 +165,15 @@ impl<'a, T> IntoIterator for &'a PerSide<T> {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
+    }
+}
+
+impl<'a, T> IntoIterator for &'a mut PerSide<T> {
+    type Item = &'a mut T;
+    type IntoIter = array::IntoIter<&'a mut T, 2>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
     }
 }
 
