@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::{
     limit::Rate,
     seq::{Offset, Seq},
+    side::PerSide,
 };
 
 /// Largest window that a TCP header can announce (RFC 7323 section 2.3), in bytes.
@@ -188,9 +189,9 @@ pub struct Coupling {
     /// Time since the coupling began.
     pub elapsed: Duration,
     /// Legs A and B.
-    pub legs: [LegProgress; 2],
+    pub legs: PerSide<LegProgress>,
     /// Directions from A to B, and from B to A.
-    pub directions: [DirectionProgress; 2],
+    pub directions: PerSide<DirectionProgress>,
 }
 
 /// Obstacle for which a drain has to wait.
@@ -212,7 +213,7 @@ pub enum Obstacle {
 /// Returns the obstacle for which the drain still has to wait; `None`: it may start.
 #[must_use]
 pub fn obstacle(coupling: &Coupling) -> Option<Obstacle> {
-    let [a, b] = &coupling.legs;
+    let PerSide { client: a, server: b } = &coupling.legs;
     if a.recovering || b.recovering {
         return Some(Obstacle::Recovery);
     }
@@ -225,7 +226,10 @@ pub fn obstacle(coupling: &Coupling) -> Option<Obstacle> {
     {
         return Some(Obstacle::Notice);
     }
-    let [to_b, to_a] = &coupling.directions;
+    let PerSide {
+        client: to_b,
+        server: to_a,
+    } = &coupling.directions;
     direction_obstacle(to_b, a, b).or_else(|| direction_obstacle(to_a, b, a))
 }
 

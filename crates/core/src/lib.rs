@@ -21,3 +21,4 @@ pub mod reason;
 pub mod route;
 pub mod rules;
 pub mod seq;
+pub mod side;

@@ -4,7 +4,7 @@
 //! blanked (a one-sided SACK) is translated; with any other the pair stays relayed (papers' section III-B for the
 //! first, RFC 7323, RFC 3168 and RFC 9293 section 3.7.1 for the others).
 
-use crate::reason::RelayReason;
+use crate::{reason::RelayReason, side::PerSide};
 
 /// Options that a leg negotiated in its handshake, as our socket on it shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Plan {
     /// True if both legs use timestamps.
     pub timestamps: bool,
     /// Directions from A to B, and from B to A.
-    pub directions: [DirectionPlan; 2],
+    pub directions: PerSide<DirectionPlan>,
 }
 
 /// Matches two legs.
@@ -66,7 +66,7 @@ pub fn match_legs(a: &LegOptions, b: &LegOptions) -> Result<Plan, RelayReason> {
     };
     Ok(Plan {
         timestamps: a.timestamps,
-        directions: [direction(a, b), direction(b, a)],
+        directions: PerSide::new(direction(a, b), direction(b, a)),
     })
 }
 
@@ -94,7 +94,7 @@ mod tests {
         };
         let plan = match_legs(&LINUX, &other).unwrap();
         assert_eq!(
-            plan.directions[0],
+            plan.directions.client,
             DirectionPlan {
                 scale_in: 7,
                 scale_out: 3,
@@ -102,7 +102,7 @@ mod tests {
             }
         );
         assert_eq!(
-            plan.directions[1],
+            plan.directions.server,
             DirectionPlan {
                 scale_in: 2,
                 scale_out: 9,

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::side::PerSide;
+
 /// Limit of the time for which a reset flow lingers: no end retransmits into it, but a segment that crossed the reset
 /// may come.
 pub const RESET_LINGER: Duration = Duration::from_secs(5);
@@ -25,7 +27,7 @@ pub struct DirectionEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowEnd {
     /// Both directions, in any order.
-    pub directions: [DirectionEnd; 2],
+    pub directions: PerSide<DirectionEnd>,
     /// Time since the last segment passed, in either direction.
     pub idle: Duration,
 }
@@ -122,14 +124,14 @@ mod tests {
         };
         let answer = verdict(
             &FlowEnd {
-                directions,
+                directions: directions.into(),
                 idle: Duration::from_secs(idle_s),
             },
             &limits,
         );
         let [a, b] = directions;
         let mirrored = FlowEnd {
-            directions: [b, a],
+            directions: PerSide::new(b, a),
             idle: Duration::from_secs(idle_s),
         };
         assert_eq!(verdict(&mirrored, &limits), answer, "the directions are alike");
@@ -166,7 +168,7 @@ mod tests {
             idle_timeout: Duration::from_secs(3600),
         };
         let end = FlowEnd {
-            directions: [RESET, OPEN],
+            directions: PerSide::new(RESET, OPEN),
             idle: Duration::from_secs(2),
         };
         assert_eq!(verdict(&end, &limits), Verdict::Reap(Reaped::Reset));

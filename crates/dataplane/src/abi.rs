@@ -12,33 +12,6 @@ pub(crate) use types::{
 /// Version of the layout: pinned maps carry it.
 pub const ABI_VERSION: u32 = 7;
 
-/// Names a side of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// Leg A, the initiator's.
-    Client,
-    /// Leg B, the target's.
-    Server,
-}
-
-impl Side {
-    /// Both sides, in the order of the arrays that are indexed by side.
-    pub const BOTH: [Side; 2] = [Side::Client, Side::Server];
-
-    /// Returns the other side.
-    pub fn other(self) -> Side {
-        match self {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
-        }
-    }
-
-    /// Returns its index in such an array.
-    pub fn index(self) -> usize {
-        self as usize
-    }
-}
-
 /// Marks plain old data that the kernel half reads and writes as bytes.
 ///
 /// # Safety
@@ -75,8 +48,11 @@ pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_heads>();
 const _: () =
     assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_peek>() == 96);
 
-pub use longsplice_core::family::Family;
 use longsplice_core::family::mapped;
+pub use longsplice_core::{
+    family::Family,
+    side::{PerSide, Side},
+};
 
 /// Holds a leg's addresses. The kernel half finds a direction by the addresses on ingress, from `peer` to `local`. Both
 /// are of one family, and in their form on the wire; [`Leg::new`] ensures that.

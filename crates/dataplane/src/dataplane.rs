@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 pub use registration::Alone;
 
 use crate::{
-    abi::{Leg, Side},
+    abi::{Leg, PerSide, Side},
     attach::Programs,
     births::Births,
     error::Error,
@@ -205,7 +205,7 @@ impl Dataplane {
     }
 
     /// Returns the states of two legs' connections at once.
-    pub fn peek_both(&self, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
+    pub fn peek_both(&self, legs: PerSide<Leg>) -> io::Result<PerSide<Peek>> {
         peek::both(self.peek.as_fd(), legs)
     }
 
@@ -243,10 +243,10 @@ impl Dataplane {
     }
 
     /// Returns the present state of both directions of the flow in a slot.
-    pub fn directions(&self, slot: &Slot, legs: [Leg; 2]) -> [Direction; 2] {
+    pub fn directions(&self, slot: &Slot, legs: PerSide<Leg>) -> PerSide<Direction> {
         let (births, now) = (self.births.lock(), time::now());
-        Side::BOTH.map(|side| {
-            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+        PerSide::from_fn(|side| {
+            let (leg, far) = (legs[side], legs[side.other()]);
             Direction::new(side, leg, far, &slot.leg(side).rec, &births, now)
         })
     }
@@ -278,20 +278,20 @@ impl Dataplane {
     }
 
     /// Returns the addresses of a flow that a predecessor left in a slot.
-    pub fn legs(&self, slot: &Slot) -> [Leg; 2] {
+    pub fn legs(&self, slot: &Slot) -> PerSide<Leg> {
         slot.legs()
     }
 
     /// Returns the direction whose segments arrive on this leg, if its flow lives.
     pub fn direction(&self, leg: Leg) -> Option<Direction> {
         let (flow, side) = self.flows.find(leg)?;
-        Direction::of_flow(&flow, &self.births.lock(), time::now())[side.index()]
+        Direction::of_flow(&flow, &self.births.lock(), time::now())[side]
     }
 
     /// Returns both directions of the flow that has a leg, at one moment.
-    pub fn both_directions(&self, leg: Leg) -> [Option<Direction>; 2] {
+    pub fn both_directions(&self, leg: Leg) -> PerSide<Option<Direction>> {
         let found = self.flows.find(leg);
-        found.map_or([None; 2], |(flow, _)| {
+        found.map_or(PerSide::both(None), |(flow, _)| {
             Direction::of_flow(&flow, &self.births.lock(), time::now())
         })
     }
@@ -302,7 +302,7 @@ impl Dataplane {
     }
 
     /// Calls `each` for every flow, with both directions at one moment.
-    pub fn scan_flows(&self, mut each: impl FnMut([Option<Direction>; 2])) -> io::Result<()> {
+    pub fn scan_flows(&self, mut each: impl FnMut(PerSide<Option<Direction>>)) -> io::Result<()> {
         let (births, now) = (self.births.lock().clone(), time::now());
         let look = {
             let mut serials = self.serials.lock();
@@ -324,9 +324,9 @@ impl Dataplane {
 
     /// Returns both directions of the flow with this serial number, at one moment. Walks over all records up to it: there
     /// is no index by number.
-    pub fn find_flow(&self, serial: u32) -> io::Result<[Option<Direction>; 2]> {
+    pub fn find_flow(&self, serial: u32) -> io::Result<PerSide<Option<Direction>>> {
         let found = self.flows.find_serial(serial)?;
-        Ok(found.map_or([None; 2], |flow| {
+        Ok(found.map_or(PerSide::both(None), |flow| {
             Direction::of_flow(&flow, &self.births.lock(), time::now())
         }))
     }

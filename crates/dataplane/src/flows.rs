@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::{
-    abi::{Leg, Side, ls_flow, ls_record},
+    abi::{Leg, PerSide, Side, ls_flow, ls_record},
     births::Births,
     skel::types::{ls_placement, ls_seen, ls_trait},
     time::TICK,
@@ -70,12 +70,12 @@ impl Direction {
     }
 
     /// Returns the directions of an element of the table; none for legs that stand alone.
-    pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> [Option<Direction>; 2] {
-        let legs = [0, 1].map(|i| Leg::from_tuple(&flow.from[i].key));
-        Side::BOTH.map(|side| {
+    pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> PerSide<Option<Direction>> {
+        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side.index()].key));
+        PerSide::from_fn(|side| {
             let rec = &flow.from[side.index()].rec;
             let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
-            let (leg, far) = (legs[side.index()], legs[side.other().index()]);
+            let (leg, far) = (legs[side], legs[side.other()]);
             is_one.then(|| Direction::new(side, leg, far, rec, births, now))
         })
     }

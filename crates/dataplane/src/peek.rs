@@ -3,7 +3,7 @@
 use std::{io, os::fd::BorrowedFd};
 
 use crate::{
-    abi::{Leg, Mapping, ls_peek, ls_peeks},
+    abi::{Leg, Mapping, PerSide, ls_peek, ls_peeks},
     run,
 };
 
@@ -79,15 +79,14 @@ pub(crate) fn peek(program: BorrowedFd<'_>, leg: Leg) -> io::Result<Peek> {
 }
 
 /// Looks at two connections in one system call; errors are those of [`peek`].
-pub(crate) fn both(program: BorrowedFd<'_>, legs: [Leg; 2]) -> io::Result<[Peek; 2]> {
+pub(crate) fn both(program: BorrowedFd<'_>, legs: PerSide<Leg>) -> io::Result<PerSide<Peek>> {
     let answer = run::question(
         program,
         &ls_peeks {
-            leg: legs.map(question),
+            leg: legs.map(question).into(),
         },
     )?;
-    let [a, b] = answer.leg.each_ref().map(Peek::from_answer);
-    Ok([a?, b?])
+    PerSide::try_from_fn(|side| Peek::from_answer(&answer.leg[side.index()]))
 }
 
 fn question(leg: Leg) -> ls_peek {

@@ -8,7 +8,7 @@ use std::sync::{
 use longsplice_core::limit::Rate;
 
 use crate::{
-    abi::{Leg, Mapping, Side, ls_leg, ls_slot},
+    abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
     mode::Mode,
     peek::Peek,
     skel::types::{ls_owed, ls_placement, ls_seen, ls_slot_flag},
@@ -194,9 +194,9 @@ impl Slot {
     }
 
     /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
-    pub fn set_sockets(&self, sockets: [Sockets; 2]) {
+    pub fn set_sockets(&self, sockets: PerSide<Sockets>) {
         for side in Side::BOTH {
-            let (i, s) = (side.index(), sockets[side.index()]);
+            let (i, s) = (side.index(), sockets[side]);
             for (word, value) in [
                 (field!(self, leg[i].cut), s.receive_next),
                 (field!(self, leg[i].read_to), s.receive_next),
@@ -232,11 +232,11 @@ impl Slot {
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
     /// byte toward the far end.
-    pub fn set_offsets(&self, offsets: [u32; 2]) {
+    pub fn set_offsets(&self, offsets: PerSide<u32>) {
         for side in Side::BOTH {
-            let (x, o) = (side.index(), side.other().index());
-            field!(self, leg[x].rec.seq_off).store(offsets[x], Ordering::SeqCst);
-            field!(self, leg[x].rec.ack_off).store(offsets[o].wrapping_neg(), Ordering::SeqCst);
+            let (i, back) = (side.index(), offsets[side.other()].wrapping_neg());
+            field!(self, leg[i].rec.seq_off).store(offsets[side], Ordering::SeqCst);
+            field!(self, leg[i].rec.ack_off).store(back, Ordering::SeqCst);
         }
     }
 
@@ -296,17 +296,17 @@ impl Slot {
     }
 
     /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
-    pub fn set_timestamp_offsets(&self, tsval: [u32; 2]) {
+    pub fn set_timestamp_offsets(&self, tsval: PerSide<u32>) {
         for side in Side::BOTH {
-            let (x, o) = (side.index(), side.other().index());
-            field!(self, leg[x].rec.tsval_off).store(tsval[x], Ordering::Relaxed);
-            field!(self, leg[x].rec.tsecr_off).store(tsval[o].wrapping_neg(), Ordering::Relaxed);
+            let (i, back) = (side.index(), tsval[side.other()].wrapping_neg());
+            field!(self, leg[i].rec.tsval_off).store(tsval[side], Ordering::Relaxed);
+            field!(self, leg[i].rec.tsecr_off).store(back, Ordering::Relaxed);
         }
     }
 
     /// Returns the addresses of both legs.
-    pub(crate) fn legs(&self) -> [Leg; 2] {
-        Side::BOTH.map(|side| Leg::from_tuple(&self.leg(side).key))
+    pub(crate) fn legs(&self) -> PerSide<Leg> {
+        PerSide::from_fn(|side| Leg::from_tuple(&self.leg(side).key))
     }
 
     /// Copies a leg, while packets pass: each field is whole, the fields may be of different moments.
@@ -362,10 +362,10 @@ impl Slot {
     }
 
     /// Fills the slot, the mode last.
-    pub(crate) fn fill(&self, serial: u32, legs: [ls_leg; 2], mode: Mode) {
+    pub(crate) fn fill(&self, serial: u32, legs: PerSide<ls_leg>, mode: Mode) {
         let slot = ls_slot {
             serial,
-            leg: legs,
+            leg: legs.into(),
             ..Default::default()
         };
         // SAFETY: a valid element that is free: no packet finds it, and this process has no other owner of it.

@@ -11,7 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use parking_lot::Mutex;
 
 use crate::{
-    abi::{Leg, Pod, Side, ls_flow, ls_link, ls_record},
+    abi::{Leg, PerSide, Pod, Side, ls_flow, ls_link, ls_record},
     flows::{is_alone, placement, to_io},
     grace::{Grace, Moment},
     run,
@@ -143,7 +143,7 @@ impl Table {
     }
 
     /// Adds both directions, or none: `AlreadyExists` if a tuple has one, `Other` if there is no room.
-    pub(crate) fn add(&self, entries: [Entry; 2]) -> io::Result<()> {
+    pub(crate) fn add(&self, entries: PerSide<Entry>) -> io::Result<()> {
         let mut elements = self.elements.lock();
         let index = elements
             .take()
@@ -162,7 +162,7 @@ impl Table {
     }
 
     /// Writes and links the directions. Returns the numbers of those that they replaced.
-    fn fill(&self, index: u32, entries: &[Entry; 2]) -> io::Result<[Option<u32>; 2]> {
+    fn fill(&self, index: u32, entries: &PerSide<Entry>) -> io::Result<PerSide<Option<u32>>> {
         let mut flow = ls_flow::default();
         for (direction, entry) in flow.from.iter_mut().zip(entries) {
             direction.key = entry.leg.tuple();
@@ -170,10 +170,10 @@ impl Table {
             direction.rec.placement = ls_placement::LS_NONE.0 as u8;
         }
         self.write(index, &flow)?;
-        let mut replaced = [None; 2];
+        let mut replaced = PerSide::both(None);
         for side in Side::BOTH {
-            let entry = &entries[side.index()];
-            replaced[side.index()] = if entry.replace {
+            let entry = &entries[side];
+            replaced[side] = if entry.replace {
                 self.view.seek(entry.leg)
             } else {
                 None
@@ -231,12 +231,12 @@ impl Table {
     pub(crate) fn part(
         &self,
         serial: u32,
-        legs: [Leg; 2],
-        records: [Option<ls_record>; 2],
+        legs: PerSide<Leg>,
+        records: PerSide<Option<ls_record>>,
     ) -> io::Result<bool> {
         let mut elements = self.elements.lock();
         let numbers = legs.map(|leg| self.view.seek(leg));
-        let [Some(client), Some(server)] = numbers else {
+        let (Some(client), Some(server)) = (numbers.client, numbers.server) else {
             return Ok(false);
         };
         let index = (client - 1) / 2;

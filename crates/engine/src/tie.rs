@@ -20,7 +20,7 @@ pub struct Tie {
 impl Tie {
     /// Returns `None` if the two sockets are parted.
     pub(crate) fn of(context: &Arc<Context>, returned: &Returned) -> Option<Tie> {
-        let [_, leg] = assess::both(&returned.before.legs).ok()?;
+        let leg = assess::both(&returned.before.legs).ok()?.server;
         let context = Arc::clone(context);
         let is_parted = context.unpaired.part_leg(leg);
         (!is_parted).then_some(Tie { context, leg })

@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_engine::{
-    Pair, Returned, Side,
+    Pair, PerSide, Returned, Side,
     limit::{Rate, RateLimit},
     monotonic,
 };
@@ -20,9 +20,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct RateLimiter {
     limit: RateLimit,
     /// Accounts, as [`Rate`] defines them.
-    paid: [u64; 2],
+    paid: PerSide<u64>,
     /// Timers; each is created at the first wait of its side.
-    sleeps: [Option<Pin<Box<Sleep>>>; 2],
+    sleeps: PerSide<Option<Pin<Box<Sleep>>>>,
 }
 
 impl RateLimiter {
@@ -52,12 +52,12 @@ impl RateLimiter {
             return Poll::Ready(());
         };
         loop {
-            let wait = rate.wait(self.paid[side.index()], monotonic(), rate.worthwhile());
+            let wait = rate.wait(self.paid[side], monotonic(), rate.worthwhile());
             if wait == 0 {
                 return Poll::Ready(());
             }
             let at = Instant::now() + Duration::from_nanos(wait);
-            let sleep = self.sleeps[side.index()].get_or_insert_with(|| Box::pin(sleep_until(at)));
+            let sleep = self.sleeps[side].get_or_insert_with(|| Box::pin(sleep_until(at)));
             sleep.as_mut().reset(at);
             ready!(sleep.as_mut().poll(cx));
         }
@@ -71,7 +71,7 @@ impl RateLimiter {
     /// Charges bytes of this side that have passed.
     pub fn charge(&mut self, side: Side, bytes: u64) {
         if let Some(rate) = self.rate(side) {
-            let paid = &mut self.paid[side.index()];
+            let paid = &mut self.paid[side];
             *paid = rate.charge(*paid, monotonic(), bytes);
         }
     }

@@ -1,35 +1,7 @@
 //! Defines the state of a flow: `struct ls_record`, `ls_leg` and `ls_slot` of `bpf/abi.h`.
 
 use longsplice_core::seq::{Offset, Seq};
-
-/// Side of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// The initiator's leg.
-    Client = 0,
-    /// The target's leg.
-    Server = 1,
-}
-
-impl Side {
-    /// Both sides.
-    pub const BOTH: [Side; 2] = [Side::Client, Side::Server];
-
-    /// Returns the far side.
-    #[must_use]
-    pub const fn other(self) -> Side {
-        match self {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
-        }
-    }
-
-    /// Returns the index of the side in arrays of two.
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-}
+pub use longsplice_core::side::Side;
 
 /// Bits of `enum ls_trait`, constant while the flow is spliced.
 pub mod traits {

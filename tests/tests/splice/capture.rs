@@ -31,7 +31,7 @@ fn what_is_outstanding_is_taken_over_while_streams_run() {
                     .ended()
                 {
                     Ended::Returned(returned) => {
-                        assert_eq!(returned.passed[0], past);
+                        assert_eq!(returned.passed.client, past);
                         next = returned.into();
                     }
                     Ended::Closed(summary) => {

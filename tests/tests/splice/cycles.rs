@@ -70,10 +70,7 @@ async fn cycle(splicer: Splicer, mut pair: Near, mut rng: fastrand::Rng, quota: 
         let until = Until::bytes_from(side, bytes);
         match splicer.splice(at_once(pair, depth), until).await.unwrap() {
             Ended::Returned(returned) => {
-                assert_eq!(
-                    (returned.why, returned.passed[side.index()]),
-                    (trap_of(side), bytes)
-                );
+                assert_eq!((returned.why, returned.passed[side]), (trap_of(side), bytes));
                 let count = if returned.spliced {
                     &quota.made
                 } else {

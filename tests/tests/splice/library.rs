@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use longsplice_engine::{
-    Ended, OpenError, Pair as Near, Side, Splicer, SplicerConfig, Trap, Until,
+    Ended, OpenError, Pair as Near, PerSide, Side, Splicer, SplicerConfig, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
@@ -26,7 +26,7 @@ async fn handle(
     mut client: TcpStream,
     mut server: TcpStream,
     detach: DetachPolicy,
-) -> std::io::Result<[u64; 2]> {
+) -> std::io::Result<PerSide<u64>> {
     client.write_all(BANNER).await?;
     server.write_all(GREETING).await?;
     let pair = Near::new(client, server)
@@ -76,7 +76,7 @@ fn a_handler_with_words_of_its_own() {
             });
             expect(&mut client, b"221 bye\r\n");
             let passed = desk.library.run(handler).unwrap().unwrap();
-            assert_eq!(passed, [BODY, 0]);
+            assert_eq!(passed, PerSide::new(BODY, 0));
             pair.client.expect_end();
             pair.server.expect_end();
         }
@@ -155,7 +155,7 @@ fn a_splicer_that_only_relays_keeps_its_word() {
             panic!("it comes back");
         };
         assert!(!returned.spliced);
-        assert_eq!(returned.passed, [100_000, 0]);
+        assert_eq!(returned.passed, PerSide::new(100_000, 0));
         let byte = desk.library.read(&mut returned.client, 1);
         pair.server.vouch(&byte);
         next = returned.into();

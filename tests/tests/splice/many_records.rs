@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Options, Peek, Side};
+use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Options, Peek, PerSide, Side};
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
 use longsplice_tests::eventually;
@@ -60,19 +60,19 @@ fn start(leg: Leg) -> LegStart {
 }
 
 /// Returns the legs of the n-th flow: clients of many addresses, one server.
-fn legs(n: u32) -> [Leg; 2] {
+fn legs(n: u32) -> PerSide<Leg> {
     let at = |a: [u8; 4], port: u32| SocketAddr::from((Ipv4Addr::from(a), port as u16));
     let (high, low) = (n >> 14, 1024 + (n & 0x3fff));
-    [
-        Leg {
+    PerSide {
+        client: Leg {
             peer: at([198, 18, 1, 2 + high as u8], low),
             local: at([198, 18, 1, 1], 80),
         },
-        Leg {
+        server: Leg {
             peer: at([198, 19, 1, 2 + high as u8], 80),
             local: at([198, 19, 1, 1], low),
         },
-    ]
+    }
 }
 
 /// Leaves the records of a predecessor with so many flows.
@@ -90,9 +90,9 @@ fn leave(instance: &str, flows: u32) {
             .register(&slot, plane.next_serial(), false, &starts)
             .unwrap();
         assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs(n), [0; 2]).unwrap();
+        plane.release(&slot, legs(n), PerSide::both(0)).unwrap();
     }
-    assert_eq!(plane.direction(legs(0)[1]).unwrap().side, Side::Server);
+    assert_eq!(plane.direction(legs(0).server).unwrap().side, Side::Server);
 }
 
 /// Runtime with one worker, and the longest time that the worker computed at a stretch since the last measurement

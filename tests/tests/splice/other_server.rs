@@ -215,7 +215,7 @@ fn sockets_that_are_dropped_at_once() {
                 }
             });
             let returned = call.returned();
-            assert_eq!((returned.why, returned.passed[0]), (Trap::Client, may));
+            assert_eq!((returned.why, returned.passed.client), (Trap::Client, may));
             let in_order = round % 4 < 2;
             match in_order {
                 true => close_both(returned),

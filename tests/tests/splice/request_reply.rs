@@ -56,7 +56,7 @@ async fn serve(splicer: Splicer, mut pair: Near, depth: Depth) -> Served {
             }
             Ended::Detached(id) => panic!("flow {id} was let go of"),
         };
-        assert_eq!((returned.why, returned.passed[0]), (Trap::Client, 0));
+        assert_eq!((returned.why, returned.passed.client), (Trap::Client, 0));
         served.returns += 1;
         served.spliced += u64::from(returned.spliced);
         let handed_on = async {

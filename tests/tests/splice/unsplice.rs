@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_engine::{Returned, Side, Trap, Until, policy::SplicePolicy};
+use longsplice_engine::{PerSide, Returned, Side, Trap, Until, policy::SplicePolicy};
 use longsplice_tests::{
     Bed, Pair, Policy,
     library::{Depth, Desk, Library, at_once, near, trap_of},
@@ -197,7 +197,7 @@ fn by_whatever_comes_first() {
 fn exactly(library: &Library, pair: &mut Pair, returned: &mut Returned, side: Side, may: u64, beyond: u64) {
     assert_eq!(returned.why, trap_of(side));
     let [from, to] = pair.ends(side);
-    assert_eq!(returned.passed[side.index()], may);
+    assert_eq!(returned.passed[side], may);
     assert_eq!(to.arrived(), to.received(), "and no more");
     let rest = library.read(near(returned, side), beyond as usize);
     to.vouch(&rest);
@@ -260,10 +260,7 @@ fn exactly_so_many_bytes_pass_during_the_splice() {
             to.receive(may);
             call.returned()
         });
-        assert_eq!(
-            (returned.why, returned.passed[side.index()]),
-            (trap_of(side), may)
-        );
+        assert_eq!((returned.why, returned.passed[side]), (trap_of(side), may));
         let there = desk.library.read(near(&mut returned, side), beyond as usize);
         let [_, to] = pair.ends(side);
         to.vouch(&there);
@@ -297,7 +294,7 @@ fn data_is_trapped_whole_and_at_once() {
                 let mut returned = call.returned();
                 let request = desk.library.read(near(&mut returned, side), 1_000);
                 times.push(start.elapsed());
-                assert_eq!((returned.why, returned.passed[side.index()]), (trap_of(side), 0));
+                assert_eq!((returned.why, returned.passed[side]), (trap_of(side), 0));
                 assert_eq!(to.arrived(), to.received(), "none of it was forwarded");
                 desk.library.write(near(&mut returned, side.other()), &request);
                 to.receive(1_000);
@@ -330,7 +327,7 @@ fn time_is_kept() {
             pair.exchange(100_000);
             let mut returned = call.returned();
             let took = start.elapsed();
-            assert_eq!((returned.why, returned.passed), (why, [100_000; 2]));
+            assert_eq!((returned.why, returned.passed), (why, PerSide::both(100_000)));
             // The engine checks a spliced flow every 250 ms. The limit is that of a machine whose processors are gone now and then.
             let due = Duration::from_millis(300)..Duration::from_secs(5);
             assert!(due.contains(&took), "{why:?} after {took:?}");
@@ -363,7 +360,7 @@ fn it_comes_back_to_who_waits_or_to_who_asks() {
         let returned = call.returned();
         assert_eq!(
             (returned.why, returned.passed, returned.id),
-            (Trap::Admin, [100_000; 2], id)
+            (Trap::Admin, PerSide::both(100_000), id)
         );
         // This flow has no waiting caller any more.
         let call = desk
@@ -411,7 +408,7 @@ fn a_pair_that_is_only_relayed_comes_back_just_so() {
         to.send(1);
         let mut returned = call.returned();
         assert_eq!(
-            (returned.why, returned.passed[side.index()]),
+            (returned.why, returned.passed[side]),
             (trap_of(side.other()), 50_000)
         );
         let read = desk.library.read(near(&mut returned, side.other()), 1);

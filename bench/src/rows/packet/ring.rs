@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, ensure};
-use longsplice_dataplane::{Context, Dataplane, Hook, Leg, Mode, Options, Side, XdpMode};
+use longsplice_dataplane::{Context, Dataplane, Hook, Leg, Mode, Options, PerSide, Side, XdpMode};
 
 use super::support::flow::Plan;
 use super::support::net::{Net, OUR_MAC, PEER_MAC};
@@ -63,15 +63,15 @@ impl Ring {
             let number = (n * STRIDE % u64::from(flows)) as u32;
             let legs = ring.legs(number);
             let mut starts = turn(number).starts();
-            starts[0].leg = legs[0];
-            starts[1].leg = legs[1];
+            starts.client.leg = legs.client;
+            starts.server.leg = legs.server;
             let made = ring
                 .plane
                 .register(&slot, ring.plane.next_serial(), true, &starts)
                 .and_then(|()| {
                     slot.switch(Mode::Track, Mode::Drain);
                     slot.switch(Mode::Drain, Mode::Final);
-                    ring.plane.release(&slot, legs, [0, 0])
+                    ring.plane.release(&slot, legs, PerSide::both(0))
                 });
             made.with_context(|| format!("make flow {n} of {flows}"))?;
         }
@@ -87,10 +87,10 @@ impl Ring {
     }
 
     /// Returns the legs of a flow: a segment of its connection leaves as one of the next flow's.
-    fn legs(&self, number: u32) -> [Leg; 2] {
+    fn legs(&self, number: u32) -> PerSide<Leg> {
         let [(peer, local), (source, target)] = [number, (number + 1) % self.flows].map(connection);
         let leg = |peer, local| Leg { peer, local };
-        [leg(peer, local), leg(target, source)]
+        PerSide::new(leg(peer, local), leg(target, source))
     }
 
     /// Checks that two flows translate a segment into one of the flow after them with the same numbers, byte by byte.

@@ -216,7 +216,7 @@ async fn carry(splicer: Splicer, pair: Pair) -> Result<u64> {
         returned.spliced
     );
     ensure!(
-        returned.passed[Side::Server.index()] == TRAP_AT,
+        returned.passed[Side::Server] == TRAP_AT,
         "{:?} bytes had passed at the return, and not {TRAP_AT}",
         returned.passed
     );

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::side::Side;
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -32,15 +33,15 @@ fn coupled() -> Coupling {
     };
     Coupling {
         elapsed: ms(125),
-        legs: [leg(ms(20), ms(220)), leg(ms(80), ms(280))],
-        directions: [to_b, to_a],
+        legs: PerSide::new(leg(ms(20), ms(220)), leg(ms(80), ms(280))),
+        directions: PerSide::new(to_b, to_a),
     }
 }
 
 /// Returns the obstacle of that coupling, with the direction to B changed.
 fn with(change: impl FnOnce(&mut DirectionProgress)) -> Option<Obstacle> {
     let mut c = coupled();
-    change(&mut c.directions[0]);
+    change(&mut c.directions.client);
     obstacle(&c)
 }
 
@@ -97,7 +98,7 @@ fn over_a_short_path_a_small_backlog_may_drain_at_any_rate() {
         for leg in &mut c.legs {
             (leg.rtt, leg.base_rtt) = (ms(2), base_rtt);
         }
-        (c.directions[0].rate, c.directions[0].backlog) = (0, backlog);
+        (c.directions.client.rate, c.directions.client.backlog) = (0, backlog);
         obstacle(&c)
     };
     let (short, longer) = (Duration::from_micros(2500), Duration::from_micros(2501));
@@ -129,9 +130,9 @@ fn a_server_beside_us_may_drain_to_a_far_client() {
     let with_far_rtt = |rtt, backlog| {
         let mut c = coupled();
         c.elapsed = ms(1_000);
-        (c.legs[0].rtt, c.legs[0].rto) = (ms(0), ms(200));
-        (c.legs[1].rtt, c.legs[1].rto) = (rtt, rtt + ms(200));
-        c.directions[0].backlog = backlog;
+        (c.legs.client.rtt, c.legs.client.rto) = (ms(0), ms(200));
+        (c.legs.server.rtt, c.legs.server.rto) = (rtt, rtt + ms(200));
+        c.directions.client.backlog = backlog;
         obstacle(&c)
     };
     assert_eq!(with_far_rtt(ms(120), 100_000), None);
@@ -148,9 +149,9 @@ fn a_smaller_window_needs_time_to_be_heard_of() {
     };
     assert_eq!(obstacle(&early), Some(Obstacle::Notice));
     let mut heard = early;
-    heard.directions[0].notice = Notice::Heard;
+    heard.directions.client.notice = Notice::Heard;
     assert_eq!(obstacle(&heard), None);
-    let x = coupled().legs[0];
+    let x = coupled().legs.client;
     let quiet = |rtt| notice_time(Notice::Quiet, &x, rtt);
     assert_eq!(quiet(Duration::from_micros(200)), Duration::from_micros(300));
     assert_eq!(quiet(ms(2)), ms(8));
@@ -159,21 +160,21 @@ fn a_smaller_window_needs_time_to_be_heard_of() {
 #[test]
 fn what_a_busy_sender_sent_before_may_wait_in_a_queue() {
     let mut c = coupled();
-    c.directions[0].notice = Notice::Busy;
+    c.directions.client.notice = Notice::Busy;
     c.elapsed = ms(219);
     assert_eq!(obstacle(&c), Some(Obstacle::Notice));
-    c.elapsed = c.legs[0].rto;
+    c.elapsed = c.legs.client.rto;
     assert_eq!(obstacle(&c), None);
     c.elapsed = ms(0);
-    c.directions[0].notice = Notice::Heard;
+    c.directions.client.notice = Notice::Heard;
     assert_eq!(obstacle(&c), None, "it has said that it knows");
 }
 
 #[test]
 fn losses_are_repaired_first() {
-    for leg in 0..2 {
+    for side in Side::BOTH {
         let mut c = coupled();
-        c.legs[leg].recovering = true;
+        c.legs[side].recovering = true;
         assert_eq!(obstacle(&c), Some(Obstacle::Recovery));
     }
 }

@@ -1,7 +1,7 @@
 //! The identity case (papers' section III-F): a flow whose translation changes nothing but the time to live. Its segments meet
 //! it again and again.
 
-use longsplice_dataplane::{Context, Family, Leg};
+use longsplice_dataplane::{Context, Family, Leg, PerSide};
 
 use crate::{
     address, measure, splice,
@@ -21,9 +21,9 @@ pub(crate) fn column(plane: &Plane, context: Context, family: Family) -> [String
         Family::V6 => ["[2001:db8:1::3]:40000", "[2001:db8:2::2]:8080"],
     }
     .map(address);
-    let legs = [(client, server), (server, client)].map(|(peer, local)| Leg { peer, local });
+    let legs = PerSide::new((client, server), (server, client)).map(|(peer, local)| Leg { peer, local });
     let plan = Plan::identity();
-    let slot = splice(plane, &plan, legs[0], legs[1], false);
+    let slot = splice(plane, &plan, legs.client, legs.server, false);
     let bare = Packet {
         dst_mac: OUR_MAC[0],
         src_mac: PEER_MAC[0],

@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use longsplice_dataplane::{Context, Family, Hook, Leg, LegStart, Mode, Slot};
+use longsplice_dataplane::{Context, Family, Hook, Leg, LegStart, Mode, PerSide, Slot};
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../tests/support/mod.rs"]
@@ -62,9 +62,9 @@ fn spread(mut all: Vec<u32>) -> String {
 /// Registers a flow from x to o in FINAL; detached, if there is to be no slot.
 fn splice(plane: &Plane, plan: &Plan, x: Leg, o: Leg, dormant: bool) -> Option<Slot> {
     let slot = plane.take_slot().expect("a free slot");
-    let mut starts: [LegStart; 2] = plan.starts();
-    starts[0].leg = x;
-    starts[1].leg = o;
+    let mut starts: PerSide<LegStart> = plan.starts();
+    starts.client.leg = x;
+    starts.server.leg = o;
     plane
         .register(&slot, plane.next_serial(), true, &starts)
         .expect("the flow is new");
@@ -72,13 +72,15 @@ fn splice(plane: &Plane, plan: &Plan, x: Leg, o: Leg, dormant: bool) -> Option<S
     if dormant {
         return Some(slot);
     }
-    plane.release(&slot, [x, o], [0, 0]).expect("released");
+    plane
+        .release(&slot, PerSide::new(x, o), PerSide::both(0))
+        .expect("released");
     None
 }
 
 /// Two flows, each of which turns the other's segments back: the ends of the one are the local ends of the other.
 struct Mirror {
-    legs: [[Leg; 2]; 2],
+    legs: [PerSide<Leg>; 2],
     plans: [Plan; 2],
 }
 
@@ -101,13 +103,24 @@ impl Mirror {
         let [p1, l1, p2, l2] = ends.map(address);
         let leg = |peer, local| Leg { peer, local };
         Mirror {
-            legs: [[leg(p1, l1), leg(p2, l2)], [leg(l2, p2), leg(l1, p1)]],
+            legs: [
+                PerSide::new(leg(p1, l1), leg(p2, l2)),
+                PerSide::new(leg(l2, p2), leg(l1, p1)),
+            ],
             plans: Plan::mirror(),
         }
     }
 
     fn splice(&self, plane: &Plane, dormant: bool) -> [Option<Slot>; 2] {
-        [0, 1].map(|i| splice(plane, &self.plans[i], self.legs[i][0], self.legs[i][1], dormant))
+        [0, 1].map(|i| {
+            splice(
+                plane,
+                &self.plans[i],
+                self.legs[i].client,
+                self.legs[i].server,
+                dormant,
+            )
+        })
     }
 
     fn end(&self, plane: &Plane) {
@@ -120,8 +133,8 @@ impl Mirror {
             dst_mac: OUR_MAC[0],
             src_mac: PEER_MAC[0],
             ttl: 255,
-            src: self.legs[0][0].peer,
-            dst: self.legs[0][0].local,
+            src: self.legs[0].client.peer,
+            dst: self.legs[0].client.local,
             seq: self.plans[0].peer[0],
             ack: self.plans[0].local[0],
             window: 500,
@@ -146,7 +159,7 @@ impl Mirror {
         let (base, clock) = (self.segment(), self.plans[0].clock);
         let sack = usual_with_sack(clock[0], self.told(), &[(base.ack, base.ack + 9)]);
         let stranger = Packet {
-            src: self.legs[0][1].peer,
+            src: self.legs[0].server.peer,
             ..base.clone()
         };
         let with_sack = Packet {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options};
+use longsplice_dataplane::{Context, Dataplane, Family, Hook, Leg, Mode, Options, PerSide};
 
 use crate::{
     Mirror, REPEAT, measure, spread,
@@ -26,17 +26,17 @@ fn numbered(base: SocketAddr, n: u32) -> SocketAddr {
 }
 
 /// The n-th flow's client leg, and its server leg.
-fn legs(mirror: &Mirror, n: u32) -> [Leg; 2] {
-    let [client, server] = mirror.legs[0];
+fn legs(mirror: &Mirror, n: u32) -> PerSide<Leg> {
+    let PerSide { client, server } = mirror.legs[0];
     let local = SocketAddr::new(server.local.ip(), 1024 + (n & 0x3fff) as u16);
     let peer = SocketAddr::new(server.peer.ip(), 9000 + (n >> 14) as u16);
-    [
-        Leg {
+    PerSide {
+        client: Leg {
             peer: numbered(client.peer, n),
             ..client
         },
-        Leg { peer, local },
-    ]
+        server: Leg { peer, local },
+    }
 }
 
 /// As many flows as there can be, like the one that is there, detached.
@@ -45,12 +45,12 @@ fn fill(plane: &Plane, mirror: &Mirror) {
     for n in 0..FLOWS {
         let mut starts = mirror.plans[0].starts();
         let legs = legs(mirror, n);
-        (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+        (starts.client.leg, starts.server.leg) = (legs.client, legs.server);
         plane
             .register(&slot, plane.next_serial(), true, &starts)
             .expect("the flow is new");
         assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs, [0, 0]).expect("released");
+        plane.release(&slot, legs, PerSide::both(0)).expect("released");
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn rows(context: Context) {
     let met = (0..MET).map(|_| {
         at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let packet = Packet {
-            src: legs(&mirror, (at >> 8) % FLOWS)[0].peer,
+            src: legs(&mirror, (at >> 8) % FLOWS).client.peer,
             ..mirror.timed()
         };
         let ran = plane

@@ -4,7 +4,7 @@ use std::{io, sync::atomic::Ordering};
 
 use super::Dataplane;
 use crate::{
-    abi::{Leg, Mapping, Side, ls_record},
+    abi::{Leg, Mapping, PerSide, ls_record},
     flows::is_alone,
     leg::{LegStart, start_leg},
     mode::Mode,
@@ -50,26 +50,26 @@ impl Dataplane {
         slot: &Slot,
         serial: u32,
         timestamps: bool,
-        start: &[LegStart; 2],
+        start: &PerSide<LegStart>,
     ) -> io::Result<()> {
-        if start[0].leg.family() != start[1].leg.family() {
+        if start.client.leg.family() != start.server.leg.family() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "a leg of IPv4 and one of IPv6 cannot be spliced",
             ));
         }
         let now = time::now();
-        let legs = Side::BOTH.map(|side| {
-            let (x, o) = (&start[side.index()], &start[side.other().index()]);
+        let legs = PerSide::from_fn(|side| {
+            let (x, o) = (&start[side], &start[side.other()]);
             start_leg(side, x, o, slot.index(), serial, timestamps, now)
         });
         self.serials.lock().note(serial);
         slot.fill(serial, legs, Mode::Track);
-        self.flows.add(Side::BOTH.map(|side| {
-            let start = &start[side.index()];
+        self.flows.add(PerSide::from_fn(|side| {
+            let start = &start[side];
             Entry {
                 leg: start.leg,
-                rec: legs[side.index()].rec,
+                rec: legs[side].rec,
                 replace: start.alone,
             }
         }))?;
@@ -80,8 +80,8 @@ impl Dataplane {
     /// Ends the flow of two legs, but not their connections: keeps the offset of each socket's numbers. Packets must find
     /// no other use for the slot than they did (mode Track, or Undrain with all settled). Even a socket without an offset
     /// may be behind the TSval that its peer was sent.
-    pub fn part(&self, slot: &Slot, legs: [Leg; 2]) {
-        let records = Side::BOTH.map(|side| {
+    pub fn part(&self, slot: &Slot, legs: PerSide<Leg>) {
+        let records = PerSide::from_fn(|side| {
             let back = slot.leg(side.other()).rec;
             let timestamps = u32::from(back.traits) & ls_trait::LS_TIMESTAMPS.0 != 0;
             let mapping = slot.mapping(side);
@@ -130,7 +130,7 @@ impl Dataplane {
 
     /// Removes the present directions of the flow with this serial number, and returns their number. Another flow that
     /// has been given a tuple meanwhile is not touched.
-    pub fn unregister(&self, serial: u32, legs: [Leg; 2]) -> u32 {
+    pub fn unregister(&self, serial: u32, legs: PerSide<Leg>) -> u32 {
         let is_its = |rec: &ls_record| rec.serial == serial && !is_alone(rec);
         let removed = legs.into_iter().filter(|&leg| self.flows.remove(leg, is_its));
         let removed = removed.count() as u32;

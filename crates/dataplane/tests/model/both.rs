@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longsplice_core::seq::Seq;
-use longsplice_dataplane::{EventKind, Events, Ran, Side};
+use longsplice_dataplane::{EventKind, Events, PerSide, Ran, Side};
 use longsplice_model::{
     self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
 };
@@ -286,13 +286,13 @@ impl Both {
 
     fn take_over(&mut self, acked: [u32; 2]) -> Result<(), String> {
         let expected = TakeOver::new(acked.map(Seq::new)).run(&mut self.machine);
-        let got = self.flow.plane.take_over(self.flow.slot(), acked);
+        let got = self.flow.plane.take_over(self.flow.slot(), acked.into());
         self.same_mode("take over", expected, got)
     }
 
     fn finish(&mut self, cuts: [u32; 2], wakeable: bool) -> Result<(), String> {
         let expected = Finish::new(cuts.map(Seq::new), wakeable).run(&mut self.machine);
-        let got = self.flow.plane.finish(self.flow.slot(), cuts, wakeable);
+        let got = self.flow.plane.finish(self.flow.slot(), cuts.into(), wakeable);
         self.same_mode("finish", expected, got)
     }
 
@@ -312,7 +312,10 @@ impl Both {
     fn release(&mut self) -> Result<(), String> {
         let refused = !matches!(self.machine.slot.mode, Mode::Final | Mode::Moved);
         Transfer::new(machine::Direction::Release).run(&mut self.machine);
-        let result = self.flow.plane.release(self.flow.slot(), legs(), [0, 0]);
+        let result = self
+            .flow
+            .plane
+            .release(self.flow.slot(), legs(), PerSide::both(0));
         let gone = self.machine.records.iter().any(Option::is_none);
         *self
             .fates

@@ -47,7 +47,7 @@ fn records_and_slots_are_found() {
     assert_eq!(flow.plane.flow_count(), 1);
     assert!(legs().iter().all(|&leg| flow.plane.in_use(leg)));
     let directions = flow.plane.directions(&slot, legs());
-    assert_eq!(directions[0].bytes, 42);
+    assert_eq!(directions.client.bytes, 42);
     assert!(directions.iter().all(|d| d.serial == slot.serial()));
     assert_ne!(flow.plane.next_serial(), serial);
     assert!(flow.plane.next_serial() > serial);
@@ -112,7 +112,7 @@ fn pins(instance: &str) -> [Contents; 3] {
 fn serial_numbers_that_are_in_use_are_not_given_out_again() {
     let flow = Flow::detached(Plan::default());
     flow.plane.spoil();
-    let old = flow.plane.direction(legs()[0]).expect("it is there").serial;
+    let old = flow.plane.direction(legs().client).expect("it is there").serial;
     // A flow that got its number before the last wrap is registered now.
     let late = flow.plane.next_serial().wrapping_add(2);
     let mut starts = Plan::default().starts();
@@ -238,12 +238,12 @@ fn no_half_flow(flow: &Flow) -> longsplice_dataplane::Slot {
     let slot = flow.plane.take_slot().expect("a free slot");
     let plan = Plan::default();
     let mut start = plan.starts();
-    start[0].leg.peer.set_port(1);
+    start.client.leg.peer.set_port(1);
     let error = flow
         .plane
         .register(&slot, 99, true, &start)
         .expect_err("the server's tuple is taken");
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
-    assert!(!flow.plane.in_use(start[0].leg));
+    assert!(!flow.plane.in_use(start.client.leg));
     slot
 }

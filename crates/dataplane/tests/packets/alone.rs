@@ -1,6 +1,6 @@
 //! Legs that belong to no flow any more, but whose sockets' numbers have an offset from those on the wire.
 
-use longsplice_dataplane::{Alone, Leg, LegStart, Mapping, Mode, Side};
+use longsplice_dataplane::{Alone, Leg, LegStart, Mapping, Mode, PerSide, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT, leg, legs},
@@ -136,7 +136,7 @@ fn they_are_no_flows() {
     let flow = parted(Plan::mapped());
     let mut alone = flow.plane.legs_alone().expect("a scan");
     alone.sort_by_key(|l: &Leg| l.peer);
-    assert_eq!(alone, legs());
+    assert_eq!(alone, <[Leg; 2]>::from(legs()));
     assert_eq!(flow.plane.flow_count(), 0);
     flow.plane.scan(|d| panic!("{d:?}")).expect("a scan");
     for side in Side::BOTH {
@@ -169,7 +169,7 @@ fn a_leg_that_counts_as_the_wire_does_and_has_no_timestamps_leaves_nothing() {
 }
 
 /// Returns the legs of a plan, which stand alone in the table.
-fn alone(plan: &Plan) -> [LegStart; 2] {
+fn alone(plan: &Plan) -> PerSide<LegStart> {
     plan.starts().map(|start| LegStart { alone: true, ..start })
 }
 
@@ -242,7 +242,7 @@ fn a_registration_that_fails_leaves_a_leg_alone() {
     // The server's tuple belongs to another leg that is not alone.
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = alone(&flow.plan);
-    starts[1].alone = false;
+    starts.server.alone = false;
     let error = flow
         .plane
         .register(&slot, 77, true, &starts)

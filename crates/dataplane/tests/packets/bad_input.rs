@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use longsplice_dataplane::{Family, Leg, Side};
+use longsplice_dataplane::{Family, Leg, PerSide, Side};
 
 use crate::support::{
     FAMILY, choose,
@@ -108,10 +108,11 @@ fn an_address_of_ipv4_is_not_one_of_ipv6() {
         ("198.18.2.2:8080", "198.18.2.1:50000"),
     ]
     .map(|(peer, local)| Leg::new(v4(peer), v4(local)));
+    let legs = PerSide::from(legs);
     let flow = Flow::track(plan.clone());
     let slot = flow.plane.take_slot().expect("a slot");
     let mut starts = plan.starts();
-    (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+    (starts.client.leg, starts.server.leg) = (legs.client, legs.server);
     flow.plane
         .register(&slot, flow.plane.next_serial(), true, &starts)
         .expect("the flow is new");
@@ -127,8 +128,8 @@ fn an_address_of_ipv4_is_not_one_of_ipv6() {
         )
     };
     let packet = Packet {
-        src: mapped(legs[0].peer),
-        dst: mapped(legs[0].local),
+        src: mapped(legs.client.peer),
+        dst: mapped(legs.client.local),
         ..flow.peer_segment(Side::Client)
     };
     flow.ignores(Side::Client, &packet.bytes());

@@ -10,7 +10,7 @@ use crate::support::{
 
 fn direction(flow: &Flow, side: Side) -> Direction {
     if let Some(slot) = &flow.slot {
-        return flow.plane.directions(slot, legs())[side.index()];
+        return flow.plane.directions(slot, legs())[side];
     }
     let mut found = None;
     flow.plane

@@ -31,7 +31,7 @@ fn a_record_has_the_end_of_the_payload_and_of_the_stream() {
                 flow.forwards(side, &fin(&flow, side, 0, len), &mut reference);
             }
             let end = flow.plan.peer[side.index()] + len;
-            let d = &flow.plane.directions(flow.slot(), legs())[side.index()];
+            let d = &flow.plane.directions(flow.slot(), legs())[side];
             assert_eq!((d.end, d.fin), (end, true));
             assert_eq!(d.end_at_far, end.wrapping_add(flow.plan.seq_off(side)) + 1);
             let leg = flow.plane.leg(flow.slot(), side);
@@ -85,7 +85,7 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
             let mut flow = Flow::track(Plan::default());
             flow.plane.end(legs());
             let mut starts = flow.plan.starts();
-            starts[side.index()].ended = true;
+            starts[side].ended = true;
             let slot = flow.plane.take_slot().expect("a free slot");
             flow.plane
                 .register(&slot, flow.plane.next_serial(), true, &starts)

@@ -1,7 +1,7 @@
 //! Sockets that are built for a flow: FREEZE holds new data until they are there, and they take over the forwarded bytes
 //! or leave them to the ends.
 
-use longsplice_dataplane::{EventKind, Mapping, Mode, Side, Sockets};
+use longsplice_dataplane::{EventKind, Mapping, Mode, PerSide, Side, Sockets};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT, legs},
@@ -82,7 +82,12 @@ fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
         flow.switch(Mode::Track, mode);
         let before = format!("{:?}", flow.raw());
         assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), mode);
-        assert_eq!(flow.plane.take_over(flow.slot(), [0; 2]).expect("it runs"), mode);
+        assert_eq!(
+            flow.plane
+                .take_over(flow.slot(), PerSide::both(0))
+                .expect("it runs"),
+            mode
+        );
         assert_eq!(format!("{:?}", flow.raw()), before);
     }
 }
@@ -109,7 +114,7 @@ fn a_frozen_pair_goes_on_behind_what_was_forwarded() {
 fn take_over(flow: &Flow, acked: [u32; 2]) -> [u32; 2] {
     let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
     assert_eq!(
-        flow.plane.take_over(flow.slot(), at).expect("it runs"),
+        flow.plane.take_over(flow.slot(), at.into()).expect("it runs"),
         Mode::Track
     );
     at
@@ -169,7 +174,7 @@ fn sockets_that_were_built_take_over_what_was_forwarded_before() {
     let serial = flow.raw_record(Side::Client).expect("a record").serial;
     flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
     flow.slot = Some(slot);
-    flow.slot().set_sockets(Side::BOTH.map(|side| {
+    flow.slot().set_sockets(PerSide::from_fn(|side| {
         let (i, o) = (side.index(), side.other().index());
         let receive_next = flow.plan.peer[i] + SENT[i];
         Sockets {
@@ -203,11 +208,15 @@ fn a_pair_is_parked_only_at_the_cuts_that_were_found() {
             let mut other = cuts;
             other[late.index()] += 1;
             assert_eq!(
-                flow.plane.finish(flow.slot(), other, wakeable).expect("it runs"),
+                flow.plane
+                    .finish(flow.slot(), other.into(), wakeable)
+                    .expect("it runs"),
                 Mode::Drain
             );
             assert_eq!(
-                flow.plane.finish(flow.slot(), cuts, wakeable).expect("it runs"),
+                flow.plane
+                    .finish(flow.slot(), cuts.into(), wakeable)
+                    .expect("it runs"),
                 Mode::Final
             );
             let woken = flow.plane.wake(flow.slot()).expect("it runs");

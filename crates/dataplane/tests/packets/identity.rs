@@ -1,7 +1,7 @@
 //! The identity case (papers' section III-F): both legs have the same addresses and numbers, so that a segment leaves
 //! unchanged, but for the time to live.
 
-use longsplice_dataplane::{Leg, Mode, Side};
+use longsplice_dataplane::{Leg, Mode, PerSide, Side};
 
 use super::fragments::{pieces, with_id};
 use crate::support::{
@@ -13,31 +13,33 @@ use crate::support::{
 };
 
 /// Returns the client's leg and the server's: each peer is the other one's local end.
-fn same_ends() -> [Leg; 2] {
+fn same_ends() -> PerSide<Leg> {
     let ends = choose(
         ["198.18.1.2:40000", "198.18.2.2:8080"],
         ["[2001:db8:1::2]:40000", "[2001:db8:2::2]:8080"],
     );
     let [client, server] = ends.map(|end| end.parse().expect("an address"));
-    [(client, server), (server, client)].map(|(peer, local)| Leg { peer, local })
+    PerSide::new((client, server), (server, client)).map(|(peer, local)| Leg { peer, local })
 }
 
 /// Installs a detached flow of this plan between these ends, beside the one that `flow` has.
-fn splice(flow: &Flow, plan: &Plan, legs: [Leg; 2]) {
+fn splice(flow: &Flow, plan: &Plan, legs: PerSide<Leg>) {
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = plan.starts();
-    starts[0].leg = legs[0];
-    starts[1].leg = legs[1];
+    starts.client.leg = legs.client;
+    starts.server.leg = legs.server;
     let registered = flow
         .plane
         .register(&slot, flow.plane.next_serial(), true, &starts);
     registered.expect("the flow is new");
     assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    flow.plane.release(&slot, legs, [0, 0]).expect("released");
+    flow.plane
+        .release(&slot, legs, PerSide::both(0))
+        .expect("released");
 }
 
 /// Returns true for each direction whose record says that it changes nothing.
-fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
+fn identity(flow: &Flow, legs: PerSide<Leg>) -> [bool; 2] {
     let mut said = [None; 2];
     let scan = flow.plane.scan(|d| {
         if let Some(side) = legs.iter().position(|leg| *leg == d.leg) {
@@ -49,13 +51,13 @@ fn identity(flow: &Flow, legs: [Leg; 2]) -> [bool; 2] {
 }
 
 /// Returns the next segment of a peer.
-fn segment(plan: &Plan, legs: [Leg; 2], side: Side, options: Vec<u8>) -> Packet {
+fn segment(plan: &Plan, legs: PerSide<Leg>, side: Side, options: Vec<u8>) -> Packet {
     let x = side.index();
     Packet {
         dst_mac: OUR_MAC[x],
         src_mac: PEER_MAC[x],
-        src: legs[x].peer,
-        dst: legs[x].local,
+        src: legs[side].peer,
+        dst: legs[side].local,
         seq: plan.peer[x],
         ack: plan.local[x],
         window: 500,
@@ -164,7 +166,7 @@ fn a_difference_is_no_identity() {
         flow.plane.end(legs);
     }
     let mut legs = same_ends();
-    legs[1].local.set_port(40_001);
+    legs.server.local.set_port(40_001);
     splice(&flow, &same, legs);
     assert_eq!(identity(&flow, legs), [false; 2], "another port");
     flow.plane.end(legs);

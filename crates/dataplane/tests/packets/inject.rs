@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Leg, LegStart, Mode, Side, Slot};
+use longsplice_dataplane::{Leg, Mode, PerSide, Side, Slot};
 
 use crate::support::{
     choose,
@@ -44,14 +44,14 @@ impl Connected {
             local: [peek.snd_nxt, 9000],
             ..Plan::default()
         };
-        let [client, server] = plan.starts();
-        let starts = [LegStart { leg, peek, ..client }, server];
+        let mut starts = plan.starts();
+        (starts.client.leg, starts.client.peek) = (leg, peek);
         let slot = plane.take_slot().expect("a free slot");
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .expect("the flow is new");
         assert!(slot.switch(Mode::Track, Mode::Drain));
-        let cuts = Side::BOTH.map(|side| plane.leg(&slot, side).cut);
+        let cuts = PerSide::from_fn(|side| plane.leg(&slot, side).cut);
         assert_eq!(plane.finish(&slot, cuts, false).expect("it runs"), Mode::Final);
         let next = Packet {
             src: leg.peer,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Mode, Side, Slot, Successor, Will};
+use longsplice_dataplane::{Context, Dataplane, Hook, Mode, PerSide, Side, Slot, Successor, Will};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -38,7 +38,7 @@ fn detached() -> Flow {
     let (will, _) = Will::of(Successor::Ends, 5 << 30, false);
     flow.slot().set_will(Side::Server, will);
     flow.slot().set_trap(Side::Server, Some(12_345));
-    flow.slot().set_timestamp_offsets([7, 9]);
+    flow.slot().set_timestamp_offsets(PerSide::new(7, 9));
     flow.release().expect("released");
     flow.slot = None;
     flow
@@ -47,27 +47,27 @@ fn detached() -> Flow {
 #[test]
 fn attaching_keeps_every_field() {
     let mut flow = detached();
-    let before = Side::BOTH.map(|side| flow.raw_record(side).expect("a record"));
+    let before = PerSide::from_fn(|side| flow.raw_record(side).expect("a record"));
     let armed = |r: ls_record| u32::from(r.placement) & ls_placement::LS_ARMED.0 != 0;
-    assert_eq!(before.map(armed), [false, true]);
-    assert_eq!(before.map(|r| r.will != 0), [false, true]);
-    assert_eq!(before[0].seen, ls_seen::LS_SEEN_FIN.0 as u8);
+    assert_eq!(before.map(armed), PerSide::new(false, true));
+    assert_eq!(before.map(|r| r.will != 0), PerSide::new(false, true));
+    assert_eq!(before.client.seen, ls_seen::LS_SEEN_FIN.0 as u8);
     let slot = flow.plane.take_slot().expect("a free slot");
     flow.plane
-        .attach_flow(&slot, before[0].serial, legs())
+        .attach_flow(&slot, before.client.serial, legs())
         .expect("attached");
     flow.slot = Some(slot);
     assert_eq!(flow.slot().mode(), Mode::Final);
     assert_eq!(flow.raw().flags, 0, "no sockets: nobody can be woken");
     for side in Side::BOTH {
         let leg = flow.raw_leg(side);
-        assert_eq!(placed(leg.rec).2, placed(before[side.index()]).2);
+        assert_eq!(placed(leg.rec).2, placed(before[side]).2);
         let (placement, index, rest) = placed(flow.raw_record(side).expect("a record"));
         assert_eq!(
             (placement, index),
             (ls_placement::LS_SLOTTED, flow.slot().index())
         );
-        assert_eq!(rest, placed(before[side.index()]).2);
+        assert_eq!(rest, placed(before[side]).2);
         // It is the lowest possible value of its clock.
         assert_eq!(leg.rx_ts, leg.rec.ts_high.wrapping_sub(leg.rec.tsval_off));
     }
@@ -75,8 +75,8 @@ fn attaching_keeps_every_field() {
     let packet = flow.later(Side::Client, 10, 20, 0);
     flow.forwards(Side::Client, &packet, &mut flow.reference(Side::Client));
     // Move it back again: nothing is lost on the way.
-    let before = Side::BOTH.map(|side| flow.raw_leg(side).rec);
-    assert_eq!(before[0].bytes_low, 520);
+    let before = PerSide::from_fn(|side| flow.raw_leg(side).rec);
+    assert_eq!(before.client.bytes_low, 520);
     flow.release().expect("released");
     for side in Side::BOTH {
         let (placement, toward, rest) = placed(flow.raw_record(side).expect("a record"));
@@ -84,7 +84,7 @@ fn attaching_keeps_every_field() {
             (placement, toward),
             (ls_placement::LS_DETACHED, flow.ifindex(side.other()))
         );
-        assert_eq!(rest, placed(before[side.index()]).2);
+        assert_eq!(rest, placed(before[side]).2);
     }
 }
 
@@ -176,7 +176,9 @@ fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
     let asks: [(&str, Ask); 3] = [
         ("wake", Dataplane::wake),
         ("freeze", Dataplane::freeze),
-        ("finish", |plane, slot| plane.finish(slot, [0; 2], false)),
+        ("finish", |plane, slot| {
+            plane.finish(slot, PerSide::both(0), false)
+        }),
     ];
     for (name, ask) in asks {
         let flow = Flow::dormant(Plan::default());
@@ -252,9 +254,9 @@ fn nothing_is_forgotten_of_segments_that_pass_meanwhile() {
         let mut slot = flow.slot.take().expect("it has a slot");
         while !sender.is_finished() && moves < 200 {
             let before = passed.load(Ordering::Relaxed);
-            plane.release(&slot, legs(), [0, 0]).expect("released");
+            plane.release(&slot, legs(), PerSide::both(0)).expect("released");
             // The second call merges changes of programs that had found the slot before.
-            plane.release(&slot, legs(), [0, 0]).expect("merged");
+            plane.release(&slot, legs(), PerSide::both(0)).expect("merged");
             drop(slot);
             slot = loop {
                 match plane.take_slot() {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_dataplane::{Leg, Side};
+use longsplice_dataplane::{Leg, PerSide, Side};
 use longsplice_repair::options;
 
 use crate::support::{flow::leg, net::Net, plane::Plane};
@@ -40,7 +40,10 @@ fn a_connection_that_has_ended_is_not_found() {
         assert!(Instant::now() < patience, "it does not end");
     };
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert_eq!(plane.peek_both([leg; 2]).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        plane.peek_both(PerSide::both(leg)).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }
 
 /// A flow that was registered with an earlier TSval would take an echo of the latest for a guess.

@@ -53,7 +53,7 @@ fn payload_beyond_the_rate_is_dropped_and_forwarded_when_it_comes_again() {
         // It does not count as forwarded.
         let mut seen = vec![];
         match &flow.slot {
-            Some(slot) => seen.push(flow.plane.directions(slot, legs())[0]),
+            Some(slot) => seen.push(flow.plane.directions(slot, legs()).client),
             None => flow.plane.scan(|d| seen.push(d)).expect("a scan"),
         }
         let client = seen.iter().find(|d| d.side == Side::Client).expect("it is there");

@@ -248,7 +248,7 @@ fn outcome(flow: &Flow, packets: &[(Side, Packet)]) -> Outcome {
         known: Side::BOTH.map(|side| match slot {
             Some(slot) => format!("{:?}", flow.plane.leg(slot, side)),
             None => {
-                let found = flow.plane.direction(legs()[side.index()]);
+                let found = flow.plane.direction(legs()[side]);
                 let found = found.expect("the flow is there");
                 format!("{} {} {} {}", found.end, found.ack, found.fin, found.reset)
             }

@@ -45,7 +45,7 @@ fn it_is_forwarded_as_one() {
         assert_frame(&bytes, &expected.bytes(), "a super-packet");
         let mut found = vec![];
         match &flow.slot {
-            Some(slot) => found.push(flow.plane.directions(slot, legs())[0]),
+            Some(slot) => found.push(flow.plane.directions(slot, legs()).client),
             None => flow.plane.scan(|d| found.push(d)).expect("a scan"),
         }
         found.retain(|d| d.side == Side::Client);

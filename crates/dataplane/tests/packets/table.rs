@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use longsplice_dataplane::{Dataplane, Leg, Mode, Options, Side, Slot};
+use longsplice_dataplane::{Dataplane, Leg, Mode, Options, PerSide, Side, Slot};
 
 use crate::support::{
     flow::{Flow, Plan, legs},
@@ -24,7 +24,7 @@ fn crowded(instance: &str) -> Options {
 }
 
 /// Returns the legs of the n-th flow, of which four share each address.
-fn nth(n: u16) -> [Leg; 2] {
+fn nth(n: u16) -> PerSide<Leg> {
     legs().map(|mut leg| {
         leg.peer.set_port(1000 + n / 4);
         leg.local.set_port(2000 + n % 4);
@@ -36,12 +36,12 @@ fn nth(n: u16) -> [Leg; 2] {
 fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
     let mut starts = Plan::default().starts();
     for side in Side::BOTH {
-        starts[side.index()].leg = nth(n)[side.index()];
+        starts[side].leg = nth(n)[side];
     }
     let serial = plane.next_serial();
     plane.register(slot, serial, true, &starts)?;
     assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    plane.release(slot, nth(n), [0, 0])?;
+    plane.release(slot, nth(n), PerSide::both(0))?;
     Ok(serial)
 }
 
@@ -61,16 +61,14 @@ fn add_rested(plane: &Dataplane, slot: &Slot, n: u16) -> u32 {
 fn holds(plane: &Dataplane, flows: &BTreeMap<u16, u32>) {
     for n in 0..FLOWS {
         let found = nth(n).map(|leg| plane.direction(leg).map(|d| (d.serial, d.side, d.leg, d.far)));
-        let [client, server] = nth(n);
-        let expected = flows.get(&n).map(|&serial| {
-            [
-                (serial, Side::Client, client, server),
-                (serial, Side::Server, server, client),
-            ]
+        let PerSide { client, server } = nth(n);
+        let expected = flows.get(&n).map(|&serial| PerSide {
+            client: (serial, Side::Client, client, server),
+            server: (serial, Side::Server, server, client),
         });
         assert_eq!(
             found,
-            expected.map_or([None; 2], |both| both.map(Some)),
+            expected.map_or(PerSide::both(None), |both| both.map(Some)),
             "flow {n}"
         );
     }
@@ -149,21 +147,21 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     // These tuples have a flow again, whether or not the old one has been collected.
     let slot = flow.plane.take_slot().expect("a slot");
     let mut starts = Plan::default().starts();
-    starts[0].seq_off = 77;
+    starts.client.seq_off = 77;
     flow.plane
         .register(&slot, 4711, true, &starts)
         .expect("nobody is there");
     let mut found = Vec::new();
     flow.plane.scan(|d| found.push(d.serial)).expect("a scan");
     assert_eq!(found, [4711, 4711]);
-    assert_eq!(flow.plane.direction(legs()[0]).map(|d| d.serial), Some(4711));
+    assert_eq!(flow.plane.direction(legs().client).map(|d| d.serial), Some(4711));
 }
 
 /// Registers another flow over the same tuples, as after a port was given to a new connection.
-fn successor(flow: &Flow, legs: [Leg; 2]) -> (Slot, u32) {
+fn successor(flow: &Flow, legs: PerSide<Leg>) -> (Slot, u32) {
     let slot = flow.plane.take_slot().expect("a slot");
     let mut starts = Plan::default().starts();
-    (starts[0].leg, starts[1].leg) = (legs[0], legs[1]);
+    (starts.client.leg, starts.server.leg) = (legs.client, legs.server);
     let serial = flow.plane.next_serial();
     flow.plane
         .register(&slot, serial, true, &starts)
@@ -180,8 +178,12 @@ fn what_is_removed_late_leaves_the_flow_that_has_the_tuples_now() {
         leg.peer.set_port(1);
         leg
     };
-    let [client, server] = legs();
-    for new in [[client, server], [client, other(server)], [other(client), server]] {
+    let PerSide { client, server } = legs();
+    for new in [
+        legs(),
+        PerSide::new(client, other(server)),
+        PerSide::new(other(client), server),
+    ] {
         flow.plane.end(legs());
         let before = flow.plane.flow_count();
         let (slot, serial) = successor(&flow, new);

@@ -122,7 +122,7 @@ fn the_padding_of_a_short_frame_is_no_payload() {
                 .scan(|d| counted += if d.side == side { d.bytes } else { 0 })
                 .expect("a scan");
             if let Some(slot) = &flow.slot {
-                counted = flow.plane.directions(slot, legs())[side.index()].bytes;
+                counted = flow.plane.directions(slot, legs())[side].bytes;
             }
             assert_eq!(counted, payload);
         }

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, thread};
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Mode, Ran, Side, Slot, XdpMode};
+use longsplice_dataplane::{Context, Dataplane, Hook, Mode, PerSide, Ran, Side, Slot, XdpMode};
 
 pub use super::plan::{Plan, leg, legs};
 use super::{
@@ -117,14 +117,17 @@ impl Flow {
     /// Switches from Drain to Final.
     #[track_caller]
     pub fn finish(&self) {
-        let cuts = Side::BOTH.map(|side| self.plane.leg(self.slot(), side).cut);
+        let cuts = PerSide::from_fn(|side| self.plane.leg(self.slot(), side).cut);
         let mode = self.plane.finish(self.slot(), cuts, false).expect("it runs");
         assert_eq!(mode, Mode::Final);
     }
 
     pub fn release(&self) -> std::io::Result<()> {
-        self.plane
-            .release(self.slot(), legs(), [self.ifindex[1], self.ifindex[0]])
+        self.plane.release(
+            self.slot(),
+            legs(),
+            PerSide::new(self.ifindex[1], self.ifindex[0]),
+        )
     }
 
     pub fn ifindex(&self, side: Side) -> u32 {

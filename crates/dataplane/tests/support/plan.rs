@@ -1,6 +1,6 @@
 //! Describes the state of a flow's two connections when it is registered.
 
-use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, Side};
+use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, PerSide, Side};
 
 use super::choose;
 
@@ -90,8 +90,8 @@ impl Plan {
         self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
     }
 
-    pub fn starts(&self) -> [LegStart; 2] {
-        Side::BOTH.map(|side| self.start(side))
+    pub fn starts(&self) -> PerSide<LegStart> {
+        PerSide::from_fn(|side| self.start(side))
     }
 
     fn start(&self, side: Side) -> LegStart {
@@ -137,6 +137,6 @@ pub fn leg(side: Side) -> Leg {
 }
 
 /// Returns both legs of the flow.
-pub fn legs() -> [Leg; 2] {
-    Side::BOTH.map(leg)
+pub fn legs() -> PerSide<Leg> {
+    PerSide::from_fn(leg)
 }

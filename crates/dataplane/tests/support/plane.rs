@@ -8,7 +8,7 @@ use std::{
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use longsplice_dataplane::{Dataplane, Leg, Options};
+use longsplice_dataplane::{Dataplane, Leg, Options, PerSide};
 
 /// Range of the network namespace in `ls_meta` of bpf/abi.h.
 const NAMESPACE: Range<usize> = 8..16;
@@ -65,10 +65,10 @@ impl Plane {
     }
 
     /// Removes the records of these legs, whatever flow they belong to.
-    pub fn end(&self, legs: [Leg; 2]) {
+    pub fn end(&self, legs: PerSide<Leg>) {
         for leg in legs {
             if let Some(d) = self.direction(leg) {
-                self.unregister(d.serial, [leg, d.far]);
+                self.unregister(d.serial, PerSide::new(leg, d.far));
             }
             self.remove_alone(leg);
         }
@@ -90,7 +90,7 @@ impl Plane {
         let alone = self.legs_alone().expect("a scan");
         alone.into_iter().for_each(|leg| self.remove_alone(leg));
         let mut flows = Vec::new();
-        self.scan(|d| flows.push((d.serial, [d.leg, d.far])))
+        self.scan(|d| flows.push((d.serial, PerSide::new(d.leg, d.far))))
             .expect("a scan");
         for (serial, legs) in flows {
             self.unregister(serial, legs);

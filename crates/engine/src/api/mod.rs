@@ -14,7 +14,7 @@ use longsplice_core::{
     policy::{DetachPolicy, SplicePolicy},
     reason::RelayReason,
 };
-use longsplice_dataplane::{Side, Successor};
+use longsplice_dataplane::{PerSide, Side, Successor};
 use longsplice_repair::options;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
@@ -52,7 +52,7 @@ pub struct Pair {
     /// See [`Pair::with_successor`].
     pub(crate) successor: Successor,
     /// Rate-limit account carried over from other connections, by side: see [`Pair::with_paid`].
-    pub(crate) paid: [u64; 2],
+    pub(crate) paid: PerSide<u64>,
     /// Number of bytes that are known to come in this call.
     pub(crate) length: Option<u64>,
     /// True if the pair is left out of the counters.
@@ -83,15 +83,15 @@ pub enum Outstanding {
 pub(crate) struct Before {
     pub(crate) id: FlowId,
     /// Addresses of both legs. A socket that has ended cannot return its own any more.
-    pub(crate) legs: [LegInfo; 2],
+    pub(crate) legs: PerSide<LegInfo>,
     /// True if it was spliced.
     pub(crate) spliced: bool,
     /// Account of its rate limit, by side: see [`longsplice_core::limit::Rate`].
-    pub(crate) paid: [u64; 2],
+    pub(crate) paid: PerSide<u64>,
     /// True for a side whose FIN was passed to the other end.
-    pub(crate) half_closed: [bool; 2],
+    pub(crate) half_closed: PerSide<bool>,
     /// `SO_COOKIE` of both sockets: they show whether the caller has put another socket in its place.
-    pub(crate) cookies: [u64; 2],
+    pub(crate) cookies: PerSide<u64>,
 }
 
 impl Pair {
@@ -107,7 +107,7 @@ impl Pair {
             idle: IdlePolicy::default(),
             handle: None,
             successor: Successor::default(),
-            paid: [0; 2],
+            paid: PerSide::both(0),
             length: None,
             is_trial: false,
             before: None,
@@ -156,7 +156,7 @@ impl Pair {
     /// Continues the rate limit of another pair ([`Returned::paid`]): one limit for all that a client gets from several
     /// servers, one after the other. A pair that came back keeps its own account instead.
     #[must_use]
-    pub fn with_paid(self, paid: [u64; 2]) -> Pair {
+    pub fn with_paid(self, paid: PerSide<u64>) -> Pair {
         Pair { paid, ..self }
     }
 
@@ -233,7 +233,7 @@ pub struct Returned {
     pub why: Trap,
     /// Payload bytes that passed during this call: from the client, and from the server. With a budget of bytes exactly
     /// that many, on its side.
-    pub passed: [u64; 2],
+    pub passed: PerSide<u64>,
     /// Payload bytes of both directions among them that bypassed the sockets.
     pub bytes_spliced: u64,
     /// True if the pair was spliced during this call; else the condition was met in the relay.
@@ -255,14 +255,14 @@ pub struct Returned {
 impl Returned {
     /// Returns the rate limit's account, by side: the time at which the limit has allowed all that has passed (see
     /// [`longsplice_core::limit::Rate`]), in nanoseconds of `CLOCK_MONOTONIC`.
-    pub fn paid(&self) -> [u64; 2] {
+    pub fn paid(&self) -> PerSide<u64> {
         self.before.paid
     }
 
     /// Returns true if the end of a side's stream (FIN) was passed to the other end. That end may close its connection
     /// at any time, and takes no more bytes of this side: do not give it to another client.
     pub fn is_half_closed(&self, side: Side) -> bool {
-        self.before.half_closed[side.index()]
+        self.before.half_closed[side]
     }
 
     /// Sets whether closing either socket resets its connection (`SO_LINGER` with no time). Pass false before an orderly
@@ -290,7 +290,7 @@ impl From<Returned> for Pair {
             idle: r.idle,
             handle: r.handle,
             successor: Successor::default(),
-            paid: [0; 2],
+            paid: PerSide::both(0),
             length: None,
             is_trial: r.is_trial,
             before: Some(r.before),

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use longsplice_core::policy::{parse_bytes, parse_duration};
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Sets the conditions that end a splice before the connections do. [`Until::or`] joins them: the first one that is met
@@ -31,9 +31,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Until {
-    budgets: [Option<u64>; 2],
+    budgets: PerSide<Option<u64>>,
     /// True if payload beyond the budget brings control back, rather than its end.
-    beyond: [bool; 2],
+    beyond: PerSide<bool>,
     elapsed: Option<Duration>,
     idle: Option<Duration>,
     /// True for a predecessor's rest: see [`Until::rest`].
@@ -58,8 +58,8 @@ impl Until {
     /// knows and which it has not read, then the reply, until the next request.
     pub fn data_beyond(side: Side, bytes: u64) -> Until {
         let mut until = Until::default();
-        until.budgets[side.index()] = Some(bytes);
-        until.beyond[side.index()] = true;
+        until.budgets[side] = Some(bytes);
+        until.beyond[side] = true;
         until
     }
 
@@ -72,7 +72,7 @@ impl Until {
     /// [`Until::data_from`].)
     pub fn bytes_from(side: Side, bytes: u64) -> Until {
         Until {
-            beyond: [bytes == 0; 2],
+            beyond: PerSide::both(bytes == 0),
             ..Until::data_beyond(side, bytes)
         }
         .tidy()
@@ -80,8 +80,8 @@ impl Until {
 
     /// Clears `beyond` of sides without a budget, so that equal conditions compare equal.
     fn tidy(mut self) -> Until {
-        for i in 0..2 {
-            self.beyond[i] &= self.budgets[i].is_some();
+        for side in Side::BOTH {
+            self.beyond[side] &= self.budgets[side].is_some();
         }
         self
     }
@@ -108,7 +108,7 @@ impl Until {
     /// true if payload beyond them was the condition rather than the last one of them. Data beyond a budget is not read,
     /// and brings nothing back. Met as soon as a budget of the other kind has passed, or when neither side may send any
     /// more.
-    pub(crate) fn rest(budgets: [Option<(u64, bool)>; 2]) -> Until {
+    pub(crate) fn rest(budgets: PerSide<Option<(u64, bool)>>) -> Until {
         Until {
             budgets: budgets.map(|b| b.map(|(bytes, _)| bytes)),
             beyond: budgets.map(|b| b.is_some_and(|(_, beyond)| beyond)),
@@ -126,8 +126,8 @@ impl Until {
                 (a, b) => a.or(b),
             }
         }
-        let budgets = [0, 1].map(|i| {
-            let of = |u: &Until| u.budgets[i].map(|n| (n, u.beyond[i]));
+        let budgets = PerSide::from_fn(|side| {
+            let of = |u: &Until| u.budgets[side].map(|n| (n, u.beyond[side]));
             nearer(of(&self), of(&other))
         });
         Until {
@@ -142,8 +142,8 @@ impl Until {
     /// Sets a side's payload condition to payload beyond its next so many bytes; the others stay.
     #[must_use]
     pub fn with_data_beyond(mut self, side: Side, bytes: u64) -> Until {
-        self.budgets[side.index()] = Some(bytes);
-        self.beyond[side.index()] = true;
+        self.budgets[side] = Some(bytes);
+        self.beyond[side] = true;
         self
     }
 
@@ -154,12 +154,12 @@ impl Until {
 
     /// Returns the number of payload bytes of a side that may pass, 0 to 2^64 − 1; `None`: all.
     pub fn budget(&self, side: Side) -> Option<u64> {
-        self.budgets[side.index()]
+        self.budgets[side]
     }
 
     /// Returns true if payload beyond the budget of a side brings control back, rather than the end of the budget.
     pub fn is_data(&self, side: Side) -> bool {
-        self.beyond[side.index()]
+        self.beyond[side]
     }
 
     /// Returns true if it is a predecessor's.
@@ -258,8 +258,8 @@ fn parse_condition(s: &str) -> Option<Until> {
 impl fmt::Display for Until {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        for (i, name) in ["client", "server"].into_iter().enumerate() {
-            match (self.budgets[i], self.beyond[i]) {
+        for (side, name) in Side::BOTH.into_iter().zip(["client", "server"]) {
+            match (self.budgets[side], self.beyond[side]) {
                 (Some(0), _) => parts.push(format!("data={name}")),
                 (Some(n), true) => parts.push(format!("data={name}:{n}")),
                 (Some(n), false) => parts.push(format!("bytes={name}:{n}")),

@@ -12,7 +12,7 @@ use longsplice_core::{
     plan::{LegOptions, Plan, match_legs},
     reason::RelayReason,
 };
-use longsplice_dataplane::{Alone, Dataplane, Leg, LegStart, Mapping, Peek, Side};
+use longsplice_dataplane::{Alone, Dataplane, Leg, LegStart, Mapping, Peek, PerSide, Side};
 use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
 use socket2::{SockAddr, SockRef};
 use tokio::net::TcpStream;
@@ -88,9 +88,9 @@ fn leg(addresses: &LegInfo) -> Result<Leg, Refusal> {
 }
 
 /// Returns both legs, or an error if they cannot be spliced because of their addresses.
-pub(crate) fn both(addresses: &[LegInfo; 2]) -> Result<[Leg; 2], Refusal> {
-    let legs = [leg(&addresses[0])?, leg(&addresses[1])?];
-    match legs[0].family() == legs[1].family() {
+pub(crate) fn both(addresses: &PerSide<LegInfo>) -> Result<PerSide<Leg>, Refusal> {
+    let legs = PerSide::try_from_fn(|side| leg(&addresses[side]))?;
+    match legs.client.family() == legs.server.family() {
         true => Ok(legs),
         false => Err(Refusal::for_good(RelayReason::Families)),
     }
@@ -162,47 +162,44 @@ pub(crate) fn sample(socket: &TcpStream, info: &TcpInfo) -> LegSample {
 /// Holds all that is needed from two sockets to register their flow.
 #[derive(Debug)]
 pub(crate) struct Assessment {
-    pub(crate) legs: [Leg; 2],
+    pub(crate) legs: PerSide<Leg>,
     pub(crate) plan: Plan,
     /// State of both sockets, in the numbers of the wire.
-    peeks: [Peek; 2],
-    mappings: [Mapping; 2],
-    alone: [bool; 2],
+    peeks: PerSide<Peek>,
+    mappings: PerSide<Mapping>,
+    alone: PerSide<bool>,
     /// Highest TSval that each socket has sent.
-    clocks: [u32; 2],
+    clocks: PerSide<u32>,
     /// State of TCP at the time of the assessment.
-    pub(crate) infos: [TcpInfo; 2],
+    pub(crate) infos: PerSide<TcpInfo>,
 }
 
 /// Reads the state of TCP of both sockets.
-pub(crate) fn infos(pump: &Pump) -> io::Result<[TcpInfo; 2]> {
-    let [client, server] = Side::BOTH.map(|side| tcp_info(pump.socket(side)));
-    Ok([client?, server?])
+pub(crate) fn infos(pump: &Pump) -> io::Result<PerSide<TcpInfo>> {
+    Ok(PerSide::try_from_fn(|side| tcp_info(pump.socket(side)))?)
 }
 
 /// Reads the state of both sockets and matches them. `place` returns the offset of a leg's numbers from those on the
 /// wire.
 pub(crate) fn assess(
     plane: &Dataplane,
-    addresses: &[LegInfo; 2],
+    addresses: &PerSide<LegInfo>,
     pump: &Pump,
     watched: impl Fn(u32) -> bool,
     mut place: impl FnMut(Side, Leg) -> Place,
 ) -> Result<Assessment, Refusal> {
     let legs = both(addresses)?;
-    let mut mappings = [Mapping::default(); 2];
-    let mut is_alone = [false; 2];
+    let mut mappings = PerSide::both(Mapping::default());
+    let mut is_alone = PerSide::both(false);
     let looked = plane.peek_both(legs).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Refusal::for_now(RelayReason::NotEstablished),
         _ => Refusal::system("cannot peek at the sockets", &e),
     })?;
-    let mut peeks = Vec::with_capacity(2);
-    let mut infos = Vec::with_capacity(2);
-    let mut clocks = [0; 2];
-    for side in Side::BOTH {
+    let mut clocks = PerSide::both(0);
+    let assessed = PerSide::try_from_fn(|side| {
         let socket = pump.socket(side);
         let system = |e: longsplice_repair::Error| Refusal::system("cannot ask a socket", &e);
-        let peek = looked[side.index()];
+        let peek = looked[side];
         // Read it after the peek: if no FIN has come by now, the peeked sequence numbers include none.
         let info = tcp_info(socket).map_err(system)?;
         check_state(pump, side, &info)?;
@@ -219,15 +216,15 @@ pub(crate) fn assess(
             _ => {}
         }
         if info.timestamps() {
-            clocks[side.index()] = options::latest_timestamp(socket).map_err(system)?;
+            clocks[side] = options::latest_timestamp(socket).map_err(system)?;
         }
-        let peek = match place(side, legs[side.index()]) {
+        let peek = match place(side, legs[side]) {
             Place::Plain => peek,
             Place::Unsettled => return Err(Refusal::for_now(RelayReason::Unsettled)),
             Place::Alone(alone) => {
-                mappings[side.index()] = alone.mapping;
-                is_alone[side.index()] = true;
-                let clock = &mut clocks[side.index()];
+                mappings[side] = alone.mapping;
+                is_alone[side] = true;
+                let clock = &mut clocks[side];
                 *clock = later(*clock, alone.sent);
                 Peek {
                     // A rebuilt socket has received nothing yet.
@@ -239,22 +236,19 @@ pub(crate) fn assess(
                 }
             }
         };
-        peeks.push(peek);
-        infos.push(info);
-    }
-    let plan = match_legs(
-        &leg_options(legs[0], &infos[0], &peeks[0]),
-        &leg_options(legs[1], &infos[1], &peeks[1]),
-    )
-    .map_err(Refusal::for_good)?;
+        Ok((peek, info))
+    })?;
+    let (peeks, infos) = (assessed.map(|(peek, _)| peek), assessed.map(|(_, info)| info));
+    let options = PerSide::from_fn(|side| leg_options(legs[side], &infos[side], &peeks[side]));
+    let plan = match_legs(&options.client, &options.server).map_err(Refusal::for_good)?;
     Ok(Assessment {
         legs,
         plan,
-        peeks: [peeks[0], peeks[1]],
+        peeks,
         mappings,
         alone: is_alone,
         clocks,
-        infos: [infos[0], infos[1]],
+        infos,
     })
 }
 
@@ -280,9 +274,9 @@ pub(crate) fn has_ended(info: &TcpInfo) -> bool {
 
 impl Assessment {
     /// Returns the offset of each direction. The pump must not have moved since the assessment.
-    pub(crate) fn offsets(&self, pump: &Pump) -> [u32; 2] {
-        Side::BOTH.map(|side| {
-            let (x, o) = (side.index(), side.other().index());
+    pub(crate) fn offsets(&self, pump: &Pump) -> PerSide<u32> {
+        PerSide::from_fn(|side| {
+            let (x, o) = (side, side.other());
             // The next byte to be read from x will be written behind the held ones: both numbers are of that byte.
             let there = self.peeks[o].write_seq.wrapping_add(pump.held(side) as u32);
             there.wrapping_sub(self.peeks[x].copied_seq)
@@ -290,24 +284,24 @@ impl Assessment {
     }
 
     /// Returns `copied_seq` of each socket less the bytes that the pump has consumed.
-    pub(crate) fn copied_base(&self, pump: &Pump) -> [u32; 2] {
-        Side::BOTH.map(|side| {
-            self.peeks[side.index()]
+    pub(crate) fn copied_base(&self, pump: &Pump) -> PerSide<u32> {
+        PerSide::from_fn(|side| {
+            self.peeks[side]
                 .copied_seq
                 .wrapping_sub(pump.consumed(side) as u32)
         })
     }
 
     /// Returns the interfaces toward the far ends.
-    pub(crate) fn interfaces(&self) -> [u32; 2] {
-        [self.peeks[1].ifindex, self.peeks[0].ifindex]
+    pub(crate) fn interfaces(&self) -> PerSide<u32> {
+        self.peeks.map(|peek| peek.ifindex).swap()
     }
 
     /// Returns the start values for the kernel half. The pump must not have moved since the assessment.
-    pub(crate) fn start(&self, pump: &Pump) -> [LegStart; 2] {
+    pub(crate) fn start(&self, pump: &Pump) -> PerSide<LegStart> {
         let offsets = self.offsets(pump);
-        Side::BOTH.map(|side| {
-            let (x, o) = (side.index(), side.other().index());
+        PerSide::from_fn(|side| {
+            let (x, o) = (side, side.other());
             LegStart {
                 leg: self.legs[x],
                 seq_off: offsets[x],
@@ -321,7 +315,7 @@ impl Assessment {
                 alone: self.alone[x],
                 mss: u16::try_from(self.peeks[x].mss_clamp).unwrap_or(u16::MAX),
                 sack: self.infos[x].sack(),
-                ecn: self.infos[0].ecn(),
+                ecn: self.infos.client.ecn(),
                 ts_high: self.clocks[o],
             }
         })
@@ -345,8 +339,8 @@ mod tests {
         let mapped = info("[::ffff:198.18.2.1]:80", "[::ffff:198.18.2.2]:4000");
         let v6 = info("[2001:db8::1]:4000", "[2001:db8::2]:80");
         let linked = info("[fe80::1%2]:4000", "[fe80::2%2]:80");
-        let matched = |legs: [LegInfo; 2]| both(&legs).map_err(|refusal| refusal.reason);
-        assert!(matched([v4, mapped]).is_ok_and(|legs| legs[1].peer.to_string() == "198.18.2.1:80"));
+        let matched = |legs: [LegInfo; 2]| both(&legs.into()).map_err(|refusal| refusal.reason);
+        assert!(matched([v4, mapped]).is_ok_and(|legs| legs.server.peer.to_string() == "198.18.2.1:80"));
         assert!(matched([v6, v6]).is_ok());
         for (legs, reason) in [
             ([v4, v6], RelayReason::Families),

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
-use longsplice_dataplane::{Event, LegState, Mode, Side};
+use longsplice_dataplane::{Event, LegState, Mode, PerSide, Side};
 use longsplice_repair::{enter, options, seed_send_queue};
 use tokio::time::{Instant, sleep_until};
 
@@ -91,29 +91,32 @@ fn outstanding(o: &LegState, end: u32) -> (u32, u32) {
 /// Copies of both directions.
 #[derive(Debug, Default)]
 struct Collection {
-    copies: [Copies; 2],
+    copies: PerSide<Copies>,
 }
 
 impl Collection {
     /// Takes the copies that have come. Returns the outstanding bytes of each direction, up to `ends`, once they are all
     /// there.
-    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<[(u32, Vec<u8>); 2]> {
-        let states = Side::BOTH.map(|side| flow.leg(side));
-        let spans = Side::BOTH.map(|side| {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<PerSide<(u32, Vec<u8>)>> {
+        let states = PerSide::from_fn(|side| flow.leg(side));
+        let spans = PerSide::from_fn(|side| {
+            let (x, o) = (&states[side], &states[side.other()]);
             outstanding(o, ends(x))
         });
         for side in Side::BOTH {
-            self.copies[side.index()].advance(spans[side.index()].0);
+            self.copies[side].advance(spans[side].0);
         }
         for event in flow.held().take_copies() {
-            self.copies[event.side.index()].add(&event);
+            self.copies[event.side].add(&event);
         }
-        let [a, b] = Side::BOTH.map(|side| {
-            let (from, to) = spans[side.index()];
-            Some((from, self.copies[side.index()].range(from, to)?))
+        let PerSide { client, server } = PerSide::from_fn(|side| {
+            let (from, to) = spans[side];
+            Some((from, self.copies[side].range(from, to)?))
         });
-        Some([a?, b?])
+        Some(PerSide {
+            client: client?,
+            server: server?,
+        })
     }
 }
 
@@ -166,11 +169,11 @@ pub(crate) async fn take_over(flow: &Flow, pump: &Pump) -> io::Result<bool> {
             () = sleep_until(Instant::now() + TICK) => {}
         }
     };
-    let mut acked = [0; 2];
+    let mut acked = PerSide::both(0);
     for side in Side::BOTH {
-        let (from, bytes) = &outstanding[side.index()];
+        let (from, bytes) = &outstanding[side];
         let other = side.other();
-        acked[other.index()] = from.wrapping_add(flow.leg(side).seq_off);
+        acked[other] = from.wrapping_add(flow.leg(side).seq_off);
         if !bytes.is_empty() {
             seed(pump, other, bytes)?;
         }

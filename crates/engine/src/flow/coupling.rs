@@ -8,7 +8,7 @@ use longsplice_core::{
     limit::RateLimit,
     seq::{Offset, Seq},
 };
-use longsplice_dataplane::{LegState, Side};
+use longsplice_dataplane::{LegState, PerSide, Side};
 use longsplice_repair::{TcpInfo, unread, unsent};
 use tokio::time::Instant;
 
@@ -29,13 +29,13 @@ pub(super) struct Notice {
 
 impl Flow {
     /// Begins to couple the windows (papers' section III-E).
-    pub(crate) fn start_coupling(&mut self, infos: &[TcpInfo; 2], limit: RateLimit) {
-        self.limits = [limit.client, limit.server];
+    pub(crate) fn start_coupling(&mut self, infos: &PerSide<TcpInfo>, limit: RateLimit) {
+        self.limits = PerSide::new(limit.client, limit.server);
         self.set_rooms(infos);
-        let states = Side::BOTH.map(|side| self.leg(side));
+        let states = PerSide::from_fn(|side| self.leg(side));
         self.slot().set_coupling(true);
-        self.notices = Side::BOTH.map(|side| {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+        self.notices = PerSide::from_fn(|side| {
+            let (x, o) = (&states[side], &states[side.other()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             if x.fin || (x.tx_edge.wrapping_sub(allowed) as i32) <= 0 {
                 return None;
@@ -66,13 +66,13 @@ impl Flow {
     }
 
     /// Sets how much each end may have in flight, from the congestion window of our socket toward the other end.
-    fn set_rooms(&self, infos: &[TcpInfo; 2]) {
+    fn set_rooms(&self, infos: &PerSide<TcpInfo>) {
         for side in Side::BOTH {
-            let (x, o) = (&infos[side.index()], &infos[side.other().index()]);
+            let (x, o) = (&infos[side], &infos[side.other()]);
             let rtt_x = micros(x.min_rtt_us().unwrap_or_else(|| x.rtt_us()));
             let rtt_o = micros(o.rtt_us());
             let room = coupling::room(o.snd_cwnd(), o.snd_mss(), rtt_x, rtt_o);
-            let limit = self.limits[side.index()].map(|rate| coupling::limited_room(rate, rtt_x, rtt_o));
+            let limit = self.limits[side].map(|rate| coupling::limited_room(rate, rtt_x, rtt_o));
             self.slot()
                 .set_room(side, limit.map_or(room, |limit| limit.min(room)));
         }
@@ -83,23 +83,22 @@ impl Flow {
     pub(crate) fn coupling_obstacle(
         &self,
         pump: &Pump,
-        infos: &[TcpInfo; 2],
+        infos: &PerSide<TcpInfo>,
         since: Instant,
-        rates: [u64; 2],
+        rates: PerSide<u64>,
     ) -> io::Result<Option<coupling::Obstacle>> {
         self.set_rooms(infos);
-        let states = Side::BOTH.map(|side| self.leg(side));
-        let mut directions = Vec::with_capacity(2);
-        for side in Side::BOTH {
+        let states = PerSide::from_fn(|side| self.leg(side));
+        let directions = PerSide::try_from_fn(|side| {
             let (x, o) = (side, side.other());
-            let (from, to) = (&states[x.index()], &states[o.index()]);
+            let (from, to) = (&states[x], &states[o]);
             // An end that has sent its last byte uses no window.
             let offered = if pump.passed_eof(x) {
                 from.rx_end
             } else {
                 from.tx_edge
             };
-            directions.push(DirectionProgress {
+            Ok::<_, io::Error>(DirectionProgress {
                 offered: Seq::new(offered),
                 sent: Seq::new(from.rx_end),
                 far_edge: Seq::new(to.rx_edge),
@@ -108,10 +107,10 @@ impl Flow {
                 backlog: u64::from(unread(pump.socket(x))?)
                     + pump.held(x) as u64
                     + u64::from(unsent(pump.socket(o))?),
-                rate: rates[x.index()],
-            });
-        }
-        let legs = infos.each_ref().map(|i| LegProgress {
+                rate: rates[x],
+            })
+        })?;
+        let legs = infos.as_ref().map(|i| LegProgress {
             rtt: micros(i.rtt_us()),
             base_rtt: micros(i.min_rtt_us().unwrap_or_else(|| i.rtt_us())),
             rto: micros(i.rto_us()),
@@ -120,7 +119,7 @@ impl Flow {
         let coupling = Coupling {
             elapsed: since.elapsed(),
             legs,
-            directions: [directions[0], directions[1]],
+            directions,
         };
         let obstacle = coupling::obstacle(&coupling);
         // The local socket believes that its peer knows of a larger window, so it would not tell a waiting peer.
@@ -131,7 +130,7 @@ impl Flow {
     }
 
     fn notice(&self, side: Side, state: &LegState) -> coupling::Notice {
-        match self.notices[side.index()] {
+        match self.notices[side] {
             None => coupling::Notice::Heard,
             Some(n) if self.timestamps && (state.peer_echo.wrapping_sub(n.tsval) as i32) > 0 => {
                 coupling::Notice::Heard
@@ -144,9 +143,9 @@ impl Flow {
     /// Announces a window to an end that was offered more than the far end takes now, and to one that may send on, by
     /// more than `worth`, while its window is nearly closed. Skips an end that has sent its FIN: it sends no more, and
     /// may be gone and answer with a reset.
-    pub(super) fn announce_windows(&self, states: &[LegState; 2], worth: i32) {
+    pub(super) fn announce_windows(&self, states: &PerSide<LegState>, worth: i32) {
         for side in Side::BOTH {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let (x, o) = (&states[side], &states[side.other()]);
             let allowed = o.rx_edge.wrapping_add(o.ack_off);
             let behind = allowed.wrapping_sub(x.tx_edge) as i32;
             let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
@@ -160,7 +159,7 @@ impl Flow {
 
     fn announce_one(&self, side: Side, state: &LegState) {
         let announcer = &self.kernel.announcer;
-        if let Err(error) = announcer.announce(self.legs[side.index()], state, self.timestamps) {
+        if let Err(error) = announcer.announce(self.legs[side], state, self.timestamps) {
             tracing::debug!(%error, "cannot announce what was acknowledged and offered");
         }
     }

@@ -6,7 +6,7 @@ use longsplice_core::{
     drain::{self, DirectionSnapshot},
     seq::{Offset, Seq},
 };
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::{options, tcp_info, unacknowledged, unread};
 
 use super::Flow;
@@ -41,20 +41,19 @@ impl Flow {
     /// Returns false if a socket holds something out of order, and an error of kind `NotFound` if a connection has ended.
     fn note_sockets(&self, pump: &Pump) -> io::Result<bool> {
         let mut peeks = self.plane().peek_both(self.legs)?;
-        let mut ended = [false; 2];
+        let mut ended = PerSide::both(false);
         for side in Side::BOTH {
-            let (x, peek) = (self.leg(side), &mut peeks[side.index()]);
+            let (x, peek) = (self.leg(side), &mut peeks[side]);
             let beyond = peek.rcv_nxt.wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32 > 0;
             // A FIN is not payload. In numbers that are read after the state, it is counted for sure.
             let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
-            ended[side.index()] = x.fin || unseen;
+            ended[side] = x.fin || unseen;
             if unseen {
-                *peek = self.plane().peek(self.legs[side.index()])?;
+                *peek = self.plane().peek(self.legs[side])?;
             }
         }
         for side in Side::BOTH {
-            self.slot()
-                .note_socket(side, &peeks[side.index()], ended[side.index()]);
+            self.slot().note_socket(side, &peeks[side], ended[side]);
         }
         Ok(peeks.iter().all(|p| !p.out_of_order))
     }
@@ -99,7 +98,7 @@ impl Flow {
     /// slot has changed otherwise.
     pub(crate) fn start_drain(&mut self, pump: &Pump) -> io::Result<bool> {
         if self.timestamps {
-            let mut offsets = [0; 2];
+            let mut offsets = PerSide::both(0);
             for side in Side::BOTH {
                 let clock = options::timestamp_clock(pump.socket(side.other()))?;
                 // A socket that was spliced before may be behind the timestamps that its peer was sent meanwhile.
@@ -109,7 +108,7 @@ impl Flow {
                 } else {
                     clock
                 };
-                offsets[side.index()] = match self.one_clock {
+                offsets[side] = match self.one_clock {
                     true => 0,
                     false => now.wrapping_sub(self.leg(side).peer_ts),
                 };
@@ -120,7 +119,7 @@ impl Flow {
         let started = self.slot().switch(Mode::Track, Mode::Drain);
         // Announce the windows that the coupling kept back: the far end, which has granted them already, may send nothing
         // more.
-        self.announce_windows(&Side::BOTH.map(|side| self.leg(side)), 0);
+        self.announce_windows(&PerSide::from_fn(|side| self.leg(side)), 0);
         Ok(started)
     }
 
@@ -130,14 +129,14 @@ impl Flow {
     pub(crate) fn drain_progress(
         &self,
         pump: &Pump,
-        cuts: [u32; 2],
-        at_trap: Option<[bool; 2]>,
+        cuts: PerSide<u32>,
+        at_trap: Option<PerSide<bool>>,
     ) -> io::Result<Progress> {
-        let states = Side::BOTH.map(|side| self.leg(side));
+        let states = PerSide::from_fn(|side| self.leg(side));
         let mut snapshots = Vec::with_capacity(2);
         for side in Side::BOTH {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
-            let cut = cuts[side.index()];
+            let (x, o) = (&states[side], &states[side.other()]);
+            let cut = cuts[side];
             let copied = self.copied(side, pump);
             let send_queue = unacknowledged(pump.socket(side.other()))?;
             let mut acknowledged = Seq::new(o.rx_ack);
@@ -164,7 +163,7 @@ impl Flow {
                 snapshot.unread = unread(pump.socket(side))?;
             }
             // At its limit the pump passes on no more, whatever there is.
-            let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side.index()]));
+            let passed_on = copied == cut || (pump.stopped(side) && at_trap.is_some_and(|t| t[side]));
             if at_trap.is_some()
                 && self.all_noted()
                 && passed_on
@@ -190,7 +189,7 @@ impl Flow {
         for side in Side::BOTH {
             let x = self.leg(side);
             // A socket that is not found has ended its connection, which the pump reports.
-            if let Ok(peek) = self.plane().peek(self.legs[side.index()]) {
+            if let Ok(peek) = self.plane().peek(self.legs[side]) {
                 let una = peek.snd_una.wrapping_sub(x.mapping.ack);
                 if (x.loc_end.wrapping_sub(una) as i32) > 0 {
                     self.slot().disbelieve(side, una);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use longsplice_core::{limit::Rate, reason::RelayReason, seq::Seq};
-use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, Side, Slot};
+use longsplice_dataplane::{Alone, Dataplane, Direction, Leg, LegState, Mapping, Mode, PerSide, Side, Slot};
 
 use crate::{
     kernel::{
@@ -30,22 +30,22 @@ use assess::{Assessment, Refusal};
 pub(crate) struct Flow {
     kernel: Arc<Kernel>,
     slot: Option<Slot>,
-    legs: [Leg; 2],
+    legs: PerSide<Leg>,
     timestamps: bool,
     /// True if the sockets' timestamp clocks are those of the far ends: there is no offset to add.
     one_clock: bool,
-    interfaces: [u32; 2],
+    interfaces: PerSide<u32>,
     /// `copied_seq` of each socket less the pump's consumed bytes at that time; bytes consumed later are added.
-    copied_base: [u32; 2],
+    copied_base: PerSide<u32>,
     hold: HoldGuard,
     /// True once the flow has been in mode Drain: TSvals of the other leg went to its ends.
     drained: bool,
     /// Time of registration, while a packet that passed the programs before it may still be on its way to a socket.
     unnoted_since: Option<Instant>,
     /// Window that the coupling takes back, by the side whose peer must be told.
-    notices: [Option<coupling::Notice>; 2],
+    notices: PerSide<Option<coupling::Notice>>,
     /// Rate limit of each side's payload.
-    limits: [Option<Rate>; 2],
+    limits: PerSide<Option<Rate>>,
     /// Last progress of the ends, while one of them owes an acknowledgement.
     heard: Option<stall::Heard>,
     /// True if the records stay when the flow is dropped.
@@ -83,8 +83,8 @@ impl Flow {
             hold: kernel.held.hold(serial),
             drained: false,
             unnoted_since: Some(Instant::now()),
-            notices: [None; 2],
-            limits: [None; 2],
+            notices: PerSide::both(None),
+            limits: PerSide::both(None),
             heard: None,
             released: false,
         };
@@ -94,7 +94,7 @@ impl Flow {
     }
 
     /// Returns a detached flow that has been given a slot.
-    pub(crate) fn attached(kernel: &Arc<Kernel>, slot: Slot, legs: [Leg; 2]) -> Flow {
+    pub(crate) fn attached(kernel: &Arc<Kernel>, slot: Slot, legs: PerSide<Leg>) -> Flow {
         let serial = slot.serial();
         let timestamps = kernel.plane.leg(&slot, Side::Client).timestamps;
         Flow {
@@ -103,13 +103,13 @@ impl Flow {
             legs,
             timestamps,
             one_clock: false,
-            interfaces: [0; 2],
-            copied_base: [0; 2],
+            interfaces: PerSide::both(0),
+            copied_base: PerSide::both(0),
             hold: kernel.held.hold(serial),
             drained: true,
             unnoted_since: None,
-            notices: [None; 2],
-            limits: [None; 2],
+            notices: PerSide::both(None),
+            limits: PerSide::both(None),
             heard: None,
             released: false,
         }
@@ -139,7 +139,7 @@ impl Flow {
         &self.kernel.plane
     }
 
-    pub(crate) fn legs(&self) -> [Leg; 2] {
+    pub(crate) fn legs(&self) -> PerSide<Leg> {
         self.legs
     }
 
@@ -158,9 +158,9 @@ impl Flow {
 
     /// Returns true if both ends have acknowledged all that bypassed the sockets.
     pub(crate) fn is_settled(&self) -> bool {
-        let states = Side::BOTH.map(|side| self.leg(side));
+        let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let (x, o) = (&states[side], &states[side.other()]);
             let past = !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
             // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
             past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
@@ -178,7 +178,7 @@ impl Flow {
     }
 
     /// Returns the records of both directions: the bytes that passed, translated.
-    pub(crate) fn directions(&self) -> [Direction; 2] {
+    pub(crate) fn directions(&self) -> PerSide<Direction> {
         self.plane().directions(self.slot(), self.legs)
     }
 
@@ -198,15 +198,15 @@ impl Flow {
 
     /// Returns the next sequence number that the pump will read of a side.
     pub(crate) fn copied(&self, side: Side, pump: &Pump) -> u32 {
-        self.copied_base[side.index()].wrapping_add(pump.consumed(side) as u32)
+        self.copied_base[side].wrapping_add(pump.consumed(side) as u32)
     }
 
     /// Returns true if an end has sent a valid reset while either stream toward or from it was open. A later one only
     /// answers a late duplicate.
     pub(crate) fn was_reset(&self) -> bool {
-        let states = Side::BOTH.map(|side| self.leg(side));
+        let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().any(|&side| {
-            let (x, o) = (&states[side.index()], &states[side.other().index()]);
+            let (x, o) = (&states[side], &states[side.other()]);
             x.reset && !(x.fin && o.fin && has_heard_all(&states, side))
         })
     }
@@ -214,10 +214,10 @@ impl Flow {
     /// Returns true if both ends have sent their FIN, and each has acknowledged the other's. A later segment only answers
     /// a late duplicate.
     pub(crate) fn is_complete(&self) -> bool {
-        let states = Side::BOTH.map(|side| self.leg(side));
+        let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH
             .iter()
-            .all(|&side| states[side.index()].fin && has_heard_all(&states, side))
+            .all(|&side| states[side].fin && has_heard_all(&states, side))
     }
 
     /// Returns true if both ends are done, and segments bypassed the sockets: the sockets' numbers may differ from the
@@ -233,8 +233,8 @@ impl Flow {
     }
 
     /// Returns the end of each local socket's own part of its peer's stream.
-    pub(crate) fn cuts(&self) -> [u32; 2] {
-        Side::BOTH.map(|side| self.leg(side).cut)
+    pub(crate) fn cuts(&self) -> PerSide<u32> {
+        PerSide::from_fn(|side| self.leg(side).cut)
     }
 
     /// Returns the number of payload bytes that the pump may read of a side to come to `cut`, in the pump's count.
@@ -244,9 +244,9 @@ impl Flow {
     }
 
     /// Arms the traps: payload that ends at this distance from the next byte to be read, or later, brings control back.
-    pub(crate) fn arm(&self, pump: &Pump, distances: [Option<Distance>; 2]) {
+    pub(crate) fn arm(&self, pump: &Pump, distances: PerSide<Option<Distance>>) {
         for side in Side::BOTH {
-            let distance = distances[side.index()];
+            let distance = distances[side];
             let at = distance.map(|d| self.copied(side, pump).wrapping_add(d.bytes));
             self.slot()
                 .set_will(side, distance.map(|d| d.will).unwrap_or_default());
@@ -257,7 +257,7 @@ impl Flow {
     /// Switches from Drain to Final, which takes the sockets out of the path. Returns the mode after it: Drain, if a
     /// socket was given data since the pair was found drained at these cuts. `wakeable`: the sockets could carry on at
     /// any moment.
-    pub(crate) fn finish(&self, cuts: [u32; 2], wakeable: bool) -> io::Result<Mode> {
+    pub(crate) fn finish(&self, cuts: PerSide<u32>, wakeable: bool) -> io::Result<Mode> {
         self.plane().finish(self.slot(), cuts, wakeable)
     }
 
@@ -342,8 +342,8 @@ impl Drop for Flow {
 }
 
 /// Returns true if the end of this side has acknowledged all that came from the other one.
-fn has_heard_all(states: &[LegState; 2], side: Side) -> bool {
-    let (x, o) = (&states[side.index()], &states[side.other().index()]);
+fn has_heard_all(states: &PerSide<LegState>, side: Side) -> bool {
+    let (x, o) = (&states[side], &states[side.other()]);
     x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0
 }
 

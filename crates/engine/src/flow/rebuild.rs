@@ -4,7 +4,7 @@
 use std::{io, net::TcpStream as StdStream, sync::Arc};
 
 use longsplice_core::coupling;
-use longsplice_dataplane::{Leg, LegState, Mode, Side, Sockets};
+use longsplice_dataplane::{Leg, LegState, Mode, PerSide, Side, Sockets};
 use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
 use tokio::net::TcpStream;
 
@@ -23,7 +23,7 @@ impl Flow {
     /// Makes room in the parked sockets for the data that their peers were promised, and stops further promises (section
     /// III-E). Returns true if all of it fits. Takes a few system calls for each socket with too small a window.
     /// `pauses`: the value given to [`Slot::set_pausing`](longsplice_dataplane::Slot::set_pausing).
-    pub(crate) fn keep_promises(&self, sockets: [&TcpStream; 2], pauses: bool) -> bool {
+    pub(crate) fn keep_promises(&self, sockets: PerSide<&TcpStream>, pauses: bool) -> bool {
         self.slot().set_keeping(true);
         let mut kept_all = true;
         for side in Side::BOTH {
@@ -40,7 +40,7 @@ impl Flow {
                 continue;
             }
             let wanted = wanted.min(largest_window(x.scale_out));
-            let socket = sockets[side.index()];
+            let socket = sockets[side];
             // Fit the buffer first: a promise without room is broken by a segment that comes at once.
             match fit_receive_buffer(socket, wanted).and_then(|()| set_receive_window(socket, wanted)) {
                 Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
@@ -60,16 +60,16 @@ impl Flow {
 
     /// Injects the held packets after a wake, and shows the sockets the FINs that were forwarded. `ended`: sides whose
     /// end the socket knows already. Returns true if anything is on its way to a socket.
-    pub(crate) fn welcome(&self, ended: [bool; 2]) -> bool {
-        let states = Side::BOTH.map(|side| self.leg(side));
+    pub(crate) fn welcome(&self, ended: PerSide<bool>) -> bool {
+        let states = PerSide::from_fn(|side| self.leg(side));
         let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
         let comes = self.held().let_in(self.plane(), bases);
         for side in Side::BOTH {
-            let x = &states[side.index()];
-            if !x.owed_fin || ended[side.index()] {
+            let x = &states[side];
+            if !x.owed_fin || ended[side] {
                 continue;
             }
-            let leg = self.legs()[side.index()];
+            let leg = self.legs()[side];
             let sent = self
                 .plane()
                 .peek(leg)
@@ -90,8 +90,8 @@ impl Flow {
 pub(crate) fn rebuild(
     kernel: &Arc<Kernel>,
     serial: u32,
-    legs: [Leg; 2],
-) -> io::Result<(Flow, [TcpStream; 2])> {
+    legs: PerSide<Leg>,
+) -> io::Result<(Flow, PerSide<TcpStream>)> {
     let plane = &kernel.plane;
     let slot = plane
         .take_slot()
@@ -99,12 +99,12 @@ pub(crate) fn rebuild(
     kernel.conntrack.expect_return(legs)?;
     plane.attach_flow(&slot, serial, legs)?;
     let flow = Flow::attached(kernel, slot, legs);
-    let states = Side::BOTH.map(|side| flow.leg(side));
+    let states = PerSide::from_fn(|side| flow.leg(side));
     let built = build(&flow, &states);
     match built {
         Ok(sockets) => {
             // Segments have passed since the sockets' windows were chosen.
-            flow.keep_promises(sockets.each_ref(), false);
+            flow.keep_promises(sockets.as_ref(), false);
             Ok((flow, sockets))
         }
         Err(error) => {
@@ -115,24 +115,22 @@ pub(crate) fn rebuild(
     }
 }
 
-fn build(flow: &Flow, states: &[LegState; 2]) -> io::Result<[TcpStream; 2]> {
+fn build(flow: &Flow, states: &PerSide<LegState>) -> io::Result<PerSide<TcpStream>> {
     if states.iter().any(|s| s.reset) || states.iter().all(|s| s.fin) {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the flow is ending"));
     }
-    let mut sockets = Vec::with_capacity(2);
-    let mut places = Vec::with_capacity(2);
-    for side in Side::BOTH {
-        let (x, o) = (&states[side.index()], &states[side.other().index()]);
-        let place = place(x, o);
-        sockets.push(build_one(flow.legs()[side.index()], x, &place)?);
-        places.push(place);
-    }
-    flow.slot().set_sockets([places[0], places[1]]);
+    let places = PerSide::from_fn(|side| place(&states[side], &states[side.other()]));
+    let sockets = PerSide::try_from_fn(|side| build_one(flow.legs()[side], &states[side], &places[side]))?;
+    flow.slot().set_sockets(places);
     flow.slot().set_keeping(true);
-    let [Ok(client), Ok(server)] = [sockets.remove(0), sockets.remove(0)].map(TcpStream::from_std) else {
+    let PerSide {
+        client: Ok(client),
+        server: Ok(server),
+    } = sockets.map(TcpStream::from_std)
+    else {
         return Err(io::Error::other("the runtime takes no more sockets"));
     };
-    Ok([client, server])
+    Ok(PerSide { client, server })
 }
 
 /// Returns the sequence numbers at which a leg's socket carries on. The sockets send a FIN again themselves.

@@ -1,7 +1,7 @@
 //! Limits how long a flow waits for an end's acknowledgements, and gives it up.
 
 use longsplice_core::patience::{Stall, Waiter, is_hopeless};
-use longsplice_dataplane::{LegState, Mode, Side};
+use longsplice_dataplane::{LegState, Mode, PerSide, Side};
 use tokio::time::Instant;
 
 use super::Flow;
@@ -10,7 +10,7 @@ use crate::kernel::packet::reset;
 /// Last progress of both ends, and the time of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heard {
-    ends: [End; 2],
+    ends: PerSide<End>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,19 +47,19 @@ impl Flow {
     /// Returns true if the flow is to be given up: an end has owed an acknowledgement for too long. Call it every now and
     /// then; it counts from the first call for which an acknowledgement was due.
     pub(crate) fn is_hopeless(&mut self, now: Instant, waiter: Waiter) -> bool {
-        let states = Side::BOTH.map(|side| self.leg(side));
-        let due = Side::BOTH.map(|side| self.owes(&states, side));
-        if due == [false; 2] {
+        let states = PerSide::from_fn(|side| self.leg(side));
+        let due = PerSide::from_fn(|side| self.owes(&states, side));
+        if due == PerSide::both(false) {
             self.heard = None;
             return false;
         }
         let mut heard = *self.heard.get_or_insert(Heard {
-            ends: states.each_ref().map(|x| End::of(x, now)),
+            ends: states.as_ref().map(|x| End::of(x, now)),
         });
         for side in Side::BOTH {
-            let (i, end) = (side.index(), &mut heard.ends[side.index()]);
-            end.note(&states[i], now);
-            if !due[i] {
+            let end = &mut heard.ends[side];
+            end.note(&states[side], now);
+            if !due[side] {
                 // Its time begins when an acknowledgement is due.
                 (end.acked, end.lived) = (now, now);
             }
@@ -76,8 +76,8 @@ impl Flow {
     }
 
     /// Returns true if the end of a side has not acknowledged the old bytes that it was sent.
-    fn owes(&self, states: &[LegState; 2], side: Side) -> bool {
-        let (o, x) = (&states[side.index()], &states[side.other().index()]);
+    fn owes(&self, states: &PerSide<LegState>, side: Side) -> bool {
+        let (o, x) = (&states[side], &states[side.other()]);
         let old = match self.mode() {
             Mode::Drain => x.cut,
             _ if x.owed => x.base,
@@ -96,14 +96,14 @@ impl Flow {
     /// until they have been told.
     pub(crate) fn reset_all(&self) {
         for side in Side::BOTH {
-            let leg = self.legs[side.index()];
+            let leg = self.legs[side];
             let x = self.leg(side);
             let mapping = match self.mode() {
                 Mode::Track | Mode::Undrain => x.mapping,
                 // Incoming segments are not mapped in other modes.
                 _ => Default::default(),
             };
-            let hint = self.interfaces[side.other().index()];
+            let hint = self.interfaces[side.other()];
             let (seq, interface) = match self.plane().peek(leg) {
                 Ok(peek) => (peek.rcv_nxt.wrapping_sub(mapping.seq), peek.ifindex),
                 // Its socket is gone; reset the other end all the same.

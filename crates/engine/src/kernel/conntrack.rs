@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use longsplice_dataplane::{Leg, Side};
+use longsplice_dataplane::{Leg, PerSide, Side};
 use nix::libc::ENOENT;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
 
@@ -66,13 +66,13 @@ impl Conntrack {
     /// # Errors
     /// Returns the kernel's answer if it has connection tracking and refuses the message: a socket may be cut off from
     /// its peer.
-    pub(crate) fn expect_return(&self, legs: [Leg; 2]) -> io::Result<()> {
+    pub(crate) fn expect_return(&self, legs: PerSide<Leg>) -> io::Result<()> {
         if !self.look() {
             return Ok(());
         }
         let told = Side::BOTH
             .into_iter()
-            .try_for_each(|side| self.tell(initiator_first(side, legs[side.index()])));
+            .try_for_each(|side| self.tell(initiator_first(side, legs[side])));
         self.note(told.as_ref().err());
         told.map_err(|e| {
             let text =

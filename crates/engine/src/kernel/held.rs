@@ -11,7 +11,7 @@ use std::{
 };
 
 use longsplice_core::reap::FlowEnd;
-use longsplice_dataplane::{Dataplane, Event, EventKind, Events, Side};
+use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide};
 use tokio::sync::Notify;
 
 use super::{packet, ring::Ring};
@@ -112,7 +112,7 @@ struct State {
     kept: Kept,
     copies: Kept,
     /// Number from which each side's stream belongs to the sockets, once they are awake; `None`: from anywhere on.
-    awake: Option<[Option<u32>; 2]>,
+    awake: Option<PerSide<Option<u32>>>,
     over: bool,
 }
 
@@ -151,12 +151,12 @@ impl FlowQueue {
 
     /// Injects the held packets, and all later ones at once: the sockets are awake from `bases` on. Returns true if there
     /// were any.
-    pub(crate) fn let_in(&self, plane: &Dataplane, bases: [Option<u32>; 2]) -> bool {
+    pub(crate) fn let_in(&self, plane: &Dataplane, bases: PerSide<Option<u32>>) -> bool {
         let mut state = self.state();
         state.awake = Some(bases);
         let packets = state.kept.take(&self.budget);
         for event in &packets {
-            inject(plane, event, bases[event.side.index()]);
+            inject(plane, event, bases[event.side]);
         }
         !packets.is_empty()
     }
@@ -175,7 +175,7 @@ impl FlowQueue {
         let mut state = self.state();
         match (event.kind, state.awake) {
             (EventKind::Copy, _) => state.copies.keep(event, MOST_COPIES, &self.budget),
-            (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side.index()]),
+            (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side]),
             (EventKind::Held, None) => state.kept.keep(event, MOST_OF_FLOW, &self.budget),
         }
         drop(state);
@@ -324,12 +324,14 @@ impl Drop for HoldGuard {
 }
 
 /// Returns the base of each side that is owed, and `None` for others.
-pub(crate) fn bases(owed: [bool; 2], base: [u32; 2]) -> [Option<u32>; 2] {
-    Side::BOTH.map(|side| owed[side.index()].then_some(base[side.index()]))
+pub(crate) fn bases(owed: PerSide<bool>, base: PerSide<u32>) -> PerSide<Option<u32>> {
+    PerSide::from_fn(|side| owed[side].then_some(base[side]))
 }
 
 #[cfg(test)]
 mod tests {
+    use longsplice_dataplane::Side;
+
     use super::*;
 
     fn event(side: Side, seq: u32, payload: usize) -> Event {

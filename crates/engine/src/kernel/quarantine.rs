@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Leg, Mode, Slot};
+use longsplice_dataplane::{Dataplane, Leg, Mode, PerSide, Slot};
 use tokio::time::Instant;
 
 /// Time that a slot stays after its flow has left it.
@@ -15,8 +15,8 @@ pub(crate) const QUARANTINE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 struct LeftSlot {
     slot: Slot,
-    legs: [Leg; 2],
-    interfaces: [u32; 2],
+    legs: PerSide<Leg>,
+    interfaces: PerSide<u32>,
     since: Instant,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Quarantine(Mutex<Vec<LeftSlot>>);
 
 impl Quarantine {
     /// Takes a slot. `interfaces`: those toward the far ends, 0 if unknown.
-    pub(crate) fn put(&self, slot: Slot, legs: [Leg; 2], interfaces: [u32; 2]) {
+    pub(crate) fn put(&self, slot: Slot, legs: PerSide<Leg>, interfaces: PerSide<u32>) {
         let left = LeftSlot {
             slot,
             legs,

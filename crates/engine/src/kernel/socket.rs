@@ -5,13 +5,17 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use longsplice_dataplane::PerSide;
 use longsplice_repair::{close_silently, options};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
 /// Returns `SO_COOKIE` of two sockets: no two sockets of a machine have the same.
-pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<[u64; 2]> {
-    Ok([SockRef::from(client).cookie()?, SockRef::from(server).cookie()?])
+pub(crate) fn cookies(client: &TcpStream, server: &TcpStream) -> io::Result<PerSide<u64>> {
+    Ok(PerSide {
+        client: SockRef::from(client).cookie()?,
+        server: SockRef::from(server).cookie()?,
+    })
 }
 
 /// Makes a socket reset its connection if it closes because its process died: the bytes in our buffers are lost then, and

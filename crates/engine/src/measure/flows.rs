@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
 };
 
-use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Peek, Side};
+use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Peek, PerSide, Side};
 
 /// Destinations of the segments of either flow.
 pub(super) const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 2, 2), Ipv4Addr::new(198, 18, 1, 1)];
@@ -21,22 +21,22 @@ const WINDOW: u32 = 1 << 16;
 
 /// Numbers of a flow, by side: the next one of each peer, and of our socket toward it.
 struct Numbers {
-    peer: [u32; 2],
-    local: [u32; 2],
+    peer: PerSide<u32>,
+    local: PerSide<u32>,
     tsval: u32,
     tsval_off: u32,
 }
 
 const THERE: Numbers = Numbers {
-    peer: [1_000, 5_000],
-    local: [7_000, 9_000],
+    peer: PerSide::new(1_000, 5_000),
+    local: PerSide::new(7_000, 9_000),
     tsval: TSVAL,
     tsval_off: TSVAL_OFF,
 };
 
 const BACK: Numbers = Numbers {
-    peer: [THERE.local[1], THERE.local[0]],
-    local: [THERE.peer[1], THERE.peer[0]],
+    peer: PerSide::new(THERE.local.server, THERE.local.client),
+    local: PerSide::new(THERE.peer.server, THERE.peer.client),
     tsval: TSVAL + TSVAL_OFF,
     tsval_off: TSVAL_OFF.wrapping_neg(),
 };
@@ -50,20 +50,20 @@ pub(super) fn install(plane: &Dataplane) -> io::Result<()> {
         peer: SocketAddr::from(peer),
         local: SocketAddr::from(local),
     };
-    let there = [leg(CLIENT, FRONT), leg(TARGET, SOURCE)];
-    let back = [leg(SOURCE, TARGET), leg(FRONT, CLIENT)];
+    let there = PerSide::new(leg(CLIENT, FRONT), leg(TARGET, SOURCE));
+    let back = PerSide::new(leg(SOURCE, TARGET), leg(FRONT, CLIENT));
     for (legs, numbers) in [(there, THERE), (back, BACK)] {
-        let starts = Side::BOTH.map(|side| start(legs[side.index()], side, &numbers));
+        let starts = PerSide::from_fn(|side| start(legs[side], side, &numbers));
         plane.register(&slot, plane.next_serial(), true, &starts)?;
         slot.switch(Mode::Track, Mode::Drain);
         slot.switch(Mode::Drain, Mode::Final);
-        plane.release(&slot, legs, [0; 2])?;
+        plane.release(&slot, legs, PerSide::both(0))?;
     }
     Ok(())
 }
 
 fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
-    let (x, o) = (side.index(), side.other().index());
+    let (x, o) = (side, side.other());
     LegStart {
         leg,
         seq_off: n.local[o].wrapping_sub(n.peer[x]),
@@ -94,8 +94,8 @@ pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
     frame.extend(FRONT.0.octets());
     frame.extend(CLIENT.1.to_be_bytes());
     frame.extend(FRONT.1.to_be_bytes());
-    frame.extend(THERE.peer[0].to_be_bytes());
-    frame.extend(THERE.local[0].to_be_bytes());
+    frame.extend(THERE.peer.client.to_be_bytes());
+    frame.extend(THERE.local.client.to_be_bytes());
     // Eight words of header, ACK, a window; NOP NOP and timestamps.
     frame.extend([8 << 4, 0x10, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10]);
     frame.extend(TSVAL.to_be_bytes());

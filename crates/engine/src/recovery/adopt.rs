@@ -1,6 +1,6 @@
 //! Adopts the flows of a predecessor: its sockets died with it, its spliced flows live.
 
-use longsplice_dataplane::{Mode, Slot};
+use longsplice_dataplane::{Mode, PerSide, Slot};
 
 use super::reaper;
 use crate::{context::Context, kernel::Kernel};
@@ -14,12 +14,12 @@ pub(crate) fn adopt(context: &Context, orphans: Vec<Slot>) {
     for slot in orphans {
         let legs = plane.legs(&slot);
         if slot.mode() == Mode::Moved {
-            kernel.quarantine.put(slot, legs, [0; 2]);
+            kernel.quarantine.put(slot, legs, PerSide::both(0));
         } else if slot.mode() == Mode::Final || slot.switch(Mode::Freeze, Mode::Final) {
-            if let Err(error) = plane.release(&slot, legs, [0; 2]) {
+            if let Err(error) = plane.release(&slot, legs, PerSide::both(0)) {
                 tracing::warn!(%error, "cannot adopt a dormant flow");
             }
-            kernel.quarantine.put(slot, legs, [0; 2]);
+            kernel.quarantine.put(slot, legs, PerSide::both(0));
         } else if legs
             .iter()
             .any(|leg| plane.direction(*leg).is_some_and(|d| d.serial == slot.serial()))
@@ -48,7 +48,8 @@ fn remove_strays(kernel: &Kernel) {
     let mut strays = Vec::new();
     let scanned = plane.scan(|d| {
         if d.slot.is_some() {
-            strays.push((d.serial, [d.leg, d.far]));
+            let legs = PerSide::from_fn(|side| if side == d.side { d.leg } else { d.far });
+            strays.push((d.serial, legs));
         }
     });
     if let Err(error) = scanned {

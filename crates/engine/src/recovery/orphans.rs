@@ -8,7 +8,7 @@ use longsplice_core::{
     patience::{GIVE_UP, Retry},
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_dataplane::{Event, Leg, Side};
+use longsplice_dataplane::{Event, Leg, PerSide};
 
 use super::successor::Rest;
 use crate::{
@@ -30,10 +30,13 @@ use crate::{
 ///
 /// # Errors
 /// Returns [`RequestError::NoSuchFlow`] if there is none of this number.
-pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<[Leg; 2], RequestError> {
+pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<Leg>, RequestError> {
     let found = context.run_blocking(move |_, plane| plane.find_flow(id.0)).await;
     match found {
-        Some(Ok([Some(a), Some(b)])) if a.slot.is_none() && b.slot.is_none() => Ok([a.leg, b.leg]),
+        Some(Ok(PerSide {
+            client: Some(a),
+            server: Some(b),
+        })) if a.slot.is_none() && b.slot.is_none() => Ok(PerSide::new(a.leg, b.leg)),
         _ => Err(RequestError::NoSuchFlow(id)),
     }
 }
@@ -42,7 +45,7 @@ pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<[Leg; 2],
 fn reclaim(
     context: &Arc<Context>,
     id: FlowId,
-    legs: [Leg; 2],
+    legs: PerSide<Leg>,
     why: Trap,
 ) -> Result<(Returned, Option<Rest>), RequestError> {
     let started = std::time::Instant::now();
@@ -71,7 +74,7 @@ pub(crate) async fn take_back(context: &Arc<Context>, id: FlowId) -> Result<Opti
 /// and the ends are reset by their next segment.
 pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), RequestError> {
     let legs = find(context, id).await?;
-    let records = context.plane().map(|plane| plane.both_directions(legs[0]));
+    let records = context.plane().map(|plane| plane.both_directions(legs.client));
     match awake(context, id, legs, Trap::Admin) {
         Ok(back) => drop(back),
         Err(RequestError::CannotReturn(_, error)) => {
@@ -84,7 +87,10 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
     }
     context.stats.ended(End::Admin);
     match records {
-        Some([Some(a), Some(b)]) => context.ends.ended(FlowEnd::Admin, [&a, &b]),
+        Some(PerSide {
+            client: Some(a),
+            server: Some(b),
+        }) => context.ends.ended(FlowEnd::Admin, PerSide::new(&a, &b)),
         _ => context.ends.not_left(id.0),
     }
     Ok(())
@@ -94,7 +100,7 @@ pub(crate) async fn end(context: &Arc<Context>, id: FlowId) -> Result<(), Reques
 fn awake(
     context: &Arc<Context>,
     id: FlowId,
-    legs: [Leg; 2],
+    legs: PerSide<Leg>,
     why: Trap,
 ) -> Result<(Returned, Option<Rest>), RequestError> {
     let fail = |e: std::io::Error| match e.kind() {
@@ -116,8 +122,8 @@ fn awake(
             return Err(fail(error));
         }
     };
-    let [client, server] = sockets;
-    let states = Side::BOTH.map(|side| flow.leg(side));
+    let PerSide { client, server } = sockets;
+    let states = PerSide::from_fn(|side| flow.leg(side));
     let before = Before {
         id,
         legs: legs.map(|l| LegInfo {
@@ -125,20 +131,20 @@ fn awake(
             local: l.local,
         }),
         spliced: true,
-        half_closed: states.each_ref().map(|leg| leg.owed_fin),
+        half_closed: states.as_ref().map(|leg| leg.owed_fin),
         paid: states.map(|leg| leg.paid),
         cookies: cookies(&client, &server).map_err(fail)?,
     };
-    flow.welcome([false; 2]);
+    flow.welcome(PerSide::both(false));
     context
         .unpaired
-        .keep(flow, [&client, &server], tokio::time::Instant::now());
+        .keep(flow, PerSide::new(&client, &server), tokio::time::Instant::now());
     drop(hold);
     let returned = Returned {
         client,
         server,
         why,
-        passed: [0; 2],
+        passed: PerSide::both(0),
         bytes_spliced: 0,
         is_trial: false,
         relay_reason: None,
@@ -148,8 +154,8 @@ fn awake(
         detach: DetachPolicy::Now,
         outstanding: Outstanding::Await,
         rate_limit: RateLimit {
-            client: states[0].rate,
-            server: states[1].rate,
+            client: states.client.rate,
+            server: states.server.rate,
         },
         idle: IdlePolicy::default(),
         handle: None,
@@ -198,13 +204,17 @@ async fn reclaim_patiently(
     let mut retry = Retry::default();
     loop {
         let records = plane.both_directions(leg?);
-        let [Some(a), Some(b)] = &records else {
+        let PerSide {
+            client: Some(a),
+            server: Some(b),
+        } = &records
+        else {
             return None;
         };
         if a.serial != id.0 || a.slot.is_some() {
             return None;
         }
-        let legs = [a.leg, b.leg];
+        let legs = PerSide::new(a.leg, b.leg);
         let error = match reclaim(context, id, legs, Trap::Admin) {
             Ok(back) => return Some(back),
             Err(error) => error,
@@ -216,7 +226,7 @@ async fn reclaim_patiently(
             tracing::warn!(flow = %id, %error, "it could not come back for {GIVE_UP:?}: both ends are reset by their next segment");
             plane.unregister(id.0, legs);
             context.stats.ended(End::Reset);
-            context.ends.ended(FlowEnd::Reset, [a, b]);
+            context.ends.ended(FlowEnd::Reset, PerSide::new(a, b));
             return None;
         };
         // A flow that is about to end shows that in its records by then, or its slot is free again.

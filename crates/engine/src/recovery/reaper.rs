@@ -8,7 +8,7 @@ use std::{
 };
 
 use longsplice_core::reap::{DirectionEnd, FlowEnd as Ending, Limits, Reaped, Verdict, verdict};
-use longsplice_dataplane::{Dataplane, Direction};
+use longsplice_dataplane::{Dataplane, Direction, PerSide};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::sleep;
 
@@ -134,7 +134,7 @@ fn computed() -> Duration {
 }
 
 /// Returns the detached flows by serial number.
-pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, [Option<Direction>; 2]>> {
+pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, PerSide<Option<Direction>>>> {
     let mut flows = HashMap::new();
     plane.scan_flows(|directions| {
         let detached = directions.map(|d| d.filter(|d| d.slot.is_none()));
@@ -158,7 +158,13 @@ fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
     let mut walk = context.ends.walk();
     plane.scan_flows(|directions| {
         records += directions.iter().flatten().count() as u32;
-        let [Some(a), Some(b)] = directions else { return };
+        let PerSide {
+            client: Some(a),
+            server: Some(b),
+        } = directions
+        else {
+            return;
+        };
         walk.see(a.serial);
         let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
         if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
@@ -166,7 +172,7 @@ fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
             if let Some(kernel) = &context.kernel {
                 kernel.held.ended(a.serial, &end);
             }
-            walk.look(&end, [&a, &b]);
+            walk.look(&end, PerSide::new(&a, &b));
             if let Verdict::Reap(_) = verdict(&end, &limits) {
                 due.push(a);
             }
@@ -179,7 +185,11 @@ fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
             break;
         }
         // A segment may have passed since, or another flow may have taken its place.
-        let [Some(a), Some(b)] = plane.both_directions(flow.leg) else {
+        let PerSide {
+            client: Some(a),
+            server: Some(b),
+        } = plane.both_directions(flow.leg)
+        else {
             continue;
         };
         let Verdict::Reap(how) = verdict(&flow_end(&a, &b), &limits) else {
@@ -188,9 +198,9 @@ fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
         if a.serial != flow.serial || a.slot.is_some() {
             continue;
         }
-        records = records.saturating_sub(plane.unregister(a.serial, [a.leg, b.leg]));
+        records = records.saturating_sub(plane.unregister(a.serial, PerSide::new(a.leg, b.leg)));
         if how == Reaped::Idle {
-            context.ends.ended(FlowEnd::Idle, [&a, &b]);
+            context.ends.ended(FlowEnd::Idle, PerSide::new(&a, &b));
         }
         context.stats.ended(match how {
             Reaped::Closed => End::Closed,
@@ -217,7 +227,7 @@ pub(crate) fn flow_end(a: &Direction, b: &Direction) -> Ending {
         reset_seen: x.reset,
     };
     Ending {
-        directions: [end(a, b), end(b, a)],
+        directions: PerSide::new(end(a, b), end(b, a)),
         idle: a.idle.min(b.idle),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longsplice_core::policy::SplicePolicy;
-use longsplice_dataplane::{LegState, Side, Successor};
+use longsplice_dataplane::{LegState, PerSide, Side, Successor};
 
 use crate::{
     api::{
@@ -19,15 +19,15 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest {
     /// Rest of each side's budget, and true if it waits for payload beyond it; `None`: all may pass.
-    budgets: [Option<(u64, bool)>; 2],
+    budgets: PerSide<Option<(u64, bool)>>,
     /// Successor's action, other than joining the ends.
     successor: Successor,
 }
 
 impl Rest {
     /// Returns `None` if there is nothing but to join them. `states` are those after the wake.
-    pub(crate) fn of(states: &[LegState; 2]) -> Option<Rest> {
-        let wills = states.each_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
+    pub(crate) fn of(states: &PerSide<LegState>) -> Option<Rest> {
+        let wills = states.as_ref().map(|x| x.trap.map(|trap| (x.will, trap)));
         let is = |successor| {
             wills
                 .iter()
@@ -38,30 +38,27 @@ impl Rest {
             .into_iter()
             .find(|s| is(*s))?;
         let budget = |side: Side| {
-            let (will, trap) = wills[side.index()]?;
+            let (will, trap) = wills[side]?;
             // Forwarded bytes end before the trap.
-            let distance = trap.wrapping_sub(states[side.index()].base);
+            let distance = trap.wrapping_sub(states[side].base);
             let distance = if (distance as i32) < 0 { 0 } else { distance };
             Some((will.left(distance), will.is_data()))
         };
         Some(Rest {
-            budgets: Side::BOTH.map(budget),
+            budgets: PerSide::from_fn(budget),
             successor,
         })
     }
 
     /// Returns the conditions after the budgets of bytes, of which `passed` bytes of either side have passed.
-    fn then(&self, passed: [u64; 2]) -> Until {
-        let of = |side: Side| self.budgets[side.index()].map(|budget| (side, budget));
+    fn then(&self, passed: PerSide<u64>) -> Until {
+        let of = |side: Side| self.budgets[side].map(|budget| (side, budget));
         let waits = Side::BOTH
             .into_iter()
             .filter_map(of)
             .filter(|(_, (_, data))| *data);
         waits.fold(Until::closed(), |until, (side, (left, _))| {
-            until.or(Until::data_beyond(
-                side,
-                left.saturating_sub(passed[side.index()]),
-            ))
+            until.or(Until::data_beyond(side, left.saturating_sub(passed[side])))
         })
     }
 

@@ -3,6 +3,7 @@
 use std::{future::poll_fn, io, os::fd::AsFd, pin::Pin, task::Poll, time::Duration};
 
 use longsplice_core::idle::{IdlePolicy, Keepalive};
+use longsplice_dataplane::PerSide;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::TcpStream,
@@ -72,7 +73,7 @@ impl Idleness {
     }
 
     /// Switches keep-alive on when it is due. Returns true if the relay has been idle for too long.
-    pub(crate) fn is_over(&mut self, now: Instant, sockets: [&TcpStream; 2]) -> bool {
+    pub(crate) fn is_over(&mut self, now: Instant, sockets: PerSide<&TcpStream>) -> bool {
         let idle = now.duration_since(self.last);
         if let (false, Some(keepalive)) = (self.probes, self.policy.keepalive)
             && idle >= QUIET
@@ -175,10 +176,10 @@ mod tests {
         let now = Instant::now();
         let mut idle = Idleness::new(policy, now);
         idle.begin(now);
-        assert!(!idle.is_over(now, [&a, &b]));
+        assert!(!idle.is_over(now, PerSide::new(&a, &b)));
         assert!(!SockRef::from(&a).keepalive().unwrap());
-        assert!(!idle.is_over(now + QUIET, [&a, &b]));
-        for socket in [&a, &b] {
+        assert!(!idle.is_over(now + QUIET, PerSide::new(&a, &b)));
+        for socket in PerSide::new(&a, &b) {
             let socket = SockRef::from(socket);
             let times = (
                 socket.tcp_keepalive_time().unwrap(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use tokio::time::Instant;
 
 use crate::relay::pump::Pump;
@@ -14,18 +14,18 @@ const SHORTEST: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Meter {
     at: Instant,
-    bytes: [u64; 2],
-    rates: [u64; 2],
-    peaks: [u64; 2],
+    bytes: PerSide<u64>,
+    rates: PerSide<u64>,
+    peaks: PerSide<u64>,
 }
 
 impl Meter {
     pub(crate) fn new(now: Instant) -> Meter {
         Meter {
             at: now,
-            bytes: [0; 2],
-            rates: [0; 2],
-            peaks: [0; 2],
+            bytes: PerSide::both(0),
+            rates: PerSide::both(0),
+            peaks: PerSide::both(0),
         }
     }
 
@@ -36,23 +36,22 @@ impl Meter {
             return;
         }
         for side in Side::BOTH {
-            let i = side.index();
             let bytes = pump.bytes(side);
-            let per_second = u128::from(bytes - self.bytes[i]) * 1_000_000 / elapsed.as_micros().max(1);
-            self.rates[i] = u64::try_from(per_second).unwrap_or(u64::MAX);
-            self.peaks[i] = self.peaks[i].max(self.rates[i]);
-            self.bytes[i] = bytes;
+            let per_second = u128::from(bytes - self.bytes[side]) * 1_000_000 / elapsed.as_micros().max(1);
+            self.rates[side] = u64::try_from(per_second).unwrap_or(u64::MAX);
+            self.peaks[side] = self.peaks[side].max(self.rates[side]);
+            self.bytes[side] = bytes;
         }
         self.at = now;
     }
 
     /// Returns the rates of the last sample.
-    pub(crate) fn rates(&self) -> [u64; 2] {
+    pub(crate) fn rates(&self) -> PerSide<u64> {
         self.rates
     }
 
     /// Returns the highest rates of all samples.
-    pub(crate) fn peaks(&self) -> [u64; 2] {
+    pub(crate) fn peaks(&self) -> PerSide<u64> {
         self.peaks
     }
 }

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, io, io::Read, mem::MaybeUninit, net::Shutdown};
 
 use futures_util::FutureExt;
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::{options, room, unsent};
 use rustix::net::{RecvFlags, recv};
 use socket2::SockRef;
@@ -57,8 +57,8 @@ struct Direction {
 #[derive(Debug)]
 pub(crate) struct Pump {
     /// Both sockets; `None` while the pair is detached.
-    sockets: Option<[TcpStream; 2]>,
-    directions: [Direction; 2],
+    sockets: Option<PerSide<TcpStream>>,
+    directions: PerSide<Direction>,
 }
 
 /// Error of an end that broke the connection.
@@ -70,28 +70,28 @@ pub(crate) struct Broken {
 impl Pump {
     pub(crate) fn new(client: TcpStream, server: TcpStream) -> Pump {
         Pump {
-            sockets: Some([client, server]),
+            sockets: Some(PerSide { client, server }),
             directions: Default::default(),
         }
     }
 
-    fn sockets(&self) -> &[TcpStream; 2] {
+    fn sockets(&self) -> &PerSide<TcpStream> {
         self.sockets
             .as_ref()
             .expect("nobody asks a detached pair for its sockets")
     }
 
     pub(crate) fn socket(&self, side: Side) -> &TcpStream {
-        &self.sockets()[side.index()]
+        &self.sockets()[side]
     }
 
     /// Takes the sockets of a pair whose pump has finished or pauses.
-    pub(crate) fn take_sockets(&mut self) -> [TcpStream; 2] {
+    pub(crate) fn take_sockets(&mut self) -> PerSide<TcpStream> {
         self.sockets.take().expect("they are taken once")
     }
 
     /// Continues with new sockets of the same connections, in an unknown state.
-    pub(crate) fn put_sockets(&mut self, sockets: [TcpStream; 2]) {
+    pub(crate) fn put_sockets(&mut self, sockets: PerSide<TcpStream>) {
         self.sockets = Some(sockets);
         for d in &mut self.directions {
             d.eof = false;
@@ -105,29 +105,29 @@ impl Pump {
 
     /// Returns the payload bytes read from a side so far.
     pub(crate) fn bytes(&self, side: Side) -> u64 {
-        self.directions[side.index()].bytes
+        self.directions[side].bytes
     }
 
     /// Returns the sequence numbers of a side that its socket has handed over so far: payload, and the FIN.
     pub(crate) fn consumed(&self, side: Side) -> u64 {
-        let d = &self.directions[side.index()];
+        let d = &self.directions[side];
         d.bytes + u64::from(d.eof)
     }
 
     /// Returns the bytes read from a side and not yet written to the other.
     pub(crate) fn held(&self, side: Side) -> usize {
-        let d = &self.directions[side.index()];
+        let d = &self.directions[side];
         d.held.len() - d.written
     }
 
     /// Returns true if a side has ended its stream, and all of it was read.
     pub(crate) fn eof(&self, side: Side) -> bool {
-        self.directions[side.index()].eof
+        self.directions[side].eof
     }
 
     /// Returns true if the end of a side's stream has been passed on.
     pub(crate) fn passed_eof(&self, side: Side) -> bool {
-        self.directions[side.index()].shut
+        self.directions[side].shut
     }
 
     /// Returns true if both streams have ended and are passed on.
@@ -137,7 +137,7 @@ impl Pump {
 
     /// Limits the payload bytes that are read from a side, counted from the beginning. The end of its stream passes.
     pub(crate) fn set_limit(&mut self, side: Side, limit: Option<u64>) {
-        let d = &mut self.directions[side.index()];
+        let d = &mut self.directions[side];
         if d.limit != limit {
             d.limit = limit;
             d.stopped = false;
@@ -146,7 +146,7 @@ impl Pump {
 
     /// Leaves everything behind so many bytes of a side to the caller, even an end of the stream there.
     pub(crate) fn set_end(&mut self, side: Side, end: Option<u64>) {
-        self.directions[side.index()].end = end;
+        self.directions[side].end = end;
     }
 
     /// Leaves bytes in their socket from now on if the other one has no room for them. So a direction can stop at any
@@ -160,17 +160,17 @@ impl Pump {
 
     /// Limits the payload bytes that are read from a side from now on. At zero it is not even looked at.
     pub(crate) fn set_allowance(&mut self, side: Side, bytes: u64) {
-        self.directions[side.index()].allowance = Some(bytes);
+        self.directions[side].allowance = Some(bytes);
     }
 
     /// Returns true if a side is not looked at before it is allowed more.
     pub(crate) fn is_held_back(&self, side: Side) -> bool {
-        self.directions[side.index()].allowance == Some(0)
+        self.directions[side].allowance == Some(0)
     }
 
     /// Returns true if there is payload beyond the limit of a side.
     pub(crate) fn stopped(&self, side: Side) -> bool {
-        self.directions[side.index()].stopped
+        self.directions[side].stopped
     }
 
     /// Returns true if all bytes that were read have been written.
@@ -199,8 +199,8 @@ impl Pump {
 
     fn step_side(&mut self, side: Side, reads: usize) -> io::Result<bool> {
         let sockets = self.sockets.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let (from, to) = (&sockets[side.index()], &sockets[side.other().index()]);
-        let d = &mut self.directions[side.index()];
+        let (from, to) = (&sockets[side], &sockets[side.other()]);
+        let d = &mut self.directions[side];
         let mut moved = false;
         if d.eof {
             check_alive(from)?;
@@ -224,8 +224,11 @@ impl Pump {
 
     /// Waits until a step can move something.
     pub(crate) async fn ready(&self) {
-        let [client, server] = self.sockets();
-        let [up, down] = &self.directions;
+        let PerSide { client, server } = self.sockets();
+        let PerSide {
+            client: up,
+            server: down,
+        } = &self.directions;
         // An error makes a socket ready: the step that follows reports it.
         tokio::select! {
             _ = client.readable(), if up.wants_input() => {}

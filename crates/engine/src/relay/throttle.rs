@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use longsplice_core::limit::{Rate, RateLimit};
-use longsplice_dataplane::{Side, Slot, monotonic};
+use longsplice_dataplane::{PerSide, Side, Slot, monotonic};
 
 use crate::relay::pump::Pump;
 
@@ -32,12 +32,12 @@ impl Account {
 /// Holds both accounts of a pair.
 #[derive(Debug)]
 pub(crate) struct Throttle {
-    accounts: [Option<Account>; 2],
+    accounts: PerSide<Option<Account>>,
 }
 
 impl Throttle {
     /// Returns the accounts for a new pump. `paid` comes from an earlier call.
-    pub(crate) fn new(limit: RateLimit, paid: [u64; 2]) -> Throttle {
+    pub(crate) fn new(limit: RateLimit, paid: PerSide<u64>) -> Throttle {
         let account = |(rate, paid): (Option<Rate>, u64)| {
             rate.map(|rate| Account {
                 rate,
@@ -46,18 +46,18 @@ impl Throttle {
             })
         };
         Throttle {
-            accounts: [(limit.client, paid[0]), (limit.server, paid[1])].map(account),
+            accounts: PerSide::new(limit.client, limit.server).zip(paid).map(account),
         }
     }
 
     /// Returns the configured limits.
     pub(crate) fn limit(&self) -> RateLimit {
-        let [client, server] = self.accounts.map(|account| account.map(|a| a.rate));
+        let PerSide { client, server } = self.accounts.map(|account| account.map(|a| a.rate));
         RateLimit { client, server }
     }
 
     /// Returns the time at which the limit has allowed all that has passed, by side.
-    pub(crate) fn paid(&self) -> [u64; 2] {
+    pub(crate) fn paid(&self) -> PerSide<u64> {
         self.accounts.map(|account| account.map_or(0, |a| a.paid))
     }
 
@@ -71,7 +71,7 @@ impl Throttle {
     /// Charges the bytes that the pump has read; to the slot, while the kernel half forwards on the same account.
     pub(crate) fn charge(&mut self, pump: &Pump, slot: Option<&Slot>) {
         for side in Side::BOTH {
-            let Some(account) = &mut self.accounts[side.index()] else {
+            let Some(account) = &mut self.accounts[side] else {
                 continue;
             };
             let bytes = pump.bytes(side) - account.charged;
@@ -101,20 +101,20 @@ impl Throttle {
 
     /// Returns the time that so many bytes of a side take under its limit; at most a minute.
     pub(crate) fn time_for(&self, side: Side, bytes: impl FnOnce() -> u32) -> Duration {
-        let rate = self.accounts[side.index()].map(|account| account.rate);
+        let rate = self.accounts[side].map(|account| account.rate);
         let seconds = rate.map_or(0.0, |rate| f64::from(bytes()) / f64::from(rate.per_second()));
         Duration::from_secs_f64(seconds.min(60.0))
     }
 
     /// Returns the rate limit of a side's data, in bytes per second, if it has one.
     pub(crate) fn rate_of(&self, side: Side) -> Option<u64> {
-        self.accounts[side.index()].map(|account| account.rate.per_second().into())
+        self.accounts[side].map(|account| account.rate.per_second().into())
     }
 
     /// Hands the accounts to the kernel half, which keeps them from now on.
     pub(crate) fn hand_over(&self, slot: &Slot) {
         for side in Side::BOTH {
-            let account = self.accounts[side.index()];
+            let account = self.accounts[side];
             slot.set_rate(side, account.map(|a| a.rate), account.map_or(0, |a| a.paid));
         }
     }
@@ -122,7 +122,7 @@ impl Throttle {
     /// Takes the accounts back.
     pub(crate) fn take_back(&mut self, slot: &Slot) {
         for side in Side::BOTH {
-            if let Some(account) = &mut self.accounts[side.index()] {
+            if let Some(account) = &mut self.accounts[side] {
                 account.paid = slot.paid(side);
             }
         }
@@ -131,7 +131,7 @@ impl Throttle {
     fn of_sides(&self) -> impl Iterator<Item = (Side, &Account)> {
         Side::BOTH
             .into_iter()
-            .filter_map(|side| Some((side, self.accounts[side.index()].as_ref()?)))
+            .filter_map(|side| Some((side, self.accounts[side].as_ref()?)))
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         near.readable().await.unwrap();
         let mut pump = Pump::new(near, far);
         let rate = Rate::new(1_000_000).unwrap().with_burst(1_000);
-        let mut throttle = Throttle::new(RateLimit::each(rate), [0; 2]);
+        let mut throttle = Throttle::new(RateLimit::each(rate), PerSide::both(0));
         throttle.allow(&mut pump);
         assert_eq!(throttle.wait(&pump), None, "it may read");
         pump.step(1).unwrap();

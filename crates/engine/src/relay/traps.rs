@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use longsplice_dataplane::{Side, Successor, Will};
+use longsplice_dataplane::{PerSide, Side, Successor, Will};
 use tokio::time::Instant;
 
 use crate::{
@@ -26,7 +26,7 @@ pub(crate) struct Traps {
     active: Instant,
     asked: bool,
     /// Payload bytes that bypassed the sockets.
-    past: [u64; 2],
+    past: PerSide<u64>,
 }
 
 impl Traps {
@@ -37,7 +37,7 @@ impl Traps {
             since: now,
             active: now,
             asked: false,
-            past: [0; 2],
+            past: PerSide::both(0),
         }
     }
 
@@ -57,7 +57,7 @@ impl Traps {
 
     /// Counts payload bytes of a side that bypassed the sockets.
     pub(crate) fn note_past(&mut self, side: Side, bytes: u64) {
-        self.past[side.index()] += bytes;
+        self.past[side] += bytes;
     }
 
     /// Returns the payload bytes of both sides that bypassed the sockets.
@@ -71,15 +71,13 @@ impl Traps {
     }
 
     /// Returns the payload bytes of each side that have passed in all.
-    pub(crate) fn passed(&self, pump: &Pump) -> [u64; 2] {
-        Side::BOTH.map(|side| self.past[side.index()] + pump.bytes(side) - pump.held(side) as u64)
+    pub(crate) fn passed(&self, pump: &Pump) -> PerSide<u64> {
+        PerSide::from_fn(|side| self.past[side] + pump.bytes(side) - pump.held(side) as u64)
     }
 
     /// Returns the number of bytes that the pump may read of a side, in the pump's count.
     pub(crate) fn pump_limit(&self, side: Side) -> Option<u64> {
-        self.until
-            .budget(side)
-            .map(|b| b.saturating_sub(self.past[side.index()]))
+        self.until.budget(side).map(|b| b.saturating_sub(self.past[side]))
     }
 
     /// Returns the number of bytes of a side behind which all is the caller's, in the pump's count.

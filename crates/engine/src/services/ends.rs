@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_core::reap;
-use longsplice_dataplane::Direction;
+use longsplice_dataplane::{Direction, PerSide};
 
 use crate::api::FlowId;
 
@@ -20,7 +20,7 @@ pub struct FlowEnded {
     pub how: FlowEnd,
     /// Payload bytes since the beginning of the call of [`crate::Splicer::splice`] in which it was detached: from client
     /// to server, and from server to client. Retransmitted bytes count again. `None`: its records are gone.
-    pub bytes: Option<[u64; 2]>,
+    pub bytes: Option<PerSide<u64>>,
     /// Payload bytes of both directions that bypassed the sockets.
     pub bytes_spliced: Option<u64>,
 }
@@ -75,7 +75,7 @@ struct Left {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     /// Bytes that its records had counted before.
-    before: [u64; 2],
+    before: PerSide<u64>,
     /// Bytes that its sockets had moved.
     relayed: u64,
 }
@@ -84,7 +84,7 @@ impl Known {
     fn insert(&mut self, serial: u32, counted: Counted) {
         self.remove(serial);
         let small = u32::try_from(counted.relayed).ok();
-        let small = small.filter(|_| counted.before == [0; 2]);
+        let small = small.filter(|_| counted.before == PerSide::both(0));
         if small.is_none() {
             self.more.insert(serial, counted);
         }
@@ -105,7 +105,7 @@ impl Known {
         match left.is_more {
             true => self.more.remove(&serial),
             false => Some(Counted {
-                before: [0; 2],
+                before: PerSide::both(0),
                 relayed: left.relayed.into(),
             }),
         }
@@ -132,7 +132,7 @@ impl Ends {
 
     /// Adds a flow whose task is gone. Its records had counted `before` ahead of its last call, in which the sockets
     /// moved `relayed`.
-    pub(crate) fn left(&self, serial: u32, before: [u64; 2], relayed: u64) {
+    pub(crate) fn left(&self, serial: u32, before: PerSide<u64>, relayed: u64) {
         if self.tell.get().is_some() {
             self.known().insert(serial, Counted { before, relayed });
         }
@@ -154,11 +154,11 @@ impl Ends {
     }
 
     /// Reports a flow that has ended; these were its records.
-    pub(crate) fn ended(&self, how: FlowEnd, records: [&Direction; 2]) {
-        let serial = records[0].serial;
+    pub(crate) fn ended(&self, how: FlowEnd, records: PerSide<&Direction>) {
+        let serial = records.client.serial;
         let counted = self.known().remove(serial);
         if let Some(Counted { before, relayed }) = counted {
-            let bytes = [0, 1].map(|i| records[i].bytes.saturating_sub(before[i]));
+            let bytes = PerSide::from_fn(|side| records[side].bytes.saturating_sub(before[side]));
             let spliced = bytes.iter().sum::<u64>().saturating_sub(relayed);
             self.say(FlowEnded {
                 id: FlowId(serial),
@@ -197,7 +197,7 @@ impl Walk<'_> {
     }
 
     /// Looks at a flow without sockets, whose ends may both have finished.
-    pub(crate) fn look(&self, end: &reap::FlowEnd, records: [&Direction; 2]) {
+    pub(crate) fn look(&self, end: &reap::FlowEnd, records: PerSide<&Direction>) {
         // A reset after both ends have finished only answers a late duplicate.
         match (end.is_closed(), end.is_reset()) {
             (true, _) => self.ends.ended(FlowEnd::Closed, records),
@@ -247,11 +247,11 @@ mod tests {
         let mut known = Known::default();
         let large = u64::from(u32::MAX) + 1;
         let all = [
-            ([0, 0], 0),
-            ([0, 0], large - 1),
-            ([0, 0], large),
-            ([0, 1], 2),
-            ([3, 0], large),
+            (PerSide::both(0), 0),
+            (PerSide::both(0), large - 1),
+            (PerSide::both(0), large),
+            (PerSide::new(0, 1), 2),
+            (PerSide::new(3, 0), large),
         ];
         for round in 0..2 {
             for (serial, (before, relayed)) in (round..).zip(all) {
@@ -267,7 +267,7 @@ mod tests {
             known.insert(
                 serial,
                 Counted {
-                    before: [0; 2],
+                    before: PerSide::both(0),
                     relayed: 1,
                 },
             );
@@ -282,7 +282,7 @@ mod tests {
     fn what_was_missed_once_and_is_seen_again_is_there() {
         let ends = Ends::default();
         ends.tell(Box::new(|ended| panic!("{ended:?}")));
-        ends.left(1, [0; 2], 0);
+        ends.left(1, PerSide::both(0), 0);
         for seen in [true, false, true, false, true] {
             let mut walk = ends.walk();
             if seen {
@@ -296,16 +296,16 @@ mod tests {
     fn what_two_walks_miss_was_replaced() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let ends = Ends::default();
-        ends.left(1, [0; 2], 0);
+        ends.left(1, PerSide::both(0), 0);
         let tell = Arc::clone(&told);
         ends.tell(Box::new(move |ended| tell.lock().unwrap().push(ended)));
         for serial in [2, 3, 4] {
-            ends.left(serial, [0; 2], 0);
+            ends.left(serial, PerSide::both(0), 0);
         }
         for _ in 0..2 {
             let mut walk = ends.walk();
             walk.see(2);
-            ends.left(5, [0; 2], 0);
+            ends.left(5, PerSide::both(0), 0);
             ends.not_left(4);
             walk.end();
         }

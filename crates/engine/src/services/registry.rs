@@ -9,7 +9,7 @@ use std::{
 };
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::{Direction, Side};
+use longsplice_dataplane::{Direction, PerSide, Side};
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     asked_back: AtomicBool,
     to_end: AtomicBool,
     ask: Notify,
-    relayed: [AtomicU64; 2],
+    relayed: PerSide<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Seen {
     state: FlowState,
     reason: Option<RelayReason>,
     active: Instant,
-    translated: [DirectionInfo; 2],
+    translated: PerSide<DirectionInfo>,
     /// True if a splice is asked for, whatever the policy.
     asked: bool,
     /// Channels to the tasks that wait for its outcome.
@@ -50,7 +50,7 @@ struct Seen {
 pub(crate) type Attempt = Result<(), RelayReason>;
 
 impl Entry {
-    pub(crate) fn new(id: FlowId, [client, server]: [LegInfo; 2]) -> Entry {
+    pub(crate) fn new(id: FlowId, PerSide { client, server }: PerSide<LegInfo>) -> Entry {
         let now = Instant::now();
         let seen = Seen {
             state: FlowState::Relay,
@@ -96,13 +96,13 @@ impl Entry {
     /// Notes the bytes that the pump has moved.
     pub(crate) fn note_relayed(&self, pump: &Pump) {
         for side in Side::BOTH {
-            self.relayed[side.index()].store(pump.bytes(side), Ordering::Relaxed);
+            self.relayed[side].store(pump.bytes(side), Ordering::Relaxed);
         }
         self.seen().active = Instant::now();
     }
 
     /// Notes the kernel half's counts of a dormant flow, relayed bytes included.
-    pub(crate) fn note_translated(&self, directions: &[Direction; 2]) {
+    pub(crate) fn note_translated(&self, directions: &PerSide<Direction>) {
         let mut seen = self.seen();
         for (info, d) in seen.translated.iter_mut().zip(directions) {
             *info = direction_info(d);
@@ -180,11 +180,11 @@ impl Entry {
     fn info(&self) -> FlowInfo {
         let seen = self.seen();
         let direction = |side: Side| {
-            let mut translated = seen.translated[side.index()];
+            let mut translated = seen.translated[side];
             if seen.state == FlowState::Relay {
                 (translated.seq_offset, translated.identity) = (0, false);
             }
-            let relayed = self.relayed[side.index()].load(Ordering::Relaxed);
+            let relayed = self.relayed[side].load(Ordering::Relaxed);
             DirectionInfo {
                 bytes: translated.bytes.max(relayed),
                 ..translated

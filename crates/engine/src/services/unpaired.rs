@@ -12,7 +12,7 @@ use std::{
 };
 
 use longsplice_core::patience::Waiter;
-use longsplice_dataplane::{Dataplane, Leg};
+use longsplice_dataplane::{Dataplane, Leg, PerSide};
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::flow::{Flow, assess::Place};
@@ -94,7 +94,7 @@ impl UnpairedLegs {
     }
 
     /// Keeps the mapping of a flow whose sockets go to a caller.
-    pub(crate) fn keep(&self, flow: Flow, sockets: [&TcpStream; 2], now: Instant) {
+    pub(crate) fn keep(&self, flow: Flow, sockets: PerSide<&TcpStream>, now: Instant) {
         let held = match flow.is_settled() {
             true => Vec::new(),
             false => sockets
@@ -118,9 +118,9 @@ impl UnpairedLegs {
     }
 
     /// Takes the flow that two legs share, if they still do.
-    pub(crate) fn take(&self, legs: [Leg; 2]) -> Option<Flow> {
+    pub(crate) fn take(&self, legs: PerSide<Leg>) -> Option<Flow> {
         let mut table = self.table();
-        let serial = *table.flows.get(&legs[0])?;
+        let serial = *table.flows.get(&legs.client)?;
         table
             .awake
             .get(&serial)

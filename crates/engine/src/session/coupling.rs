@@ -6,7 +6,7 @@ use longsplice_core::{
     coupling::{self, Delivery, Obstacle},
     reason::RelayReason,
 };
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::{TcpInfo, tcp_info, unread};
 use tokio::time::Instant;
 
@@ -92,7 +92,7 @@ async fn begin(session: &mut Session<'_>) -> Result<Flow, (Failure, Option<Flow>
 }
 
 /// Returns the flow, and the state of TCP of its sockets at registration.
-fn register(session: &mut Session<'_>) -> Result<(Flow, [TcpInfo; 2]), Refusal> {
+fn register(session: &mut Session<'_>) -> Result<(Flow, PerSide<TcpInfo>), Refusal> {
     let context = session.context;
     let kernel = context
         .kernel
@@ -155,15 +155,20 @@ fn delivery(info: &TcpInfo) -> Delivery {
     }
 }
 
-async fn couple(session: &mut Session<'_>, flow: &mut Flow, mut infos: [TcpInfo; 2]) -> Result<(), Failure> {
-    let rtts = infos.each_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
+async fn couple(
+    session: &mut Session<'_>,
+    flow: &mut Flow,
+    mut infos: PerSide<TcpInfo>,
+) -> Result<(), Failure> {
+    let rtts = infos.as_ref().map(|i| Duration::from_micros(i.rtt_us().into()));
     let started = Instant::now();
     // Bytes that wait for the rate limit already have to pass first.
-    let waiting = Side::BOTH.map(|side| {
+    let waiting = PerSide::from_fn(|side| {
         let unread = || unread(session.pump.socket(side)).unwrap_or(0);
         session.throttle.time_for(side, unread)
     });
-    let give_up = started + coupling::give_up_after(rtts[0], rtts[1]) + 2 * waiting[0].max(waiting[1]);
+    let give_up =
+        started + coupling::give_up_after(rtts.client, rtts.server) + 2 * waiting.client.max(waiting.server);
     session.entry.set_state(FlowState::Coupling);
     flow.start_coupling(&infos, session.throttle.limit());
     // Step only when it is known to be necessary: it would relay all that a fast sender has ready.

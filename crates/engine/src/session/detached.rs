@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use longsplice_core::patience::{GIVE_UP, Retry};
-use longsplice_dataplane::{Direction, Mode, Side};
+use longsplice_dataplane::{Direction, Mode, PerSide, Side};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
@@ -29,7 +29,7 @@ pub(super) fn leave<'a>(
 ) -> io::Result<State<'a>> {
     let id = session.id();
     let (serial, legs) = (flow.serial(), flow.legs());
-    let copied = Side::BOTH.map(|side| flow.copied(side, &session.pump));
+    let copied = PerSide::from_fn(|side| flow.copied(side, &session.pump));
     let kernel = session
         .context
         .kernel
@@ -83,8 +83,11 @@ impl<'a> Detached<'a> {
                 .map_or(now + LOOK, |at| at.min(now + LOOK));
             let directions = self.legs.map(|leg| self.kernel.plane.direction(leg));
             let over = match directions {
-                [Some(a), Some(b)] if a.serial == self.serial => {
-                    let ended = self.session.look(&[a, b], now);
+                PerSide {
+                    client: Some(a),
+                    server: Some(b),
+                } if a.serial == self.serial => {
+                    let ended = self.session.look(&PerSide::new(a, b), now);
                     ended || self.hold.queue.is_over()
                 }
                 _ => {
@@ -133,7 +136,7 @@ impl<'a> Detached<'a> {
         }
     }
 
-    fn over(self, directions: &[Option<Direction>; 2]) -> Ended {
+    fn over(self, directions: &PerSide<Option<Direction>>) -> Ended {
         // A reset after both ends have finished only answers a late duplicate.
         let ended = directions.iter().flatten().filter(|d| d.fin).count() == 2;
         let reset = !ended && directions.iter().flatten().any(|d| d.reset);
@@ -141,12 +144,12 @@ impl<'a> Detached<'a> {
     }
 
     /// Removes the records: the next segment of either end is answered by a reset.
-    fn cut_off(self, directions: &[Option<Direction>; 2]) -> Ended {
+    fn cut_off(self, directions: &PerSide<Option<Direction>>) -> Ended {
         self.kernel.plane.unregister(self.serial, self.legs);
         self.closed(directions, true)
     }
 
-    fn closed(mut self, directions: &[Option<Direction>; 2], reset: bool) -> Ended {
+    fn closed(mut self, directions: &PerSide<Option<Direction>>, reset: bool) -> Ended {
         for (side, direction) in Side::BOTH.into_iter().zip(directions) {
             if let Some(d) = direction {
                 self.note_past(side, d.end);
@@ -156,7 +159,7 @@ impl<'a> Detached<'a> {
     }
 
     fn note_past(&mut self, side: Side, end: u32) {
-        let past = end.wrapping_sub(self.copied[side.index()]) as i32;
+        let past = end.wrapping_sub(self.copied[side]) as i32;
         self.session
             .traps
             .note_past(side, u64::try_from(past).unwrap_or(0));

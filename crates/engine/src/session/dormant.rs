@@ -3,7 +3,7 @@
 use std::io;
 
 use longsplice_core::{patience::Retry, policy::DetachPolicy};
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::options;
 use socket2::SockRef;
 use tokio::time::{Instant, sleep_until};
@@ -25,7 +25,7 @@ const FAR: u32 = 1 << 30;
 pub(super) fn park<'a>(
     mut session: Box<Session<'a>>,
     flow: Flow,
-    cuts: [u32; 2],
+    cuts: PerSide<u32>,
     parkable: bool,
 ) -> io::Result<State<'a>> {
     // Sockets that cannot take the data their peers were promised are useless. Those of ends that pause at their traps
@@ -79,7 +79,7 @@ fn silence(session: &mut Session<'_>) {
     for side in Side::BOTH {
         let socket = session.pump.socket(side);
         let on = SockRef::from(socket).keepalive().unwrap_or(false);
-        session.keepalive[side.index()] |= on;
+        session.keepalive[side] |= on;
         if on {
             let _ = options::set_keepalive(socket, false);
         }
@@ -107,7 +107,7 @@ impl<'a> Dormant<'a> {
             let directions = flow.directions();
             let ended = session.look(&directions, now);
             // Rebuilt sockets begin anew; those that cannot be rebuilt come back for a moment.
-            let far = !session.traps.is_closed() && ran_far([0, 1].map(|i| directions[i].end), cuts);
+            let far = !session.traps.is_closed() && ran_far(directions.map(|d| d.end), cuts);
             let mode = flow.mode();
             if mode == Mode::Undrain {
                 session.note_awake(&flow);
@@ -149,8 +149,8 @@ impl<'a> Dormant<'a> {
 }
 
 /// Returns true if a stream is too far beyond its socket's number. (A FIN that the socket has lies one before it.)
-fn ran_far(ends: [u32; 2], cuts: [u32; 2]) -> bool {
-    let beyond = |side: Side| ends[side.index()].wrapping_sub(cuts[side.index()]);
+fn ran_far(ends: PerSide<u32>, cuts: PerSide<u32>) -> bool {
+    let beyond = |side: Side| ends[side].wrapping_sub(cuts[side]);
     Side::BOTH
         .iter()
         .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
@@ -170,7 +170,11 @@ mod tests {
             (FAR, true),
             (3 << 30, true),
         ] {
-            assert_eq!(ran_far([cut.wrapping_add(beyond), 7], [cut, 7]), far, "{beyond}");
+            assert_eq!(
+                ran_far(PerSide::new(cut.wrapping_add(beyond), 7), PerSide::new(cut, 7)),
+                far,
+                "{beyond}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use longsplice_core::patience::Waiter;
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, PerSide, Side};
 use tokio::time::Instant;
 
 use super::{
@@ -21,7 +21,7 @@ const PARK_PATIENCE: Duration = Duration::from_millis(20);
 /// Outcome of a drain.
 enum Drained {
     /// The sockets have nothing left, as long as their cuts are these; true if they could be woken at these numbers.
-    Drained([u32; 2], bool),
+    Drained(PerSide<u32>, bool),
     /// A trap brought the pair back before.
     Awake,
 }
@@ -70,12 +70,12 @@ async fn drain(session: &mut Session<'_>, flow: &mut Flow) -> Result<Drained, Ex
             return Err(Exit::reset("an end was reset"));
         }
         for side in Side::BOTH {
-            let to_cut = flow.bytes_to(side, cuts[side.index()], &session.pump);
+            let to_cut = flow.bytes_to(side, cuts[side], &session.pump);
             session.limit_pump(side, Some(to_cut));
         }
         session.step_beside(flow)?;
         let now = Instant::now();
-        let at_trap = Side::BOTH.map(|side| session.traps.is_used_up(side, &session.pump));
+        let at_trap = PerSide::from_fn(|side| session.traps.is_used_up(side, &session.pump));
         let at_trap = (!session.traps.is_closed()).then_some(at_trap);
         let progress = flow.drain_progress(&session.pump, cuts, at_trap)?;
         if session.fired(now).is_some() || flow.held().is_waiting() {

@@ -3,7 +3,7 @@
 use std::io;
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::options;
 use tokio::{net::TcpStream, time::Instant};
 
@@ -48,12 +48,12 @@ impl Session<'_> {
             self.stats().returned(why);
         }
         let passed = self.traps.passed(&self.pump);
-        let half_closed = Side::BOTH.map(|side| self.half_closed[side.index()] || self.pump.passed_eof(side));
-        let [client, server] = self.pump.take_sockets();
+        let half_closed = PerSide::from_fn(|side| self.half_closed[side] || self.pump.passed_eof(side));
+        let PerSide { client, server } = self.pump.take_sockets();
         if let Some(flow) = self.flow.take() {
             self.context
                 .unpaired
-                .keep(flow, [&client, &server], Instant::now());
+                .keep(flow, PerSide::new(&client, &server), Instant::now());
         }
         let before = Before {
             id: self.id(),
@@ -124,9 +124,7 @@ impl Session<'_> {
         match flow {
             // The sockets still have to send their FINs.
             Some(flow) if !reset && flow.is_mapped() => {
-                self.context
-                    .unpaired
-                    .keep(flow, [&sockets[0], &sockets[1]], Instant::now());
+                self.context.unpaired.keep(flow, sockets.as_ref(), Instant::now());
                 drop(sockets);
             }
             flow => {
@@ -147,15 +145,14 @@ impl Session<'_> {
 
     /// Leaves a finished flow to its records, which answer retransmissions. The sockets are closed in silence: the
     /// streams bypassed them, and a FIN of theirs would come too early.
-    fn leave(&self, flow: Flow, sockets: [TcpStream; 2]) {
+    fn leave(&self, flow: Flow, sockets: PerSide<TcpStream>) {
         if flow.mode() != Mode::Replaced {
             // If a packet has just woken the sockets, they carry on where the streams ended.
             if let Err(flow) = flow.release_finished() {
-                let [client, server] = &sockets;
                 return self
                     .context
                     .unpaired
-                    .keep(*flow, [client, server], Instant::now());
+                    .keep(*flow, sockets.as_ref(), Instant::now());
             }
         }
         for socket in sockets {
@@ -167,12 +164,12 @@ impl Session<'_> {
     pub(super) fn summary(&self, spliced: bool, reset: bool) -> Summary {
         let relayed = self.pump.bytes(Side::Client) + self.pump.bytes(Side::Server);
         self.stats().relay_bytes.add(relayed);
-        let [to_server, to_client] = self.traps.passed(&self.pump);
+        let passed = self.traps.passed(&self.pump);
         let reason = self.entry.reason().unwrap_or(RelayReason::EndedBeforePolicy);
         Summary {
             id: self.id(),
-            bytes_to_server: to_server,
-            bytes_to_client: to_client,
+            bytes_to_server: passed.client,
+            bytes_to_client: passed.server,
             bytes_spliced: self.traps.past(),
             idle: false,
             spliced,

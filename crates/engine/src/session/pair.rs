@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use longsplice_core::policy::{DetachPolicy, SplicePolicy};
-use longsplice_dataplane::{Direction, Mapping, Side};
+use longsplice_dataplane::{Direction, Mapping, PerSide, Side};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
 
@@ -59,13 +59,13 @@ pub(super) struct Session<'a> {
     pub(super) detach: DetachPolicy,
     pub(super) outstanding: Outstanding,
     pub(super) one_clock: bool,
-    pub(super) legs: [LegInfo; 2],
+    pub(super) legs: PerSide<LegInfo>,
     /// `SO_COOKIE` of both sockets, if they are known.
-    pub(super) cookies: Option<[u64; 2]>,
+    pub(super) cookies: Option<PerSide<u64>>,
     /// True for a side whose FIN was passed to the other end.
-    pub(super) half_closed: [bool; 2],
+    pub(super) half_closed: PerSide<bool>,
     /// State of `SO_KEEPALIVE` of the sockets before they were parked.
-    pub(super) keepalive: [bool; 2],
+    pub(super) keepalive: PerSide<bool>,
     /// Rate for the advisor, over whole round trips: a burst or the wait for a window must not count as the stream's
     /// rate.
     pub(super) pace: Meter,
@@ -75,16 +75,16 @@ pub(super) struct Session<'a> {
     pub(super) spliced: bool,
     pub(super) spliced_here: bool,
     /// Offsets between the sockets' numbers and those on the wire when the splice began.
-    pub(super) mappings: [Mapping; 2],
+    pub(super) mappings: PerSide<Mapping>,
     pub(super) handle: Option<FlowHandle>,
     /// True if no data follows behind its traps before the caller has the pair back.
     pub(super) pauses: bool,
     /// See [`Pair::for_trial`].
     pub(super) is_trial: bool,
     /// Bytes that the records had counted before this call.
-    pub(super) base_bytes: Option<[u64; 2]>,
+    pub(super) base_bytes: Option<PerSide<u64>>,
     /// Relayed bytes that have been added to the records.
-    pub(super) recorded: [u64; 2],
+    pub(super) recorded: PerSide<u64>,
     /// End of both streams and of their acknowledgements at the last look.
     pub(super) seen: [u32; 4],
 }
@@ -103,7 +103,10 @@ impl<'a> Session<'a> {
         }
         let legs = match &before {
             Some(before) => before.legs,
-            None => [assess::addresses(&pair.client)?, assess::addresses(&pair.server)?],
+            None => PerSide {
+                client: assess::addresses(&pair.client)?,
+                server: assess::addresses(&pair.server)?,
+            },
         };
         let flow = before.and_then(|_| context.unpaired.take(assess::both(&legs).ok()?));
         let id = match (&flow, &before) {
@@ -137,10 +140,10 @@ impl<'a> Session<'a> {
             rounds: 0,
             spliced: before.is_some_and(|b| b.spliced),
             spliced_here: false,
-            half_closed: before.map_or([false; 2], |b| b.half_closed),
-            keepalive: [false; 2],
+            half_closed: before.map_or(PerSide::both(false), |b| b.half_closed),
+            keepalive: PerSide::both(false),
             mappings: Default::default(),
-            recorded: [0; 2],
+            recorded: PerSide::both(0),
             seen: [0; 4],
         };
         if let Some(handle) = &session.handle {
@@ -179,8 +182,8 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the distance to each side's trap.
-    pub(super) fn distances(&self) -> [Option<Distance>; 2] {
-        Side::BOTH.map(|side| self.traps.distance(side, &self.pump))
+    pub(super) fn distances(&self) -> PerSide<Option<Distance>> {
+        PerSide::from_fn(|side| self.traps.distance(side, &self.pump))
     }
 
     /// Returns true if the pair's sockets may be needed again once it is spliced.
@@ -195,7 +198,7 @@ impl<'a> Session<'a> {
 
     /// Records the offsets and byte counts with which a splice begins.
     pub(super) fn note_start(&mut self, flow: &Flow) {
-        self.mappings = Side::BOTH.map(|side| flow.mapping(side));
+        self.mappings = PerSide::from_fn(|side| flow.mapping(side));
         self.base_bytes
             .get_or_insert_with(|| flow.directions().map(|d| d.bytes));
     }
@@ -210,26 +213,24 @@ impl<'a> Session<'a> {
         }
         for side in Side::BOTH {
             let relayed = self.pump.bytes(side);
-            flow.add_bytes(side, relayed - self.recorded[side.index()]);
-            self.recorded[side.index()] = relayed;
+            flow.add_bytes(side, relayed - self.recorded[side]);
+            self.recorded[side] = relayed;
         }
     }
 
     /// Counts the bytes that bypassed its own sockets, once they are woken: the mappings have moved by that many.
     pub(super) fn note_awake(&mut self, flow: &Flow) {
         for side in Side::BOTH {
-            let past = self.mappings[side.index()]
-                .seq
-                .wrapping_sub(flow.mapping(side).seq);
+            let past = self.mappings[side].seq.wrapping_sub(flow.mapping(side).seq);
             self.traps.note_past(side, past.into());
         }
     }
 
     /// Updates the counters and the idle time from the records. Returns true if both streams have ended, or one end was
     /// reset. Retransmitted bytes do not count as activity: their receiver may be gone.
-    pub(super) fn look(&mut self, directions: &[Direction; 2], now: Instant) -> bool {
+    pub(super) fn look(&mut self, directions: &PerSide<Direction>, now: Instant) -> bool {
         self.entry.note_translated(directions);
-        let [a, b] = directions;
+        let PerSide { client: a, server: b } = directions;
         let seen = [a.end, a.ack, b.end, b.ack];
         if seen != self.seen {
             self.seen = seen;

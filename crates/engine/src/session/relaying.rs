@@ -7,7 +7,7 @@ use longsplice_core::{
     patience::Waiter,
     reason::RelayReason,
 };
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::unread;
 use tokio::time::Instant;
 
@@ -109,7 +109,7 @@ impl Session<'_> {
                 self.idle.note(now);
             } else if self
                 .idle
-                .is_over(now, Side::BOTH.map(|side| self.pump.socket(side)))
+                .is_over(now, PerSide::from_fn(|side| self.pump.socket(side)))
             {
                 return Err(Exit::Idle);
             }
@@ -177,7 +177,7 @@ impl Session<'_> {
             .sample(now, &self.pump, Duration::from_micros(path.into()));
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
-            let mut sample = assess::sample(self.pump.socket(side), &infos[side.index()]);
+            let mut sample = assess::sample(self.pump.socket(side), &infos[side]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
             // Bytes that wait for the rate limit do not wait for their receiver's leg.
@@ -185,8 +185,8 @@ impl Session<'_> {
                 sample.waiting += self.pump.held(other) as u64 + u64::from(unread);
             }
             let most = self.throttle.rate_of(side).unwrap_or(u64::MAX);
-            sample.received_rate = self.pace.rates()[side.index()].min(most);
-            sample.received_peak = self.pace.peaks()[side.index()].min(most);
+            sample.received_rate = self.pace.rates()[side].min(most);
+            sample.received_peak = self.pace.peaks()[side].min(most);
             samples.push(sample);
         }
         Ok(

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{PerSide, Side};
 use longsplice_repair::options;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ impl<'a> Resuming<'a> {
 impl Session<'_> {
     /// Makes room in the sockets for the data that their peers were promised. Returns true if it fits.
     pub(super) fn keep_promises(&self, flow: &Flow) -> bool {
-        flow.keep_promises(Side::BOTH.map(|side| self.pump.socket(side)), self.pauses)
+        flow.keep_promises(PerSide::from_fn(|side| self.pump.socket(side)), self.pauses)
     }
 
     /// Wakes the sockets, in the way that the pair's policy says. Returns true on success.
@@ -57,14 +57,14 @@ fn welcome(session: &mut Session<'_>, flow: Flow) -> bool {
     session.stats().unspliced.add(1);
     session.entry.set_state(FlowState::Undraining);
     for side in Side::BOTH {
-        session.half_closed[side.index()] |= flow.leg(side).owed_fin;
+        session.half_closed[side] |= flow.leg(side).owed_fin;
     }
-    let comes = flow.welcome(Side::BOTH.map(|side| session.pump.eof(side)));
+    let comes = flow.welcome(PerSide::from_fn(|side| session.pump.eof(side)));
     session.throttle.take_back(flow.slot());
     session.flow = Some(flow);
     for side in Side::BOTH {
         session.limit_pump(side, None);
-        if session.keepalive[side.index()] {
+        if session.keepalive[side] {
             let _ = options::set_keepalive(session.pump.socket(side), true);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use longsplice_core::patience::Retry;
-use longsplice_dataplane::Leg;
+use longsplice_dataplane::{Leg, PerSide};
 use tokio::time::Instant;
 
 use super::pair::Session;
@@ -46,7 +46,7 @@ pub(super) struct Dormant<'a> {
     pub(super) session: Box<Session<'a>>,
     pub(super) flow: Flow,
     /// Numbers at which the sockets were parked.
-    pub(super) cuts: [u32; 2],
+    pub(super) cuts: PerSide<u32>,
     /// Time at which the sockets are closed; `None`: only under pressure.
     pub(super) until: Option<Instant>,
     /// True if new sockets could not take the place of these.
@@ -60,10 +60,10 @@ pub(super) struct Detached<'a> {
     pub(super) kernel: &'a Arc<Kernel>,
     pub(super) hold: HoldGuard,
     pub(super) serial: u32,
-    pub(super) legs: [Leg; 2],
+    pub(super) legs: PerSide<Leg>,
     /// Last byte that the pump had read, by side. A socket that had no room for data it was shown stays behind its cut:
     /// the two ends handle that part themselves.
-    pub(super) copied: [u32; 2],
+    pub(super) copied: PerSide<u32>,
 }
 
 /// The sockets are awake, in mode Undrain or Track.

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use longsplice_core::reason::RelayReason;
-use longsplice_dataplane::{Direction, Leg};
+use longsplice_dataplane::{Direction, Leg, PerSide};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Splicer;
@@ -125,8 +125,12 @@ fn is_for_a_moment(reason: RelayReason) -> bool {
     matches!(reason, RelayReason::Unsettled | RelayReason::Busy)
 }
 
-fn detached_info(directions: &[Option<Direction>; 2]) -> Option<FlowInfo> {
-    let [Some(a), Some(b)] = directions else {
+fn detached_info(directions: &PerSide<Option<Direction>>) -> Option<FlowInfo> {
+    let PerSide {
+        client: Some(a),
+        server: Some(b),
+    } = directions
+    else {
         return None;
     };
     let leg = |l: Leg| LegInfo {

@@ -206,8 +206,8 @@ impl AccessRecord {
     /// Adds the bytes of a call of [`longsplice_engine::Splicer::splice`] after which the pair came back.
     pub fn add_returned(&mut self, returned: &Returned) {
         self.flow = Some(returned.id);
-        self.bytes_to_server += returned.passed[0];
-        self.bytes_to_client += returned.passed[1];
+        self.bytes_to_server += returned.passed.client;
+        self.bytes_to_client += returned.passed.server;
         self.bytes_spliced += returned.bytes_spliced;
         self.spliced |= returned.spliced;
     }

@@ -142,7 +142,7 @@ impl Session<'_> {
             Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Shutdown)),
             Err(_) => return Err(Carried::Over(End::Reset)),
         };
-        let passed = returned.passed[Side::Server.index()];
+        let passed = returned.passed[Side::Server];
         if let (Some(n), true) = (unseen, returned.why == Trap::Server) {
             let relayed = passed.saturating_sub(returned.bytes_spliced);
             self.service

@@ -133,13 +133,13 @@ impl LeftFlow {
             FlowEnd::Admin => asked,
             FlowEnd::Replaced => End::Unknown,
         };
-        let [to_server, to_client] = end.bytes.unwrap_or_default();
+        let bytes = end.bytes.unwrap_or_default();
         let spliced = end.bytes_spliced.unwrap_or_default();
         match self.kept {
             Kept::Whole(whole) => {
                 let mut record = common.names.give(whole.record);
-                record.bytes_to_server += to_server;
-                record.bytes_to_client += to_client;
+                record.bytes_to_server += bytes.client;
+                record.bytes_to_client += bytes.server;
                 record.bytes_spliced += spliced;
                 let how = how(record.end);
                 common.service.finished(record.ended(whole.began, how));
@@ -148,8 +148,8 @@ impl LeftFlow {
                 route: common.names.route.as_deref(),
                 is_request: common.is_http(),
                 status: counts.status(),
-                bytes_to_server: u64::from(counts.to_server) + to_server,
-                bytes_to_client: u64::from(counts.to_client) + to_client,
+                bytes_to_server: u64::from(counts.to_server) + bytes.client,
+                bytes_to_client: u64::from(counts.to_client) + bytes.server,
                 bytes_spliced: spliced,
                 duration: counts.began(common.made).elapsed(),
                 first_byte: counts.first_byte(),

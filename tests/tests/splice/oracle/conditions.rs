@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_engine::{RequestError, Side, Trap, Until};
+use longsplice_engine::{PerSide, RequestError, Side, Trap, Until};
 use longsplice_tests::{
     library::{Depth, Desk, at_once},
     rng,
@@ -28,7 +28,7 @@ fn an_idle_time() {
         let silence = Instant::now();
         let returned = call.returned();
         let took = silence.elapsed();
-        assert_eq!((returned.why, returned.passed), (Trap::Idle, [0, 15]));
+        assert_eq!((returned.why, returned.passed), (Trap::Idle, PerSide::new(0, 15)));
         assert!(took >= Duration::from_millis(500) && took < AT_ONCE, "{took:?}");
         let call = desk
             .library
@@ -48,7 +48,7 @@ fn by_hand_in_mid_stream() {
         let (mut pair, near_pair) = desk.connect_for(depth);
         let port = pair.client_port();
         let mut next = Some(near_pair);
-        let mut passed = [0, 0];
+        let mut passed = PerSide::both(0);
         for _ in 0..20 {
             let call = desk
                 .library
@@ -63,9 +63,9 @@ fn by_hand_in_mid_stream() {
                 assert!(desk.library.unsplice(flow.id).is_none());
                 let mut returned = call.returned();
                 assert_eq!((returned.why, returned.id), (Trap::Admin, flow.id));
-                let mut add = |more: [u64; 2]| {
+                let mut add = |more: PerSide<u64>| {
                     for side in Side::BOTH {
-                        passed[side.index()] += more[side.index()];
+                        passed[side] += more[side];
                     }
                 };
                 add(returned.passed);
@@ -81,7 +81,7 @@ fn by_hand_in_mid_stream() {
                 }
                 next = Some(at_once(returned, depth));
             });
-            assert_eq!(passed, [pair.client.sent(), pair.server.sent()]);
+            assert_eq!(passed, PerSide::new(pair.client.sent(), pair.server.sent()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use longsplice_engine::{Ended, Side, Until};
+use longsplice_engine::{Ended, PerSide, Side, Until};
 use longsplice_tests::{
     Pair,
     library::{Depth, Desk, at_once, close_both, near, trap_of},
@@ -173,7 +173,7 @@ fn the_end_of_a_stream_behind_full_buffers() {
             } else {
                 pair.server.send(5);
                 let mut returned = call.returned();
-                assert_eq!(returned.passed, [sent, 0]);
+                assert_eq!(returned.passed, PerSide::new(sent, 0));
                 let last = desk.library.read(&mut returned.server, 5);
                 pair.client.vouch(&last);
                 close_both(returned);

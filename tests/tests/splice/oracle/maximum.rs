@@ -2,7 +2,7 @@
 
 use std::{io::Read, thread, time::Duration};
 
-use longsplice_engine::{Pair as Near, Side, Trap, Until};
+use longsplice_engine::{Pair as Near, PerSide, Side, Trap, Until};
 use longsplice_tests::{
     library::{Depth, Desk, at_once, near, trap_of},
     soon,
@@ -28,10 +28,7 @@ fn a_maximum_again_and_again() {
                     let call = desk.library.splice(next, Until::bytes_from(side, MAX));
                     to.receive(MAX);
                     let returned = call.returned();
-                    assert_eq!(
-                        (returned.why, returned.passed[side.index()]),
-                        (trap_of(side), MAX)
-                    );
+                    assert_eq!((returned.why, returned.passed[side]), (trap_of(side), MAX));
                     assert_eq!(to.arrived(), (time + 1) * MAX);
                     next = at_once(returned, depth);
                 }
@@ -61,7 +58,10 @@ fn what_waits_in_the_source_passes_first() {
                 .splice(near_pair, Until::bytes_from(Side::Client, MAX));
             pair.server.receive(MAX);
             let mut returned = call.returned();
-            assert_eq!((returned.why, returned.passed), (Trap::Client, [MAX, 0]));
+            assert_eq!(
+                (returned.why, returned.passed),
+                (Trap::Client, PerSide::new(MAX, 0))
+            );
             let rest = desk.library.read(&mut returned.client, beyond as usize);
             pair.server.vouch(&rest);
         }
@@ -81,7 +81,7 @@ fn a_maximum_and_the_end_behind_it() {
             let mut returned = call.returned();
             assert_eq!(
                 (returned.why, returned.passed),
-                (Trap::Client, [MAX, 0]),
+                (Trap::Client, PerSide::new(MAX, 0)),
                 "{depth:?}, {beyond}"
             );
             let rest = desk.library.read(&mut returned.client, beyond as usize);
@@ -137,7 +137,7 @@ fn small_buffers() {
                     call.returned()
                 });
                 assert_eq!(
-                    (returned.why, returned.passed[side.index()]),
+                    (returned.why, returned.passed[side]),
                     (trap_of(side), MAX),
                     "{which}"
                 );
@@ -159,6 +159,6 @@ fn a_long_stream_backwards() {
         let desk = Desk::new("or-back");
         let (mut pair, call) = desk.spliced(depth, Until::bytes_from(Side::Server, 100 << 20));
         pair.exchange_unevenly(50, 100 << 20);
-        assert_eq!(call.returned().passed, [50, 100 << 20]);
+        assert_eq!(call.returned().passed, PerSide::new(50, 100 << 20));
     }
 }

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use longsplice_engine::{Side, Trap, Until};
+use longsplice_engine::{PerSide, Side, Trap, Until};
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::{
     Bed, Policy, SOON,
@@ -45,7 +45,7 @@ fn urgent_data_passes_a_splice() {
         pair.server.send(101);
         pair.client.receive(100);
         let returned = call.returned();
-        assert_eq!(returned.passed, [10_000, 100]);
+        assert_eq!(returned.passed, PerSide::new(10_000, 100));
     }
 }
 
@@ -83,7 +83,7 @@ fn urgent_data_is_trapped() {
             1
         );
         let mut returned = call.returned();
-        assert_eq!((returned.why, returned.passed), (Trap::Client, [0, 0]));
+        assert_eq!((returned.why, returned.passed), (Trap::Client, PerSide::both(0)));
         // A rebuilt socket lacks this option.
         SockRef::from(&returned.client)
             .set_out_of_band_inline(true)

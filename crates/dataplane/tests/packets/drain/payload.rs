@@ -21,7 +21,7 @@ fn new_payload_is_forwarded_when_the_socket_waits_for_nothing() {
         fin.flags = ACK | FIN;
         fin.seq += 101;
         d.forwarded(&fin);
-        assert!(d.flow.plane.directions(d.flow.slot(), legs())[0].fin);
+        assert!(d.flow.plane.directions(d.flow.slot(), legs()).client.fin);
     }
 }
 

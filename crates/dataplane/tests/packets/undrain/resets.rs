@@ -34,7 +34,7 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
             };
             taps[side.index()].send(&packet.bytes(), Offload::default());
             assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
-            assert!(flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+            assert!(flow.plane.directions(flow.slot(), legs())[side].reset);
         }
     }
 }
@@ -85,7 +85,7 @@ fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
         };
         let expected = Behind::of(side, SENT).to_socket(&packet);
         flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
-        assert!(flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+        assert!(flow.plane.directions(flow.slot(), legs())[side].reset);
     }
 }
 
@@ -111,7 +111,7 @@ fn a_forged_reset_stays_where_it_is() {
             let expected = flow.reference(side).translate(&packet);
             taps[side.index()].send(&packet.bytes(), Offload::default());
             assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
-            assert!(!flow.plane.directions(flow.slot(), legs())[side.index()].reset);
+            assert!(!flow.plane.directions(flow.slot(), legs())[side].reset);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! XDP leaves unusual packets to tc, unchanged.
 
-use longsplice_dataplane::{Family, Hook, Side};
+use longsplice_dataplane::{Family, Hook, PerSide, Side};
 
 use super::{SERIAL, detached, records};
 use crate::support::{
@@ -177,11 +177,15 @@ fn a_trap_that_is_met_is_left_to_tc() {
     let flow = detached(Plan::default());
     let start = flow.plan.peer[0];
     let slot = flow.plane.take_slot().expect("a free slot");
-    let legs = Side::BOTH.map(leg);
+    let legs = PerSide::from_fn(leg);
     flow.plane.attach_flow(&slot, SERIAL, legs).expect("attached");
     slot.set_trap(Client, Some(start.wrapping_add(101)));
     flow.plane
-        .release(&slot, legs, [flow.ifindex(Server), flow.ifindex(Client)])
+        .release(
+            &slot,
+            legs,
+            PerSide::new(flow.ifindex(Server), flow.ifindex(Client)),
+        )
         .expect("released");
     let packet = |len| Packet {
         payload: pattern(len),

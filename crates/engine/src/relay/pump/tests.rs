@@ -23,7 +23,7 @@ async fn what_finds_no_room_stays_in_its_socket() {
         client
     });
     // Step until nothing moves although there is more.
-    while !pump.directions[0].blocked {
+    while !pump.directions.client.blocked {
         pump.ready().await;
         pump.step(TURN).unwrap();
     }
