@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::tls::HelloError;
+use crate::tls::{LONGEST, TIMEOUT};
 
 /// A client's connection, leg A, with its properties before its protocol is read.
 #[derive(Debug)]
@@ -66,6 +66,23 @@ impl Hello {
             },
         }
     }
+}
+
+/// Reason why a connection has no ClientHello that can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum HelloError {
+    /// The bytes are no ClientHello, or a malformed one.
+    #[error("no TLS ClientHello: {0}")]
+    No(rustls::Error),
+    /// The ClientHello is too long.
+    #[error("its TLS ClientHello is longer than {LONGEST} bytes")]
+    TooLong,
+    /// The ClientHello did not come completely in time.
+    #[error("no TLS ClientHello came within {}s", TIMEOUT.as_secs())]
+    TooLate,
+    /// The connection ended within the ClientHello.
+    #[error("it ended within its TLS ClientHello")]
+    Cut,
 }
 
 /// Reason why a connection was rejected. It is closed or reset already.

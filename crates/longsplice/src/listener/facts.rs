@@ -1,8 +1,14 @@
-//! Keeps the facts of a decision, so that it can be made again.
+//! Keeps decisions, and their facts, so that they can be made again.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
-use longsplice_core::route::Facts;
+use longsplice_core::route::{Facts, Route};
+
+use super::Settings;
+use crate::{
+    config::{ListenerConfig, OnReload},
+    upstream::Server,
+};
 
 /// Limit in bytes for each open connection; most requests have less. A decision on more is not made again.
 pub const MAX_KEPT: usize = 4096;
@@ -78,6 +84,36 @@ impl KeptFacts {
             sni: self.sni.as_deref(),
             alpn: &self.alpn,
         }
+    }
+}
+
+/// Decision about a connection, or about the request that it carries now.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// Generation of the configuration that decided.
+    pub generation: u64,
+    /// The listener at that time.
+    pub listener: Arc<ListenerConfig>,
+    /// The route at that time; `None` if no route matched.
+    pub route: Option<Route>,
+    /// Name of the upstream; `None` means the original destination.
+    pub upstream: Option<String>,
+    /// Server.
+    pub server: Option<Arc<Server>>,
+    /// Facts of the decision, if they are kept.
+    pub facts: Option<KeptFacts>,
+}
+
+impl Decided {
+    /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
+    /// load.
+    pub(super) fn matters(&self) -> bool {
+        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream.is_some()
+    }
+
+    /// Returns whether facts are worth keeping.
+    pub fn wants_facts(settings: &Settings) -> bool {
+        settings.listener.on_reload == OnReload::Recheck
     }
 }
 

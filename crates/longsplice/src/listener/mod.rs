@@ -23,9 +23,9 @@ use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
 pub(crate) use counts::{CLASSES, Tally};
-pub use facts::{KeptFacts, MAX_KEPT};
+pub use facts::{Decided, KeptFacts, MAX_KEPT};
 pub(crate) use forward::Carried;
-pub use open::{Decided, Open};
+pub use open::Open;
 pub(crate) use reclaimed::spawn_reclaimed;
 pub use service::{ListenerStatus, Service};
 pub use settings::{Destination, Settings};

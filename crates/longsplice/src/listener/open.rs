@@ -7,46 +7,14 @@ use std::{
     time::Instant,
 };
 
-use longsplice_core::route::Route;
 use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Until};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use super::{KeptFacts, Service, Settings, left::Parting, slots::Slot};
+use super::{Decided, Service, left::Parting, slots::Slot};
 use crate::{
     access_log::{AccessRecord, End},
-    config::{ListenerConfig, OnReload},
-    upstream::{Server, Tenure},
+    upstream::Tenure,
 };
-
-/// Decision about a connection, or about the request that it carries now.
-#[derive(Debug, Clone)]
-pub struct Decided {
-    /// Generation of the configuration that decided.
-    pub generation: u64,
-    /// The listener at that time.
-    pub listener: Arc<ListenerConfig>,
-    /// The route at that time; `None` if no route matched.
-    pub route: Option<Route>,
-    /// Name of the upstream; `None` means the original destination.
-    pub upstream: Option<String>,
-    /// Server.
-    pub server: Option<Arc<Server>>,
-    /// Facts of the decision, if they are kept.
-    pub facts: Option<KeptFacts>,
-}
-
-impl Decided {
-    /// Returns whether its flow must be remembered when it runs on in the kernel: for a reload, or for its server's
-    /// load.
-    fn matters(&self) -> bool {
-        self.listener.on_reload != OnReload::Keep || self.listener.to.is_empty() && self.upstream.is_some()
-    }
-
-    /// Returns whether facts are worth keeping.
-    pub fn wants_facts(settings: &Settings) -> bool {
-        settings.listener.on_reload == OnReload::Recheck
-    }
-}
 
 /// An open connection, as its handler has it. Dropping it ends the tracking.
 #[derive(Debug)]

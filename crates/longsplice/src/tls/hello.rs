@@ -13,11 +13,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::{TIMEOUT, supplement};
-use crate::client::{Client, Hello, RejectReason, Stream};
-
-/// Limit of the bytes before the hello is complete; it covers the longest valid handshake message.
-pub const LONGEST: usize = 64 << 10;
+use super::{LONGEST, TIMEOUT, supplement};
+use crate::client::{Client, Hello, HelloError, RejectReason, Stream};
 
 /// Limit of one read: the acceptor takes so many bytes at once.
 const CHUNK: usize = 4096;
@@ -36,23 +33,6 @@ const PROTOCOL_VERSION: [u8; 7] = [ALERT, 3, 1, 0, 2, 2, 70];
 const VERSION: std::ops::Range<usize> = 9..11;
 /// TLS 1.2, the oldest version that is supported.
 const OLDEST: [u8; 2] = [3, 3];
-
-/// Reason why a connection has no ClientHello that can be read.
-#[derive(Debug, thiserror::Error)]
-pub enum HelloError {
-    /// The bytes are no ClientHello, or a malformed one.
-    #[error("no TLS ClientHello: {0}")]
-    No(rustls::Error),
-    /// The ClientHello is too long.
-    #[error("its TLS ClientHello is longer than {LONGEST} bytes")]
-    TooLong,
-    /// The ClientHello did not come completely in time.
-    #[error("no TLS ClientHello came within {}s", TIMEOUT.as_secs())]
-    TooLate,
-    /// The connection ended within the ClientHello.
-    #[error("it ended within its TLS ClientHello")]
-    Cut,
-}
 
 /// A ClientHello that was read.
 pub(super) struct Read {

@@ -13,9 +13,12 @@ pub(crate) mod testing;
 use std::time::Duration;
 
 pub use certificate::{CertificateError, CertificateFiles};
-pub use hello::{HelloError, LONGEST, peek};
+pub use hello::peek;
 pub use relay::{Passed, relay};
 pub use terminator::{Terminator, TerminatorError};
+
+/// Limit of the bytes before the hello is complete; it covers the longest valid handshake message.
+pub const LONGEST: usize = 64 << 10;
 
 /// Longest time for a ClientHello; if TLS is terminated, for the whole handshake.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
