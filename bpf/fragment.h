@@ -61,13 +61,7 @@ struct fragment {
 static __always_inline void key_of(const struct headers *h, __be32 id, struct fragment_key *key)
 {
 	key->id = id;
-	if (is_v6(h)) {
-		__builtin_memcpy(key->saddr, &h->v6.ip.saddr, sizeof(key->saddr));
-		__builtin_memcpy(key->daddr, &h->v6.ip.daddr, sizeof(key->daddr));
-	} else {
-		map_v4(key->saddr, h->v4.ip.saddr);
-		map_v4(key->daddr, h->v4.ip.daddr);
-	}
+	get_addresses(h, key->saddr, key->daddr);
 }
 
 /* Reads the position of a fragment, whose IP header is in h. Returns 0; -1 if it is no fragment of TCP, or

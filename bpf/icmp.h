@@ -109,13 +109,7 @@ static __always_inline int came_to_sender(const struct headers *h, const struct 
 /* Fills in the tuple of the end to which the quoted segment was sent. */
 static __always_inline void answering_tuple(const struct headers *old, struct ls_tuple *t)
 {
-	if (is_v6(old)) {
-		__builtin_memcpy(t->saddr, &old->v6.ip.daddr, sizeof(t->saddr));
-		__builtin_memcpy(t->daddr, &old->v6.ip.saddr, sizeof(t->daddr));
-	} else {
-		map_v4(t->saddr, old->v4.ip.daddr);
-		map_v4(t->daddr, old->v4.ip.saddr);
-	}
+	get_addresses(old, t->daddr, t->saddr);
 	t->sport = old->tcp.dport;
 	t->dport = old->tcp.sport;
 }

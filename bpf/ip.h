@@ -91,6 +91,18 @@ static __always_inline void set_addresses(struct headers *h, const __be32 *saddr
 	}
 }
 
+/* Reads the addresses, as in ls_tuple. */
+static __always_inline void get_addresses(const struct headers *h, __be32 *saddr, __be32 *daddr)
+{
+	if (is_v6(h)) {
+		__builtin_memcpy(saddr, &h->v6.ip.saddr, sizeof(h->v6.ip.saddr));
+		__builtin_memcpy(daddr, &h->v6.ip.daddr, sizeof(h->v6.ip.daddr));
+	} else {
+		map_v4(saddr, h->v4.ip.saddr);
+		map_v4(daddr, h->v4.ip.daddr);
+	}
+}
+
 /* Addresses `to` to the sender of `from`. */
 static __always_inline void answer_to(struct headers *to, struct headers *from)
 {

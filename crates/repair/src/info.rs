@@ -161,16 +161,6 @@ impl TcpInfo {
         self.option(8)
     }
 
-    /// Returns whether a segment with an ECN mark was ever received.
-    pub fn ecn_seen(&self) -> bool {
-        self.option(16)
-    }
-
-    /// Returns whether the peer acknowledged data that came with our SYN (RFC 7413).
-    pub fn syn_data(&self) -> bool {
-        self.option(32)
-    }
-
     /// Returns whether our timestamp clock counts microseconds rather than milliseconds (since Linux 6.7).
     pub fn usec_timestamps(&self) -> bool {
         self.option(64)
@@ -188,12 +178,6 @@ impl TcpInfo {
 
     fn wscale(&self, bits: u8) -> u8 {
         if self.window_scaling() { bits } else { 0 }
-    }
-
-    /// Returns whether [`delivery_rate`](Self::delivery_rate) was limited by too little data to send rather than by the
-    /// path.
-    pub fn delivery_rate_app_limited(&self) -> bool {
-        self.raw.flags & 1 != 0
     }
 
     /// Returns the number of retransmitted segments that the peer had not received, as far as the peer has reported: a
