@@ -12,9 +12,9 @@ use super::{
     answer::Failed,
     body::{Broken, Passage},
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
-    request::{Goal, Head, Request},
+    request::{Head, Request, Target},
     server::AtServer,
     session::{Session, reset, reset_on_close},
     splice::Carried,
@@ -51,7 +51,7 @@ impl Session<'_> {
         &self,
         scanned: Scanned,
         request: &Request,
-        to: &Goal,
+        to: &Target,
         at: &AtServer,
     ) -> Result<Reply, HeadError> {
         let length = scanned.length();
@@ -98,8 +98,8 @@ impl Session<'_> {
     }
 
     /// Returns the cookie that leads the client back to this server, if the client does not have it.
-    fn cookie<'a>(&self, to: &'a Goal, at: &'a AtServer) -> Option<SetCookie<'a>> {
-        let Goal::Upstream { upstream, sticky, .. } = to else {
+    fn cookie<'a>(&self, to: &'a Target, at: &'a AtServer) -> Option<SetCookie<'a>> {
+        let Target::Upstream { upstream, sticky, .. } = to else {
             return None;
         };
         let value = at
@@ -151,7 +151,7 @@ impl Session<'_> {
         let begun = match self.paced(Side::Server).await {
             Ok(()) => {
                 let begin = client.write_both(first, second);
-                self.clock.within(limit, begin).await
+                self.deadline.within(limit, begin).await
             }
             Err(late) => Err(late),
         };
@@ -211,7 +211,7 @@ impl Session<'_> {
                     polled => polled,
                 }
             });
-            match self.clock.within(limit, step).await {
+            match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => {
                     self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
                     self.pace.charge(Side::Server, download.passed() - passed[1]);

@@ -8,7 +8,7 @@ use longsplice_repair::{options, set_receive_growth, unread};
 use super::{
     body::{Passage, Unseen},
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
     server::AtServer,
     session::{Session, Tunnel, reset},
@@ -68,7 +68,7 @@ impl Session<'_> {
             }
             let before = download.passed();
             let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
-            match self.clock.within(limit, step).await {
+            match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => self.pace.charge(Side::Server, download.passed() - before),
                 Ok(Err(broken)) => return Carried::Cut(client, broken.end()),
                 Err(Late) => return Carried::Cut(client, download.late()),
@@ -201,7 +201,7 @@ impl Session<'_> {
             client.write_both(head, behind.data()).await?;
             at.wire.write_both(client.buffer.data(), &[]).await
         };
-        let begun = self.clock.within(limit, pin!(early)).await;
+        let begun = self.deadline.within(limit, pin!(early)).await;
         self.note(|told| {
             told.sent_client((head.len() + behind.len()) as u64);
             told.sent_server(client.buffer.len() as u64);

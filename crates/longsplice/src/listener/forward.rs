@@ -99,7 +99,7 @@ impl Carried {
             () = gone(client.stream.socket(), settings.listener.abort_on_close) => {
                 return Err(Refusal::new(End::ClientClosed, "the client has gone while it waited for a server"));
             }
-            why = self.open.told_to_end() => return Err(Refusal::new(why, "it was to end while it connected")),
+            why = self.open.cancelled() => return Err(Refusal::new(why, "it was to end while it connected")),
         };
         let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
         let server = lease.tenure.server();
@@ -184,7 +184,7 @@ impl Carried {
         pace: RateLimiter,
         idle: IdlePolicy,
     ) {
-        // Let the server's socket reset, too, when `told_to_end` drops both.
+        // Let the server's socket reset, too, when `cancelled` drops both.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {
             passed = tls::relay(client, server, early, pace, idle) => {
@@ -200,7 +200,7 @@ impl Carried {
                     }
                 }
             }
-            why = self.open.told_to_end() => why,
+            why = self.open.cancelled() => why,
         };
         self.record.relay_reason = Some(RelayReason::Tls);
         self.finish(end);
