@@ -17,7 +17,7 @@ use super::{
     request::{Head, Request, Target},
     server::AtServer,
     session::{Session, reset, reset_on_close},
-    splice::Carried,
+    splice::Delivery,
 };
 use crate::{access_log::End, upstream::Failure};
 
@@ -160,7 +160,7 @@ impl Session<'_> {
             told.sent_client((written - ready) as u64);
             told.sent_server(at.upload.passed());
         });
-        let carried = match begun {
+        let delivery = match begun {
             Ok(Ok(())) => {
                 at.wire.buffer.consume(reply.length + ready);
                 download.wrote_ready();
@@ -169,13 +169,13 @@ impl Session<'_> {
                     false => self.carry_both(client, at, download).await,
                 }
             }
-            Ok(Err(_)) => Carried::Cut(client, End::ClientClosed),
-            Err(Late) => Carried::Cut(client, End::ClientTimeout),
+            Ok(Err(_)) => Delivery::Cut(client, End::ClientClosed),
+            Err(Late) => Delivery::Cut(client, End::ClientTimeout),
         };
-        if let (true, Carried::Whole(client, _)) = (is_long, &carried) {
+        if let (true, Delivery::Whole(client, _)) = (is_long, &delivery) {
             reset_on_close(client, false);
         }
-        self.conclude(carried, request, &reply).await
+        self.conclude(delivery, request, &reply).await
     }
 
     /// Passes the rest of a reply while the body of its request still comes.
@@ -184,7 +184,7 @@ impl Session<'_> {
         mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         mut download: Passage,
-    ) -> Carried {
+    ) -> Delivery {
         let limit = self.settings.listener.http.body_timeout;
         let before = at.upload.passed();
         let end = loop {
@@ -225,26 +225,26 @@ impl Session<'_> {
             told.sent_server(at.upload.passed() - before);
         });
         match end {
-            None => Carried::Whole(client, at),
-            Some(end) => Carried::Cut(client, end),
+            None => Delivery::Whole(client, at),
+            Some(end) => Delivery::Cut(client, end),
         }
     }
 
     /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
     async fn conclude(
         &mut self,
-        carried: Carried,
+        delivery: Delivery,
         request: &Request,
         reply: &Reply,
     ) -> Option<BufferedStream<LazyStream>> {
-        let (client, at) = match carried {
-            Carried::Whole(client, at) => (client, at),
-            Carried::Cut(client, end) => {
+        let (client, at) = match delivery {
+            Delivery::Whole(client, at) => (client, at),
+            Delivery::Cut(client, end) => {
                 self.over(end);
                 reset(client);
                 return None;
             }
-            Carried::Over(end) => {
+            Delivery::Over(end) => {
                 self.over(end);
                 return None;
             }

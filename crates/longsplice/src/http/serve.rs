@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    listener::{Carried, Open, Settings},
+    listener::{Forwarding, Open, Settings},
     rate_limiter::RateLimiter,
 };
 
@@ -69,7 +69,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
     };
     let (record, began) = told.into_parts();
     let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
-    let carried = |open, tenure| Carried {
+    let carried = |open, tenure| Forwarding {
         open,
         tenure: Some(tenure),
         record,

@@ -21,7 +21,7 @@ use crate::{
 
 /// Forwards a connection that began at `began`, until it ends or is detached.
 pub(super) async fn forward(client: Client, settings: &Settings, open: Open, began: Instant) {
-    let mut carried = Carried {
+    let mut carried = Forwarding {
         record: AccessRecord::new(&settings.listener.name, client.peer),
         tenure: None,
         open,
@@ -80,7 +80,7 @@ impl Refusal {
 }
 
 /// A connection that is being forwarded.
-pub(crate) struct Carried {
+pub(crate) struct Forwarding {
     pub(crate) open: Open,
     /// Permit that counts it as one of its server's connections.
     pub(crate) tenure: Option<Tenure>,
@@ -88,7 +88,7 @@ pub(crate) struct Carried {
     pub(crate) began: Instant,
 }
 
-impl Carried {
+impl Forwarding {
     /// Decides on the destination, and connects. A refusal has a reason.
     async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
         let (upstream, decided) = self.decide(client, settings)?;
