@@ -177,7 +177,7 @@ impl Session<'_> {
         };
         let bytes = answer.bytes(request.kind, persistence);
         let limit = self.settings.listener.http.body_timeout;
-        let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        let written = self.deadline.within(limit, client.write_both(&bytes, &[])).await;
         self.note(|told| told.answered(answer.status, bytes.len()));
         self.over(answer.end);
         if !matches!(written, Ok(Ok(()))) {
@@ -201,7 +201,7 @@ impl Session<'_> {
     ) -> Option<BufferedStream<LazyStream>> {
         self.note(|told| told.sent_server(at.upload.passed()));
         let answer = match failed {
-            _ if self.clock.is_told() => {
+            _ if self.deadline.is_cancelled() => {
                 self.over(End::Reset);
                 reset(client);
                 return None;
@@ -247,7 +247,7 @@ impl Session<'_> {
         };
         let bytes = refusal.0.bytes(kind, Persistence::Close);
         let limit = self.settings.listener.http.body_timeout;
-        let written = self.clock.within(limit, client.write_both(&bytes, &[])).await;
+        let written = self.deadline.within(limit, client.write_both(&bytes, &[])).await;
         self.note(|told| told.answered(refusal.0.status, bytes.len()));
         self.over(refusal.0.end);
         if let Ok(Ok(())) = written {
@@ -262,7 +262,7 @@ impl Session<'_> {
         let deadline = Instant::now() + LINGERING_CLOSE_TIMEOUT;
         // Ignore the result: the connection is closed either way.
         let _ = self
-            .clock
+            .deadline
             .by(deadline, Box::pin(lingering_close(&mut client.stream)))
             .await;
     }

@@ -15,9 +15,9 @@ use super::{
     admit::{admit, ends_here},
     answer::{OwnAnswer, Refusal},
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
-    request::{Goal, Head, Request},
+    request::{Head, Request, Target},
     session::Session,
 };
 use crate::{
@@ -30,7 +30,7 @@ use crate::{
 
 /// Decision on a request.
 pub(super) enum Decision {
-    Forward(Request, Goal),
+    Forward(Request, Target),
     /// Answer it here; the connection may go on.
     Answer(Request, OwnAnswer),
     /// Refuse it, because it could not be parsed; the connection ends.
@@ -69,7 +69,7 @@ impl Session<'_> {
                 false => {
                     let limit = self.settings.listener.http.head_timeout;
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
-                    self.clock.by(deadline, client.read()).await
+                    self.deadline.by(deadline, client.read()).await
                 }
             };
             match read {
@@ -96,7 +96,7 @@ impl Session<'_> {
                 () = service.stopping() => None,
             }
         });
-        match self.clock.within(limit, read).await {
+        match self.deadline.within(limit, read).await {
             Ok(None) => Err(Unread::Ended("the daemon shuts down")),
             Ok(Some(read)) => Ok(Ok(read)),
             Err(late) => Ok(Err(late)),
@@ -130,8 +130,8 @@ impl Session<'_> {
         let taken = settings.listener.routes.decide(&facts);
         let route = taken.map(|(_, route)| route);
         let (upstream, goal) = match settings.destination(route) {
-            Destination::Upstream(upstream) => (Some(upstream), Ok(goal(&head, upstream))),
-            Destination::Original => (None, Ok(Goal::Original)),
+            Destination::Upstream(upstream) => (Some(upstream), Ok(target(&head, upstream))),
+            Destination::Original => (None, Ok(Target::Original)),
             Destination::Status(status) => (None, Err(OwnAnswer::configured(status))),
             Destination::Redirect(to) => {
                 let location = to.location(&head.target());
@@ -203,9 +203,9 @@ impl Session<'_> {
 }
 
 /// Returns the destination of a request for this upstream.
-fn goal(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Goal {
+fn target(head: &RequestHead<'_>, upstream: &Arc<Upstream>) -> Target {
     let sticky = upstream.sticky().and_then(|name| head.cookie(name));
-    Goal::Upstream {
+    Target::Upstream {
         upstream: Arc::clone(upstream),
         key: key(head, upstream.key()),
         sticky: sticky

@@ -16,10 +16,10 @@ use super::{
     answer::{Failed, OwnAnswer},
     body::Broken,
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
     reply::Reply,
-    request::{Goal, Request},
+    request::{Request, Target},
     server::{AtServer, UNHEARD},
     session::{Session, reset},
 };
@@ -47,7 +47,7 @@ impl Session<'_> {
         &mut self,
         mut client: BufferedStream<LazyStream>,
         mut request: Request,
-        to: Goal,
+        to: Target,
     ) -> Option<BufferedStream<LazyStream>> {
         let mut reuse = true;
         let mut tried = Vec::new();
@@ -110,7 +110,7 @@ impl Session<'_> {
         &mut self,
         client: &mut BufferedStream<LazyStream>,
         request: &mut Request,
-        to: &Goal,
+        to: &Target,
         at: &mut AtServer,
     ) -> Result<Reply, Failed> {
         self.send(client, request, at).await?;
@@ -124,9 +124,12 @@ impl Session<'_> {
                 false => deadline,
             };
             let at_its_end = self.settings.listener.abort_on_close;
-            let step = self.clock.by(patience, pin!(wait(client, at, at_its_end))).await;
+            let step = self
+                .deadline
+                .by(patience, pin!(wait(client, at, at_its_end)))
+                .await;
             match step {
-                Err(Late) if patience < deadline && !self.clock.is_told() => {
+                Err(Late) if patience < deadline && !self.deadline.is_cancelled() => {
                     client.stream.make_known().map_err(|_| Failed::Client)?;
                     continue;
                 }
@@ -188,7 +191,7 @@ impl Session<'_> {
         self.pace.charge(Side::Client, written as u64);
         let write = at.wire.write_both(first, second);
         let limit = self.settings.listener.http.body_timeout;
-        match self.clock.within(limit, write).await {
+        match self.deadline.within(limit, write).await {
             Ok(Ok(())) => {
                 at.upload.wrote_ready();
                 if !at.reused {
@@ -228,7 +231,7 @@ impl Session<'_> {
         if request.kind.version == Version::Http11 {
             let head = reply.bytes(at.wire.buffer.data());
             let limit = self.settings.listener.http.body_timeout;
-            let written = self.clock.within(limit, client.write_both(head, &[])).await;
+            let written = self.deadline.within(limit, client.write_both(head, &[])).await;
             self.note(|told| told.sent_client(head.len() as u64));
             if !matches!(written, Ok(Ok(()))) {
                 return Err(Failed::Client);
@@ -274,10 +277,10 @@ fn may_send_again(request: &Request, at: &AtServer) -> bool {
 }
 
 /// Returns whether another server is asked after `tried` servers that closed without a reply.
-fn may_ask_another(request: &Request, at: &AtServer, to: &Goal, tried: usize) -> bool {
+fn may_ask_another(request: &Request, at: &AtServer, to: &Target, tried: usize) -> bool {
     let retries = match to {
-        Goal::Upstream { upstream, .. } => upstream.retries(),
-        Goal::Original => 0,
+        Target::Upstream { upstream, .. } => upstream.retries(),
+        Target::Original => 0,
     };
     tried < retries as usize && may_send_again(request, at)
 }

@@ -10,7 +10,7 @@ mod answer;
 mod body;
 mod buffer;
 mod buffered_stream;
-mod clock;
+mod deadline;
 mod decide;
 mod exchange;
 mod lazy_stream;

@@ -12,12 +12,12 @@ use super::{
     answer::Failed,
     body::{Broken, Passage},
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
-    request::{Goal, Head, Request},
+    request::{Head, Request, Target},
     server::AtServer,
     session::{Session, reset, reset_on_close},
-    splice::Carried,
+    splice::Delivery,
 };
 use crate::{access_log::End, upstream::Failure};
 
@@ -51,7 +51,7 @@ impl Session<'_> {
         &self,
         scanned: Scanned,
         request: &Request,
-        to: &Goal,
+        to: &Target,
         at: &AtServer,
     ) -> Result<Reply, HeadError> {
         let length = scanned.length();
@@ -98,8 +98,8 @@ impl Session<'_> {
     }
 
     /// Returns the cookie that leads the client back to this server, if the client does not have it.
-    fn cookie<'a>(&self, to: &'a Goal, at: &'a AtServer) -> Option<SetCookie<'a>> {
-        let Goal::Upstream { upstream, sticky, .. } = to else {
+    fn cookie<'a>(&self, to: &'a Target, at: &'a AtServer) -> Option<SetCookie<'a>> {
+        let Target::Upstream { upstream, sticky, .. } = to else {
             return None;
         };
         let value = at
@@ -151,7 +151,7 @@ impl Session<'_> {
         let begun = match self.paced(Side::Server).await {
             Ok(()) => {
                 let begin = client.write_both(first, second);
-                self.clock.within(limit, begin).await
+                self.deadline.within(limit, begin).await
             }
             Err(late) => Err(late),
         };
@@ -160,7 +160,7 @@ impl Session<'_> {
             told.sent_client((written - ready) as u64);
             told.sent_server(at.upload.passed());
         });
-        let carried = match begun {
+        let delivery = match begun {
             Ok(Ok(())) => {
                 at.wire.buffer.consume(reply.length + ready);
                 download.wrote_ready();
@@ -169,13 +169,13 @@ impl Session<'_> {
                     false => self.carry_both(client, at, download).await,
                 }
             }
-            Ok(Err(_)) => Carried::Cut(client, End::ClientClosed),
-            Err(Late) => Carried::Cut(client, End::ClientTimeout),
+            Ok(Err(_)) => Delivery::Cut(client, End::ClientClosed),
+            Err(Late) => Delivery::Cut(client, End::ClientTimeout),
         };
-        if let (true, Carried::Whole(client, _)) = (is_long, &carried) {
+        if let (true, Delivery::Whole(client, _)) = (is_long, &delivery) {
             reset_on_close(client, false);
         }
-        self.conclude(carried, request, &reply).await
+        self.conclude(delivery, request, &reply).await
     }
 
     /// Passes the rest of a reply while the body of its request still comes.
@@ -184,7 +184,7 @@ impl Session<'_> {
         mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         mut download: Passage,
-    ) -> Carried {
+    ) -> Delivery {
         let limit = self.settings.listener.http.body_timeout;
         let before = at.upload.passed();
         let end = loop {
@@ -211,7 +211,7 @@ impl Session<'_> {
                     polled => polled,
                 }
             });
-            match self.clock.within(limit, step).await {
+            match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => {
                     self.pace.charge(Side::Client, at.upload.passed() - passed[0]);
                     self.pace.charge(Side::Server, download.passed() - passed[1]);
@@ -225,26 +225,26 @@ impl Session<'_> {
             told.sent_server(at.upload.passed() - before);
         });
         match end {
-            None => Carried::Whole(client, at),
-            Some(end) => Carried::Cut(client, end),
+            None => Delivery::Whole(client, at),
+            Some(end) => Delivery::Cut(client, end),
         }
     }
 
     /// Gives the server's connection back or closes it, and returns the client's if another request may follow.
     async fn conclude(
         &mut self,
-        carried: Carried,
+        delivery: Delivery,
         request: &Request,
         reply: &Reply,
     ) -> Option<BufferedStream<LazyStream>> {
-        let (client, at) = match carried {
-            Carried::Whole(client, at) => (client, at),
-            Carried::Cut(client, end) => {
+        let (client, at) = match delivery {
+            Delivery::Whole(client, at) => (client, at),
+            Delivery::Cut(client, end) => {
                 self.over(end);
                 reset(client);
                 return None;
             }
-            Carried::Over(end) => {
+            Delivery::Over(end) => {
                 self.over(end);
                 return None;
             }

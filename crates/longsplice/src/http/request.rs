@@ -33,7 +33,7 @@ pub(super) enum Head {
 
 /// Destination of a request.
 #[derive(Debug)]
-pub(super) enum Goal {
+pub(super) enum Target {
     /// A server of this upstream.
     Upstream {
         upstream: Arc<Upstream>,

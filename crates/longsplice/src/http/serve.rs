@@ -14,26 +14,26 @@ use longsplice_core::http::Limits;
 
 use super::{
     buffered_stream::BufferedStream,
-    clock::Clock,
+    deadline::Deadline,
     decide::{Decision, Unread},
     lazy_stream::LazyStream,
     session::{Session, Tunnel, reset},
 };
 use crate::{
     client::Client,
-    listener::{Carried, Open, Settings},
+    listener::{Forwarding, Open, Settings},
     rate_limiter::RateLimiter,
 };
 
 /// Serves a client's requests until its connection ends. `settings` are those of the first request; each later request
 /// gets the current ones.
 pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: Open) {
-    let is_told = AtomicBool::new(false);
+    let is_cancelled = AtomicBool::new(false);
     let mut session = Session {
         settings: Arc::clone(settings),
         service: open.service(),
         open: &open,
-        clock: Clock::new(&is_told),
+        deadline: Deadline::new(&is_cancelled),
         limits: limits(settings.listener.http.max_head),
         pace: RateLimiter::new(settings.listener.rate_limit),
         peer: client.peer,
@@ -49,14 +49,14 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
     let wire = BufferedStream::new(client.stream, client.early);
     {
         let mut all = pin!(session.serve_all(wire));
-        let mut told = pin!(open.told_to_end());
+        let mut cancelled = pin!(open.cancelled());
         poll_fn(|cx| {
             if all.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            // Poll again with `is_told` set: from now on every wait ends at once.
-            if !is_told.load(Ordering::Relaxed) && told.as_mut().poll(cx).is_ready() {
-                is_told.store(true, Ordering::Relaxed);
+            // Poll again with `is_cancelled` set: from now on every wait ends at once.
+            if !is_cancelled.load(Ordering::Relaxed) && cancelled.as_mut().poll(cx).is_ready() {
+                is_cancelled.store(true, Ordering::Relaxed);
                 return all.as_mut().poll(cx);
             }
             Poll::Pending
@@ -69,7 +69,7 @@ pub async fn serve(client: Client<LazyStream>, settings: &Arc<Settings>, open: O
     };
     let (record, began) = told.into_parts();
     let (unsplice, idle) = (session.settings.listener.unsplice, session.settings.listener.idle);
-    let carried = |open, tenure| Carried {
+    let carried = |open, tenure| Forwarding {
         open,
         tenure: Some(tenure),
         record,
@@ -118,7 +118,7 @@ impl Session<'_> {
             Ok(scanned) => scanned,
             Err(Unread::Ended(why)) => {
                 tracing::trace!(peer = %self.peer, why, "no further request");
-                if self.clock.is_told() {
+                if self.deadline.is_cancelled() {
                     reset(client);
                 }
                 return None;

@@ -8,7 +8,7 @@ use longsplice_repair::{TcpInfo, set_receive_growth, tcp_info};
 use tokio::{net::TcpStream, time::Instant};
 
 use super::{
-    body::Passage, buffered_stream::BufferedStream, clock::Late, lazy_stream::LazyStream, request::Goal,
+    body::Passage, buffered_stream::BufferedStream, deadline::Late, lazy_stream::LazyStream, request::Target,
     session::Session,
 };
 use crate::{
@@ -69,18 +69,18 @@ impl Session<'_> {
     pub(super) async fn lease(
         &mut self,
         client: &BufferedStream<LazyStream>,
-        to: &Goal,
+        to: &Target,
         reuse: bool,
         not: &[ServerId],
     ) -> Result<Result<Lease, Unavailable>, End> {
         let settings = Arc::clone(&self.settings);
         let (upstream, key, sticky) = match to {
-            Goal::Upstream {
+            Target::Upstream {
                 upstream,
                 key,
                 sticky,
             } => (Some(upstream), key.as_deref(), sticky.as_deref()),
-            Goal::Original => (None, None, None),
+            Target::Original => (None, None, None),
         };
         // A client whose socket is lost needs no server.
         let socket = client.stream.socket().ok_or(End::ClientClosed)?;
@@ -97,8 +97,8 @@ impl Session<'_> {
         };
         let splicer = self.service.splicer();
         let mut lease = pin!(settings.lease(upstream, &ask, splicer));
-        let leased = match self.clock.within(UNHEARD, lease.as_mut()).await {
-            Err(Late) if !self.clock.is_told() => {
+        let leased = match self.deadline.within(UNHEARD, lease.as_mut()).await {
+            Err(Late) if !self.deadline.is_cancelled() => {
                 let gone = client.stream.gone(settings.listener.abort_on_close);
                 let either = pin!(async {
                     tokio::select! {
@@ -107,7 +107,10 @@ impl Session<'_> {
                         () = gone => Err(End::ClientClosed),
                     }
                 });
-                self.clock.told(either).await.unwrap_or(Err(End::Reset))
+                self.deadline
+                    .unless_cancelled(either)
+                    .await
+                    .unwrap_or(Err(End::Reset))
             }
             leased => leased.map_err(|Late| End::Reset),
         };

@@ -10,7 +10,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::{
     buffered_stream::BufferedStream,
-    clock::{Clock, Late},
+    deadline::{Deadline, Late},
     lazy_stream::LazyStream,
     record::Told,
 };
@@ -28,7 +28,7 @@ pub(super) struct Session<'a> {
     pub(super) settings: Arc<Settings>,
     pub(super) service: &'a Service,
     pub(super) open: &'a Open,
-    pub(super) clock: Clock<'a>,
+    pub(super) deadline: Deadline<'a>,
     pub(super) limits: Limits,
     /// Rate limit of the connection; it holds for all requests and servers together.
     pub(super) pace: RateLimiter,
@@ -64,7 +64,7 @@ pub(super) enum Tunnel {
 impl Session<'_> {
     /// Waits until the rate limit lets bytes of this side pass.
     pub(super) async fn paced(&mut self, side: Side) -> Result<(), Late> {
-        self.clock.told(pin!(self.pace.may(side))).await
+        self.deadline.unless_cancelled(pin!(self.pace.may(side))).await
     }
 
     /// Returns whether the proxy accepts another request after this one.

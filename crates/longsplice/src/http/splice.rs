@@ -8,7 +8,7 @@ use longsplice_repair::{options, set_receive_growth, unread};
 use super::{
     body::{Passage, Unseen},
     buffered_stream::BufferedStream,
-    clock::Late,
+    deadline::Late,
     lazy_stream::LazyStream,
     server::AtServer,
     session::{Session, Tunnel, reset},
@@ -17,7 +17,7 @@ use crate::{access_log::End, client::Stream};
 
 /// Result of carrying a reply.
 #[allow(clippy::large_enum_variant, reason = "made once, and taken apart at once")]
-pub(super) enum Carried {
+pub(super) enum Delivery {
     /// The reply has passed completely.
     Whole(BufferedStream<LazyStream>, AtServer),
     /// The reply broke off, for this reason.
@@ -33,10 +33,10 @@ impl Session<'_> {
         client: BufferedStream<LazyStream>,
         at: AtServer,
         mut download: Passage,
-    ) -> Carried {
-        let carried = self.carry_on(client, at, &mut download).await;
+    ) -> Delivery {
+        let delivery = self.carry_on(client, at, &mut download).await;
         self.note(|told| told.sent_client(download.passed()));
-        carried
+        delivery
     }
 
     async fn carry_on(
@@ -44,7 +44,7 @@ impl Session<'_> {
         mut client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
-    ) -> Carried {
+    ) -> Delivery {
         let limit = self.settings.listener.http.body_timeout;
         let mut may_splice = self.may_splice(&client);
         // Release the buffers: the bytes that were read with the heads are written, and the connections may wait for
@@ -55,7 +55,7 @@ impl Session<'_> {
             if may_splice && self.is_worthwhile(&at, download.unseen()) {
                 let (c, a, why) = match Box::pin(self.splice(client, at, download)).await {
                     Ok(back) => back,
-                    Err(carried) => return carried,
+                    Err(delivery) => return delivery,
                 };
                 (client, at) = (c, a);
                 // Splice again only if the byte count ended the splice: any other condition would end the next one at
@@ -64,17 +64,17 @@ impl Session<'_> {
                 continue;
             }
             if self.paced(Side::Server).await.is_err() {
-                return Carried::Cut(client, download.late());
+                return Delivery::Cut(client, download.late());
             }
             let before = download.passed();
             let step = poll_fn(|cx| download.poll_pass(cx, &mut at.wire, &mut client));
-            match self.clock.within(limit, step).await {
+            match self.deadline.within(limit, step).await {
                 Ok(Ok(())) => self.pace.charge(Side::Server, download.passed() - before),
-                Ok(Err(broken)) => return Carried::Cut(client, broken.end()),
-                Err(Late) => return Carried::Cut(client, download.late()),
+                Ok(Err(broken)) => return Delivery::Cut(client, broken.end()),
+                Err(Late) => return Delivery::Cut(client, download.late()),
             }
         }
-        Carried::Whole(client, at)
+        Delivery::Whole(client, at)
     }
 
     fn is_worthwhile(&self, at: &AtServer, unseen: Unseen) -> bool {
@@ -99,7 +99,7 @@ impl Session<'_> {
         client: BufferedStream<LazyStream>,
         mut at: AtServer,
         download: &mut Passage,
-    ) -> Result<(BufferedStream<LazyStream>, AtServer, Trap), Carried> {
+    ) -> Result<(BufferedStream<LazyStream>, AtServer, Trap), Delivery> {
         let listener = Arc::clone(&self.settings.listener);
         let buffer = client.buffer;
         let stream = match client.stream.into_known().map(Stream::into_plain) {
@@ -108,7 +108,7 @@ impl Session<'_> {
                 let stream = LazyStream::Known(tls);
                 return Ok((BufferedStream { stream, buffer }, at, Trap::Admin));
             }
-            Err(_) => return Err(Carried::Over(End::ClientClosed)),
+            Err(_) => return Err(Delivery::Over(End::ClientClosed)),
         };
         if stream.peer_addr().is_err() || at.wire.stream.peer_addr().is_err() {
             // The connection is closed in both directions, but its received bytes must still be read.
@@ -138,9 +138,9 @@ impl Session<'_> {
         };
         let returned = match self.open.splice(pair, until).await {
             Ok(Ended::Returned(returned)) => returned,
-            Ok(Ended::Closed(summary)) => return Err(Carried::Over(self.closed(&summary, unseen))),
-            Ok(Ended::Detached(_)) => return Err(Carried::Over(End::Shutdown)),
-            Err(_) => return Err(Carried::Over(End::Reset)),
+            Ok(Ended::Closed(summary)) => return Err(Delivery::Over(self.closed(&summary, unseen))),
+            Ok(Ended::Detached(_)) => return Err(Delivery::Over(End::Shutdown)),
+            Err(_) => return Err(Delivery::Over(End::Reset)),
         };
         let passed = returned.passed[Side::Server];
         if let (Some(n), true) = (unseen, returned.why == Trap::Server) {
@@ -156,7 +156,7 @@ impl Session<'_> {
         if let Err(error) = download.went_by(passed) {
             // Dropping both resets them.
             tracing::error!(flow = %returned.id, why = returned.why.as_str(), %error, "a reply is cut off");
-            return Err(Carried::Over(End::OutOfStep));
+            return Err(Delivery::Over(End::OutOfStep));
         }
         // Let the server's connection close with a FIN, because it may be idle next. The client's reply is not complete
         // yet.
@@ -168,7 +168,7 @@ impl Session<'_> {
         let client = BufferedStream { stream, buffer };
         at.wire.stream = server;
         match why {
-            Trap::Idle => Err(Carried::Cut(client, End::ServerTimeout)),
+            Trap::Idle => Err(Delivery::Cut(client, End::ServerTimeout)),
             why => Ok((client, at, why)),
         }
     }
@@ -201,7 +201,7 @@ impl Session<'_> {
             client.write_both(head, behind.data()).await?;
             at.wire.write_both(client.buffer.data(), &[]).await
         };
-        let begun = self.clock.within(limit, pin!(early)).await;
+        let begun = self.deadline.within(limit, pin!(early)).await;
         self.note(|told| {
             told.sent_client((head.len() + behind.len()) as u64);
             told.sent_server(client.buffer.len() as u64);

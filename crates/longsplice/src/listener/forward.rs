@@ -21,7 +21,7 @@ use crate::{
 
 /// Forwards a connection that began at `began`, until it ends or is detached.
 pub(super) async fn forward(client: Client, settings: &Settings, open: Open, began: Instant) {
-    let mut carried = Carried {
+    let mut carried = Forwarding {
         record: AccessRecord::new(&settings.listener.name, client.peer),
         tenure: None,
         open,
@@ -80,7 +80,7 @@ impl Refusal {
 }
 
 /// A connection that is being forwarded.
-pub(crate) struct Carried {
+pub(crate) struct Forwarding {
     pub(crate) open: Open,
     /// Permit that counts it as one of its server's connections.
     pub(crate) tenure: Option<Tenure>,
@@ -88,7 +88,7 @@ pub(crate) struct Carried {
     pub(crate) began: Instant,
 }
 
-impl Carried {
+impl Forwarding {
     /// Decides on the destination, and connects. A refusal has a reason.
     async fn lease(&mut self, client: &Client, settings: &Settings) -> Result<Lease, Refusal> {
         let (upstream, decided) = self.decide(client, settings)?;
@@ -99,7 +99,7 @@ impl Carried {
             () = gone(client.stream.socket(), settings.listener.abort_on_close) => {
                 return Err(Refusal::new(End::ClientClosed, "the client has gone while it waited for a server"));
             }
-            why = self.open.told_to_end() => return Err(Refusal::new(why, "it was to end while it connected")),
+            why = self.open.cancelled() => return Err(Refusal::new(why, "it was to end while it connected")),
         };
         let lease = leased.map_err(|error| Refusal::new(End::Unavailable, error))?;
         let server = lease.tenure.server();
@@ -184,7 +184,7 @@ impl Carried {
         pace: RateLimiter,
         idle: IdlePolicy,
     ) {
-        // Let the server's socket reset, too, when `told_to_end` drops both.
+        // Let the server's socket reset, too, when `cancelled` drops both.
         let _ = longsplice_repair::options::set_reset_on_close(&server, true);
         let end = tokio::select! {
             passed = tls::relay(client, server, early, pace, idle) => {
@@ -200,7 +200,7 @@ impl Carried {
                     }
                 }
             }
-            why = self.open.told_to_end() => why,
+            why = self.open.cancelled() => why,
         };
         self.record.relay_reason = Some(RelayReason::Tls);
         self.finish(end);

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 pub use bind::{BindError, Bound, Listening};
 pub(crate) use counts::{CLASSES, Tally};
 pub use facts::{Decided, KeptFacts, MAX_KEPT};
-pub(crate) use forward::Carried;
+pub(crate) use forward::Forwarding;
 pub use open::Open;
 pub(crate) use reclaimed::spawn_reclaimed;
 pub use service::{ListenerStatus, Service};

@@ -90,7 +90,7 @@ impl Open {
     }
 
     /// Returns when the connection must end at once by a reset, because of `on_reload` or a command. Cancel-safe.
-    pub async fn told_to_end(&self) -> End {
+    pub async fn cancelled(&self) -> End {
         loop {
             let told = self.shown.told.notified();
             if let Some(why) = self.shown.to_end() {
@@ -118,7 +118,7 @@ impl Open {
             // Poll the call first: its first step sets the flow's number.
             biased;
             ended = &mut call => return ended,
-            why = self.told_to_end() => tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end"),
+            why = self.cancelled() => tracing::debug!(flow = ?self.shown.flow.id(), why = why.as_str(), "told to end"),
         }
         if let Some(id) = self.shown.flow.id() {
             // Ignore an error: the flow may have ended by itself.

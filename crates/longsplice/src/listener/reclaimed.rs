@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use longsplice_engine::{Pair, Returned, Until};
 
-use super::{Open, Service, Shared, forward::Carried};
+use super::{Open, Service, Shared, forward::Forwarding};
 use crate::{access_log::AccessRecord, config::idle_policy};
 
 /// Forwards a flow that had no handler; it stays relayed until a splice is requested. It counts as a connection of its
@@ -38,14 +38,14 @@ pub(crate) fn spawn_reclaimed(
     let carried = match left {
         Some(left) => {
             open.decide(left.decided);
-            Carried {
+            Forwarding {
                 open,
                 tenure: left.tenure,
                 record: left.record,
                 began: left.began,
             }
         }
-        None => Carried {
+        None => Forwarding {
             open,
             tenure: None,
             record: AccessRecord::new(&service.settings().listener.name, peer),

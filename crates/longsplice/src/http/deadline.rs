@@ -11,33 +11,36 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Error: the limit has passed, or the connection was told to end.
+/// Error: the limit has passed, or the connection was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing came or went for too long")]
 pub(super) struct Late;
 
 /// Timer for the waits of one connection, one after the other.
 #[derive(Debug)]
-pub(super) struct Clock<'a> {
-    /// True once the connection is told to end: then every wait fails at once.
-    is_told: &'a AtomicBool,
+pub(super) struct Deadline<'a> {
+    /// True once the connection is cancelled: then every wait fails at once.
+    is_cancelled: &'a AtomicBool,
     /// Timer, created at the first wait. It may fire before the deadline, and is then moved.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl<'a> Clock<'a> {
-    pub(super) fn new(is_told: &'a AtomicBool) -> Clock<'a> {
-        Clock { is_told, sleep: None }
+impl<'a> Deadline<'a> {
+    pub(super) fn new(is_cancelled: &'a AtomicBool) -> Deadline<'a> {
+        Deadline {
+            is_cancelled,
+            sleep: None,
+        }
     }
 
-    /// Returns whether the connection is told to end.
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told.load(Ordering::Relaxed)
+    /// Returns whether the connection is cancelled.
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
     }
 
     /// Returns the future's output if it is ready within `limit`.
     ///
-    /// (`within`, `by` and `told` take pinned futures: then a future has one place in the connection's memory, and is
+    /// (`within`, `by` and `unless_cancelled` take pinned futures: then a future has one place in the connection's memory, and is
     /// never moved.)
     pub(super) fn within<F: Future + Unpin>(
         &mut self,
@@ -60,7 +63,7 @@ impl<'a> Clock<'a> {
     }
 
     /// Returns the output of a future that has limits of its own.
-    pub(super) fn told<F: Future + Unpin>(
+    pub(super) fn unless_cancelled<F: Future + Unpin>(
         &mut self,
         future: F,
     ) -> impl Future<Output = Result<F::Output, Late>> {
@@ -75,7 +78,7 @@ impl<'a> Clock<'a> {
     ) -> impl Future<Output = Result<F::Output, Late>> {
         poll_fn(move |cx| match Pin::new(&mut future).poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending if self.is_told() => Poll::Ready(Err(Late)),
+            Poll::Pending if self.is_cancelled() => Poll::Ready(Err(Late)),
             Poll::Pending => match deadline() {
                 Some(deadline) => self.poll_until(deadline, cx).map(|()| Err(Late)),
                 None => Poll::Pending,
@@ -106,19 +109,19 @@ mod tests {
 
     #[tokio::test]
     async fn limits_of_all_lengths_hold_one_after_the_other() {
-        let is_told = AtomicBool::new(false);
-        let mut clock = Clock::new(&is_told);
+        let is_cancelled = AtomicBool::new(false);
+        let mut deadline = Deadline::new(&is_cancelled);
         for ms in [30, 100, 10, 10, 0, 50] {
             let limit = Duration::from_millis(ms);
             let before = Instant::now();
-            assert_eq!(clock.within(limit, pending::<()>()).await, Err(Late));
+            assert_eq!(deadline.within(limit, pending::<()>()).await, Err(Late));
             assert!(before.elapsed() >= limit, "{ms}: {:?}", before.elapsed());
-            assert_eq!(clock.within(limit, pin!(async { 7 })).await, Ok(7));
+            assert_eq!(deadline.within(limit, pin!(async { 7 })).await, Ok(7));
         }
-        is_told.store(true, Ordering::Relaxed);
+        is_cancelled.store(true, Ordering::Relaxed);
         let long = Duration::from_secs(1_000_000);
-        assert_eq!(clock.within(long, pending::<()>()).await, Err(Late));
-        assert_eq!(clock.told(pending::<()>()).await, Err(Late));
-        assert_eq!(clock.told(pin!(async { 7 })).await, Ok(7));
+        assert_eq!(deadline.within(long, pending::<()>()).await, Err(Late));
+        assert_eq!(deadline.unless_cancelled(pending::<()>()).await, Err(Late));
+        assert_eq!(deadline.unless_cancelled(pin!(async { 7 })).await, Ok(7));
     }
 }
