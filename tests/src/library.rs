@@ -9,8 +9,8 @@ use std::{
 };
 
 use longsplice_engine::{
-    Ended, FlowId, FlowInfo, FlowState, Pair as Near, Returned, Shutdown, Side, Splicer, SplicerConfig,
-    Summary, Trap, Until,
+    Ended, FlowId, FlowInfo, FlowState, Pair as Near, RequestError, Returned, Shutdown, Side, Splicer,
+    SplicerConfig, Summary, Trap, Until,
     policy::{DetachPolicy, SplicePolicy},
 };
 use longsplice_lab::{Namespace, Process, Three, ThreeOptions, topology::Nodes};
@@ -178,11 +178,17 @@ impl Library {
         )
     }
 
-    /// Requests a flow back.
+    /// Requests a flow back. A program that another test starts holds duplicates of this process's sockets until its
+    /// `exec`: a closed socket still has its addresses then, and a new one cannot take them.
     pub fn unsplice(&self, id: FlowId) -> Option<Returned> {
-        let splicer = self.splicer.clone();
-        let asked = self.run(self.spawn(async move { splicer.request_unsplice(id).await }));
-        asked.unwrap().unwrap()
+        eventually("a flow to come back", SOON, || {
+            let splicer = self.splicer.clone();
+            let asked = self.run(self.spawn(async move { splicer.request_unsplice(id).await }));
+            match asked.unwrap() {
+                Err(RequestError::CannotReturn(_, why)) if why.contains("os error 99") => None,
+                asked => Some(asked.unwrap()),
+            }
+        })
     }
 
     /// Reads so many bytes.
