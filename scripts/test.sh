@@ -61,11 +61,7 @@ if command -v clang-format-16 >/dev/null; then
 else
     not_run+=("format of C: clang-format-16 is missing")
 fi
-# Runs clippy behind the tests, which wait most of the time. It begins with the first of them: cargo builds for one at a time.
-lint() {
-    until grep -q '^ *Running ' "$log" 2>/dev/null; do sleep 1; done
-    nice -n 19 cargo clippy --quiet --workspace --all-targets -- -D warnings >"$work/clippy" 2>&1
-}
+check "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 if ((EUID == 0)); then
     # The daemon that cargo builds along with its own tests. For that alone (`cargo build --package longsplice`) dependencies have
@@ -73,8 +69,6 @@ if ((EUID == 0)); then
     LONGSPLICE_BIN=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}/debug/longsplice")
     export LONGSPLICE_BIN
     timed=(-Z unstable-options --report-time)
-    lint &
-    linting=$!
     tests --workspace --lib --bins --tests -- "${timed[@]}"
     tests --workspace --doc
     # The same once more over IPv6, where it could fail differently: the rest is the same code, ipv6.rs has what only IPv6 has, and
@@ -83,19 +77,10 @@ if ((EUID == 0)); then
     # (Of the workspace again, lest features be others.)
     LONGSPLICE_FAMILY=6 tests --workspace --test splice -- "${timed[@]}" "${over_ipv6[@]}"
 else
-    lint &
-    linting=$!
     tests --package longsplice-core --package longsplice-model --package longsplice-engine
     tests --package longsplice-bench --test report
     not_run+=("privileged and end-to-end tests: they need root (network namespaces, eBPF, TCP_REPAIR)")
 fi
-
-linted() {
-    # Nothing is linted if nothing was built.
-    echo 'Running ' >>"$log"
-    wait "$linting" || { cat "$work/clippy" && false; }
-}
-check "clippy" linted
 
 # The harness counts as passed what could not be run.
 while read -r name; do

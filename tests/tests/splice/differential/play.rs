@@ -74,9 +74,17 @@ impl Progress {
 
     /// Waits until `holds` returns true; an error where the stream ends before, or stalls.
     fn wait(&self, mut holds: impl FnMut(u64, Option<Ending>) -> bool) -> io::Result<()> {
-        let now = self.now.lock().unwrap();
-        let waiting = |now: &mut (u64, Option<Ending>)| !holds(now.0, now.1) && now.1.is_none();
-        let (now, _) = self.changed.wait_timeout_while(now, SOON, waiting).unwrap();
+        let mut now = self.now.lock().unwrap();
+        // Tiny buffers take their time: a stream stalls when no byte comes for so long.
+        while !holds(now.0, now.1) && now.1.is_none() {
+            let before = *now;
+            let same = |now: &mut (u64, Option<Ending>)| *now == before;
+            let (after, waited) = self.changed.wait_timeout_while(now, SOON, same).unwrap();
+            now = after;
+            if waited.timed_out() {
+                break;
+            }
+        }
         match holds(now.0, now.1) {
             true => Ok(()),
             false => Err(ErrorKind::UnexpectedEof.into()),
