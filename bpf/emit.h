@@ -34,7 +34,7 @@ static __always_inline int refuse_syn(struct __sk_buff *skb, struct scratch *b, 
  * acknowledged the end of o's stream. x may not know it yet, because it is told less while o lacks bytes. */
 static __always_inline int has_closed(const struct ls_leg *x, const struct ls_leg *o)
 {
-	return x->rec.seen & LS_SEEN_FIN && !before(x->loc_ack, end_of(&x->rec)) && is_done(&o->rec, &x->rec);
+	return is_closed_by(x, o, x->loc_ack);
 }
 
 /*

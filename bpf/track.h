@@ -43,6 +43,12 @@ static __always_inline int is_done(const struct ls_record *rec, const struct ls_
 	return rec->seen & LS_SEEN_FIN && !before(back->rx_ack, end_of(rec) + rec->seq_off);
 }
 
+/* Returns whether x has sent its last byte, `ack` covers it, and x has acknowledged the end of o's stream. */
+static __always_inline int is_closed_by(const struct ls_leg *x, const struct ls_leg *o, __u32 ack)
+{
+	return x->rec.seen & LS_SEEN_FIN && !before(ack, end_of(&x->rec)) && is_done(&o->rec, &x->rec);
+}
+
 /*
  * Returns whether x has sent its last byte, was told that it has arrived, and has acknowledged the end of o's
  * stream. Its connection is over then, even if o still misses bytes: x may be gone and answer a late
@@ -50,7 +56,7 @@ static __always_inline int is_done(const struct ls_record *rec, const struct ls_
  */
 static __always_inline int is_through(const struct ls_leg *x, const struct ls_leg *o)
 {
-	return x->rec.seen & LS_SEEN_FIN && !before(x->tx_ack, end_of(&x->rec)) && is_done(&o->rec, &x->rec);
+	return is_closed_by(x, o, x->tx_ack);
 }
 
 /* Returns whether a segment of x acknowledges bytes that neither the local socket nor, past it, the far end o

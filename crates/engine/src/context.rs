@@ -155,12 +155,12 @@ impl Context {
     /// this splicer has no kernel half, or has ended.
     pub(crate) async fn run_blocking<T: Send + 'static>(
         self: &Arc<Context>,
-        work: impl FnOnce(&Context, &Dataplane) -> T + Send + 'static,
+        work: impl FnOnce(&Context, &Kernel) -> T + Send + 'static,
     ) -> Option<T> {
         let context = Arc::clone(self);
         let done = spawn_blocking(move || {
-            let plane = context.plane()?;
-            context.maintenance.run(|| work(&context, plane))
+            let kernel = context.kernel.as_ref()?;
+            context.maintenance.run(|| work(&context, kernel))
         });
         match done.await {
             Ok(done) => done,

@@ -7,8 +7,8 @@ use super::{
     local::{Mapping, never_back, to_wire},
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
-    state::{Flow, Leg, Mode, Placement, Side, owed, raise, seen, slot_flag, traits},
-    track::{is_done, is_through},
+    state::{Flow, Leg, Mode, Placement, Side, owed, raise, slot_flag, traits},
+    track::{is_closed_by, is_through},
     undrain::{first_own, reachable, settled},
     window::{coupled_edge, kept_edge, modest_edge, window_field},
 };
@@ -24,7 +24,7 @@ struct Answer {
 /// Returns true if the local socket of x's leg has closed in order: it has acknowledged x's end, and x has acknowledged
 /// the end of o's stream. x may not know it yet, because it is told less while o lacks bytes.
 fn has_closed(x: &Leg, o: &Leg) -> bool {
-    x.rec.seen & seen::FIN != 0 && !x.loc_ack.before(x.rec.end()) && is_done(&o.rec, &x.rec)
+    is_closed_by(x, o, x.loc_ack)
 }
 
 impl Flow {

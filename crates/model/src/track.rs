@@ -21,9 +21,14 @@ pub(super) fn is_done(rec: &Record, back: &Record) -> bool {
     rec.seen & seen::FIN != 0 && !back.rx_ack.before(rec.end() + rec.seq_off)
 }
 
+/// Returns whether x has sent its last byte, `ack` covers it, and x has acknowledged the end of o's stream.
+pub(super) fn is_closed_by(x: &Leg, o: &Leg, ack: Seq) -> bool {
+    x.rec.seen & seen::FIN != 0 && !ack.before(x.rec.end()) && is_done(&o.rec, &x.rec)
+}
+
 /// Returns whether x has sent its last byte, was told that it has arrived, and has acknowledged the end of o's stream.
 pub(super) fn is_through(x: &Leg, o: &Leg) -> bool {
-    x.rec.seen & seen::FIN != 0 && !x.tx_ack.before(x.rec.end()) && is_done(&o.rec, &x.rec)
+    is_closed_by(x, o, x.tx_ack)
 }
 
 /// Returns whether a segment of x acknowledges bytes that neither the local socket nor, past it, the far end o has sent

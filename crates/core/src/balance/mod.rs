@@ -82,7 +82,7 @@ pub enum Choice {
     /// No server has room now: the caller can wait for one.
     Full,
     /// No server can be chosen.
-    Nobody,
+    NoneEligible,
 }
 
 /// Servers of an upstream, with the state of the algorithm.
@@ -130,7 +130,7 @@ impl Balancer {
                 None => Choice::Full,
             };
         }
-        Choice::Nobody
+        Choice::NoneEligible
     }
 
     fn among(

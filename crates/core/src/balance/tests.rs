@@ -112,7 +112,7 @@ fn a_backup_serves_when_no_other_is_in_order_and_not_when_others_are_full() {
         assert_eq!(choose(&candidates), Choice::Server(1), "{algorithm}");
         candidates[0].standing = Standing::Excluded;
         candidates[1].standing = Standing::Excluded;
-        assert_eq!(choose(&candidates), Choice::Nobody, "{algorithm}");
+        assert_eq!(choose(&candidates), Choice::NoneEligible, "{algorithm}");
         candidates[1].standing = Standing::Ready;
     }
 }
@@ -240,7 +240,7 @@ proptest! {
                     prop_assert!(!candidates.iter().any(better));
                 }
                 Choice::Full => prop_assert!(candidates.iter().any(|c| c.full && c.standing != Standing::Excluded)),
-                Choice::Nobody => prop_assert!(none(Standing::Ready) && none(Standing::Doubtful)),
+                Choice::NoneEligible => prop_assert!(none(Standing::Ready) && none(Standing::Doubtful)),
             }
         }
     }

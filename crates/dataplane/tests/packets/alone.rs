@@ -236,9 +236,7 @@ fn they_become_a_flow_again_and_part_again() {
 
 #[test]
 fn a_registration_that_fails_leaves_a_leg_alone() {
-    let mut flow = Flow::track(Plan::mapped());
-    flow.plane.part(flow.slot(), legs());
-    flow.slot = None;
+    let flow = parted(Plan::mapped());
     // The server's tuple belongs to another leg that is not alone.
     let slot = flow.plane.take_slot().expect("a free slot");
     let mut starts = alone(&flow.plan);

@@ -39,8 +39,7 @@ fn detached() -> Flow {
     flow.slot().set_will(Side::Server, will);
     flow.slot().set_trap(Side::Server, Some(12_345));
     flow.slot().set_timestamp_offsets(PerSide::new(7, 9));
-    flow.release().expect("released");
-    flow.slot = None;
+    flow.detach();
     flow
 }
 

@@ -23,8 +23,7 @@ fn limited(rate: Rate, paid: u64, each: impl Fn(&mut Flow)) {
         flow.switch(Mode::Track, Mode::Drain);
         flow.finish();
         if detached {
-            flow.release().expect("the records are there");
-            flow.slot = None;
+            flow.detach();
         }
         each(&mut flow);
     }

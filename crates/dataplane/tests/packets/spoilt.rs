@@ -64,6 +64,11 @@ fn armed() -> Flow {
     flow
 }
 
+fn released(mut flow: Flow) -> Flow {
+    flow.detach();
+    flow
+}
+
 fn after_all(flow: Flow) -> (Flow, Coming) {
     let packets = next(&flow, SENT, [SENT[1], SENT[0]]);
     (flow, packets)
@@ -176,22 +181,12 @@ const STATES: [State; 12] = [
     },
     State {
         name: "detached",
-        make: || {
-            let mut flow = dormant();
-            flow.release().expect("the records are there");
-            flow.slot = None;
-            after_all(flow)
-        },
+        make: || after_all(released(dormant())),
         passes: true,
     },
     State {
         name: "a trap, detached",
-        make: || {
-            let mut flow = armed();
-            flow.release().expect("the records are there");
-            flow.slot = None;
-            after_all(flow)
-        },
+        make: || after_all(released(armed())),
         passes: false,
     },
     State {

@@ -230,8 +230,7 @@ fn while_no_socket_can_go_on_it_is_held() {
             let mut flow = armed(side, SENT[side.index()] + 1);
             let serial = flow.slot().serial();
             if detached {
-                flow.release().expect("released");
-                flow.slot = None;
+                flow.detach();
             }
             let mut events = flow.plane.events().expect("the ring");
             for len in [1, 300, 1448, 2500] {

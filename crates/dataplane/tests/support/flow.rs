@@ -122,6 +122,12 @@ impl Flow {
         assert_eq!(mode, Mode::Final);
     }
 
+    /// Releases the flow from its slot: its records stand alone.
+    pub fn detach(&mut self) {
+        self.release().expect("the records are there");
+        self.slot = None;
+    }
+
     pub fn release(&self) -> std::io::Result<()> {
         self.plane.release(
             self.slot(),

@@ -31,7 +31,9 @@ use crate::{
 /// # Errors
 /// Returns [`RequestError::NoSuchFlow`] if there is none of this number.
 pub(crate) async fn find(context: &Arc<Context>, id: FlowId) -> Result<PerSide<Leg>, RequestError> {
-    let found = context.run_blocking(move |_, plane| plane.find_flow(id.0)).await;
+    let found = context
+        .run_blocking(move |_, kernel| kernel.plane.find_flow(id.0))
+        .await;
     match found {
         Some(Ok(PerSide {
             client: Some(a),

@@ -51,11 +51,9 @@ pub(crate) fn start(context: &Arc<Context>) {
         loop {
             sleep(period).await;
             let Some(context) = weak.upgrade() else { return };
-            let done = context.run_blocking(move |context, plane| {
-                let walked = round(context, plane);
-                if let Some(kernel) = &context.kernel {
-                    kernel.conntrack.look();
-                }
+            let done = context.run_blocking(move |context, kernel| {
+                let walked = round(context, kernel);
+                kernel.conntrack.look();
                 memory.release(context.stats.detached.get() + context.closed.load(Ordering::Relaxed));
                 (walked, memory)
             });
@@ -101,19 +99,18 @@ impl Memory {
 
 /// Returns true if there is work for slots or for legs that stand alone.
 fn has_chores(context: &Context) -> bool {
-    let is_empty = |kernel: &Arc<Kernel>| kernel.quarantine.is_empty();
-    !context.kernel.as_ref().is_none_or(is_empty) || !context.unpaired.is_empty()
+    let has_left = |kernel: &Arc<Kernel>| !kernel.quarantine.is_empty();
+    context.kernel.as_ref().is_some_and(has_left) || !context.unpaired.is_empty()
 }
 
-fn chores(context: &Context, plane: &Dataplane) {
-    if let Some(kernel) = &context.kernel {
-        kernel.quarantine.free(plane, QUARANTINE);
-    }
-    context.unpaired.tend(plane, context.config.record_ttl);
+fn chores(context: &Context, kernel: &Kernel) {
+    kernel.quarantine.free(&kernel.plane, QUARANTINE);
+    context.unpaired.tend(&kernel.plane, context.config.record_ttl);
 }
 
 /// Does the work of one period. Returns the CPU time of the walk over the records.
-fn round(context: &Context, plane: &Dataplane) -> Duration {
+fn round(context: &Context, kernel: &Kernel) -> Duration {
+    let plane = &kernel.plane;
     if let Err(error) = plane.keep_lo_forwarding() {
         tracing::warn!(%error, "route look-ups may fail");
     }
@@ -121,7 +118,7 @@ fn round(context: &Context, plane: &Dataplane) -> Duration {
     plane.look_for_neighbours();
     context.xdp.look_again(plane, context.config.xdp_mode);
     context.memory_low.store(memory_is_low(), Ordering::Relaxed);
-    reap(context, plane).unwrap_or_else(|error| {
+    reap(context, kernel).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot look at the flows");
         Duration::ZERO
     })
@@ -146,7 +143,8 @@ pub(crate) fn records(plane: &Dataplane) -> io::Result<HashMap<u32, PerSide<Opti
 }
 
 /// Removes the records of ended flows. Returns the CPU time that it took to find them.
-fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
+fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
+    let plane = &kernel.plane;
     let started = computed();
     let limits = Limits {
         record_ttl: context.config.record_ttl,
@@ -169,9 +167,7 @@ fn reap(context: &Context, plane: &Dataplane) -> io::Result<Duration> {
         let may_have_ended = |d: &Direction| d.fin || d.reset || d.idle >= limits.idle_timeout;
         if a.slot.is_none() && (may_have_ended(&a) || may_have_ended(&b)) {
             let end = flow_end(&a, &b);
-            if let Some(kernel) = &context.kernel {
-                kernel.held.ended(a.serial, &end);
-            }
+            kernel.held.ended(a.serial, &end);
             walk.look(&end, PerSide::new(&a, &b));
             if let Verdict::Reap(_) = verdict(&end, &limits) {
                 due.push(a);

@@ -78,7 +78,7 @@ impl Pump {
     fn sockets(&self) -> &PerSide<TcpStream> {
         self.sockets
             .as_ref()
-            .expect("nobody asks a detached pair for its sockets")
+            .expect("a detached pair is not asked for its sockets")
     }
 
     pub(crate) fn socket(&self, side: Side) -> &TcpStream {

@@ -50,7 +50,7 @@ mod tests {
             let maintenance = &maintenance;
             let working = scope.spawn(move || {
                 maintenance.run(|| {
-                    began.send(()).expect("somebody waits");
+                    began.send(()).expect("the test waits");
                     goes_on.recv().expect("it is told to");
                     std::time::Instant::now()
                 })

@@ -6,7 +6,6 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use longsplice_dataplane::Dataplane;
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use tokio::{
     sync::watch::channel,
@@ -15,6 +14,7 @@ use tokio::{
 
 use crate::{
     context::Context,
+    kernel::Kernel,
     services::interfaces::{Links, PATIENCE},
 };
 
@@ -84,7 +84,8 @@ async fn follow(context: &Arc<Context>, handle: &Handle) -> Result<bool, rtnetli
     }
     let links = Links::ask(handle).await?;
     // Loading and attaching programs takes from milliseconds to a second.
-    let put = move |context: &Context, plane: &Dataplane| {
+    let put = move |context: &Context, kernel: &Kernel| {
+        let plane = &kernel.plane;
         let waits = context
             .interfaces
             .follow(plane, context.config.interfaces.as_deref(), &links);

@@ -246,7 +246,7 @@ mod tests {
             let mut write = std::pin::pin!(front.write_all(&much));
             tokio::select! {
                 biased;
-                _ = &mut write => panic!("nobody has read"),
+                _ = &mut write => panic!("the peer has not read"),
                 () = tokio::task::yield_now() => {}
             }
             let reader = tokio::task::spawn_blocking(move || {

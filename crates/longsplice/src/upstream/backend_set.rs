@@ -86,7 +86,7 @@ type Key = (String, SocketAddr);
 pub(super) enum Selection {
     Server(Arc<Server>),
     Full,
-    Nobody,
+    NoneEligible,
     /// Asks to look up the entry of this index first: it has no address yet, and would be chosen.
     Look(usize),
 }
@@ -187,7 +187,7 @@ impl BackendSet {
             .choose(&self.candidates, want.key.as_deref(), random);
         let chosen = match choice {
             Choice::Server(index) => self.members.get(index),
-            Choice::Full | Choice::Nobody => None,
+            Choice::Full | Choice::NoneEligible => None,
         };
         // With the algorithm `first`, look up each name before the chosen server first. Otherwise look names up only
         // if no server is left.
@@ -202,7 +202,7 @@ impl BackendSet {
             (Some(entry), ..) => Selection::Look(entry),
             (None, Some(member), _) => Selection::Server(Arc::clone(&member.server)),
             (None, None, Choice::Full) => Selection::Full,
-            (None, None, _) => Selection::Nobody,
+            (None, None, _) => Selection::NoneEligible,
         }
     }
 
@@ -241,7 +241,7 @@ impl BackendSet {
     }
 
     /// Returns the reason why no server can be chosen.
-    pub(super) fn nobody(&self, now: Duration) -> String {
+    pub(super) fn why_none_eligible(&self, now: Duration) -> String {
         let count = |state| {
             self.members
                 .iter()

@@ -152,9 +152,9 @@ impl Queue {
                         Err(_) => drop(server.open.fetch_sub(1, Ordering::Relaxed)),
                     }
                 }
-                Selection::Nobody => {
-                    let nobody = Unavailable::down(upstream, backends.nobody(now));
-                    drop(self.answer(ticket, Err(nobody)));
+                Selection::NoneEligible => {
+                    let down = Unavailable::down(upstream, backends.why_none_eligible(now));
+                    drop(self.answer(ticket, Err(down)));
                 }
                 Selection::Full | Selection::Look(_) => {
                     if let (true, Some(full)) = (plain, full.get_mut(family)) {

@@ -182,9 +182,15 @@ impl UpstreamState {
             }
             Selection::Look(index) => match inner.backends.entries.get(index) {
                 Some(entry) => Ok(Entered::Look(index, Arc::clone(entry))),
-                None => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
+                None => Err(Unavailable::down(
+                    &self.name,
+                    inner.backends.why_none_eligible(self.now()),
+                )),
             },
-            Selection::Nobody => Err(Unavailable::down(&self.name, inner.backends.nobody(self.now()))),
+            Selection::NoneEligible => Err(Unavailable::down(
+                &self.name,
+                inner.backends.why_none_eligible(self.now()),
+            )),
             Selection::Full => {
                 let queue = self.config().queue;
                 if inner.queue.len() >= queue as usize {
@@ -345,7 +351,7 @@ impl Waiting {
             // Unreachable: UpstreamState answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
                 self.state.name(),
-                self.state.inner().backends.nobody(self.state.now()),
+                self.state.inner().backends.why_none_eligible(self.state.now()),
             )),
             Err(_) => {
                 // The answer may have come at the last moment.
