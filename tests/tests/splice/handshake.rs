@@ -105,8 +105,8 @@ impl Lab {
 }
 
 fn take(handshakes: &mut Handshakes, packet: &RulePacket, then: impl FnOnce(Near)) {
-    match handshakes.take(packet) {
-        Ok(Some(pair)) => then(pair),
+    match handshakes.take(packet, |_| true) {
+        Ok(Some(opened)) => then(opened.pair),
         Ok(None) => {}
         Err(error) => panic!("{error}"),
     }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::exit::Exit;
 use crate::{
     api::{
-        FlowId, FlowState, LegInfo, Outstanding, Pair,
+        Acceleration, FlowId, FlowState, LegInfo, Outstanding, Pair,
         handle::FlowHandle,
         until::{Trap, Until},
     },
@@ -22,6 +22,7 @@ use crate::{
         idle::Idleness,
         meter::Meter,
         pump::{Pump, TURN},
+        queue::QueueLimit,
         throttle::Throttle,
         traps::{Distance, Traps},
     },
@@ -52,6 +53,9 @@ pub(super) struct Session<'a> {
     pub(super) traps: Traps,
     pub(super) throttle: Throttle,
     pub(super) idle: Idleness,
+    pub(super) acceleration: Option<Acceleration>,
+    /// Limit of the relay's queues, for an accelerated pair.
+    pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
     /// Flow in the kernel half, of a pair that was spliced before.
     pub(super) flow: Option<Flow>,
@@ -125,6 +129,8 @@ impl<'a> Session<'a> {
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             idle: Idleness::new(pair.idle, now),
+            acceleration: pair.acceleration,
+            queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
             splice: pair.splice,

@@ -36,6 +36,9 @@ const MOST: usize = 4_096;
 /// Time that a handshake is remembered: its SYN or the answer may be retransmitted for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Time between two searches for old handshakes.
+const SWEEP: Duration = Duration::from_secs(1);
+
 /// Returns the MSS of an end that sends none (RFC 9293 section 3.7.1).
 const fn default_mss(v4: bool) -> u16 {
     if v4 { 536 } else { 1_220 }
@@ -68,19 +71,55 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
     vec![
         rule(format!("{clients} opens"), forth.clone(), Action::Ask),
         rule(format!("{servers} answers"), answer, Action::Ask),
-        rule(format!("{clients} follows"), forth, Action::Follow),
-        rule(format!("{servers} follows"), back, Action::Follow),
+        rule(format!("{clients} toward the server"), forth, Action::Follow),
+        rule(format!("{servers} toward the client"), back, Action::Follow),
     ]
 }
 
 /// Addresses of a connection's ends: the client, the server.
 type Ends = (SocketAddr, SocketAddr);
 
+/// Describes a segment of a handshake, before it is decided whether the connection is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Address of the end that opens the connection.
+    pub client: SocketAddr,
+    /// Address of the other end.
+    pub server: SocketAddr,
+    /// Interface at which the SYN came in.
+    pub client_interface: u32,
+    /// Answer to the SYN; `None` while the SYN is decided.
+    pub answer: Option<StepAnswer>,
+    /// True if the segment has options that a built socket does not support, such as those of MPTCP or TCP-AO.
+    pub has_unknown_options: bool,
+}
+
+/// Describes the answer to a SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepAnswer {
+    /// Interface at which the answer came in.
+    pub interface: u32,
+    /// Time from the SYN to its answer: the round-trip time to the server. `None` if the SYN was sent more than once.
+    pub round_trip: Option<Duration>,
+}
+
+/// Holds a connection that was taken over at its handshake.
+#[derive(Debug)]
+pub struct Opened {
+    /// Sockets of both legs.
+    pub pair: Pair,
+    /// Handshake, with its answer.
+    pub step: Step,
+}
+
 /// State of a handshake under way.
 #[derive(Debug)]
 struct Pending {
     syn: Opening,
+    interface: u32,
     since: Instant,
+    /// True if the client sent its SYN again: the answer belongs to either.
+    repeated: bool,
     answered: Option<Answered>,
 }
 
@@ -99,6 +138,8 @@ struct Answered {
 pub struct Handshakes {
     splicer: Splicer,
     pending: HashMap<Ends, Pending>,
+    /// Time of the last search for old ones.
+    swept: Instant,
 }
 
 impl Handshakes {
@@ -107,23 +148,31 @@ impl Handshakes {
         Handshakes {
             splicer: splicer.clone(),
             pending: HashMap::new(),
+            swept: Instant::now(),
         }
     }
 
-    /// Takes a packet that [`rules`] have asked about. Returns the pair when it has completed a handshake. A packet that
-    /// it cannot use goes on untouched ([`Splicer::let_in`]).
+    /// Takes a packet that [`rules`] have asked about, and asks `admit` about each SYN and each answer. Returns the
+    /// connection when its handshake is complete. A packet that it cannot use, or that `admit` refuses, goes on untouched
+    /// ([`Splicer::let_in`]).
     ///
     /// # Errors
     /// Returns the system's error if it refuses a socket or a packet. The two ends try again, until they give up.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
-    pub fn take(&mut self, packet: &RulePacket) -> io::Result<Option<Pair>> {
-        self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
+    pub fn take(
+        &mut self,
+        packet: &RulePacket,
+        mut admit: impl FnMut(&Step) -> bool,
+    ) -> io::Result<Option<Opened>> {
+        self.forget_old();
         let opening = Opening::read(&packet.packet);
         let done = match opening {
-            Some(syn) if syn.flags == SYN => self.take_syn(syn),
-            Some(answer) if answer.flags == SYN | ACK => return self.take_answer(packet, answer),
+            Some(syn) if syn.flags == SYN => self.take_syn(syn, packet.ifindex, admit),
+            Some(answer) if answer.flags == SYN | ACK => {
+                return self.take_answer(packet, answer, &mut admit);
+            }
             _ => Ok(false),
         };
         if !done? {
@@ -132,26 +181,55 @@ impl Handshakes {
         Ok(None)
     }
 
+    /// Forgets handshakes that were begun too long ago, at most once a second.
+    fn forget_old(&mut self) {
+        if self.swept.elapsed() >= SWEEP {
+            self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
+            self.swept = Instant::now();
+        }
+    }
+
     /// Handles a SYN. Returns false if it is to go on untouched.
-    fn take_syn(&mut self, syn: Opening) -> io::Result<bool> {
+    fn take_syn(
+        &mut self,
+        syn: Opening,
+        interface: u32,
+        mut admit: impl FnMut(&Step) -> bool,
+    ) -> io::Result<bool> {
         let ends = (syn.from, syn.to);
-        if let Some(known) = self.pending.get(&ends).filter(|p| p.syn.seq == syn.seq) {
-            match &known.answered {
-                Some(answered) => self.send(ends.0, &answered.onward)?,
-                None => self.send(ends.1, &syn.onward)?,
-            }
+        if let Some(known) = self.pending.get_mut(&ends).filter(|p| p.syn.seq == syn.seq) {
+            known.repeated = true;
+            let (to, packet) = match &known.answered {
+                Some(answered) => (ends.0, answered.onward.clone()),
+                None => {
+                    // The server compares all that follows with the TSval of the SYN that it has accepted: later
+                    // segments must begin at the latest one (RFC 7323 section 5.3).
+                    known.syn = syn;
+                    (ends.1, known.syn.onward.clone())
+                }
+            };
+            self.send(to, &packet)?;
             return Ok(true);
         }
         if self.challenge(ends)? {
             return Ok(true);
         }
-        if self.pending.len() >= MOST {
+        let step = Step {
+            client: ends.0,
+            server: ends.1,
+            client_interface: interface,
+            answer: None,
+            has_unknown_options: syn.offer.has_unknown,
+        };
+        if self.pending.len() >= MOST || !admit(&step) {
             return Ok(false);
         }
         self.send(syn.to, &syn.onward)?;
         let pending = Pending {
             syn,
+            interface,
             since: Instant::now(),
+            repeated: false,
             answered: None,
         };
         self.pending.insert(ends, pending);
@@ -184,7 +262,12 @@ impl Handshakes {
         Ok(true)
     }
 
-    fn take_answer(&mut self, packet: &RulePacket, answer: Opening) -> io::Result<Option<Pair>> {
+    fn take_answer(
+        &mut self,
+        packet: &RulePacket,
+        answer: Opening,
+        admit: &mut impl FnMut(&Step) -> bool,
+    ) -> io::Result<Option<Opened>> {
         let ends = (answer.to, answer.from);
         let known = self.pending.get_mut(&ends);
         let Some(known) = known.filter(|p| answer.ack == p.syn.seq.wrapping_add(1)) else {
@@ -194,6 +277,21 @@ impl Handshakes {
         if let Some(answered) = &known.answered {
             let again = answered.acknowledgement.clone();
             self.send(ends.1, &again)?;
+            return Ok(None);
+        }
+        let step = Step {
+            client: ends.0,
+            server: ends.1,
+            client_interface: known.interface,
+            answer: Some(StepAnswer {
+                interface: packet.ifindex,
+                round_trip: (!known.repeated).then(|| known.since.elapsed()),
+            }),
+            has_unknown_options: answer.offer.has_unknown,
+        };
+        if !admit(&step) {
+            self.pending.remove(&ends);
+            self.splicer.let_in(packet)?;
             return Ok(None);
         }
         let pair = build(&known.syn, &answer)?;
@@ -206,7 +304,7 @@ impl Handshakes {
         known.answered = Some(answered);
         self.send(ends.1, &to_server)?;
         self.send(ends.0, &to_client)?;
-        Ok(Some(pair))
+        Ok(Some(Opened { pair, step }))
     }
 
     fn send(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {

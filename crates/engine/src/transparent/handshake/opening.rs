@@ -46,6 +46,8 @@ pub(super) struct Offer {
     pub(super) sack: bool,
     /// TSval.
     pub(super) clock: Option<u32>,
+    /// True if there were other options, which are blanked.
+    pub(super) has_unknown: bool,
 }
 
 impl Opening {
@@ -113,6 +115,7 @@ impl Offer {
             };
             let Some(option) = rest.get_mut(..length).filter(|o| !o.is_empty()) else {
                 rest.fill(NOP);
+                offer.has_unknown = true;
                 break;
             };
             match (option[0], length) {
@@ -123,7 +126,10 @@ impl Offer {
                 (TIMESTAMPS, 10) => {
                     offer.clock = Some(u32::from_be_bytes([option[2], option[3], option[4], option[5]]));
                 }
-                _ => option.fill(NOP),
+                _ => {
+                    option.fill(NOP);
+                    offer.has_unknown = true;
+                }
             }
             at += length;
         }
@@ -177,6 +183,7 @@ mod tests {
             scale: Some(7),
             sack: true,
             clock: Some(0x102),
+            has_unknown: true,
         };
         assert_eq!(read.offer, offer);
         let onward = &read.onward;
@@ -210,6 +217,7 @@ mod tests {
                 [4, 2, 8, 10],
                 Offer {
                     sack: true,
+                    has_unknown: true,
                     ..Offer::default()
                 },
             ),
@@ -217,10 +225,17 @@ mod tests {
                 [4, 2, 3, 0],
                 Offer {
                     sack: true,
+                    has_unknown: true,
                     ..Offer::default()
                 },
             ),
-            ([2, 1, 3, 3], Offer::default()),
+            (
+                [2, 1, 3, 3],
+                Offer {
+                    has_unknown: true,
+                    ..Offer::default()
+                },
+            ),
         ] {
             let mut left = options;
             assert_eq!(Offer::read(&mut left), offer, "{options:?}");
