@@ -71,9 +71,9 @@ impl Direction {
 
     /// Returns the directions of an element of the table; none for legs that stand alone.
     pub(crate) fn of_flow(flow: &ls_flow, births: &Births, now: u32) -> PerSide<Option<Direction>> {
-        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side.index()].key));
+        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
         PerSide::from_fn(|side| {
-            let rec = &flow.from[side.index()].rec;
+            let rec = &flow.from[side].rec;
             let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
             let (leg, far) = (legs[side], legs[side.other()]);
             is_one.then(|| Direction::new(side, leg, far, rec, births, now))

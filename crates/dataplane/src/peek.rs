@@ -86,7 +86,7 @@ pub(crate) fn both(program: BorrowedFd<'_>, legs: PerSide<Leg>) -> io::Result<Pe
             leg: legs.map(question).into(),
         },
     )?;
-    PerSide::try_from_fn(|side| Peek::from_answer(&answer.leg[side.index()]))
+    PerSide::try_from_fn(|side| Peek::from_answer(&answer.leg[side]))
 }
 
 fn question(leg: Leg) -> ls_peek {

@@ -117,7 +117,7 @@ impl Dataplane {
     /// Returns the offset of a leg that belongs to no flow, and the highest TSvals of both ends.
     pub fn alone(&self, leg: Leg) -> Option<Alone> {
         let (flow, side) = self.flows.find(leg)?;
-        let rec = flow.from[side.index()].rec;
+        let rec = flow.from[side].rec;
         is_alone(&rec).then_some(Alone {
             mapping: Mapping {
                 seq: rec.seq_off,

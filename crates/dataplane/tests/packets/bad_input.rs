@@ -216,7 +216,7 @@ fn in_control_mode_the_kernel_judges() {
         let leg = flow.plane.leg(flow.slot(), side);
         assert_eq!(
             (leg.cut, leg.rx_end),
-            (flow.plan.peer[side.index()], flow.plan.peer[side.index()])
+            (flow.plan.peer[side], flow.plan.peer[side])
         );
     }
 }

@@ -41,8 +41,8 @@ fn on_the_wire(leg: ls_leg) -> String {
 }
 
 fn options(flow: &Flow, side: Side) -> Vec<Vec<u8>> {
-    let clock = flow.plan.clock[side.index()];
-    let local = flow.plan.local[side.index()];
+    let clock = flow.plan.clock[side];
+    let local = flow.plan.local[side];
     let block = (local.wrapping_add(5), local.wrapping_add(9));
     vec![
         vec![],
@@ -83,7 +83,7 @@ fn a_peers_segment_is_delivered_in_the_sockets_numbers_and_noted_in_the_wires() 
                     seq: mapped.adj_seq,
                     ack: mapped.adj_ack
                 },
-                mapping[side.index()]
+                mapping[side]
             );
             let same = |mut leg: ls_leg| {
                 (leg.rec.serial, leg.rec.r#where, leg.rec.last_seen) = (0, 0, 0);
@@ -101,7 +101,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
         flow.again(with(mapping));
         for side in Side::BOTH {
             let high = flow.reference(side.other()).ts_high;
-            let peer = flow.plan.peer[side.index()];
+            let peer = flow.plan.peer[side];
             for flags in [ACK, ACK | PSH, ACK | FIN, RST | ACK, RST] {
                 for options in [
                     vec![],
@@ -123,7 +123,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
             let leg = flow.raw_leg(side);
             assert_eq!(
                 (leg.loc_end, leg.loc_ack),
-                (flow.plan.local[side.index()] + 41, peer),
+                (flow.plan.local[side] + 41, peer),
                 "{mapping:?}"
             );
         }
@@ -139,7 +139,7 @@ fn a_coupled_window_is_that_of_the_wire() {
     flow.slot().set_coupling(true);
     for side in Side::BOTH {
         let seen = Packet {
-            window: (10_000 >> flow.plan.scale_out[side.other().index()]) as u16,
+            window: (10_000 >> flow.plan.scale_out[side.other()]) as u16,
             ..flow.local_segment(side)
         };
         let emitted = Packet {

@@ -33,7 +33,7 @@ fn acknowledge(flow: &Flow, side: Side) {
     flow.ingress(side, &packet.bytes());
     assert_eq!(
         flow.plane.leg(flow.slot(), side).rx_ack,
-        flow.plan.local[side.index()] + 1
+        flow.plan.local[side] + 1
     );
 }
 

@@ -47,7 +47,7 @@ fn past(flow: &Flow, side: Side) {
 }
 
 fn start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side.index()]
+    flow.plan.peer[side]
 }
 
 /// Notes that user space has read all that the socket of a side had.
@@ -68,21 +68,21 @@ fn sockets_that_are_through_with_everything_go_on_at_once() {
             let mut sent = [0; 2];
             for &way in ways {
                 past(&flow, way);
-                sent[way.index()] = NEW;
+                sent[way] = NEW;
             }
             // A socket that nothing bypassed may still hold bytes.
             for &way in ways {
                 read_all(&flow, way);
             }
             arm(&flow, side);
-            let (mine, theirs) = (sent[side.index()], sent[side.other().index()]);
+            let (mine, theirs) = (sent[side], sent[side.other()]);
             let packet = flow.timed(side, 3, flow.later(side, OLD + mine, 77, OLD + theirs));
             let expected = Behind::of(side, sent).to_socket(&packet);
             flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &expected.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Undrain);
             for s in Side::BOTH {
                 let leg = flow.plane.leg(flow.slot(), s);
-                assert_eq!(leg.owed, sent[s.index()] > 0, "{s:?} {ways:?}");
+                assert_eq!(leg.owed, sent[s] > 0, "{s:?} {ways:?}");
             }
         }
     }
@@ -106,7 +106,7 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
             ..flow.later(side, OLD + 77, 10, OLD + NEW)
         };
         let expected = Packet {
-            ack: flow.plan.local[side.index()] + OLD,
+            ack: flow.plan.local[side] + OLD,
             ..next.clone()
         };
         flow.ingress_gives(side, &next.bytes(), (OK, "local_only", &expected.bytes()));
@@ -157,14 +157,14 @@ fn its_acknowledgement_is_from_before_the_sockets_went_on() {
         arm(&flow, side);
         assert_eq!(
             flow.plane.leg(flow.slot(), side).acked,
-            flow.plan.local[side.index()] + OLD
+            flow.plan.local[side] + OLD
         );
         let packet = flow.later(side, OLD, 5, OLD);
         let sent = if side == Side::Client { [0, NEW] } else { [NEW, 0] };
         // It acknowledges only the socket's own bytes; the window's edge stays.
-        let scale = flow.plan.scale_in[side.index()];
+        let scale = flow.plan.scale_in[side];
         let expected = Packet {
-            ack: flow.plan.local[side.index()] + OLD,
+            ack: flow.plan.local[side] + OLD,
             window: (((500 << scale) - NEW) >> scale) as u16,
             ..Behind::of(side, sent).to_socket(&packet)
         };

@@ -87,7 +87,7 @@ impl Plan {
     }
 
     pub fn seq_off(&self, side: Side) -> u32 {
-        self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
+        self.local[side.other()].wrapping_sub(self.peer[side])
     }
 
     pub fn starts(&self) -> PerSide<LegStart> {
@@ -95,22 +95,25 @@ impl Plan {
     }
 
     fn start(&self, side: Side) -> LegStart {
-        let x = side.index();
         LegStart {
             leg: leg(side),
             seq_off: self.seq_off(side),
-            tsval_off: self.ts[x],
-            wscale_in: self.scale_in[x],
-            wscale_out: self.scale_out[x],
-            blank_sack: self.blank_sack[x],
+            tsval_off: self.ts[side],
+            wscale_in: self.scale_in[side],
+            wscale_out: self.scale_out[side],
+            blank_sack: self.blank_sack[side],
             ended: false,
             peek: Peek {
-                ts_recent: self.clock[x],
-                ifindex: u32::from(self.on_this_host[x]),
-                ..Peek::at_rest(self.peer[x], self.local[x], [self.offered[x], self.granted[x]])
+                ts_recent: self.clock[side],
+                ifindex: u32::from(self.on_this_host[side]),
+                ..Peek::at_rest(
+                    self.peer[side],
+                    self.local[side],
+                    [self.offered[side], self.granted[side]],
+                )
             },
-            ts_high: self.clock[x].wrapping_add(self.ts[x]),
-            mapping: self.mapping[x],
+            ts_high: self.clock[side].wrapping_add(self.ts[side]),
+            mapping: self.mapping[side],
             alone: false,
             mss: 1460,
             sack: true,

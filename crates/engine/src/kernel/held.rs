@@ -11,7 +11,7 @@ use std::{
 };
 
 use longsplice_core::reap::FlowEnd;
-use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide};
+use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide, Side};
 use tokio::sync::Notify;
 
 use super::{packet, ring::Ring};
@@ -51,7 +51,7 @@ impl Budget {
 #[derive(Debug, Default)]
 struct Kept {
     packets: Vec<Event>,
-    places: HashMap<(usize, u32), usize>,
+    places: HashMap<(Side, u32), usize>,
     bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Kept {
 
     /// Keeps a packet if it holds more than the known one at its place, and there is room for it.
     fn keep(&mut self, event: Event, most: usize, budget: &Budget) {
-        let place = (event.side.index(), event.seq);
+        let place = (event.side, event.seq);
         let known = self.places.get(&place).map(|&at| (at, &self.packets[at]));
         let says = |event: &Event| (event.payload.len(), packet::has_fin(event));
         if known.is_some_and(|(_, known)| says(known) >= says(&event)) {
@@ -330,8 +330,6 @@ pub(crate) fn bases(owed: PerSide<bool>, base: PerSide<u32>) -> PerSide<Option<u
 
 #[cfg(test)]
 mod tests {
-    use longsplice_dataplane::Side;
-
     use super::*;
 
     fn event(side: Side, seq: u32, payload: usize) -> Event {

@@ -67,8 +67,7 @@ fn what_a_peer_says_is_noted() {
     ] {
         let flow = Flow::track(plan);
         for side in Side::BOTH {
-            let i = side.index();
-            let (peer, local, clock) = (flow.plan.peer[i], flow.plan.local[i], flow.plan.clock[i]);
+            let (peer, local, clock) = (flow.plan.peer[side], flow.plan.local[side], flow.plan.clock[side]);
             // The local socket has sent twenty bytes, so that they can be acknowledged.
             let sent = Packet {
                 payload: pattern(20),
@@ -90,7 +89,7 @@ fn what_a_peer_says_is_noted() {
             let noted = state(&flow, side);
             let edge = local
                 .wrapping_add(15)
-                .wrapping_add(40_000 << flow.plan.scale_in[i]);
+                .wrapping_add(40_000 << flow.plan.scale_in[side]);
             let values = |s: &LegState| [s.cut, s.rx_end, s.rx_ack, s.rx_edge, s.peer_ts, s.peer_echo];
             let end = peer.wrapping_add(100);
             let (newest, echo) = (clock.wrapping_add(3), heard.wrapping_add(2));
@@ -163,7 +162,7 @@ fn what_a_socket_could_not_take_is_delivered_without_payload_and_not_noted() {
     for side in Side::BOTH {
         let before = state(&flow, side);
         let next = flow.peer_segment(side);
-        let window = flow.plan.offered[side.index()];
+        let window = flow.plan.offered[side];
         for offset in [window - 3, window + 1, 1 << 30, (1 << 31) - 100] {
             let packet = Packet {
                 seq: next.seq.wrapping_add(offset),
@@ -217,7 +216,7 @@ fn a_forged_segment_tells_nothing() {
                 seq: next.seq.wrapping_add(seq),
                 ack: next.ack.wrapping_add(ack),
                 options: usual(
-                    flow.plan.clock[side.index()].wrapping_add(clock),
+                    flow.plan.clock[side].wrapping_add(clock),
                     before.ts_sent.wrapping_add(1),
                 ),
                 window: 60_000,
@@ -237,11 +236,10 @@ fn a_forged_segment_tells_nothing() {
 fn an_emission_passes_as_it_is_and_is_noted() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        let i = side.index();
         let packet = Packet {
             payload: pattern(77),
             flags: ACK | PSH,
-            ack: flow.plan.peer[i],
+            ack: flow.plan.peer[side],
             window: 9,
             options: usual(0x9fff_ffff, 3),
             ..flow.local_segment(side)
@@ -252,9 +250,9 @@ fn an_emission_passes_as_it_is_and_is_noted() {
         };
         emitted(&flow, side, &packet);
         let noted = state(&flow, side);
-        assert_eq!(noted.loc_end, flow.plan.local[i] + 77);
-        let scale = flow.plan.scale_out[side.other().index()];
-        assert_eq!(noted.tx_edge, flow.plan.peer[i] + (9 << scale));
+        assert_eq!(noted.loc_end, flow.plan.local[side] + 77);
+        let scale = flow.plan.scale_out[side.other()];
+        assert_eq!(noted.tx_edge, flow.plan.peer[side] + (9 << scale));
         // Frames that never reach the wire whole, or are no segment at all, pass.
         let odd = packet.with_data_offset(1);
         flow.egress_gives(side, &odd, (OK, "emitted", &odd));
