@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-use longsplice_core::limit::Rate;
+use longsplice_core::{
+    limit::Rate,
+    seq::{Offset, Seq},
+};
 
 use crate::{
     abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
@@ -51,11 +54,11 @@ pub struct Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sockets {
     /// Next sequence number that it expects from the peer.
-    pub receive_next: u32,
+    pub receive_next: Seq,
     /// Next sequence number that it sends.
-    pub send_next: u32,
+    pub send_next: Seq,
     /// Right edge of the window that it accepts.
-    pub edge: u32,
+    pub edge: Seq,
 }
 
 impl Slot {
@@ -147,9 +150,9 @@ impl Slot {
 
     /// Arms a trap: payload from a side that ends at this sequence number or beyond is not forwarded (papers' section
     /// III-D). `None` disarms it.
-    pub fn set_trap(&self, side: Side, at: Option<u32>) {
+    pub fn set_trap(&self, side: Side, at: Option<Seq>) {
         if let Some(at) = at {
-            leg_field!(self, side, rec.trap).store(at, Ordering::SeqCst);
+            leg_field!(self, side, rec.trap).store(at.raw(), Ordering::SeqCst);
         }
         let placement = leg_field!(self, side, rec.placement as AtomicU8);
         let armed = ls_placement::LS_ARMED.0 as u8;
@@ -188,8 +191,8 @@ impl Slot {
 
     /// Promises in mode Drain that all bytes up to `cut` that the local socket of a side had received were read and
     /// passed on, and that none of them waits to be sent. (A number other than the cut promises nothing.)
-    pub fn set_read_to(&self, side: Side, cut: u32) {
-        leg_field!(self, side, read_to).store(cut, Ordering::SeqCst);
+    pub fn set_read_to(&self, side: Side, cut: Seq) {
+        leg_field!(self, side, read_to).store(cut.raw(), Ordering::SeqCst);
     }
 
     /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
@@ -197,12 +200,12 @@ impl Slot {
         for side in Side::BOTH {
             let s = sockets[side];
             for (word, value) in [
-                (leg_field!(self, side, cut), s.receive_next),
-                (leg_field!(self, side, read_to), s.receive_next),
-                (leg_field!(self, side, loc_ack), s.receive_next),
-                (leg_field!(self, side, loc_edge), s.edge),
-                (leg_field!(self, side, loc_end), s.send_next),
-                (leg_field!(self, side, loc_acked), s.send_next),
+                (leg_field!(self, side, cut), s.receive_next.raw()),
+                (leg_field!(self, side, read_to), s.receive_next.raw()),
+                (leg_field!(self, side, loc_ack), s.receive_next.raw()),
+                (leg_field!(self, side, loc_edge), s.edge.raw()),
+                (leg_field!(self, side, loc_end), s.send_next.raw()),
+                (leg_field!(self, side, loc_acked), s.send_next.raw()),
                 (leg_field!(self, side, adj_seq), 0),
                 (leg_field!(self, side, adj_ack), 0),
                 (leg_field!(self, side, owed), ls_owed::LS_OWED_NEW.0),
@@ -231,17 +234,17 @@ impl Slot {
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
     /// byte toward the far end.
-    pub fn set_offsets(&self, offsets: PerSide<u32>) {
+    pub fn set_offsets(&self, offsets: PerSide<Offset>) {
         for side in Side::BOTH {
-            let back = offsets[side.other()].wrapping_neg();
-            leg_field!(self, side, rec.seq_off).store(offsets[side], Ordering::SeqCst);
-            leg_field!(self, side, rec.ack_off).store(back, Ordering::SeqCst);
+            let back = -offsets[side.other()];
+            leg_field!(self, side, rec.seq_off).store(offsets[side].raw(), Ordering::SeqCst);
+            leg_field!(self, side, rec.ack_off).store(back.raw(), Ordering::SeqCst);
         }
     }
 
     /// Notes that a local socket accepts its peer's stream up to this right edge (of the wire).
-    pub fn set_edge(&self, side: Side, edge: u32) {
-        raise(leg_field!(self, side, loc_edge), edge);
+    pub fn set_edge(&self, side: Side, edge: Seq) {
+        raise(leg_field!(self, side, loc_edge), edge.raw());
         leg_field!(self, side, loc_shrunk).store(0, Ordering::SeqCst);
     }
 
@@ -268,19 +271,19 @@ impl Slot {
     /// Notes in mode Drain that the peer of this side has acknowledged its socket's bytes up to here (of the wire). Returns
     /// false in any other mode: a wake may have moved the number over bytes that bypassed the socket, before the caller
     /// read it.
-    pub fn note_acknowledged(&self, side: Side, ack: u32) -> bool {
+    pub fn note_acknowledged(&self, side: Side, ack: Seq) -> bool {
         // Check after the caller has read the number: a number that was read before a wake is right whenever it is noted.
         if self.mode() != Mode::Drain {
             return false;
         }
-        raise(leg_field!(self, side, rec.rx_ack), ack);
-        raise(leg_field!(self, side, loc_acked), ack);
+        raise(leg_field!(self, side, rec.rx_ack), ack.raw());
+        raise(leg_field!(self, side, loc_acked), ack.raw());
         true
     }
 
     /// Lowers in mode Drain the noted acknowledgement of this side's peer to here (of the wire): its socket has not taken
     /// more. An acknowledgement that comes at the same moment stays.
-    pub fn disbelieve(&self, side: Side, una: u32) {
+    pub fn disbelieve(&self, side: Side, una: Seq) {
         if self.mode() != Mode::Drain {
             return;
         }
@@ -289,9 +292,9 @@ impl Slot {
             leg_field!(self, side, rec.rx_ack),
         ] {
             let noted = field.load(Ordering::SeqCst);
-            if (noted.wrapping_sub(una) as i32) > 0 {
+            if Seq::new(noted) - una > 0 {
                 // An acknowledgement that another processor has noted meanwhile may be true.
-                let _ = field.compare_exchange(noted, una, Ordering::SeqCst, Ordering::SeqCst);
+                let _ = field.compare_exchange(noted, una.raw(), Ordering::SeqCst, Ordering::SeqCst);
             }
         }
     }
@@ -330,8 +333,8 @@ impl Slot {
     /// Returns the offset of a side's local socket from the numbers on the wire.
     pub fn mapping(&self, side: Side) -> Mapping {
         Mapping {
-            seq: leg_field!(self, side, adj_seq).load(Ordering::SeqCst),
-            ack: leg_field!(self, side, adj_ack).load(Ordering::SeqCst),
+            seq: Offset::new(leg_field!(self, side, adj_seq).load(Ordering::SeqCst)),
+            ack: Offset::new(leg_field!(self, side, adj_ack).load(Ordering::SeqCst)),
         }
     }
 
@@ -343,23 +346,14 @@ impl Slot {
             let seen = leg_field!(self, side, rec.seen as AtomicU8);
             seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
         }
-        let received = peek.rcv_nxt.wrapping_sub(map.seq);
+        let received = peek.rcv_nxt - map.seq;
         for (word, value) in [
             (leg_field!(self, side, cut), received),
-            (
-                leg_field!(self, side, rec.rx_end),
-                received.wrapping_sub(u32::from(ended)),
-            ),
-            (
-                leg_field!(self, side, loc_end),
-                peek.snd_nxt.wrapping_sub(map.ack),
-            ),
-            (
-                leg_field!(self, side, loc_edge),
-                peek.offered_edge.wrapping_sub(map.seq),
-            ),
+            (leg_field!(self, side, rec.rx_end), received - u32::from(ended)),
+            (leg_field!(self, side, loc_end), peek.snd_nxt - map.ack),
+            (leg_field!(self, side, loc_edge), peek.offered_edge - map.seq),
         ] {
-            raise(word, value);
+            raise(word, value.raw());
         }
     }
 
@@ -391,10 +385,10 @@ impl Drop for Slot {
     }
 }
 
-/// Raises a sequence number unless it is at least `to` already.
+/// Raises a sequence number or a TSval unless it is at least `to` already.
 fn raise(field: &AtomicU32, to: u32) {
     let mut now = field.load(Ordering::SeqCst);
-    while (to.wrapping_sub(now) as i32) > 0 {
+    while Seq::new(to) - Seq::new(now) > 0 {
         match field.compare_exchange_weak(now, to, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return,
             Err(seen) => now = seen,

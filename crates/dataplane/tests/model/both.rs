@@ -285,13 +285,19 @@ impl Both {
 
     fn take_over(&mut self, acked: [u32; 2]) -> Result<(), String> {
         let expected = TakeOver::new(acked.map(Seq::new)).run(&mut self.machine);
-        let got = self.flow.plane.take_over(self.flow.slot(), acked.into());
+        let got = self
+            .flow
+            .plane
+            .take_over(self.flow.slot(), acked.map(Seq::new).into());
         self.same_mode("take over", expected, got)
     }
 
     fn finish(&mut self, cuts: [u32; 2], wakeable: bool) -> Result<(), String> {
         let expected = Finish::new(cuts.map(Seq::new), wakeable).run(&mut self.machine);
-        let got = self.flow.plane.finish(self.flow.slot(), cuts.into(), wakeable);
+        let got = self
+            .flow
+            .plane
+            .finish(self.flow.slot(), cuts.map(Seq::new).into(), wakeable);
         self.same_mode("finish", expected, got)
     }
 

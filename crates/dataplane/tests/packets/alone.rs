@@ -222,8 +222,8 @@ fn they_become_a_flow_again_and_part_again() {
         flow.wake();
         assert!(flow.slot().settle());
         let grown = |i: usize, by: [u32; 2]| Mapping {
-            seq: plan.mapping[i].seq.wrapping_sub(by[0]),
-            ack: plan.mapping[i].ack.wrapping_sub(by[1]),
+            seq: plan.mapping[i].seq.removed(by[0]),
+            ack: plan.mapping[i].ack.removed(by[1]),
         };
         assert_eq!(flow.slot().mapping(Side::Client), grown(0, [20, 0]));
         assert_eq!(flow.slot().mapping(Side::Server), grown(1, [0, 20]));

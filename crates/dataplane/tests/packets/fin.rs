@@ -1,7 +1,7 @@
 //! A FIN is not part of the payload. It is noted by itself, and after its segment is claimed, so that a wake on another
 //! CPU finds the right place for the sockets, whichever of the two it sees.
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, Offset, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, REDIRECT, legs},
@@ -30,10 +30,10 @@ fn a_record_has_the_end_of_the_payload_and_of_the_stream() {
             } else {
                 flow.forwards(side, &fin(&flow, side, 0, len), &mut reference);
             }
-            let end = flow.plan.peer[side] + len;
+            let end = Seq::new(flow.plan.peer[side]) + len;
             let d = &flow.plane.directions(flow.slot(), legs())[side];
             assert_eq!((d.end, d.fin), (end, true));
-            assert_eq!(d.end_at_far, end.wrapping_add(flow.plan.seq_off(side)) + 1);
+            assert_eq!(d.end_at_far, end + flow.plan.seq_off(side) + 1);
             let leg = flow.plane.leg(flow.slot(), side);
             assert_eq!((leg.rx_end, leg.end()), (end, end + 1));
         }
@@ -55,9 +55,9 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
         flow.edit(|slot| slot.leg[side].rec.seen = 0);
         flow.wake();
         let leg = flow.plane.leg(flow.slot(), side);
-        let base = flow.plan.peer[side] + SENT[side];
+        let base = Seq::new(flow.plan.peer[side]) + SENT[side];
         assert_eq!((leg.base, leg.owed, leg.owed_fin), (base, true, false));
-        assert_eq!(leg.mapping.seq, SENT[side].wrapping_neg());
+        assert_eq!(leg.mapping.seq, -Offset::new(SENT[side]));
         // It marks the FIN now; the FIN comes again, and is the socket's.
         flow.edit(|slot| slot.leg[side].rec.seen = 1);
         let again = fin(&flow, side, SENT[side], 0);
@@ -93,18 +93,18 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
             flow
         };
         let leg = flow.plane.leg(flow.slot(), side);
-        let next = flow.plan.peer[side];
+        let next = Seq::new(flow.plan.peer[side]);
         assert_eq!((leg.cut, leg.rx_end, leg.end()), (next, next - 1, next));
         flow.switch(Mode::Track, Mode::Drain);
         // The other end sends on, past the sockets.
         let far = side.other();
-        flow.slot().set_read_to(far, flow.plan.peer[far]);
+        flow.slot().set_read_to(far, Seq::new(flow.plan.peer[far]));
         let packet = flow.later(far, 0, 50, 0);
         assert_eq!(flow.ingress(far, &packet.bytes()).verdict, REDIRECT);
         flow.finish();
         flow.wake();
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.owed, leg.owed_fin, leg.mapping.seq), (false, false, 0));
+        assert_eq!((leg.owed, leg.owed_fin, leg.mapping.seq.raw()), (false, false, 0));
         assert_eq!((leg.cut, leg.end()), (next, next));
     }
 }

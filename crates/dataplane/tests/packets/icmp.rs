@@ -208,8 +208,8 @@ fn in_control_mode_it_is_the_sockets() {
         let about = flow.local_segment(side);
         let mapping = flow.plan.mapping[side];
         let own = Packet {
-            seq: about.seq.wrapping_add(mapping.ack),
-            ack: about.ack.wrapping_add(mapping.seq),
+            seq: about.seq.wrapping_add(mapping.ack.raw()),
+            ack: about.ack.wrapping_add(mapping.seq.raw()),
             ..about.clone()
         };
         let error = error(&flow, side, TOO_BIG, about);

@@ -1,7 +1,7 @@
 //! TRACK with sockets whose numbers have an offset: segments are rewritten in the numbers of their receiver, and noted in
 //! those of the wire.
 
-use longsplice_dataplane::{Context, Hook, Mapping, Side};
+use longsplice_dataplane::{Context, Hook, Mapping, Offset, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -11,7 +11,10 @@ use crate::support::{
 };
 
 fn mappings() -> Vec<[Mapping; 2]> {
-    let map = |seq, ack| Mapping { seq, ack };
+    let map = |seq, ack| Mapping {
+        seq: Offset::new(seq),
+        ack: Offset::new(ack),
+    };
     vec![
         Plan::mapped().mapping,
         // The offset is in one stream only.
@@ -80,8 +83,8 @@ fn a_peers_segment_is_delivered_in_the_sockets_numbers_and_noted_in_the_wires() 
             let (mapped, direct) = (flow.raw_leg(side), plain.raw_leg(side));
             assert_eq!(
                 Mapping {
-                    seq: mapped.adj_seq,
-                    ack: mapped.adj_ack
+                    seq: Offset::new(mapped.adj_seq),
+                    ack: Offset::new(mapped.adj_ack)
                 },
                 mapping[side]
             );

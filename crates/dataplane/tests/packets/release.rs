@@ -22,7 +22,7 @@ fn records(flow: &Flow) -> Vec<Direction> {
 
 /// Returns a direction's counts and flags.
 fn soft(d: &Direction) -> (u64, u32, u32, bool, bool) {
-    (d.bytes, d.end, d.ack, d.fin, d.reset)
+    (d.bytes, d.end.raw(), d.ack.raw(), d.fin, d.reset)
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn armed() -> Flow {
     let flow = dormant();
     for side in Side::BOTH {
         let end = flow.plane.leg(flow.slot(), side).rx_end;
-        flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+        flow.slot().set_trap(side, Some(end + 1));
     }
     flow
 }
@@ -89,7 +89,7 @@ fn draining(trap: bool) -> (Flow, Coming) {
     if trap {
         for side in Side::BOTH {
             let end = flow.plane.leg(flow.slot(), side).rx_end;
-            flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+            flow.slot().set_trap(side, Some(end + 1));
         }
     }
     let mut packets = next(&flow, [OLD + 120; 2], [OLD; 2]);

@@ -1,7 +1,7 @@
 //! DRAIN, and a trap: the sockets carry on at once if they can. Otherwise the socket gets the payload while it still has
 //! its stream to itself, and user space holds it if it has not.
 
-use longsplice_dataplane::{EventKind, Mode, Side};
+use longsplice_dataplane::{EventKind, Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, REDIRECT, SHOT},
@@ -46,8 +46,8 @@ fn past(flow: &Flow, side: Side) {
     );
 }
 
-fn start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side]
+fn start(flow: &Flow, side: Side) -> Seq {
+    Seq::new(flow.plan.peer[side])
 }
 
 /// Notes that user space has read all that the socket of a side had.
@@ -57,7 +57,7 @@ fn read_all(flow: &Flow, side: Side) {
 
 fn arm(flow: &Flow, side: Side) {
     let end = flow.plane.leg(flow.slot(), side).rx_end;
-    flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+    flow.slot().set_trap(side, Some(end + 1));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
         flow.ingress_gives(side, &packet.bytes(), (OK, "local_only", &packet.bytes()));
         assert_eq!(flow.slot().mode(), Mode::Drain);
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.cut, leg.rx_end), (packet.end(), packet.end()));
+        assert_eq!([leg.cut, leg.rx_end], [Seq::new(packet.end()); 2]);
         // An acknowledgement of bytes that the socket did not send is not shown to it; the payload is, whole.
         let next = Packet {
             flags: ACK | PSH | FIN,
@@ -111,7 +111,8 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
         };
         flow.ingress_gives(side, &next.bytes(), (OK, "local_only", &expected.bytes()));
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.cut, leg.rx_end), (next.end(), next.end() - 1));
+        let end = Seq::new(next.end());
+        assert_eq!((leg.cut, leg.rx_end), (end, end - 1));
         assert!(leg.fin, "its end is noted as well");
     }
 }
@@ -157,7 +158,7 @@ fn its_acknowledgement_is_from_before_the_sockets_went_on() {
         arm(&flow, side);
         assert_eq!(
             flow.plane.leg(flow.slot(), side).acked,
-            flow.plan.local[side] + OLD
+            Seq::new(flow.plan.local[side]) + OLD
         );
         let packet = flow.later(side, OLD, 5, OLD);
         let sent = if side == Side::Client { [0, NEW] } else { [NEW, 0] };

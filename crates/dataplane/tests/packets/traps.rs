@@ -1,6 +1,6 @@
 //! FINAL: payload that meets a trap brings control back, on the very segment; everything else passes.
 
-use longsplice_dataplane::{Context, EventKind, Hook, Mode, Side};
+use longsplice_dataplane::{Context, EventKind, Hook, Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -18,7 +18,7 @@ fn armed(side: Side, trap: u32) -> Flow {
     let flow = Flow::dormant(Plan::default());
     flow.pass(Past::all_acknowledged(SENT));
     flow.slot()
-        .set_trap(side, Some(flow.plan.peer[side].wrapping_add(trap)));
+        .set_trap(side, Some(Seq::new(flow.plan.peer[side]) + trap));
     flow
 }
 
@@ -157,8 +157,7 @@ fn a_trap_at_the_wrap_of_the_sequence_numbers() {
     for side in Side::BOTH {
         for (trap, len) in [(10, 9), (10, 10), (20, 20), (20, 19), (30, 50)] {
             let flow = Flow::dormant(plan.clone());
-            flow.slot()
-                .set_trap(side, Some(plan.peer[side].wrapping_add(trap)));
+            flow.slot().set_trap(side, Some(Seq::new(plan.peer[side]) + trap));
             flow.slot().set_wakeable(true);
             let packet = flow.later(side, 0, len, 0);
             if len < trap {
@@ -241,7 +240,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                     (event.kind, event.serial, event.side),
                     (EventKind::Held, serial, side)
                 );
-                assert_eq!((event.ifindex, event.seq), (flow.ifindex(side), packet.seq));
+                assert_eq!((event.ifindex, event.seq.raw()), (flow.ifindex(side), packet.seq));
                 assert_frame(&event.packet, &frame, "queued");
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
@@ -252,7 +251,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                 .expect("the flow");
             assert_eq!(d.slot.is_none(), detached);
             if detached {
-                assert_eq!(d.end, flow.plan.peer[side].wrapping_add(SENT[side]));
+                assert_eq!(d.end, packet_start(&flow, side));
             } else {
                 assert_eq!(
                     flow.plane.leg(flow.slot(), side).rx_end,
@@ -266,8 +265,8 @@ fn while_no_socket_can_go_on_it_is_held() {
     }
 }
 
-fn packet_start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side].wrapping_add(SENT[side])
+fn packet_start(flow: &Flow, side: Side) -> Seq {
+    Seq::new(flow.plan.peer[side]) + SENT[side]
 }
 
 #[test]
@@ -326,7 +325,7 @@ fn user_space_gets_copies_of_the_payload_that_passes() {
             );
             for event in found {
                 assert_eq!(
-                    (event.kind, event.side, event.seq),
+                    (event.kind, event.side, event.seq.raw()),
                     (EventKind::Copy, side, packet.seq)
                 );
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);

@@ -1,6 +1,6 @@
 //! Numbers of the sockets after a wake: behind all forwarded bytes, with an offset from those on the wire.
 
-use longsplice_dataplane::{LegState, Mapping, Mode, Side};
+use longsplice_dataplane::{LegState, Mapping, Mode, Offset, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan},
@@ -157,8 +157,8 @@ fn every_cycle_adds_to_the_mapping() {
             for side in Side::BOTH {
                 let o = side.other();
                 let expected = Mapping {
-                    seq: 0u32.wrapping_sub(sum[side]),
-                    ack: 0u32.wrapping_sub(sum[o]),
+                    seq: -Offset::new(sum[side]),
+                    ack: -Offset::new(sum[o]),
                 };
                 assert_eq!(flow.slot().mapping(side), expected);
                 assert_eq!(state(&flow, side).owed, sent[side] > 0);
@@ -243,12 +243,12 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
         };
         // The far socket's bytes are not acknowledged, and user space has not read on.
         refused();
-        flow.slot().set_read_to(side, flow.plan.peer[side] + 20);
+        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 20);
         refused();
         assert_eq!(flow.ingress(far, &flow.later(far, 0, 0, 20).bytes()).verdict, OK);
-        flow.slot().set_read_to(side, flow.plan.peer[side] + 19);
+        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 19);
         refused();
-        flow.slot().set_read_to(side, flow.plan.peer[side] + 20);
+        flow.slot().set_read_to(side, Seq::new(flow.plan.peer[side]) + 20);
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     }
 }

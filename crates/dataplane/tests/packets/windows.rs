@@ -1,6 +1,6 @@
 //! FINAL: the window of an end, and the window that it is promised.
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -136,7 +136,7 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
             let edge = flow.plane.leg(flow.slot(), far).tx_edge;
             assert_eq!(
                 edge,
-                flow.plan.peer[far].wrapping_add(sent + room),
+                Seq::new(flow.plan.peer[far]) + (sent + room),
                 "the highest promise"
             );
         }
@@ -148,7 +148,7 @@ fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
     let flow = keeping(plan);
     flow.slot().set_pausing(true);
     for side in Side::BOTH {
-        let at = flow.plan.peer[side].wrapping_add(ahead[side]);
+        let at = Seq::new(flow.plan.peer[side]) + ahead[side];
         flow.slot().set_trap(side, Some(at));
     }
     flow
@@ -204,7 +204,7 @@ fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
         flow.ingress_gives(side, &early, (SHOT, "queued", &early));
         assert_eq!(flow.slot().mode(), Mode::Final);
         // User space makes the room.
-        let socket = flow.plan.peer[far].wrapping_add(304_464);
+        let socket = Seq::new(flow.plan.peer[far]) + 304_464;
         flow.slot().set_edge(far, socket);
         assert_eq!(flow.ingress(side, &early).verdict, OK);
         assert_eq!(flow.slot().mode(), Mode::Undrain);

@@ -1,6 +1,6 @@
 //! Describes the state of a flow's two connections when it is registered.
 
-use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, PerSide, Side};
+use longsplice_dataplane::{Leg, LegStart, Mapping, Offset, Peek, PerSide, Seq, Side};
 
 use super::choose;
 
@@ -47,7 +47,10 @@ impl Default for Plan {
 impl Plan {
     /// Returns the plan of a pair that was spliced before: its sockets' numbers have an offset.
     pub fn mapped() -> Plan {
-        let mapping = |seq, ack| Mapping { seq, ack };
+        let mapping = |seq, ack| Mapping {
+            seq: Offset::new(seq),
+            ack: Offset::new(ack),
+        };
         Plan {
             mapping: [
                 mapping(0xffff_0000, 0x1234_5678),
@@ -86,8 +89,8 @@ impl Plan {
         }
     }
 
-    pub fn seq_off(&self, side: Side) -> u32 {
-        self.local[side.other()].wrapping_sub(self.peer[side])
+    pub fn seq_off(&self, side: Side) -> Offset {
+        Offset::between(Seq::new(self.peer[side]), Seq::new(self.local[side.other()]))
     }
 
     pub fn starts(&self) -> PerSide<LegStart> {
@@ -107,8 +110,8 @@ impl Plan {
                 ts_recent: self.clock[side],
                 ifindex: u32::from(self.on_this_host[side]),
                 ..Peek::at_rest(
-                    self.peer[side],
-                    self.local[side],
+                    Seq::new(self.peer[side]),
+                    Seq::new(self.local[side]),
                     [self.offered[side], self.granted[side]],
                 )
             },

@@ -127,8 +127,8 @@ impl Flow {
     pub fn behind(&self, side: Side) -> Behind {
         let map = self.plan.mapping[side];
         Behind {
-            seq: map.seq.wrapping_neg(),
-            ack: map.ack.wrapping_neg(),
+            seq: (-map.seq).raw(),
+            ack: (-map.ack).raw(),
         }
     }
 }

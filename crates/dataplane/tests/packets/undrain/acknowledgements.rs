@@ -1,7 +1,7 @@
 //! The far end waits for acknowledgements of the bytes that it sent past the sockets: it gets a copy without payload of
 //! each segment for the socket. The copy comes in once more, so real interfaces show this.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Seq, Side};
 
 use super::{SENT, across, start};
 use crate::support::{
@@ -189,7 +189,7 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
         flow.pass(Past::unacknowledged(SENT));
         flow.slot().set_wakeable(true);
         flow.slot()
-            .set_trap(side, Some(start(&flow, side) + SENT[side] + 1));
+            .set_trap(side, Some(Seq::new(start(&flow, side)) + SENT[side] + 1));
         flow.net.deaf();
         for s in Side::BOTH {
             flow.plane.attach(flow.ifindex(s)).expect("attached");

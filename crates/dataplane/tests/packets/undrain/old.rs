@@ -236,7 +236,7 @@ fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
             flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
             let found = events.take().expect("the ring");
             assert_eq!(
-                (found.len(), found[0].kind, found[0].seq),
+                (found.len(), found[0].kind, found[0].seq.raw()),
                 (1, EventKind::Held, packet.seq)
             );
             assert_frame(&found[0].packet, &packet.bytes(), "queued");
