@@ -93,7 +93,7 @@ impl TakeOver {
             TakeOverStep::Shift => {
                 for side in Side::BOTH {
                     let (x, o) = flow.legs(side);
-                    take_over(x, o, self.acked[side.other().index()]);
+                    take_over(x, o, self.acked[side.other()]);
                 }
                 flow.slot.flags = 0;
                 self.step = TakeOverStep::Store;

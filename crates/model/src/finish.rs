@@ -42,13 +42,11 @@ impl Finish {
                 self.step = Step::Compare;
             }
             Step::Compare => {
-                let same = Side::BOTH
-                    .iter()
-                    .all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
+                let same = Side::BOTH.iter().all(|&s| flow.leg(s).cut == self.cuts[s]);
                 if same {
                     for side in Side::BOTH {
-                        let leg = &mut flow.slot.leg[side.index()];
-                        leg.read_to = self.cuts[side.index()];
+                        let leg = &mut flow.slot.leg[side];
+                        leg.read_to = self.cuts[side];
                         leg.owed = 0;
                         // Later offers of the ends are not compared with this edge.
                         leg.rx_shrunk = 0;

@@ -108,7 +108,7 @@ pub(super) fn never_back(ts_high: &mut Seq, s: &mut Segment) {
 impl Flow {
     /// Sends a segment of the socket of a leg that belongs to no flow (`emit_alone`).
     pub(super) fn emit_alone(&mut self, side: Side, s: &Segment) -> Outcome {
-        let Some(rec) = &mut self.records[side.index()] else {
+        let Some(rec) = &mut self.records[side] else {
             return Outcome::wire(Verdict::Next, *s);
         };
         let mut s = to_wire(s, Mapping::of_record(rec));

@@ -261,7 +261,7 @@ impl Passage {
         } else {
             // A flow that moved to a slot and back meanwhile has the slot's numbers over ours.
             let s = &self.segment;
-            flow.records[self.side.index()].is_some_and(|rec| {
+            flow.records[self.side].is_some_and(|rec| {
                 let noted = s.len == 0 || s.has(flag::RST) || !(s.seq + s.len).after(rec.rx_end);
                 rec.placement == Placement::Detached && noted
             })

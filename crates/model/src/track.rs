@@ -192,7 +192,7 @@ impl Flow {
         let plain = s.has(flag::ACK) && !s.has(flag::SYN | flag::RST);
         let beside = match slotted {
             true => Some(self.leg(side.other()).rec),
-            false => self.records[side.other().index()],
+            false => self.records[side.other()],
         };
         let fits = beside.is_some_and(|back| {
             let sent = back.end() + back.seq_off;

@@ -164,7 +164,7 @@ impl Wake {
             }
             Step::GoOn(side, reach) => {
                 let (x, o) = flow.legs(side);
-                go_on(x, o, reach[side.index()]);
+                go_on(x, o, reach[side]);
                 self.step = match side {
                     Side::Client => Step::GoOn(Side::Server, reach),
                     Side::Server => {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Context, Dataplane, Hook, Mode, PerSide, Side, Slot, Successor, Will};
+use longsplice_dataplane::{Context, Dataplane, Hook, Mode, PerSide, Seq, Side, Slot, Successor, Will};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -37,7 +37,7 @@ fn detached() -> Flow {
     });
     let (will, _) = Will::of(Successor::Ends, 5 << 30, false);
     flow.slot().set_will(Side::Server, will);
-    flow.slot().set_trap(Side::Server, Some(12_345));
+    flow.slot().set_trap(Side::Server, Some(Seq::new(12_345)));
     flow.slot().set_timestamp_offsets(PerSide::new(7, 9));
     flow.detach();
     flow
@@ -176,7 +176,7 @@ fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
         ("wake", Dataplane::wake),
         ("freeze", Dataplane::freeze),
         ("finish", |plane, slot| {
-            plane.finish(slot, PerSide::both(0), false)
+            plane.finish(slot, PerSide::default(), false)
         }),
     ];
     for (name, ask) in asks {

@@ -40,8 +40,7 @@ impl Rest {
         let budget = |side: Side| {
             let (will, trap) = wills[side]?;
             // Forwarded bytes end before the trap.
-            let distance = trap.wrapping_sub(states[side].base);
-            let distance = if (distance as i32) < 0 { 0 } else { distance };
+            let distance = trap.bytes_since(states[side].base);
             Some((will.left(distance), will.is_data()))
         };
         Some(Rest {

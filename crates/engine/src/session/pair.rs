@@ -2,7 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_core::{
+    policy::{DetachPolicy, SplicePolicy},
+    seq::Seq,
+};
 use longsplice_dataplane::{Direction, Mapping, PerSide, Side};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
@@ -90,7 +93,7 @@ pub(super) struct Session<'a> {
     /// Relayed bytes that have been added to the records.
     pub(super) recorded: PerSide<u64>,
     /// End of both streams and of their acknowledgements at the last look.
-    pub(super) seen: [u32; 4],
+    pub(super) seen: [Seq; 4],
 }
 
 impl<'a> Session<'a> {
@@ -150,7 +153,7 @@ impl<'a> Session<'a> {
             keepalive: PerSide::both(false),
             mappings: Default::default(),
             recorded: PerSide::both(0),
-            seen: [0; 4],
+            seen: Default::default(),
         };
         if let Some(handle) = &session.handle {
             handle.set(id);
@@ -227,8 +230,8 @@ impl<'a> Session<'a> {
     /// Counts the bytes that bypassed its own sockets, once they are woken: the mappings have moved by that many.
     pub(super) fn note_awake(&mut self, flow: &Flow) {
         for side in Side::BOTH {
-            let past = self.mappings[side].seq.wrapping_sub(flow.mapping(side).seq);
-            self.traps.note_past(side, past.into());
+            let past = self.mappings[side].seq.then(-flow.mapping(side).seq);
+            self.traps.note_past(side, past.raw().into());
         }
     }
 

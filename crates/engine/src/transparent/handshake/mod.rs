@@ -270,7 +270,7 @@ impl Handshakes {
     ) -> io::Result<Option<Opened>> {
         let ends = (answer.to, answer.from);
         let known = self.pending.get_mut(&ends);
-        let Some(known) = known.filter(|p| answer.ack == p.syn.seq.wrapping_add(1)) else {
+        let Some(known) = known.filter(|p| answer.ack == p.syn.seq + 1) else {
             self.splicer.let_in(packet)?;
             return Ok(None);
         };
@@ -324,8 +324,8 @@ fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
     Segment {
         from: syn.from,
         to: syn.to,
-        seq: syn.seq.wrapping_add(1),
-        ack: answer.seq.wrapping_add(1),
+        seq: syn.seq + 1,
+        ack: answer.seq + 1,
         flags: FLAG_ACK,
         window: syn.window >> scale.unwrap_or(0),
         timestamps: syn.offer.clock.zip(answer.offer.clock),
@@ -354,8 +354,8 @@ fn image(ours: &Opening, theirs: &Opening) -> Image {
     Image {
         local: ours.from,
         peer: theirs.from,
-        send_next: ours.seq.wrapping_add(1),
-        receive_next: theirs.seq.wrapping_add(1),
+        send_next: ours.seq + 1,
+        receive_next: theirs.seq + 1,
         options: ImageOptions {
             mss: other.mss.unwrap_or(default_mss(theirs.from.is_ipv4())),
             send_scale,
@@ -366,7 +366,7 @@ fn image(ours: &Opening, theirs: &Opening) -> Image {
         timestamp_clock: mine.clock.unwrap_or_default(),
         window: Window {
             send: theirs.window.into(),
-            send_wl1: theirs.seq.wrapping_add(1),
+            send_wl1: theirs.seq + 1,
             largest: u16::MAX.into(),
             receive: ours.window.into(),
         },

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use longsplice_core::seq::Seq;
+
 use crate::{
     kernel::packet::{ETHERNET, seal},
     services::rules::place_of_tcp,
@@ -27,8 +29,8 @@ const LARGEST_SCALE: u8 = 14;
 pub(super) struct Opening {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
-    pub(super) seq: u32,
-    pub(super) ack: u32,
+    pub(super) seq: Seq,
+    pub(super) ack: Seq,
     pub(super) flags: u8,
     /// Never scaled in a SYN (RFC 7323 section 2.2).
     pub(super) window: u16,
@@ -70,8 +72,8 @@ impl Opening {
         let opening = Opening {
             from: (from, word(0)).into(),
             to: (to, word(2)).into(),
-            seq: long(4),
-            ack: long(8),
+            seq: Seq::new(long(4)),
+            ack: Seq::new(long(8)),
             flags: flags & (SYN | ACK),
             window: word(14),
             offer,
@@ -176,7 +178,7 @@ mod tests {
         );
         assert_eq!(
             (read.seq, read.ack, read.flags, read.window),
-            (0xffff_fffe, 9, SYN, 64_240)
+            (Seq::new(0xffff_fffe), Seq::new(9), SYN, 64_240)
         );
         let offer = Offer {
             mss: Some(1_460),

@@ -43,7 +43,7 @@ impl World {
     fn outstanding(&self, side: Side, end: Seq) -> Option<Outstanding> {
         let o = self.flow.leg(side.other());
         let from = (o.rec.rx_ack + o.rec.ack_off).min(end);
-        Some((from, range(&self.daemon.copies[side.index()], from, end)?))
+        Some((from, range(&self.daemon.copies[side], from, end)?))
     }
 
     pub(super) fn collect_copies(&mut self, due: bool) {
@@ -91,16 +91,16 @@ impl World {
         let mut acked = [Seq::default(); 2];
         for (side, (from, runs)) in [(Side::Client, a), (Side::Server, b)] {
             let far = side.other();
-            acked[far.index()] = from + self.flow.leg(side).rec.seq_off;
+            acked[far] = from + self.flow.leg(side).rec.seq_off;
             if !runs.is_empty() {
                 self.stats.add("bytes taken over");
             }
-            let (base, x) = (self.flow.leg(side).base, &self.ends[side.index()]);
+            let (base, x) = (self.flow.leg(side).base, &self.ends[side]);
             let taken = (x.una + i64::from(base - x.snd_seq(x.una))) as u64;
-            if let Some(local) = &mut self.locals[far.index()] {
+            if let Some(local) = &mut self.locals[far] {
                 local.seed(self.now, runs);
             }
-            if let Some(local) = &mut self.locals[side.index()] {
+            if let Some(local) = &mut self.locals[side] {
                 local.taken_to = local.taken_to.max(taken);
             }
             self.set_timers(far);
