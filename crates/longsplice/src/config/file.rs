@@ -176,6 +176,10 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         let place = section.span();
         (s.accelerate(section.into_inner(), place.clone()), place)
     });
+    if file.listener.is_empty() && accelerate.is_none() {
+        let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\", or a section [accelerate]";
+        s.complain(0..0, "there is no listener, so nothing would be forwarded", help);
+    }
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
     let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
