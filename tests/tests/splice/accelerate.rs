@@ -1,7 +1,13 @@
 //! The transparent accelerator: connections between two other hosts are taken over at their handshake, relayed where two
 //! control loops are better than one, released where they are not, and never changed for their ends.
 
-use std::{io::ErrorKind, net::TcpListener, net::TcpStream, thread, time::Duration};
+use std::{
+    io::{ErrorKind, Read},
+    net::TcpListener,
+    net::TcpStream,
+    thread,
+    time::Duration,
+};
 
 use longsplice_lab::{
     ConnectionSpec, Emulated, Family, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
@@ -121,6 +127,134 @@ fn who_is_refused_without_the_node_is_refused_with_it() {
         .unwrap();
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(totals(&node.daemon.status()), (0, 0));
+}
+
+/// A client that is answered early is connected before its server was asked; if that refuses, it is reset.
+#[test]
+fn a_client_may_be_answered_early() {
+    let node = Node::new(long_path("acc-early"), &["--early-accept", "always"]);
+    for _ in 0..3 {
+        let mut pair = node.connect();
+        pair.exchange(1 << 20);
+        node.daemon.wait_state(pair.client_port(), &["relay"]);
+        pair.close();
+    }
+    let nowhere = (node.net.server_addr, 7001).into();
+    let mut connected = node
+        .net
+        .client
+        .run(|| TcpStream::connect_timeout(&nowhere, SOON))
+        .unwrap()
+        .unwrap();
+    let end = connected.read(&mut [0]);
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+/// Only a server that has accepted before is answered for, and only until it refuses.
+#[test]
+fn early_answers_may_be_limited_to_known_servers() {
+    let node = Node::new(router("acc-known"), &["--early-accept", "known"]);
+    let server = node.listener.local_addr().unwrap();
+    let connect = || {
+        node.net
+            .client
+            .run(|| TcpStream::connect_timeout(&server, SOON))
+            .unwrap()
+    };
+    let pair = Pair::accept(connect().unwrap(), &node.listener);
+    drop(pair);
+    let second = connect().unwrap();
+    let pair = Pair::accept(second, &node.listener);
+    drop(pair);
+    let status = node.wait_status("both connections", |s| totals(s).0 == 2);
+    assert_eq!(status.accelerator.unwrap().early_failures_total, 0);
+    let Node {
+        daemon,
+        listener,
+        net,
+        _captures,
+    } = node;
+    drop(listener);
+    let connect = || {
+        net.client
+            .run(|| TcpStream::connect_timeout(&server, SOON))
+            .unwrap()
+    };
+    let end = connect().unwrap().read(&mut [0]);
+    assert_eq!(
+        end.unwrap_err().kind(),
+        ErrorKind::ConnectionReset,
+        "it was answered for"
+    );
+    daemon.wait_status("the refusal", |s| {
+        s.accelerator.as_ref().unwrap().early_failures_total == 1
+    });
+    assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Two nodes on one path take a connection over, each for itself; one of them is stopped while the other one carries.
+#[test]
+fn two_nodes_on_one_path_work_side_by_side() {
+    let near = Node::new(long_path("acc-two"), &[]);
+    // The second node is the server's namespace, with the server in a namespace behind it.
+    let behind = longsplice_lab::Namespace::new("acc-two-behind").unwrap();
+    let ip = |namespace: &longsplice_lab::Namespace, words: &str| {
+        let done = namespace.command("ip").args(words.split(' ')).output().unwrap();
+        assert!(done.status.success(), "ip {words}: {done:?}");
+    };
+    let far = &near.net.server;
+    ip(
+        far,
+        &format!("link add b0 type veth peer name b1 netns {}", behind.name()),
+    );
+    for (namespace, device, address) in [(far, "b0", "198.18.3.1/24"), (&behind, "b1", "198.18.3.2/24")] {
+        ip(namespace, &format!("addr add {address} dev {device}"));
+        ip(namespace, &format!("link set {device} up"));
+    }
+    ip(&behind, "route add default via 198.18.3.1");
+    ip(
+        &near.net.forwarder,
+        &format!("route add 198.18.3.0/24 via {}", near.net.server_addr),
+    );
+    let forwarding = "net.ipv4.ip_forward=1";
+    let status = far
+        .command("sysctl")
+        .args(["-q", "-w", forwarding])
+        .output()
+        .unwrap();
+    assert!(status.status.success());
+    let mut second = Daemon::new(&[
+        "accelerate",
+        "--inside",
+        "s0",
+        "--outside",
+        "b0",
+        "--min-rtt",
+        "1ms",
+    ]);
+    second.start(far);
+    let listener = behind
+        .run(|| TcpListener::bind("198.18.3.2:7000"))
+        .unwrap()
+        .unwrap();
+    let mut pair = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
+    assert_eq!(
+        pair.client.stream.local_addr().unwrap(),
+        pair.server.stream.peer_addr().unwrap()
+    );
+    pair.exchange(2 << 20);
+    for daemon in [&near.daemon, &second] {
+        assert_eq!(totals(&daemon.status()).0, 1);
+    }
+    second.terminate();
+    assert_eq!(second.join(), Some(0));
+    pair.exchange(2 << 20);
+    second.start(far);
+    let mut next = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
+    for pair in [&mut pair, &mut next] {
+        pair.exchange(1 << 20);
+        pair.close();
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use longsplice_core::{family::mapped, seq::Seq};
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
-const TCP_HEADER: usize = 20;
+pub(crate) const TCP_HEADER: usize = 20;
 /// NOP NOP TS 10 (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
 /// Time to live, and hop limit.

@@ -7,10 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use longsplice_engine::{handshake::Step, intercept::is_local};
+use longsplice_engine::{
+    handshake::{Admission, Step},
+    intercept::is_local,
+};
 
 use super::{Accelerator, PassReason};
-use crate::config::AccelerateConfig;
+use crate::config::{AccelerateConfig, EarlyAccept};
 
 /// Time for which the numbers of interfaces are remembered.
 const FRESH: Duration = Duration::from_secs(1);
@@ -59,15 +62,21 @@ impl Interfaces {
 }
 
 impl Accelerator {
-    /// Returns whether a connection is taken over, as far as a segment of its handshake shows; counts the reason if not.
-    pub(super) fn admits(&self, step: &Step) -> bool {
-        match self.objection(step) {
-            None => true,
-            Some(reason) => {
-                self.counts.passed_through(reason);
-                tracing::debug!(client = %step.client, server = %step.server, reason = reason.as_str(), "passed through");
-                false
-            }
+    /// Decides on a connection, as far as a segment of its handshake shows; counts the reason if it is passed through.
+    pub(super) fn admission(&self, step: &Step) -> Admission {
+        if let Some(reason) = self.objection(step) {
+            self.counts.passed_through(reason);
+            tracing::debug!(client = %step.client, server = %step.server, reason = reason.as_str(), "passed through");
+            return Admission::PassThrough;
+        }
+        let is_early = match self.config.early_accept {
+            EarlyAccept::Never => false,
+            EarlyAccept::Known => step.is_known_server,
+            EarlyAccept::Always => true,
+        };
+        match is_early && step.answer.is_none() {
+            true => Admission::AnswerEarly,
+            false => Admission::TakeOver,
         }
     }
 

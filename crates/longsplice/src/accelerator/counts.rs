@@ -64,6 +64,9 @@ pub struct AcceleratorStatus {
     pub passed_through_total: BTreeMap<String, u64>,
     /// Legs for which the kernel does not have the configured congestion control.
     pub congestion_failures_total: u64,
+    /// Clients that were answered early, and reset because the server refused or did not answer.
+    #[serde(default)]
+    pub early_failures_total: u64,
 }
 
 /// Counts of a running accelerator.
@@ -73,6 +76,7 @@ pub(super) struct Counts {
     released: AtomicU64,
     passed_through: [AtomicU64; PassReason::ALL.len()],
     congestion_failures: AtomicU64,
+    early_failures: AtomicU64,
 }
 
 impl Counts {
@@ -94,6 +98,10 @@ impl Counts {
         self.congestion_failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn note_early_failure(&self) {
+        self.early_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn snapshot(&self, open: usize) -> AcceleratorStatus {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         AcceleratorStatus {
@@ -106,6 +114,7 @@ impl Counts {
                 .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
                 .collect(),
             congestion_failures_total: get(&self.congestion_failures),
+            early_failures_total: get(&self.early_failures),
         }
     }
 }

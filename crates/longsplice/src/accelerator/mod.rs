@@ -21,7 +21,7 @@ use std::{
 
 use longsplice_engine::{
     Acceleration, Ended, FlowHandle, Pair, PerSide, RequestError, Returned, Splicer, Trap, Until,
-    handshake::{Handshakes, Opened},
+    handshake::{EarlyClient, Handshakes, KnownServers, Opened, Step, StepAnswer, Taken},
     policy::SplicePolicy,
     rules::{RulePacket, RulePackets, RulesError},
 };
@@ -41,6 +41,9 @@ use crate::{
 };
 
 pub use counts::{AcceleratorStatus, PassReason};
+
+/// Longest time for a server to answer whose client was answered early.
+const EARLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between two attempts to release a connection.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -110,9 +113,13 @@ impl Accelerator {
     }
 
     fn take(self: &Arc<Self>, handshakes: &mut Handshakes, packet: &RulePacket) {
-        match handshakes.take(packet, |step| self.admits(step)) {
-            Ok(Some(opened)) => {
+        match handshakes.take(packet, |step| self.admission(step)) {
+            Ok(Some(Taken::Opened(opened))) => {
                 tokio::spawn(Arc::clone(self).open(opened));
+            }
+            Ok(Some(Taken::Early(early))) => {
+                let known = handshakes.known_servers().clone();
+                tokio::spawn(Arc::clone(self).connect_early(early, known));
             }
             Ok(None) => {}
             Err(error) => {
@@ -120,6 +127,33 @@ impl Accelerator {
                 tracing::debug!(%error, "a handshake could not be completed: its ends try again");
             }
         }
+    }
+
+    /// Connects a client that was answered early to its server, in the client's name. If that fails, the client is reset.
+    async fn connect_early(self: Arc<Self>, early: EarlyClient, known: KnownServers) {
+        let EarlyClient { client, step } = early;
+        let began = Instant::now();
+        let connected = self
+            .splicer()
+            .connect_as_client_and_port(step.server, &client, EARLY_TIMEOUT)
+            .await;
+        let server = match connected {
+            Ok(server) => server,
+            Err(error) => {
+                known.forget(step.server);
+                self.counts.note_early_failure();
+                return tracing::debug!(client = %step.client, server = %step.server, %error, "answered early, and reset");
+            }
+        };
+        let step = Step {
+            answer: Some(StepAnswer {
+                interface: 0,
+                round_trip: Some(began.elapsed()),
+            }),
+            ..step
+        };
+        let pair = Pair::new(client, server);
+        self.open(Opened { pair, step }).await;
     }
 
     /// Carries a connection that was just taken over.

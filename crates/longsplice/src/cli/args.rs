@@ -14,7 +14,7 @@ use longsplice_engine::{
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
-    config::{KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
+    config::{EarlyAccept, KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
     instance::InstanceName,
 };
 
@@ -300,6 +300,10 @@ pub struct Accelerate {
     /// How many connections are taken over at once [default: 16384]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub max_connections: Option<u32>,
+    /// Connections whose client is answered before the server is: short transfers gain most; a server that refuses looks like one that
+    /// accepts and resets. `known` are servers that have accepted a connection in the last ten minutes
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    pub early_accept: EarlyAccept,
     /// How much memory it may take before connections pass through: auto (as the control group allows), none, or a size such as
     /// 512MiB [default: auto]
     #[arg(long, value_name = "SIZE")]

@@ -156,6 +156,7 @@ fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String
             .map_or(default.min_gain, |gain| (gain * 100.0).round() as u32),
         queue: args.queue.map_or(default.queue, |p| p.0),
         max_connections: args.max_connections.unwrap_or(default.max_connections),
+        early_accept: args.early_accept,
         ..default
     };
     let names = [&accelerate.inside_congestion, &accelerate.outside_congestion];

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use longsplice_core::seq::Seq;
 
 use crate::{
-    kernel::packet::{ETHERNET, seal},
+    kernel::packet::{ETHERNET, Segment, TCP_HEADER, seal},
     services::rules::place_of_tcp,
 };
 
@@ -84,6 +84,38 @@ impl Opening {
     }
 }
 
+impl Opening {
+    /// Returns the answer that a server with this `offer` gives to a SYN: with the number `seq`, and a window of `window`
+    /// bytes.
+    pub(super) fn answer(syn: &Opening, offer: Offer, seq: Seq, window: u16) -> Opening {
+        let segment = Segment {
+            from: syn.to,
+            to: syn.from,
+            seq,
+            ack: syn.seq + 1,
+            flags: SYN | ACK,
+            window,
+            timestamps: None,
+        };
+        let mut onward = segment.bytes();
+        let tcp = onward.len() - TCP_HEADER;
+        onward.extend(offer.bytes(syn.offer.clock));
+        onward[tcp + 12] = ((onward.len() - tcp) as u8 / 4) << 4;
+        // It cannot fail: the packet is short, and of one family.
+        let _ = seal(&mut onward, tcp);
+        Opening {
+            from: syn.to,
+            to: syn.from,
+            seq,
+            ack: syn.seq + 1,
+            flags: SYN | ACK,
+            window,
+            offer,
+            onward,
+        }
+    }
+}
+
 /// Decrements the hop count, and returns source and destination.
 fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
     let v6 = ip.first()? >> 4 == 6;
@@ -104,6 +136,39 @@ fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
 }
 
 impl Offer {
+    /// Returns what an answer may offer if the server would offer `self`: no more than the client has (RFC 7323 section
+    /// 1.3, RFC 2018 section 2).
+    pub(super) fn toward(self, client: Offer) -> Offer {
+        Offer {
+            mss: self.mss,
+            scale: self.scale.filter(|_| client.scale.is_some()),
+            sack: self.sack && client.sack,
+            clock: self.clock.filter(|_| client.clock.is_some()),
+            has_unknown: false,
+        }
+    }
+
+    /// Writes the options, padded to whole words; `echo` is the TSecr.
+    fn bytes(self, echo: Option<u32>) -> Vec<u8> {
+        let mut options = Vec::new();
+        if let Some(mss) = self.mss {
+            options.extend([MSS, 4]);
+            options.extend(mss.to_be_bytes());
+        }
+        if self.sack {
+            options.extend([SACK_PERMITTED, 2, NOP, NOP]);
+        }
+        if let Some(clock) = self.clock {
+            options.extend([NOP, NOP, TIMESTAMPS, 10]);
+            options.extend(clock.to_be_bytes());
+            options.extend(echo.unwrap_or_default().to_be_bytes());
+        }
+        if let Some(scale) = self.scale {
+            options.extend([NOP, WINDOW_SCALE, 3, scale]);
+        }
+        options
+    }
+
     /// Reads options, and blanks unknown ones. Blanks everything behind an option that is cut off, too.
     fn read(options: &mut [u8]) -> Offer {
         let mut offer = Offer::default();
