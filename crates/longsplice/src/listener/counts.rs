@@ -3,12 +3,13 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use prometheus_client::metrics::histogram::Histogram;
 
 use crate::access_log::{AccessRecord, End};
@@ -96,7 +97,7 @@ impl Default for Counts {
 impl Counts {
     /// Counts these routes from now on, and forgets others. Only this adds entries: names from outside must not.
     pub(super) fn keep_routes<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = self.routes.write();
         let mut before = std::mem::take(&mut *routes);
         for name in names.chain([""]) {
             let kept = before.remove(name).unwrap_or_else(|| {
@@ -112,7 +113,7 @@ impl Counts {
 
     /// Returns the counters of all routes, sorted by name.
     pub(crate) fn routes(&self) -> Vec<(String, Arc<RouteCounts>)> {
-        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let routes = self.routes.read();
         let mut all: Vec<_> = routes
             .iter()
             .map(|(name, of_it)| (name.clone(), Arc::clone(of_it)))
@@ -136,7 +137,7 @@ impl Counts {
         if !tally.is_request {
             return self.duration.observe(seconds);
         }
-        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let routes = self.routes.read();
         // A request of an earlier configuration may name a route that is gone.
         let Some(route) = routes.get(tally.route.unwrap_or_default()) else {
             return;

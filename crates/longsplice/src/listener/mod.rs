@@ -16,9 +16,10 @@ mod slots;
 mod sockets;
 mod tracker;
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use longsplice_engine::Splicer;
+use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 pub use bind::{BindError, Bound, Listening};
@@ -79,11 +80,11 @@ impl Shared {
 
     /// Changes the settings of all listeners at once: no task sees settings of two generations.
     pub(crate) fn switch(&self, change: impl FnOnce()) {
-        let _alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.turn.write();
         change();
     }
 
     fn reading(&self) -> RwLockReadGuard<'_, ()> {
-        self.turn.read().unwrap_or_else(PoisonError::into_inner)
+        self.turn.read()
     }
 }

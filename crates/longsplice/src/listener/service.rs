@@ -4,13 +4,14 @@ use std::{
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use longsplice_engine::{Splicer, policy::SplicePolicy};
 use longsplice_repair::options;
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use super::{Settings, Shared, Tally, counts::Counts, slots::Slots};
@@ -83,14 +84,14 @@ impl Service {
     /// Returns the settings of new connections and requests.
     pub fn settings(&self) -> Arc<Settings> {
         let _one_generation = self.shared.reading();
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.settings.read())
     }
 
     /// Replaces the settings. Call it within [`Shared::switch`].
     pub(crate) fn put(&self, settings: Arc<Settings>) {
         self.slots.set_limit(settings.listener.max_connections);
         self.counts.keep_routes(route_names(&settings));
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.settings.write() = settings;
     }
 
     /// Returns the length from which on replies are spliced now, in bytes; for HTTP only.

@@ -1,10 +1,11 @@
 //! Holds the certificates of a listener, and reads them again when their files change.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use rustls::{
     SignatureScheme,
     crypto::CryptoProvider,
@@ -68,16 +69,13 @@ impl Keyring {
             all.push(loaded);
         }
         let choice = Choice::new(&all);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = choice;
+        *self.current.write() = choice;
         Ok(())
     }
 
     /// Returns the certificate for a client that names this server and can use these schemes.
     pub(super) fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(name, schemes)
+        self.current.read().find(name, schemes)
     }
 
     /// Returns the stamps of the files as they are now.

@@ -57,7 +57,7 @@ async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, T
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = vec![0; 4096];
             let n = stream.read(&mut request).await.unwrap_or(0);
-            *asked.lock().unwrap() = String::from_utf8_lossy(&request[..n]).into_owned();
+            *asked.lock() = String::from_utf8_lossy(&request[..n]).into_owned();
             let _ = stream
                 .write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes())
                 .await;
@@ -86,7 +86,7 @@ async fn a_page_decides() {
     );
     let why = u.server(1).last_check.unwrap().why.unwrap();
     assert_eq!(why, "its status is 503, not one of 200-299");
-    let asked = asked.lock().unwrap().clone();
+    let asked = asked.lock().clone();
     assert!(
         asked.starts_with("GET /health?x=1 HTTP/1.1\r\nHost: h.example\r\n"),
         "{asked}"

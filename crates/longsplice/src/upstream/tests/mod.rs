@@ -7,16 +7,11 @@ mod names;
 mod queue;
 mod reload;
 
-use std::{
-    net::SocketAddr,
-    os::fd::AsFd,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
 use longsplice_engine::{OpenError, Splicer};
 use longsplice_repair::options::set_reset_on_close;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
@@ -182,10 +177,10 @@ struct Notes(Arc<Mutex<Vec<usize>>>);
 
 impl Notes {
     fn add(&self, note: usize) {
-        self.0.lock().unwrap().push(note);
+        self.0.lock().push(note);
     }
 
     fn all(&self) -> Vec<usize> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }
