@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, RwLock};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
     sync::oneshot,
@@ -39,7 +40,7 @@ pub(super) struct UpstreamState {
     name: String,
     origin: Instant,
     names: Arc<Names>,
-    config: RwLock<Arc<UpstreamConfig>>,
+    config: ArcSwap<UpstreamConfig>,
     inner: Mutex<Inner>,
     sweeping: AtomicBool,
     queue_timeouts: AtomicU64,
@@ -72,7 +73,7 @@ impl UpstreamState {
             name: config.name.clone(),
             origin: Instant::now(),
             names: Arc::clone(names),
-            config: RwLock::new(Arc::clone(config)),
+            config: ArcSwap::new(Arc::clone(config)),
             inner: Mutex::new(Inner {
                 backends: BackendSet::new(),
                 queue: Queue::default(),
@@ -98,13 +99,13 @@ impl UpstreamState {
 
     /// Returns the newest configuration.
     pub(super) fn config(&self) -> Arc<UpstreamConfig> {
-        Arc::clone(&self.config.read())
+        self.config.load_full()
     }
 
     /// Applies a configuration; servers that stay keep their state.
     pub(super) fn configure(self: &Arc<Self>, config: &Arc<UpstreamConfig>) {
         let mut inner = self.inner.lock();
-        *self.config.write() = Arc::clone(config);
+        self.config.store(Arc::clone(config));
         let mut known = std::mem::take(&mut inner.lookups);
         for server in &config.servers {
             let same = known.iter().position(|(entry, _)| entry.place == server.place);
