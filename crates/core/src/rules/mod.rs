@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::family::Family;
 pub use check::{CompileError, MAX_ENTRIES, MAX_TARGETS, Wrong, is_interface_name};
-pub use compile::{Entry, Masked, Program, Seen, Target, Verb, compile};
+pub use compile::{Entry, Program, Seen, Target, Verb, compile};
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
 pub use ports::{ParsePortsError, Ports};

@@ -23,7 +23,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use longsplice_engine::Splicer;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 pub use bind::{BindError, Bound, Listening};
 pub(crate) use counts::{CLASSES, Tally};
@@ -54,8 +54,8 @@ pub struct Shared {
     pub tracker: Tracker,
     /// Log of ended requests and connections.
     pub access_log: AccessLog,
-    /// Turns true when the daemon shuts down: sessions between two requests end.
-    pub stopping: watch::Receiver<bool>,
+    /// Cancelled when the daemon shuts down: sessions between two requests end.
+    pub stopping: CancellationToken,
     /// Measured length from which on replies are spliced, if the configuration does not set it.
     pub splice_min: Threshold,
     /// Settings that reloads have changed; a reload replaces the settings of all listeners at once.
@@ -65,8 +65,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Creates the state of a process with this engine; `stopping` turns true when it shuts down.
-    pub fn new(splicer: Splicer, access_log: AccessLog, stopping: watch::Receiver<bool>) -> Arc<Shared> {
+    /// Creates the state of a process with this engine; `stopping` is cancelled when it shuts down.
+    pub fn new(splicer: Splicer, access_log: AccessLog, stopping: CancellationToken) -> Arc<Shared> {
         let shared = Arc::new(Shared {
             splicer,
             resources: Arc::clone(Resources::of_this_process()),

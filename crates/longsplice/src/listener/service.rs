@@ -122,13 +122,12 @@ impl Service {
 
     /// Returns whether the daemon shuts down.
     pub fn is_stopping(&self) -> bool {
-        *self.shared.stopping.borrow()
+        self.shared.stopping.is_cancelled()
     }
 
     /// Returns when the daemon shuts down. Cancel-safe.
     pub async fn stopping(&self) {
-        // Ignore an error: the sender is dropped when the process ends.
-        let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
+        self.shared.stopping.cancelled().await;
     }
 
     /// Counts and logs a request that ended, or a connection of which no requests are read.

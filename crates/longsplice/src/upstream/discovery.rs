@@ -24,8 +24,8 @@ use tokio::{
     sync::{Notify, watch},
     time,
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::task::Task;
 use crate::{config::ServerPlace, resources::Resources};
 
 /// Limits the time of one look-up, with all its queries and attempts.
@@ -186,9 +186,9 @@ pub(super) fn watch(
     names: &Arc<Names>,
     upstream: &str,
     changed: impl Fn() + Send + 'static,
-) -> Task {
+) -> AbortOnDropHandle<()> {
     let (entry, names, upstream) = (Arc::clone(entry), Arc::clone(names), upstream.to_owned());
-    Task::spawn(async move {
+    AbortOnDropHandle::new(tokio::spawn(async move {
         let mut failures: u32 = 0;
         loop {
             let mut result = names.look_up(&entry.place).await;
@@ -221,7 +221,7 @@ pub(super) fn watch(
                 () = entry.wanted.notified() => {}
             }
         }
-    })
+    }))
 }
 
 impl Names {

@@ -18,6 +18,7 @@ use tokio::{
     sync::oneshot,
     time::{self, Instant},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     backend_set::{BackendSet, Selection, Want, random},
@@ -27,7 +28,6 @@ use super::{
     queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
     status::{self, Unresolved, UpstreamStatus},
-    task::Task,
 };
 use crate::config::{HealthConfig, UpstreamConfig};
 
@@ -52,8 +52,8 @@ struct Inner {
     backends: BackendSet,
     queue: Queue,
     /// Entries with the tasks that look them up; entries stay the same over reloads.
-    lookups: Vec<(Arc<Entry>, Option<Task>)>,
-    checks: HashMap<ServerId, (HealthConfig, Task)>,
+    lookups: Vec<(Arc<Entry>, Option<AbortOnDropHandle<()>>)>,
+    checks: HashMap<ServerId, (HealthConfig, AbortOnDropHandle<()>)>,
 }
 
 /// Result of a client's request for a permit.

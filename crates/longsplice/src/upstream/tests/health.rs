@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
@@ -50,10 +51,10 @@ async fn checks_take_a_server_down_and_bring_it_back() {
 }
 
 /// Answers each connection with this status, and notes the request.
-async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, Task) {
+async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let task = Task::spawn(async move {
+    let task = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = vec![0; 4096];
             let n = stream.read(&mut request).await.unwrap_or(0);
@@ -62,7 +63,7 @@ async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, T
                 .write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes())
                 .await;
         }
-    });
+    }));
     (address, task)
 }
 

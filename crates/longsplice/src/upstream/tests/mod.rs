@@ -17,8 +17,9 @@ use tokio::{
     sync::mpsc,
     time,
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{discovery::Names, task::Task, *};
+use super::{discovery::Names, *};
 use crate::config::{self, Config, SourceAddress};
 
 /// Longest wait for anything on the loopback.
@@ -28,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Backend {
     address: SocketAddr,
     accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<TcpStream>>,
-    _task: Task,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Backend {
@@ -43,13 +44,13 @@ impl Backend {
         let listener = socket.listen(1024).unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, accepted) = mpsc::unbounded_channel();
-        let task = Task::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 if sender.send(stream).is_err() {
                     return;
                 }
             }
-        });
+        }));
         Backend {
             address,
             accepted: tokio::sync::Mutex::new(accepted),

@@ -14,6 +14,7 @@ use hickory_resolver::proto::{
     },
 };
 use tokio::net::UdpSocket;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
@@ -24,7 +25,7 @@ struct NameServer {
     address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
     mute: Arc<Mutex<bool>>,
-    _task: Task,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl NameServer {
@@ -33,7 +34,7 @@ impl NameServer {
         let address = socket.local_addr().unwrap();
         let (zone, mute) = (Arc::<Mutex<Zone>>::default(), Arc::<Mutex<bool>>::default());
         let (of_task, is_mute) = (Arc::clone(&zone), Arc::clone(&mute));
-        let task = Task::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut bytes = vec![0; 4096];
             while let Ok((n, from)) = socket.recv_from(&mut bytes).await {
                 if *is_mute.lock() {
@@ -42,7 +43,7 @@ impl NameServer {
                 let answer = answer(&bytes[..n], &of_task.lock());
                 let _ = socket.send_to(&answer, from).await;
             }
-        });
+        }));
         NameServer {
             address,
             zone,
