@@ -113,4 +113,4 @@ impl fmt::Display for Network {
     }
 }
 
-super::as_text!(Network);
+crate::as_text!(Network);

@@ -32,7 +32,8 @@ impl Count {
 }
 
 /// Outcome of a spliced flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum End {
     Closed,
     Reset,
@@ -42,12 +43,7 @@ pub(crate) enum End {
 
 impl End {
     fn as_str(self) -> &'static str {
-        match self {
-            End::Closed => "closed",
-            End::Reset => "reset",
-            End::Idle => "idle",
-            End::Admin => "admin",
-        }
+        self.into()
     }
 }
 

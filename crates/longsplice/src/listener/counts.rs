@@ -11,6 +11,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use prometheus_client::metrics::histogram::Histogram;
+use strum::VariantArray;
 
 use crate::access_log::{AccessRecord, End};
 
@@ -33,8 +34,8 @@ pub(crate) struct Counts {
     pub(crate) to_client: AtomicU64,
     pub(crate) to_server: AtomicU64,
     pub(crate) spliced: AtomicU64,
-    /// Ended requests and connections by their end, indexed as [`End::ALL`].
-    pub(crate) ended: [AtomicU64; End::ALL.len()],
+    /// Ended requests and connections by their end, indexed as [`End::VARIANTS`].
+    pub(crate) ended: [AtomicU64; End::VARIANTS.len()],
     /// Durations of connections of which no requests were read.
     pub(crate) duration: Histogram,
     /// Counters by the name of the route; the empty name is for requests that no route takes.
@@ -195,8 +196,8 @@ mod tests {
 
     #[test]
     fn ends_are_counted_in_their_order() {
-        for (n, end) in End::ALL.into_iter().enumerate() {
-            assert_eq!(end as usize, n);
+        for (n, end) in End::VARIANTS.iter().enumerate() {
+            assert_eq!(*end as usize, n);
         }
     }
 }

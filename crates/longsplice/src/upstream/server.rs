@@ -69,7 +69,8 @@ struct Health {
 }
 
 /// State of a server, for a choice and for the status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum State {
     /// No failure is known.
     Up,
@@ -83,12 +84,7 @@ pub(super) enum State {
 
 impl State {
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Out => "out",
-            State::Draining => "draining",
-        }
+        self.into()
     }
 
     pub(super) fn standing(self) -> Standing {
