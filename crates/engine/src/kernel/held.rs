@@ -11,7 +11,7 @@ use std::{
 };
 
 use longsplice_core::reap::FlowEnd;
-use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide};
+use longsplice_dataplane::{Dataplane, Event, EventKind, PerSide};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -279,7 +279,7 @@ pub(super) fn start(
     held: &HeldPackets,
     orphan: impl Fn(Event) -> bool + Send + 'static,
 ) -> io::Result<()> {
-    let mut events = Ring::new(plane.events()?, Events::take)?;
+    let mut events = Ring::new(plane.events()?)?;
     let (plane, flows) = (Arc::downgrade(plane), Arc::downgrade(&held.0));
     tokio::spawn(async move {
         loop {

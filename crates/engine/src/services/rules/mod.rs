@@ -13,7 +13,7 @@ use std::{
 use longsplice_core::rules::{MAX_ENTRIES, Program, compile};
 use longsplice_dataplane::{
     Dataplane,
-    rules::{Counters, Mark, Packets, Rules},
+    rules::{Counters, Mark, Rules},
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,7 @@ pub struct RuleInfo {
 
 /// Delivers the packets that rules send to a program (`ask` and `copy`).
 #[derive(Debug)]
-pub struct RulePackets(Ring<Packets, RulePacket>);
+pub struct RulePackets(Ring<RulePacket>);
 
 impl RulePackets {
     /// Returns the packets that have come, at least one. Cancel-safe.
@@ -200,7 +200,7 @@ impl Keeper {
     pub(crate) fn packets(&self, plane: &Dataplane) -> Result<RulePackets, RulesError> {
         let loaded = self.state.lock().load(plane)?;
         let packets = loaded.packets().map_err(system)?;
-        Ring::new(packets, Packets::take).map(RulePackets).map_err(system)
+        Ring::new(packets).map(RulePackets).map_err(system)
     }
 
     pub(crate) fn let_in(&self, plane: &Dataplane, packet: &RulePacket) -> io::Result<()> {
