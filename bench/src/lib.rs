@@ -9,7 +9,7 @@
 //! | `cores` | gives the middle a core of its own |
 //! | `switches` | start and stop a switch between HTTP clients and a file server |
 //! | `iperf`, `fetch`, `holder`, `slow`, `memory`, `strace`, `capture` | measure |
-//! | `stats`, `report`, `row`, `svg`, `machine` | sum up |
+//! | `stats`, `report`, `row`, `machine` | sum up |
 //! | [`demo`] | `make demo` |
 //! | [`rows`] | `make bench`: one module for each experiment |
 
@@ -35,6 +35,5 @@ mod slow;
 mod stats;
 mod strace;
 mod supervise;
-mod svg;
 mod switches;
 mod wait;

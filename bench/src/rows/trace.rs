@@ -59,7 +59,7 @@ fn trace(scope: &Scope<'_>, net: &Emulated, depth: Depth, discarded: &mut usize)
         }
     };
     let file = scope.book.picture(&format!("trace-{}", depth.title()))?;
-    let picture = plot::plot(&record, depth.title());
+    let picture = plot::plot(&record, depth.title())?;
     std::fs::write(&file, picture).with_context(|| format!("write {}", file.display()))?;
     let trace = Trace::of(&record);
     let [left, reached] = trace.again;

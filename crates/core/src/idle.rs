@@ -2,9 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::policy::{FormatDuration, parse_duration, serde_by_string};
+use crate::policy::{FormatDuration, parse_duration};
 
 /// Limit of a relayed connection's idle time, and the probes of its ends meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,7 +88,7 @@ impl fmt::Display for Keepalive {
     }
 }
 
-serde_by_string!(Keepalive);
+crate::as_text!(Keepalive);
 
 #[cfg(test)]
 mod tests {

@@ -22,3 +22,4 @@ pub mod route;
 pub mod rules;
 pub mod seq;
 pub mod side;
+mod text;

@@ -3,9 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::policy::{parse_bytes, serde_by_string};
+use crate::policy::parse_bytes;
 
 /// Parts of a second after which the freed bytes are worth a read.
 const WORTHWHILE_PARTS: u32 = 100;
@@ -195,7 +193,7 @@ impl fmt::Display for RateLimit {
     }
 }
 
-serde_by_string!(RateLimit);
+crate::as_text!(RateLimit);
 
 #[cfg(test)]
 mod tests {

@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 /// Policy by which a listener's connections are spliced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SplicePolicy {
@@ -164,22 +162,7 @@ pub fn parse_bytes(s: &str) -> Option<u64> {
     n.checked_mul(unit)
 }
 
-macro_rules! serde_by_string {
-    ($($t:ty),*) => {$(
-        impl Serialize for $t {
-            fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-        impl<'de> Deserialize<'de> for $t {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
-}
-pub(crate) use serde_by_string;
-serde_by_string!(SplicePolicy, DetachPolicy);
+crate::as_text!(SplicePolicy, DetachPolicy);
 
 #[cfg(test)]
 mod tests {

@@ -1,104 +1,106 @@
 //! Names the reasons for which a pair of connections is relayed rather than spliced. Each reason is counted and shown.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::EnumMessage;
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal),+ $(,)?) => {
-        /// Reason why a pair is relayed. The name (`as_str`) is stable: it stands in `status --json` and in logs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub enum RelayReason { $($(#[doc = $doc])+ $variant,)+ }
-
-        impl RelayReason {
-            /// All reasons, in the order of declaration.
-            pub const ALL: &'static [RelayReason] = &[$(RelayReason::$variant,)+];
-
-            /// Returns the stable name, in snake case.
-            pub fn as_str(self) -> &'static str {
-                match self { $(RelayReason::$variant => $name,)+ }
-            }
-
-            /// Returns one sentence for people.
-            pub fn explain(self) -> &'static str {
-                match self { $(RelayReason::$variant => concat!($($doc),+).trim_ascii(),)+ }
-            }
-        }
-    };
-}
-
-reasons! {
+/// Reason why a pair is relayed. The name (`as_str`) is stable: it stands in `status --json` and in logs.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumMessage,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum RelayReason {
     /// The policy of the listener is never to splice.
-    PolicyNever = "policy_never",
+    PolicyNever,
     /// The connection ended before its policy asked for a splice.
-    EndedBeforePolicy = "ended_before_policy",
+    EndedBeforePolicy,
     /// The daemon lacks the privileges that splicing needs.
-    NoPrivilege = "no_privilege",
+    NoPrivilege,
     /// This kernel or machine cannot load or attach the programs.
-    Unsupported = "unsupported",
+    Unsupported,
     /// The pins are gone or their place is not this daemon's to use: a spliced flow would end with the daemon.
-    Pins = "pins",
+    Pins,
     /// One leg negotiated timestamps (RFC 7323) and the other did not.
-    Timestamps = "timestamps",
+    Timestamps,
     /// One leg negotiated ECN (RFC 3168) and the other did not.
-    Ecn = "ecn",
+    Ecn,
     /// A segment that fits one leg may not fit the other leg's MSS or MTU.
-    Mss = "mss",
+    Mss,
     /// One leg is IPv4 and the other one IPv6: their segments cannot be translated into each other.
-    Families = "families",
+    Families,
     /// A leg has a link-local IPv6 address, which means something only together with an interface.
-    LinkLocal = "link_local",
+    LinkLocal,
     /// A leg uses an interface that is not watched (excluded, or without Ethernet headers).
-    Interface = "interface",
+    Interface,
     /// There is no route to one of the peers.
-    Route = "route",
+    Route,
     /// Both directions had ended, or a leg was not in an established state.
-    NotEstablished = "not_established",
+    NotEstablished,
     /// A leg is in loss recovery: a splice would prolong it.
-    Recovery = "recovery",
+    Recovery,
     /// A leg was spliced before, and what passed then is not yet acknowledged by both ends.
-    Unsettled = "unsettled",
+    Unsettled,
     /// The table of flows is full.
-    TableFull = "table_full",
+    TableFull,
     /// The windows of the two legs could not be coupled in time.
-    CouplingTimeout = "coupling_timeout",
+    CouplingTimeout,
     /// An end keeps its window closed while bytes wait for it: it reads slowly, or not at all.
-    SlowReader = "slow_reader",
+    SlowReader,
     /// Too many other pairs couple their windows: a sixteenth of `max_dormant` may at once, 64 at least.
-    Busy = "busy",
+    Busy,
     /// The advisor: a sender's congestion window, sized for its own leg, would be too small for the whole path.
-    AdvisedThroughput = "advised_throughput",
+    AdvisedThroughput,
     /// The advisor: a leg loses segments, and local recovery is worth more than a splice.
-    AdvisedLoss = "advised_loss",
+    AdvisedLoss,
     /// The advisor: a bulk sender is still in slow start.
-    AdvisedSlowStart = "advised_slow_start",
+    AdvisedSlowStart,
     /// The advisor: a BBR sender on the shorter leg would collapse.
-    AdvisedBbr = "advised_bbr",
+    AdvisedBbr,
     /// The advisor has too little to go by yet.
-    AdvisedWait = "advised_wait",
+    AdvisedWait,
     /// A leg's socket has an option that cannot be carried over (MPTCP, a kernel TLS record layer).
-    SocketOption = "socket_option",
+    SocketOption,
     /// TLS is terminated here: what one end sends is not what the other gets.
-    Tls = "tls",
+    Tls,
     /// The system refused a call that the splice needed; the log has it.
-    System = "system",
+    System,
 }
 
-impl fmt::Display for RelayReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+impl RelayReason {
+    /// Returns the stable name, in snake case.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns one sentence for people.
+    pub fn explain(self) -> &'static str {
+        self.get_documentation().unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray;
+
     use super::*;
 
     #[test]
     fn names_are_unique_and_what_serde_writes() {
         let mut seen = std::collections::HashSet::new();
-        for r in RelayReason::ALL {
+        for r in RelayReason::VARIANTS {
             assert!(seen.insert(r.as_str()), "{r} twice");
             assert!(
                 r.as_str()

@@ -25,7 +25,7 @@ use crate::{
     attach::Programs,
     births::Births,
     error::Error,
-    events::Events,
+    events::Event,
     flows::Direction,
     forwarding,
     grace::Grace,
@@ -36,6 +36,7 @@ use crate::{
     options::Options,
     peek::{self, Peek},
     pins::Pins,
+    ring::Ring,
     run::{self, Context, Ran},
     serials::Serials,
     slot::Slot,
@@ -238,8 +239,8 @@ impl Dataplane {
     }
 
     /// Returns the reader of packets for user space. There is one reader for an instance.
-    pub fn events(&self) -> io::Result<Events> {
-        Events::open(&self.events)
+    pub fn events(&self) -> io::Result<Ring<Event>> {
+        Ring::open(&self.events, Event::from_sample)
     }
 
     /// Returns the present state of both directions of the flow in a slot.

@@ -1,17 +1,10 @@
 //! Reads packets that the kernel half hands to user space through a ring: those that met a trap while there was no socket
 //! for them, and copies of forwarded ones.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-};
-
-use libbpf_rs::MapHandle;
 use longsplice_core::seq::Seq;
 
 use crate::{
     abi::{Pod, Side, ls_event},
-    ring::Ring,
     skel::types::ls_event_kind,
 };
 
@@ -46,7 +39,7 @@ pub struct Event {
 }
 
 impl Event {
-    fn from_sample(sample: &[u8]) -> Option<Event> {
+    pub(crate) fn from_sample(sample: &[u8]) -> Option<Event> {
         let head = ls_event::from_bytes(sample)?;
         let packet = sample.get(size_of::<ls_event>()..)?.get(..head.len as usize)?;
         let start = head.offset as usize;
@@ -70,26 +63,5 @@ impl Event {
             payload,
             packet: packet.to_vec(),
         })
-    }
-}
-
-/// Reads the ring. Its descriptor is readable when there is an event.
-#[derive(Debug)]
-pub struct Events(Ring<Event>);
-
-impl Events {
-    pub(crate) fn open(map: &MapHandle) -> io::Result<Events> {
-        Ring::open(map, Event::from_sample).map(Events)
-    }
-
-    /// Returns the events since the last call.
-    pub fn take(&mut self) -> io::Result<Vec<Event>> {
-        self.0.take()
-    }
-}
-
-impl AsFd for Events {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

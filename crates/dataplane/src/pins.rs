@@ -17,6 +17,7 @@ use std::{
 
 use libbpf_rs::libbpf_sys;
 use parking_lot::Mutex;
+use rustix::mount::{MountFlags, mount};
 
 use crate::error::Error;
 
@@ -221,8 +222,7 @@ pub(crate) fn owned(fd: i32) -> io::Result<OwnedFd> {
 fn trust(dir: &Path) -> Result<(), Error> {
     let meta = fs::symlink_metadata(dir)
         .map_err(|e| Error::from_io(format!("cannot look at {}", dir.display()), e))?;
-    // SAFETY: the call takes no argument, and cannot fail.
-    let ours = unsafe { libc::geteuid() };
+    let ours = rustix::process::geteuid().as_raw();
     let why = if !meta.is_dir() {
         "is not a directory"
     } else if meta.uid() != ours && meta.uid() != 0 {
@@ -246,28 +246,13 @@ pub(crate) fn network_namespace() -> Result<u64, Error> {
 }
 
 fn mount_bpffs() -> Result<(), Error> {
-    let is_mounted = || -> io::Result<bool> {
-        // SAFETY: a zeroed statfs is a valid one; the path ends in NUL.
-        let mut s: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        match unsafe { libc::statfs(c"/sys/fs/bpf".as_ptr(), &mut s) } {
-            0 => Ok(s.f_type as i64 == BPF_FS_MAGIC),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    if is_mounted().map_err(|e| Error::from_io(format!("cannot look at {BPFFS}"), e))? {
+    let stat =
+        rustix::fs::statfs(BPFFS).map_err(|e| Error::from_io(format!("cannot look at {BPFFS}"), e.into()))?;
+    if stat.f_type as i64 == BPF_FS_MAGIC {
         return Ok(());
     }
-    let none = std::ptr::null();
-    // SAFETY: constant strings that end in NUL; `bpf` takes no data.
-    match unsafe { libc::mount(c"bpf".as_ptr(), c"/sys/fs/bpf".as_ptr(), c"bpf".as_ptr(), 0, none) } {
-        0 => {
-            tracing::info!("mounted the BPF file system at {BPFFS}");
-            Ok(())
-        }
-        _ => Err(Error::from_io(
-            format!("cannot mount the BPF file system at {BPFFS}"),
-            io::Error::last_os_error(),
-        )),
-    }
+    mount("bpf", BPFFS, "bpf", MountFlags::empty(), None)
+        .map_err(|e| Error::from_io(format!("cannot mount the BPF file system at {BPFFS}"), e.into()))?;
+    tracing::info!("mounted the BPF file system at {BPFFS}");
+    Ok(())
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::flows::to_io;
 
 /// Reads a ring. Its descriptor is readable when there is a sample.
-pub(crate) struct Ring<T> {
+pub struct Ring<T> {
     ring: RingBuffer<'static>,
     read: Arc<Mutex<Vec<T>>>,
     _map: MapHandle,
@@ -48,7 +48,10 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// Returns the values since the last call.
-    pub(crate) fn take(&mut self) -> io::Result<Vec<T>> {
+    ///
+    /// # Errors
+    /// Returns an error if the ring cannot be read.
+    pub fn take(&mut self) -> io::Result<Vec<T>> {
         self.ring.poll(Duration::ZERO).map_err(to_io)?;
         Ok(std::mem::take(&mut *self.read.lock()))
     }

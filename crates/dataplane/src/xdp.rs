@@ -1,10 +1,9 @@
 //! Loads the XDP program (IP/FWD) once an interface needs it, and attaches it by pinned links.
 
 use std::{
-    fmt, io,
+    io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    str::FromStr,
     sync::OnceLock,
 };
 
@@ -13,6 +12,7 @@ use libbpf_rs::{
     skel::{OpenSkel, SkelBuilder},
 };
 use parking_lot::Mutex;
+use strum::VariantArray;
 
 use crate::{
     attach::{create_link, detach_link, update_link},
@@ -24,7 +24,20 @@ use crate::{
 };
 
 /// Names the point in the kernel at which the program runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase", parse_err_ty = ParseXdpModeError, parse_err_fn = ParseXdpModeError::of)]
 pub enum XdpMode {
     /// In the driver, before there is an sk_buff.
     #[default]
@@ -34,15 +47,9 @@ pub enum XdpMode {
 }
 
 impl XdpMode {
-    /// Both modes.
-    pub const ALL: [XdpMode; 2] = [XdpMode::Native, XdpMode::Generic];
-
     /// Returns its name in configurations and messages.
     pub fn as_str(self) -> &'static str {
-        match self {
-            XdpMode::Native => "native",
-            XdpMode::Generic => "generic",
-        }
+        self.into()
     }
 
     /// Returns true if an interface's driver has XDP that redirects, as far as the kernel reports (Linux 6.3).
@@ -72,18 +79,9 @@ impl XdpMode {
 #[error("`{0}` is no mode of XDP: use native or generic")]
 pub struct ParseXdpModeError(String);
 
-impl FromStr for XdpMode {
-    type Err = ParseXdpModeError;
-
-    fn from_str(word: &str) -> Result<XdpMode, ParseXdpModeError> {
-        let named = XdpMode::ALL.into_iter().find(|mode| mode.as_str() == word);
-        named.ok_or_else(|| ParseXdpModeError(word.to_owned()))
-    }
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+impl ParseXdpModeError {
+    fn of(word: &str) -> ParseXdpModeError {
+        ParseXdpModeError(word.to_owned())
     }
 }
 
@@ -204,7 +202,7 @@ impl Xdp {
         {
             let _ = loaded.exits.delete(&ifindex.to_ne_bytes());
         }
-        for mode in XdpMode::ALL {
+        for &mode in XdpMode::VARIANTS {
             detach_link(pins, &pins.link(ifindex, mode.hook()));
         }
     }

@@ -7,7 +7,8 @@ use std::sync::{
 
 use longsplice_core::{policy::SplicePolicy, reason::RelayReason};
 use longsplice_dataplane::Dataplane;
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{FlowId, SplicerConfig},
@@ -18,17 +19,6 @@ use crate::{
         unpaired::UnpairedLegs, xdp::FastPath,
     },
 };
-
-/// Progress of a shutdown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// No shutdown has begun.
-    Running,
-    /// Dormant pairs are detached; relayed ones continue.
-    Closing,
-    /// Relayed pairs are reset.
-    Ended,
-}
 
 /// Reason that a splicer only relays: for its users, and for its counters.
 pub(crate) type WhyNot = (String, RelayReason);
@@ -54,7 +44,10 @@ pub(crate) struct Context {
     pub(crate) rules: rules::Keeper,
     pub(crate) maintenance: Maintenance,
     pub(crate) ports: Option<SourcePorts>,
-    pub(crate) phase: watch::Sender<Phase>,
+    /// Cancelled when a shutdown begins: dormant pairs are detached; relayed ones continue.
+    pub(crate) closing: CancellationToken,
+    /// Cancelled at its end: relayed pairs are reset.
+    pub(crate) ended: CancellationToken,
     /// Number of connections that their handlers are done with ([`crate::Splicer::note_closed`]).
     pub(crate) closed: AtomicU64,
     pub(crate) memory_low: AtomicBool,
@@ -88,7 +81,8 @@ impl Context {
             rules: rules::Keeper::default(),
             maintenance: Maintenance::default(),
             ports,
-            phase: watch::Sender::new(Phase::Running),
+            closing: CancellationToken::new(),
+            ended: CancellationToken::new(),
             closed: AtomicU64::new(0),
             memory_low: AtomicBool::new(false),
             memory_pressed: AtomicBool::new(false),
@@ -138,17 +132,6 @@ impl Context {
             || self.memory_pressed.load(Ordering::Relaxed)
             || pairs * 2 > self.descriptors / 4 * 3
             || pairs > u64::from(self.config.max_dormant) / 4 * 3
-    }
-
-    /// Returns true if a shutdown has begun.
-    pub(crate) fn is_closing(&self) -> bool {
-        *self.phase.borrow() >= Phase::Closing
-    }
-
-    /// Waits until a shutdown has come this far.
-    pub(crate) async fn reached(&self, phase: Phase) {
-        // The sender lives as long as this context.
-        let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
 
     /// Does work on a thread that may block. The work is done even if the future is dropped. `None`: it was not done, as

@@ -8,7 +8,6 @@ use std::{
 };
 
 use longsplice_repair::canonical;
-use serde::{Deserialize, Deserializer};
 
 /// Address of a listener: `ADDR:PORT`, `[V6ADDR]:PORT`, `:PORT` or `PORT`.
 ///
@@ -242,16 +241,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-macro_rules! deserialize_by_string {
-    ($($t:ty),*) => {$(
-        impl<'de> Deserialize<'de> for $t {
-            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
-}
-deserialize_by_string!(ListenAddr, Target, PortRange);
+longsplice_core::from_text!(ListenAddr, Target, PortRange);
 
 #[cfg(test)]
 mod tests {

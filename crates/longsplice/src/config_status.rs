@@ -1,11 +1,8 @@
 //! Publishes the configuration in force, for `status`, the admin interface and metrics.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, PoisonError, RwLock},
-    time::SystemTime,
-};
+use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::{listener::Service, upstream::Upstreams};
@@ -70,34 +67,22 @@ impl ConfigStatus {
 
     /// Returns the listeners in force.
     pub fn listeners(&self) -> Arc<Listeners> {
-        Arc::clone(
-            &self
-                .state
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .listeners,
-        )
+        Arc::clone(&self.state.read().listeners)
     }
 
     /// Returns the upstreams in force.
     pub fn upstreams(&self) -> Arc<Upstreams> {
-        Arc::clone(
-            &self
-                .state
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .upstreams,
-        )
+        Arc::clone(&self.state.read().upstreams)
     }
 
     /// Returns the state of the configuration in force.
     pub fn generation(&self) -> GenerationStatus {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.read();
         state.generation.clone()
     }
 
     pub(crate) fn show(&self, number: u64, listeners: Listeners, upstreams: &Arc<Upstreams>) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         state.listeners = Arc::new(listeners);
         state.upstreams = Arc::clone(upstreams);
         state.generation = GenerationStatus {
@@ -109,7 +94,7 @@ impl ConfigStatus {
     }
 
     pub(crate) fn show_failure(&self, error: &str) {
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write();
         state.generation.failed_total += 1;
         let error = error
             .get(..error.floor_char_boundary(LONGEST))

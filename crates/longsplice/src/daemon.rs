@@ -9,8 +9,9 @@ use std::{
 use longsplice_engine::{OpenError, Splicer, policy::SplicePolicy};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::{mpsc, watch},
+    sync::mpsc,
 };
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     access_log::{AccessLog, End},
@@ -73,7 +74,9 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let bound = bind_all(&config)?;
     let splicer = open_splicer(&config).await?;
 
-    let (stop, stopping) = watch::channel(false);
+    let stopping = CancellationToken::new();
+    // Stop the tasks at an error, too.
+    let _stop = stopping.clone().drop_guard();
     let shared = Shared::new(splicer.clone(), AccessLog::default(), stopping.clone());
     shared.memory.configure(config.memory);
     tokio::spawn(tend_memory(Arc::downgrade(&shared)));
@@ -99,19 +102,17 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
         started_at: SystemTime::now(),
         stopping,
     };
-    let admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
-    let teller = tokio::spawn(async {
+    let _admin = server::serve(&claim, admin).map_err(ClaimError::Serve)?;
+    let _teller = AbortOnDropHandle::new(tokio::spawn(async {
         loop {
             tokio::time::sleep(logging::PERIOD).await;
             logging::tell_suppressed();
         }
-    });
+    }));
     notify("READY=1");
     serve_until_stopped(&mut in_force, load.as_ref(), &mut signals, &mut reloads).await;
     notify("STOPPING=1");
-    let outcome = shut_down(in_force, &stop, &mut signals).await;
-    admin.abort();
-    teller.abort();
+    let outcome = shut_down(in_force, &mut signals).await;
     logging::tell_suppressed();
     tracing::info!("stopped");
     Ok(outcome)
@@ -175,17 +176,17 @@ async fn measure_splices(config: &Config, shared: &Shared) {
     }
 }
 
-async fn shut_down(mut in_force: InForce, stop: &watch::Sender<bool>, signals: &mut Signals) -> Outcome {
+async fn shut_down(mut in_force: InForce, signals: &mut Signals) -> Outcome {
     let (shutdown, shutdown_timeout) = (in_force.config.shutdown, in_force.config.shutdown_timeout);
     tracing::info!(
         spliced_flows = shutdown.as_str(),
         shutdown_timeout_seconds = shutdown_timeout.as_secs_f64(),
         "shutting down: new connections are refused; a second signal ends at once"
     );
-    let _ = stop.send(true);
-    in_force.closed().await;
     let shared = Arc::clone(in_force.shared());
     let accelerator = in_force.accelerator.clone();
+    shared.stopping.cancel();
+    in_force.closed().await;
     let ended = async {
         let until = Instant::now() + shutdown_timeout;
         if let Some(accelerator) = accelerator {

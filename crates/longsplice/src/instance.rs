@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
 /// Name of an instance. It becomes part of file names (the admin socket, the pins), so its alphabet is small.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -53,11 +53,7 @@ impl FromStr for InstanceName {
     }
 }
 
-impl<'de> Deserialize<'de> for InstanceName {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+longsplice_core::from_text!(InstanceName);
 
 #[cfg(test)]
 mod tests {

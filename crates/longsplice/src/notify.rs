@@ -20,10 +20,7 @@ pub(crate) fn notify(state: &str) {
 
 /// Announces the beginning of a reload; `READY=1` announces its end, even if it failed.
 pub(crate) fn notify_reloading() {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    let micros = now.map_or(0, |t| {
-        i128::from(t.tv_sec()) * 1_000_000 + i128::from(t.tv_nsec()) / 1000
-    });
+    let micros = longsplice_engine::monotonic() / 1000;
     notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 

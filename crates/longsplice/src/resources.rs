@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Descriptors for uses that are not counted: listeners, maps, programs, netlink, the admin interface, logs.
@@ -48,16 +48,20 @@ impl Resources {
     /// Returns the budget of this process. The first call raises the limit as far as the system allows, and divides it.
     pub fn of_this_process() -> &'static Arc<Resources> {
         static SHARED: OnceLock<Arc<Resources>> = OnceLock::new();
-        let raise = |(soft, hard)| {
+        SHARED.get_or_init(|| {
+            // `None` means no limit: accept(2) fails when the system's is reached.
+            let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+            let raised = Rlimit {
+                current: maximum,
+                maximum,
+            };
             // Keep the old limit if the system refuses.
-            if soft < hard && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() {
-                hard
-            } else {
-                soft
-            }
-        };
-        // Assume no limit if it cannot be read: accept(2) fails when it is reached.
-        SHARED.get_or_init(|| Resources::within(getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, raise)))
+            let most = match setrlimit(Resource::Nofile, raised) {
+                Ok(()) => maximum,
+                Err(_) => current,
+            };
+            Resources::within(most.unwrap_or(u64::MAX))
+        })
     }
 
     /// Divides this many descriptors.

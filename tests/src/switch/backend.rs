@@ -4,7 +4,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 
 use longsplice_lab::{Namespace, pattern::Pattern};
 use longsplice_repair::unacknowledged;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
@@ -130,12 +131,12 @@ impl Backend {
 
     /// Returns the requests received so far.
     pub fn seen(&self) -> Vec<Seen> {
-        self.shared.seen.lock().unwrap().clone()
+        self.shared.seen.lock().clone()
     }
 
     /// Returns the requests received so far, and forgets them.
     pub fn take_seen(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.shared.seen.lock().unwrap())
+        std::mem::take(&mut self.shared.seen.lock())
     }
 
     /// Returns the number of connections so far.
@@ -207,7 +208,7 @@ impl Connection {
     }
 
     fn record(&self, head: impl AsRef<[u8]>, body: Vec<u8>, is_whole: bool) {
-        self.shared.seen.lock().unwrap().push(Seen {
+        self.shared.seen.lock().push(Seen {
             connection: self.number,
             head: String::from_utf8_lossy(head.as_ref()).into_owned(),
             body,

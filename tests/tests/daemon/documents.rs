@@ -6,6 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use longsplice_core::reason::RelayReason;
+use strum::VariantArray;
+
 const DOCUMENTS: [&str; 2] = ["docs/threat-model.md", "docs/rfc.md"];
 
 /// Folders in which a file named without them is searched.
@@ -64,9 +67,10 @@ fn what_they_name_is_there() {
     for folder in ["bpf", "crates", "tests"] {
         sources(&root().join(folder), &mut code);
     }
-    let known: BTreeSet<&str> = code
-        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .collect();
+    let words = code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    // Names of reasons are derived from their variants.
+    let reasons = RelayReason::VARIANTS.iter().map(|reason| reason.as_str());
+    let known: BTreeSet<&str> = words.chain(reasons).collect();
     let mut missing = Vec::new();
     for document in DOCUMENTS {
         let text = fs::read_to_string(root().join(document)).unwrap();

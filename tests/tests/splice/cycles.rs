@@ -6,7 +6,7 @@
 use std::{
     env,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -20,6 +20,7 @@ use longsplice_tests::{
     library::{Depth, Desk, Library, at_once, connect, target, trap_of},
     rng, soon, three,
 };
+use parking_lot::Mutex;
 
 /// Total number of cycles by default.
 const FEW: u64 = 400;
@@ -33,7 +34,7 @@ fn share(percent: u64) -> u64 {
 /// Serializes tests: each has the processors to itself.
 fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     work()
 }
 

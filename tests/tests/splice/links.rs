@@ -1,17 +1,14 @@
 //! Splices over slow, long and bad links: the emulator delays, loses, reorders and duplicates, and every byte arrives
 //! once and in order.
 
-use std::{
-    net::SocketAddr,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use longsplice_lab::{
     ConnectionSpec, Direction, Emulated, LinkSpec, Queue, Report, Traffic, TrafficServer, TrafficSpec,
     traffic::Transfer,
 };
 use longsplice_tests::{Config, Daemon, Status, assert_all_ok, emulated, rng};
+use parking_lot::Mutex;
 
 const MS: Duration = Duration::from_millis(1);
 const MBIT_100: u64 = 100_000_000;
@@ -29,7 +26,7 @@ fn slow(delay: Duration) -> Direction {
 /// Serializes tests: the emulator must be in time, so each has the processors to itself.
 fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     work()
 }
 

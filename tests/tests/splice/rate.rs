@@ -4,7 +4,6 @@
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -15,6 +14,7 @@ use std::{
 use longsplice_lab::{Emulated, LinkSpec};
 use longsplice_repair::tcp_info;
 use longsplice_tests::{Config, Daemon, Pair, emulated, soon};
+use parking_lot::Mutex;
 use socket2::SockRef;
 
 /// Limit, in bytes per second.
@@ -27,7 +27,7 @@ const PIECE: u64 = 100_000;
 /// Serializes tests: the emulator must be in time, so each has the processors to itself.
 fn one_at_a_time() -> impl Drop {
     static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    TURN.lock()
 }
 
 /// Ends at 20 ms from each other, with a limit for the server's bytes.

@@ -1,15 +1,11 @@
 //! Corrupt segments: one bit is flipped on the way, and the checksum stays as it was. None is delivered, in any state
 //! of the connection. `LONGSPLICE_SPOILT` sets their number in each test, `LONGSPLICE_SEED` their seed.
 
-use std::{
-    env,
-    sync::{Mutex, PoisonError},
-    thread,
-    time::Instant,
-};
+use std::{env, thread, time::Instant};
 
 use longsplice_lab::{Emulated, LinkSpec};
 use longsplice_tests::{Config, Daemon, Pair, Status, emulated, library::target, rng};
+use parking_lot::Mutex;
 
 /// Number of corrupt segments in `make test`. `make soak` makes thousands.
 const FEW: u64 = 400;
@@ -38,7 +34,7 @@ fn wanted() -> u64 {
 /// Serializes tests: the emulator must be in time, so each has the processors to itself.
 fn one_at_a_time<T>(work: impl FnOnce() -> T) -> T {
     static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     work()
 }
 

@@ -154,5 +154,5 @@ pub(super) fn third_table(results: &Results) -> Result<String> {
 
 /// Draws the plot of committed samples.
 pub(super) fn picture(results: &Results) -> Result<String> {
-    Ok(plot::plot(&Costs::of(results)?))
+    plot::plot(&Costs::of(results)?)
 }

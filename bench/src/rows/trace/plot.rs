@@ -1,68 +1,59 @@
-//! Plots time-sequence diagrams as SVG. A few dozen lines of text replace the dependency on a plotting library.
+//! Plots time-sequence diagrams.
 
-use std::fmt::Write;
 use std::ops::Range;
+
+use anyhow::Result;
+use plotters::coord::Shift;
+use plotters::prelude::*;
 
 use super::lines::{Lines, Order};
 use super::record::{Marks, Record};
-use crate::svg::{self, show, text, ticks};
 
-const WIDTH: f64 = 1240.0;
-const LEFT: f64 = 70.0;
-/// Space between two panels beside each other.
-const BETWEEN: f64 = 80.0;
-const OVERVIEW: f64 = 230.0;
-const ZOOM: f64 = 340.0;
-/// Space above a panel, for its title and the names of marks.
-const ABOVE: f64 = 62.0;
-/// Space below it, for the numbers.
-const BELOW: f64 = 46.0;
-/// Largest number of points of a line.
+const WIDTH: i32 = 1240;
+/// Heights of the title, of the panel with the whole transfer, of a row of the others, and of the legend.
+const TITLE: i32 = 30;
+const OVERVIEW: i32 = 330;
+const ZOOM: i32 = 440;
+const LEGEND: i32 = 30;
+/// Largest number of data segments in the panel with the whole transfer.
 const MOST_POINTS: usize = 4000;
 
-const DATA: &str = "#1f4e9c";
-const ACK: &str = "#2a9d4a";
-const EDGE: &str = "#c77d1e";
-const LATE: &str = "#8a3fc4";
-const AGAIN: &str = "#d11";
+const FONT: (&str, u32) = ("sans-serif", 12);
+const DATA: RGBColor = RGBColor(31, 78, 156);
+const ACK: RGBColor = RGBColor(42, 157, 74);
+const EDGE: RGBColor = RGBColor(199, 125, 30);
+const LATE: RGBColor = RGBColor(138, 63, 196);
+const AGAIN: RGBColor = RGBColor(221, 17, 17);
 
-/// Diagram and its position.
-struct Panel {
-    title: String,
-    x: f64,
-    y: f64,
-    width: f64,
-    height: f64,
-    seconds: Range<f64>,
-    /// Range of the stream, in megabytes.
-    megabytes: Range<f64>,
-}
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws the plot.
-pub(super) fn plot(record: &Record, depth: &str) -> String {
-    let marks = record.marks;
-    let zoom = (WIDTH - LEFT - BETWEEN - 20.0) / 2.0;
-    let rows = [ABOVE + 26.0, OVERVIEW + 2.0 * ABOVE + BELOW + 26.0];
-    let rows = [rows[0], rows[1], rows[1] + ZOOM + ABOVE + BELOW];
-    let height = rows[2] + ZOOM + BELOW + 30.0;
-    let mut out = svg::begin(WIDTH, height);
+///
+/// # Errors
+/// Fails when the picture cannot be laid out.
+pub(super) fn plot(record: &Record, depth: &str) -> Result<String> {
+    let marks = &record.marks;
+    let mut out = String::new();
+    let height = TITLE + OVERVIEW + 2 * ZOOM + LEGEND;
+    let page = SVGBackend::with_string(&mut out, (WIDTH as u32, height as u32)).into_drawing_area();
+    page.fill(&WHITE)?;
     let title = format!("Sequence numbers of a busy connection through a splice and the way back ({depth})");
-    svg::title(&mut out, (LEFT, 24.0), &title);
-    legend(&mut out, height - 14.0);
-
+    page.draw(&Text::new(title, (20, 10), ("sans-serif", 16)))?;
+    let rows = page.split_by_breakpoints(
+        [WIDTH / 2],
+        [TITLE, TITLE + OVERVIEW, TITLE + OVERVIEW + ZOOM, height - LEGEND],
+    );
+    legend(&page)?;
     let end = record.client.data.last().map_or(1.0, |data| data.at);
-    let whole = 0.0..end * 1.02;
-    let overview = Panel {
-        title: "the whole transfer, at the client".into(),
-        x: LEFT,
-        y: rows[0],
-        width: WIDTH - LEFT - 20.0,
-        height: OVERVIEW,
-        megabytes: span(&record.client, &whole, false),
-        seconds: whole,
-    };
-    overview.draw(&mut out, &record.client, &marks, false);
-
+    let overview = page.clone().margin(TITLE, 2 * ZOOM + LEGEND, 0, 0);
+    panel(
+        &overview,
+        "the whole transfer, at the client",
+        &record.client,
+        marks,
+        0.0..end * 1.02,
+        false,
+    )?;
     let windows = [
         ("around the splice", marks.coupling - 0.04..marks.spliced + 0.08),
         (
@@ -70,24 +61,24 @@ pub(super) fn plot(record: &Record, depth: &str) -> String {
             marks.trap - 0.05..marks.returned.max(marks.trap) + 0.12,
         ),
     ];
-    for ((name, seconds), y) in windows.into_iter().zip([rows[1], rows[2]]) {
-        for (side, lines, x) in [
-            ("at the client", &record.client, LEFT),
-            ("at the server", &record.server, LEFT + zoom + BETWEEN),
-        ] {
-            let panel = Panel {
-                title: format!("{name}, {side}"),
-                x,
-                y,
-                width: zoom,
-                height: ZOOM,
-                megabytes: span(lines, &seconds, true),
-                seconds: seconds.clone(),
-            };
-            panel.draw(&mut out, lines, &marks, true);
+    for ((name, seconds), row) in windows.into_iter().zip([4, 6]) {
+        for ((side, lines), area) in [("client", &record.client), ("server", &record.server)]
+            .into_iter()
+            .zip(&rows[row..])
+        {
+            panel(
+                area,
+                &format!("{name}, at the {side}"),
+                lines,
+                marks,
+                seconds.clone(),
+                true,
+            )?;
         }
     }
-    out + "</svg>\n"
+    page.present()?;
+    drop((overview, rows, page));
+    Ok(out)
 }
 
 /// Returns the range of data and acknowledgements at these times, and of the window's edge if `edges` is true.
@@ -104,140 +95,102 @@ fn span(lines: &Lines, when: &Range<f64>, edges: bool) -> Range<f64> {
     (low - margin).max(0.0) / 1e6..(high + margin) / 1e6
 }
 
-impl Panel {
-    fn at(&self, seconds: f64, megabytes: f64) -> (f64, f64) {
-        let part = |value: f64, range: &Range<f64>| (value - range.start) / (range.end - range.start);
-        let x = self.x + part(seconds, &self.seconds) * self.width;
-        let y = self.y + (1.0 - part(megabytes, &self.megabytes)) * self.height;
-        (x, y)
+/// Draws a diagram of these seconds; a close one also shows acknowledgements and the window.
+fn panel(
+    area: &Area<'_>,
+    title: &str,
+    lines: &Lines,
+    marks: &Marks,
+    seconds: Range<f64>,
+    close: bool,
+) -> Result<()> {
+    let megabytes = span(lines, &seconds, close);
+    let mut chart = ChartBuilder::on(&area.titled(title, ("sans-serif", 12, FontStyle::Bold))?)
+        .margin(10)
+        .margin_top(46)
+        .x_label_area_size(40)
+        .y_label_area_size(56)
+        .build_cartesian_2d(seconds.clone(), megabytes.clone())?;
+    let mesh = &mut chart.configure_mesh();
+    mesh.disable_mesh()
+        .x_desc("seconds")
+        .y_desc("MB")
+        .label_style(FONT)
+        .draw()?;
+    let seen = |at: &f64| seconds.contains(at);
+    // A line goes on from its last value before; a step goes right, then up.
+    let steps = |points: &[(f64, f64)]| {
+        let first = points.partition_point(|(at, _)| *at < seconds.start);
+        let before = points[..first].last().map(|(_, value)| (seconds.start, *value));
+        let shown = points[first..].iter().copied().take_while(|(at, _)| seen(at));
+        let mut line: Vec<(f64, f64)> = Vec::new();
+        for (at, value) in before.into_iter().chain(shown) {
+            line.extend(line.last().map(|(_, last)| (at, *last)));
+            line.push((at, (value / 1e6).max(megabytes.start)));
+        }
+        line
+    };
+    if close {
+        chart.draw_series([
+            PathElement::new(steps(&lines.edges), EDGE),
+            PathElement::new(steps(&lines.acks), ACK),
+        ])?;
     }
-
-    fn draw(&self, out: &mut String, lines: &Lines, marks: &Marks, close: bool) {
-        self.frame(out);
-        let seen = |at: &f64| self.seconds.contains(at);
-        // A line goes on from its last value before.
-        let steps = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
-            let first = points.partition_point(|(at, _)| *at < self.seconds.start);
-            let before = points[..first]
-                .last()
-                .map(|(_, value)| (self.seconds.start, *value));
-            let shown = points[first..].iter().copied().take_while(|(at, _)| seen(at));
-            before.into_iter().chain(shown).collect()
+    for (order, colour, thick) in [
+        (Order::Next, DATA, 1),
+        (Order::Late, LATE, 2),
+        (Order::Again, AGAIN, 3),
+    ] {
+        let data = lines
+            .data
+            .iter()
+            .filter(|data| data.order == order && seen(&data.at));
+        let every = match (close, order) {
+            (false, Order::Next) => data.clone().count() / MOST_POINTS + 1,
+            _ => 1,
         };
-        let clip = format!("clip{:.0}x{:.0}", self.x, self.y);
-        let Panel {
-            x, y, width, height, ..
-        } = self;
-        let _ = writeln!(
-            out,
-            "<clipPath id=\"{clip}\"><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/></clipPath>\n\
-             <g clip-path=\"url(#{clip})\" fill=\"none\">"
-        );
-        if close {
-            self.step_line(out, &steps(&lines.edges), EDGE);
-            self.step_line(out, &steps(&lines.acks), ACK);
-        }
-        for (order, colour, thick) in [
-            (Order::Next, DATA, 1.3),
-            (Order::Late, LATE, 2.0),
-            (Order::Again, AGAIN, 3.0),
-        ] {
-            let data = lines
-                .data
-                .iter()
-                .filter(|data| data.order == order && seen(&data.at));
-            let mut path = String::new();
-            let every = if close {
-                1
-            } else {
-                data.clone().count() / MOST_POINTS + 1
-            };
-            for data in data.step_by(if order == Order::Next { every } else { 1 }) {
-                let (x, low) = self.at(data.at, data.from / 1e6);
-                let (_, high) = self.at(data.at, data.to / 1e6);
-                // Draw a piece that is lower than a point as a point.
-                let _ = write!(path, "M{x:.1} {low:.1}V{:.1}", high.min(low - 1.0));
-            }
-            let _ = writeln!(
-                out,
-                "<path d=\"{path}\" stroke=\"{colour}\" stroke-width=\"{thick}\"/>"
-            );
-        }
-        out.push_str("</g>\n");
-        self.marks(out, marks, close);
+        let shown: Vec<_> = data
+            .step_by(every)
+            .map(|data| (data.at, data.from / 1e6, data.to / 1e6))
+            .collect();
+        let height =
+            |low: (f64, f64), high: (f64, f64)| chart.backend_coord(&low).1 - chart.backend_coord(&high).1;
+        // Draw a piece that is lower than a point as a point.
+        let pieces = shown.into_iter().map(|(at, low, high)| {
+            let points = height((at, low.max(megabytes.start)), (at, high)).max(1);
+            EmptyElement::at((at, high)) + Rectangle::new([(0, 0), (thick, points)], colour.filled())
+        });
+        chart.draw_series(pieces.collect::<Vec<_>>())?;
     }
-
-    fn step_line(&self, out: &mut String, points: &[(f64, f64)], colour: &str) {
-        let mut path = String::new();
-        for (number, (at, value)) in points.iter().enumerate() {
-            let (x, y) = self.at(*at, value / 1e6);
-            let _ = match number {
-                0 => write!(path, "M{x:.1} {y:.1}"),
-                _ => write!(path, "H{x:.1}V{y:.1}"),
-            };
-        }
-        let _ = writeln!(out, "<path d=\"{path}\" stroke=\"{colour}\"/>");
+    let mut all = vec![
+        (marks.spliced, "spliced"),
+        (marks.trap, "trap"),
+        (marks.returned, "returned"),
+    ];
+    if close {
+        all.extend([(marks.coupling, "coupling"), (marks.drain, "drain")]);
     }
-
-    fn marks(&self, out: &mut String, marks: &Marks, close: bool) {
-        let mut all = vec![
-            (marks.spliced, "spliced"),
-            (marks.trap, "trap"),
-            (marks.returned, "returned"),
-        ];
-        if close {
-            all.extend([(marks.coupling, "coupling"), (marks.drain, "drain")]);
-        }
-        all.retain(|(at, _)| self.seconds.contains(at));
-        all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let mut level = 0.0;
-        let mut last = f64::NEG_INFINITY;
-        for (at, name) in all {
-            let (x, _) = self.at(at, 0.0);
-            // Put names that would overlap one above the other.
-            level = if x - last < 60.0 { level + 13.0 } else { 0.0 };
-            last = x;
-            let top = self.y - 5.0 - level;
-            let _ = writeln!(
-                out,
-                "<path d=\"M{x:.1} {top:.1}V{:.1}\" stroke=\"#555\" stroke-dasharray=\"4 3\" fill=\"none\"/>",
-                self.y + self.height
-            );
-            text(out, (x + 3.0, top + 2.0), "start", name);
-        }
+    all.retain(|(at, _)| seen(at));
+    all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let (mut level, mut last) = (0, i32::MIN);
+    for (at, name) in all {
+        let top = (at, megabytes.end);
+        let (x, _) = chart.backend_coord(&top);
+        // Put names that would overlap one above the other.
+        level = if x.saturating_sub(last) < 60 {
+            level + 13
+        } else {
+            0
+        };
+        last = x;
+        let line = [top, (at, megabytes.start)];
+        chart.draw_series([PathElement::new(line, RGBColor(85, 85, 85))])?;
+        chart.draw_series([EmptyElement::at(top) + Text::new(name, (3, -12 - level), FONT)])?;
     }
-
-    fn frame(&self, out: &mut String) {
-        let Panel {
-            x, y, width, height, ..
-        } = self;
-        let _ = writeln!(
-            out,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"none\" stroke=\"#999\"/>"
-        );
-        text(
-            out,
-            (*x, y - 44.0),
-            "start",
-            &format!("<tspan font-weight=\"bold\">{}</tspan>", self.title),
-        );
-        for tick in ticks(&self.seconds) {
-            let (at, _) = self.at(tick, 0.0);
-            let bottom = y + height;
-            let _ = writeln!(out, "<path d=\"M{at:.1} {bottom:.1}v5\" stroke=\"#999\"/>");
-            text(out, (at, bottom + 18.0), "middle", &show(tick));
-        }
-        text(out, (x + width / 2.0, y + height + 34.0), "middle", "seconds");
-        for tick in ticks(&self.megabytes) {
-            let (_, at) = self.at(0.0, tick);
-            let _ = writeln!(out, "<path d=\"M{x:.1} {at:.1}h-5\" stroke=\"#999\"/>");
-            text(out, (x - 8.0, at + 4.0), "end", &show(tick));
-        }
-        text(out, (x - 50.0, y - 10.0), "start", "MB");
-    }
+    Ok(())
 }
 
-fn legend(out: &mut String, y: f64) {
+fn legend(page: &Area<'_>) -> Result<()> {
     let names = [
         (DATA, "data"),
         (LATE, "data behind later data"),
@@ -245,15 +198,12 @@ fn legend(out: &mut String, y: f64) {
         (ACK, "acknowledged"),
         (EDGE, "right edge of the window"),
     ];
-    for (number, (colour, name)) in names.into_iter().enumerate() {
-        let x = LEFT + 230.0 * number as f64;
-        let _ = writeln!(
-            out,
-            "<path d=\"M{x:.1} {:.1}h24\" stroke=\"{colour}\" stroke-width=\"3\"/>",
-            y - 4.0
-        );
-        text(out, (x + 30.0, y), "start", name);
+    let y = (page.get_pixel_range().1.end) - 16;
+    for ((colour, name), x) in names.into_iter().zip((70..).step_by(230)) {
+        page.draw(&PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)))?;
+        page.draw(&Text::new(name, (x + 30, y - 6), FONT))?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -268,7 +218,7 @@ mod tests {
             marks: Marks::default(),
             missed: 0,
         };
-        let picture = plot(&record, "dormant");
+        let picture = plot(&record, "dormant").unwrap();
         assert!(picture.ends_with("</svg>\n") && !picture.contains("NaN"));
     }
 }

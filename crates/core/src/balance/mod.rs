@@ -10,8 +10,6 @@ mod maglev;
 mod round_robin;
 mod sticky;
 
-use std::{fmt, str::FromStr};
-
 use maglev::Maglev;
 use round_robin::RoundRobin;
 pub use sticky::sticky_id;
@@ -22,7 +20,10 @@ pub const FULL_SHARE: u32 = 256;
 pub const MAX_WEIGHT: u32 = 1000;
 
 /// Algorithm that chooses a server of one tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case", parse_err_ty = ParseAlgorithmError, parse_err_fn = ParseAlgorithmError::of)]
 pub enum Algorithm {
     /// Takes the servers in turn, interleaved smoothly by weight.
     #[default]
@@ -155,19 +156,7 @@ impl Balancer {
 impl Algorithm {
     /// Returns the name as it is written.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Algorithm::RoundRobin => "round_robin",
-            Algorithm::LeastConnections => "least_connections",
-            Algorithm::P2c => "p2c",
-            Algorithm::Hash => "hash",
-            Algorithm::First => "first",
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        self.into()
     }
 }
 
@@ -178,21 +167,9 @@ impl fmt::Display for Algorithm {
 )]
 pub struct ParseAlgorithmError(pub String);
 
-/// Reads a name without the hashed property.
-impl FromStr for Algorithm {
-    type Err = ParseAlgorithmError;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        [
-            Algorithm::RoundRobin,
-            Algorithm::LeastConnections,
-            Algorithm::P2c,
-            Algorithm::Hash,
-            Algorithm::First,
-        ]
-        .into_iter()
-        .find(|a| a.as_str() == s)
-        .ok_or_else(|| ParseAlgorithmError(s.to_owned()))
+impl ParseAlgorithmError {
+    fn of(name: &str) -> ParseAlgorithmError {
+        ParseAlgorithmError(name.to_owned())
     }
 }
 

@@ -82,7 +82,7 @@ impl fmt::Display for Redirect {
     }
 }
 
-super::as_text!(Redirect);
+crate::as_text!(Redirect);
 
 /// Describes the action in words.
 impl fmt::Display for Action {

@@ -38,7 +38,7 @@ impl fmt::Display for Token {
     }
 }
 
-super::as_text!(Token);
+crate::as_text!(Token);
 
 /// Condition on a header field, or on a cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]

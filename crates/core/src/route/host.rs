@@ -118,7 +118,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-super::as_text!(HostPattern);
+crate::as_text!(HostPattern);
 
 /// Patterns, of which any may match. A look-up takes time logarithmic in their number.
 #[derive(Debug, Clone, PartialEq, Eq)]

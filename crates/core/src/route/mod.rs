@@ -23,7 +23,7 @@ pub use host::{HostPattern, Hosts, ParseHostError, bare};
 pub use path::{Extension, ParseExtensionError, ParsePathError, PathText, has_query, is_cgi};
 pub use pattern::{ParsePatternError, Pattern};
 
-use crate::{http::RequestHead, rules::as_text};
+use crate::http::RequestHead;
 
 /// Known properties of a connection or a request, for conditions.
 #[derive(Clone, Copy)]

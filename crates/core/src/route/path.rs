@@ -91,7 +91,7 @@ impl fmt::Display for PathText {
     }
 }
 
-super::as_text!(PathText);
+crate::as_text!(PathText);
 
 impl FromStr for Extension {
     type Err = ParseExtensionError;
@@ -126,7 +126,7 @@ impl fmt::Display for Extension {
     }
 }
 
-super::as_text!(Extension);
+crate::as_text!(Extension);
 
 /// Returns whether a program would answer rather than a file (paper 003's CGI): a query string, a path with a segment
 /// `cgi-bin`, or a method other than GET and HEAD.

@@ -80,4 +80,4 @@ impl fmt::Display for Pattern {
     }
 }
 
-super::as_text!(Pattern);
+crate::as_text!(Pattern);

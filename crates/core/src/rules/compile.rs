@@ -5,9 +5,11 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
+use ipnet::Ipv6Net;
+
 use super::{
     Action, CompileError, Flags, MAX_ENTRIES, MAX_TARGETS, Match, Network, Ports, Rule, Translation, Wrong,
-    check::check, network,
+    check::check,
 };
 use crate::family::{Family, mapped};
 
@@ -29,10 +31,10 @@ pub struct Entry {
     pub interface: Option<String>,
     /// Family; `None`: either.
     pub family: Option<Family>,
-    /// Source.
-    pub from: Masked,
-    /// Destination.
-    pub to: Masked,
+    /// Source, in 128 bits: IPv4 is v4-mapped.
+    pub from: Ipv6Net,
+    /// Destination, in 128 bits.
+    pub to: Ipv6Net,
     /// Source port.
     pub from_ports: Ports,
     /// Destination port.
@@ -65,28 +67,6 @@ pub enum Target {
     Translation(Translation),
 }
 
-/// Addresses, in 128 bits (IPv4 v4-mapped): those that agree with `address` where `mask` is 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Masked {
-    /// Address; zero where `mask` is.
-    pub address: u128,
-    /// Leading bits.
-    pub mask: u128,
-}
-
-impl Masked {
-    fn of(network: Option<Network>) -> Masked {
-        network.map_or(Masked::default(), |n| Masked {
-            address: mapped(n.address()).to_bits(),
-            mask: network::mask(n.wide_bits()),
-        })
-    }
-
-    fn takes(self, address: IpAddr) -> bool {
-        mapped(address).to_bits() & self.mask == self.address
-    }
-}
-
 /// Properties of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
@@ -106,8 +86,8 @@ impl Entry {
         let within = |ports: Ports, port: u16| (ports.min()..=ports.max()).contains(&port);
         self.interface.as_ref().is_none_or(|i| *i == p.interface)
             && self.family.is_none_or(|f| f == Family::of(p.to.ip()))
-            && self.from.takes(p.from.ip())
-            && self.to.takes(p.to.ip())
+            && self.from.contains(&mapped(p.from.ip()))
+            && self.to.contains(&mapped(p.to.ip()))
             && within(self.from_ports, p.from.port())
             && within(self.to_ports, p.to.port())
             && p.flags & self.flags.mask() == self.flags.set()
@@ -179,8 +159,8 @@ fn add(program: &mut Program, index: usize, rule: &Rule) -> Result<(), Wrong> {
                 rule: index,
                 interface: m.interface.clone(),
                 family,
-                from: Masked::of(from),
-                to: Masked::of(to),
+                from: from.map(Network::wide).unwrap_or_default(),
+                to: to.map(Network::wide).unwrap_or_default(),
                 from_ports: from_ports.unwrap_or(Ports::ALL),
                 to_ports: to_ports.unwrap_or(Ports::ALL),
                 flags,

@@ -96,4 +96,4 @@ impl fmt::Display for Flags {
     }
 }
 
-super::as_text!(Flags);
+crate::as_text!(Flags);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::family::Family;
 pub use check::{CompileError, MAX_ENTRIES, MAX_TARGETS, Wrong, is_interface_name};
-pub use compile::{Entry, Masked, Program, Seen, Target, Verb, compile};
+pub use compile::{Entry, Program, Seen, Target, Verb, compile};
 pub use flags::{Flags, ParseFlagsError};
 pub use network::{Network, ParseNetworkError};
 pub use ports::{ParsePortsError, Ports};
@@ -55,8 +55,9 @@ pub struct Match {
 }
 
 /// Action for a packet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Action {
     /// The packet goes on, and no further rule is compared.
     Pass,
@@ -87,16 +88,7 @@ pub enum Action {
 impl Action {
     /// Returns the name, as it stands in a file.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Action::Pass => "pass",
-            Action::Drop { .. } => "drop",
-            Action::Count => "count",
-            Action::Deliver { .. } => "deliver",
-            Action::Follow => "follow",
-            Action::Translate(_) => "translate",
-            Action::Ask => "ask",
-            Action::Copy => "copy",
-        }
+        self.into()
     }
 }
 
@@ -122,26 +114,6 @@ pub struct Translation {
     #[serde(default)]
     pub tsecr: u32,
 }
-
-/// Serializes a type as its text.
-macro_rules! as_text {
-    ($t:ty) => {
-        impl serde::Serialize for $t {
-            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-                s.collect_str(self)
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $t {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                String::deserialize(d)?
-                    .parse()
-                    .map_err(serde::de::Error::custom)
-            }
-        }
-    };
-}
-pub(crate) use as_text;
 
 #[cfg(test)]
 mod tests;

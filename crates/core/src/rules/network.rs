@@ -2,12 +2,11 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::{IpNet, Ipv6Net};
+
 /// Address with the number of its leading bits that count: `198.18.0.0/15`, `2001:db8::/32`, or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
-    address: IpAddr,
-    bits: u8,
-}
+pub struct Network(IpNet);
 
 /// Error of a text that is no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,41 +40,37 @@ pub enum ParseNetworkError {
 impl Network {
     /// Returns how many bits count, 0 to 32 or 128.
     pub fn bits(self) -> u8 {
-        self.bits
+        self.0.prefix_len()
     }
 
     /// Returns the first address of the network.
     pub fn address(self) -> IpAddr {
-        self.address
+        self.0.addr()
     }
 
     /// Returns whether the network contains the address; an IPv4 address in IPv6 notation counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.address.is_ipv4() && first(address, self.bits) == self.address
+        self.0.contains(&address.to_canonical())
     }
 
     /// Returns whether the network contains every address of the other one.
     pub fn contains_network(self, other: Network) -> bool {
-        other.bits >= self.bits && self.contains(other.address)
+        self.0.contains(&other.0)
     }
 
-    /// Returns the number of counted bits of the 128 that the kernel half compares: IPv4 is v4-mapped there.
-    pub(super) fn wide_bits(self) -> u32 {
-        u32::from(self.bits) + if self.address.is_ipv4() { 96 } else { 0 }
+    /// Returns the network as the kernel half compares it, in 128 bits: IPv4 is v4-mapped there.
+    pub(super) fn wide(self) -> Ipv6Net {
+        match self.0 {
+            IpNet::V4(v4) => Ipv6Net::new_assert(v4.addr().to_ipv6_mapped(), v4.prefix_len() + 96),
+            IpNet::V6(v6) => v6,
+        }
     }
-}
-
-/// Returns a mask with the leading bits set.
-pub(super) fn mask(bits: u32) -> u128 {
-    u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0)
 }
 
 impl From<IpAddr> for Network {
     /// Makes the network of this address only.
     fn from(address: IpAddr) -> Network {
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        Network { address, bits }
+        Network(address.into())
     }
 }
 
@@ -93,50 +88,29 @@ impl FromStr for Network {
         if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
             return Err(ParseNetworkError::Mapped(s.to_owned()));
         }
-        let Network { bits: most, .. } = address.into();
-        let bits = match bits.map(str::parse::<u8>) {
-            None => most,
-            Some(Ok(bits)) if bits <= most => bits,
-            Some(Ok(_)) => {
-                return Err(ParseNetworkError::Bits {
-                    text: s.to_owned(),
-                    most,
-                });
-            }
-            Some(Err(_)) => return Err(form()),
-        };
-        let network = Network {
-            address: first(address, bits),
-            bits,
-        };
-        match network.address == address {
-            true => Ok(network),
+        let most = IpNet::from(address).max_prefix_len();
+        let bits = bits.map_or(Ok(most), str::parse).map_err(|_| form())?;
+        let network = IpNet::new(address, bits).map_err(|_| ParseNetworkError::Bits {
+            text: s.to_owned(),
+            most,
+        })?;
+        match network.trunc() == network {
+            true => Ok(Network(network)),
             false => Err(ParseNetworkError::Host {
                 text: s.to_owned(),
-                network,
+                network: Network(network.trunc()),
             }),
         }
     }
 }
 
-/// Returns the address with only its leading bits.
-fn first(address: IpAddr, bits: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let kept = mask(u32::from(bits) + 96) as u32;
-            IpAddr::V4((v4.to_bits() & kept).into())
-        }
-        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & mask(bits.into())).into()),
-    }
-}
-
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self == self.address.into() {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.bits),
+        match self.0.prefix_len() == self.0.max_prefix_len() {
+            true => self.0.addr().fmt(f),
+            false => self.0.fmt(f),
         }
     }
 }
 
-super::as_text!(Network);
+crate::as_text!(Network);

@@ -72,4 +72,4 @@ impl fmt::Display for Ports {
     }
 }
 
-super::as_text!(Ports);
+crate::as_text!(Ports);

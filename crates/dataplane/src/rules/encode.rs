@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
+use ipnet::Ipv6Net;
 use longsplice_core::family::mapped;
-use longsplice_core::rules::{Entry, MAX_ENTRIES, MAX_TARGETS, Masked, Program, Target, Verb};
+use longsplice_core::rules::{Entry, MAX_ENTRIES, MAX_TARGETS, Program, Target, Verb};
 
 use crate::{
     abi::{Pod, pod},
@@ -64,7 +65,7 @@ fn entry(e: &Entry, ifindex: impl Fn(&str) -> Option<u32>) -> ls_rule {
         Verb::Ask => (A::LS_A_ASK, 0),
         Verb::Copy => (A::LS_A_COPY, 0),
     };
-    let halves = |m: Masked| (halves(m.address), halves(m.mask));
+    let halves = |n: Ipv6Net| (halves(n.addr().to_bits()), halves(n.netmask().to_bits()));
     let ((saddr, smask), (daddr, dmask)) = (halves(e.from), halves(e.to));
     ls_rule {
         saddr,

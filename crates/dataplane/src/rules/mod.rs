@@ -18,7 +18,7 @@ use libbpf_rs::{
 use longsplice_core::rules::{MAX_ENTRIES, Program};
 use parking_lot::Mutex;
 
-pub use packets::{Packets, RulePacket};
+pub use packets::RulePacket;
 
 use crate::{
     abi::Pod,
@@ -26,6 +26,7 @@ use crate::{
     dataplane::Dataplane,
     error::Error,
     pins::Pins,
+    ring::Ring,
     run::{self, Context, Ran},
     skel::{
         RulesSkelBuilder,
@@ -228,8 +229,8 @@ impl Rules {
     ///
     /// # Errors
     /// Returns an error if the ring cannot be mapped.
-    pub fn packets(&self) -> io::Result<Packets> {
-        Packets::open(&self.packets)
+    pub fn packets(&self) -> io::Result<Ring<RulePacket>> {
+        Ring::open(&self.packets, RulePacket::from_sample)
     }
 
     /// Attaches the program to these interfaces, and detaches it from others. Returns those that failed, with the reason.

@@ -1,13 +1,6 @@
 //! Reads packets that rules send to a program.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-};
-
-use libbpf_rs::MapHandle;
-
-use crate::{abi::Pod, ring::Ring, skel::rule_types::ls_rule_packet};
+use crate::{abi::Pod, skel::rule_types::ls_rule_packet};
 
 /// Holds a packet that matched a rule whose action is `ask` or `copy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +16,7 @@ pub struct RulePacket {
 }
 
 impl RulePacket {
-    fn from_sample(sample: &[u8]) -> Option<RulePacket> {
+    pub(super) fn from_sample(sample: &[u8]) -> Option<RulePacket> {
         let head = ls_rule_packet::from_bytes(sample)?;
         let packet = sample
             .get(size_of::<ls_rule_packet>()..)?
@@ -34,29 +27,5 @@ impl RulePacket {
             ifindex: head.ifindex,
             packet: packet.to_vec(),
         })
-    }
-}
-
-/// Reads these packets. Its descriptor is readable when there are some.
-#[derive(Debug)]
-pub struct Packets(Ring<RulePacket>);
-
-impl Packets {
-    pub(super) fn open(map: &MapHandle) -> io::Result<Packets> {
-        Ring::open(map, RulePacket::from_sample).map(Packets)
-    }
-
-    /// Returns the packets since the last call.
-    ///
-    /// # Errors
-    /// Returns an error if the ring cannot be read.
-    pub fn take(&mut self) -> io::Result<Vec<RulePacket>> {
-        self.0.take()
-    }
-}
-
-impl AsFd for Packets {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use longsplice_core::seq::Seq;
-use longsplice_dataplane::{EventKind, Events, PerSide, Ran, Side};
+use longsplice_dataplane::{Event, EventKind, PerSide, Ran, Ring, Side};
 use longsplice_model::{
     self as machine, Finish, Freeze, Mode, Outcome, Passage, Placement, TakeOver, Transfer, Verdict, Wake,
 };
@@ -29,7 +29,7 @@ pub struct Both {
     pub(super) flow: Flow,
     maps: Maps,
     taps: [Tap; 2],
-    events: Events,
+    events: Ring<Event>,
     pub(super) machine: machine::Flow,
     pub(super) anchors: Anchors,
     seen: BTreeMap<String, u64>,

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use longsplice_core::policy::{parse_bytes, parse_duration};
 use longsplice_dataplane::{PerSide, Side};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// Sets the conditions that end a splice before the connections do. [`Until::or`] joins them: the first one that is met
 /// counts.
@@ -180,8 +180,9 @@ impl Until {
 
 /// Reason that a pair came back. Of several conditions that are met at the same time: the first in this order, but
 /// `Admin` before those of time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Trap {
     /// The budget of the client's stream is used up, and has passed; or, with a budget of 0, there is payload.
     Client,
@@ -198,13 +199,7 @@ pub enum Trap {
 impl Trap {
     /// Returns the stable name, used in `status --json`.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Trap::Client => "client",
-            Trap::Server => "server",
-            Trap::Elapsed => "elapsed",
-            Trap::Idle => "idle",
-            Trap::Admin => "admin",
-        }
+        self.into()
     }
 
     pub(crate) fn of(side: Side) -> Trap {
@@ -278,17 +273,7 @@ impl fmt::Display for Until {
     }
 }
 
-impl Serialize for Until {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Until {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+longsplice_core::as_text!(Until);
 
 #[cfg(test)]
 mod tests {

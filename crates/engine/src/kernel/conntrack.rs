@@ -7,14 +7,12 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use longsplice_dataplane::{Leg, PerSide, Side};
 use nix::libc::ENOENT;
+use parking_lot::Mutex;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
 
 /// Number of connections that are tracked in this namespace; without the file, there is no tracking.
@@ -125,7 +123,7 @@ impl Conntrack {
     }
 
     fn ask(&self, body: &[u8], flags: u16) -> io::Result<()> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = self.socket.lock();
         let open = match &mut *socket {
             Some(open) => open,
             none => none.insert(connect()?),

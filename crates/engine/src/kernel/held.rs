@@ -5,13 +5,14 @@ use std::{
     io,
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use longsplice_core::{reap::FlowEnd, seq::Seq};
-use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide, Side};
+use longsplice_dataplane::{Dataplane, Event, EventKind, PerSide, Side};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::{packet, ring::Ring};
@@ -125,18 +126,14 @@ impl FlowQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if packets wait for a socket.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.state().kept.packets.is_empty()
+        !self.state.lock().kept.packets.is_empty()
     }
 
     /// Returns true if the flow has ended in the kernel half.
     pub(crate) fn is_over(&self) -> bool {
-        self.state().over
+        self.state.lock().over
     }
 
     /// Waits until a packet has come, or the flow has ended, since the last return.
@@ -146,13 +143,13 @@ impl FlowQueue {
 
     /// Returns the copies that have come.
     pub(crate) fn take_copies(&self) -> Vec<Event> {
-        self.state().copies.take(&self.budget)
+        self.state.lock().copies.take(&self.budget)
     }
 
     /// Injects the held packets, and all later ones at once: the sockets are awake from `bases` on. Returns true if there
     /// were any.
     pub(crate) fn let_in(&self, plane: &Dataplane, bases: PerSide<Option<Seq>>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.awake = Some(bases);
         let packets = state.kept.take(&self.budget);
         for event in &packets {
@@ -163,16 +160,16 @@ impl FlowQueue {
 
     /// Keeps a packet.
     pub(crate) fn keep(&self, event: Event) {
-        self.state().kept.keep(event, MOST_OF_FLOW, &self.budget);
+        self.state.lock().kept.keep(event, MOST_OF_FLOW, &self.budget);
     }
 
     /// Holds packets again: the flow is spliced again.
     pub(crate) fn keep_out(&self) {
-        self.state().awake = None;
+        self.state.lock().awake = None;
     }
 
     fn push(&self, plane: &Dataplane, event: Event) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match (event.kind, state.awake) {
             (EventKind::Copy, _) => state.copies.keep(event, MOST_COPIES, &self.budget),
             (EventKind::Held, Some(bases)) => inject(plane, &event, bases[event.side]),
@@ -183,14 +180,14 @@ impl FlowQueue {
     }
 
     fn end(&self) {
-        self.state().over = true;
+        self.state.lock().over = true;
         self.notify.notify_one();
     }
 }
 
 impl Drop for FlowQueue {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         for kept in [&mut state.kept, &mut state.copies] {
             kept.take(&self.budget);
         }
@@ -244,7 +241,7 @@ struct Flows {
 
 impl Flows {
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<FlowQueue>>> {
-        self.by_serial.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_serial.lock()
     }
 
     /// Removes a flow when its last holder leaves: then only the map and that holder have a reference.
@@ -281,7 +278,7 @@ pub(super) fn start(
     held: &HeldPackets,
     orphan: impl Fn(Event) -> bool + Send + 'static,
 ) -> io::Result<()> {
-    let mut events = Ring::new(plane.events()?, Events::take)?;
+    let mut events = Ring::new(plane.events()?)?;
     let (plane, flows) = (Arc::downgrade(plane), Arc::downgrade(&held.0));
     tokio::spawn(async move {
         loop {
@@ -372,7 +369,7 @@ mod tests {
             for i in 0..10_000 {
                 held.queue.keep(event(Side::Client, i * 1400, 1400));
             }
-            let bytes = held.queue.state().kept.bytes;
+            let bytes = held.queue.state.lock().kept.bytes;
             assert!(bytes <= MOST_OF_FLOW, "{bytes}");
         }
         let all = holding.0.budget.0.load(Ordering::Relaxed);

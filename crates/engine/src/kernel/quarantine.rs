@@ -1,11 +1,9 @@
 //! Keeps slots that their flows have left, until no segment can be on its way through them.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use longsplice_dataplane::{Dataplane, Leg, Mode, PerSide, Slot};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Time that a slot stays after its flow has left it.
@@ -42,24 +40,19 @@ impl Quarantine {
             interfaces,
             since: Instant::now(),
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(left);
+        self.0.lock().push(left);
     }
 
     /// Frees the slots that came at least `age` ago.
     pub(crate) fn free(&self, plane: &Dataplane, age: Duration) {
         let now = Instant::now();
         let is_due = |left: &mut LeftSlot| now.duration_since(left.since) >= age;
-        let due: Vec<_> = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extract_if(.., is_due)
-            .collect();
+        let due: Vec<_> = self.0.lock().extract_if(.., is_due).collect();
         due.into_iter().for_each(|left| left.free(plane));
     }
 
     /// Returns true if it holds no slot.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.0.lock().is_empty()
     }
 }

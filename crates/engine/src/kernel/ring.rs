@@ -7,27 +7,26 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// Holds a reader whose descriptor is readable when there is data.
+/// Holds a ring whose descriptor is readable when there is data.
 #[derive(Debug)]
-pub(crate) struct Ring<R, T> {
-    reader: R,
-    take: fn(&mut R) -> io::Result<Vec<T>>,
+pub(crate) struct Ring<T> {
+    ring: longsplice_dataplane::Ring<T>,
     ready: AsyncFd<OwnedFd>,
 }
 
-impl<R: AsFd, T> Ring<R, T> {
-    pub(crate) fn new(reader: R, take: fn(&mut R) -> io::Result<Vec<T>>) -> io::Result<Self> {
+impl<T: Send + 'static> Ring<T> {
+    pub(crate) fn new(ring: longsplice_dataplane::Ring<T>) -> io::Result<Self> {
         // The deprecation is about closed descriptors; this duplicate is ours alone. (Its successor is `unsafe`.)
         #[allow(deprecated)]
-        let ready = AsyncFd::with_interest(reader.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        Ok(Ring { reader, take, ready })
+        let ready = AsyncFd::with_interest(ring.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        Ok(Ring { ring, ready })
     }
 
     /// Returns the entries that have come, at least one.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<T>> {
         loop {
             let mut ready = self.ready.readable().await?;
-            let batch = (self.take)(&mut self.reader)?;
+            let batch = self.ring.take()?;
             if !batch.is_empty() {
                 return Ok(batch);
             }

@@ -1,13 +1,10 @@
 //! Reports the end of detached flows that no task waits for.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::OnceLock};
 
 use longsplice_core::reap;
 use longsplice_dataplane::{Direction, PerSide};
+use parking_lot::Mutex;
 
 use crate::api::FlowId;
 
@@ -121,10 +118,6 @@ impl fmt::Debug for Ends {
 }
 
 impl Ends {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn tell(&self, tell: Tell) {
         // The first callback stays.
         let _ = self.tell.set(tell);
@@ -134,18 +127,18 @@ impl Ends {
     /// moved `relayed`.
     pub(crate) fn left(&self, serial: u32, before: PerSide<u64>, relayed: u64) {
         if self.tell.get().is_some() {
-            self.known().insert(serial, Counted { before, relayed });
+            self.known.lock().insert(serial, Counted { before, relayed });
         }
     }
 
     /// Forgets a flow that a task has again, or has ended.
     pub(crate) fn not_left(&self, serial: u32) {
-        self.known().remove(serial);
+        self.known.lock().remove(serial);
     }
 
     /// Begins a walk over all records. There is one at a time.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.walk = !known.walk;
         Walk {
             ends: self,
@@ -156,7 +149,7 @@ impl Ends {
     /// Reports a flow that has ended; these were its records.
     pub(crate) fn ended(&self, how: FlowEnd, records: PerSide<&Direction>) {
         let serial = records.client.serial;
-        let counted = self.known().remove(serial);
+        let counted = self.known.lock().remove(serial);
         if let Some(Counted { before, relayed }) = counted {
             let bytes = PerSide::from_fn(|side| records[side].bytes.saturating_sub(before[side]));
             let spliced = bytes.iter().sum::<u64>().saturating_sub(relayed);
@@ -189,7 +182,7 @@ impl Walk<'_> {
         if !self.anybody {
             return;
         }
-        let mut known = self.ends.known();
+        let mut known = self.ends.known.lock();
         let walk = known.walk;
         if let Some(left) = known.left.get_mut(&serial) {
             (left.walk, left.missed) = (walk, false);
@@ -211,7 +204,7 @@ impl Walk<'_> {
         if !self.anybody {
             return;
         }
-        let mut known = self.ends.known();
+        let mut known = self.ends.known.lock();
         let Known { left, walk, .. } = &mut *known;
         let mut gone = Vec::new();
         for (&serial, one) in left.iter_mut().filter(|(_, one)| one.walk != *walk) {
@@ -298,7 +291,7 @@ mod tests {
         let ends = Ends::default();
         ends.left(1, PerSide::both(0), 0);
         let tell = Arc::clone(&told);
-        ends.tell(Box::new(move |ended| tell.lock().unwrap().push(ended)));
+        ends.tell(Box::new(move |ended| tell.lock().push(ended)));
         for serial in [2, 3, 4] {
             ends.left(serial, PerSide::both(0), 0);
         }
@@ -315,8 +308,8 @@ mod tests {
             bytes: None,
             bytes_spliced: None,
         };
-        assert_eq!(*told.lock().unwrap(), [expected]);
-        let mut left: Vec<u32> = ends.known().left.keys().copied().collect();
+        assert_eq!(*told.lock(), [expected]);
+        let mut left: Vec<u32> = ends.known.lock().left.keys().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [2, 5], "1 was left before anybody wanted to know");
     }

@@ -3,12 +3,12 @@
 use std::{
     collections::HashMap,
     net::{Ipv4Addr, Ipv6Addr},
-    sync::{Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
 use futures_util::TryStreamExt;
 use longsplice_dataplane::Dataplane;
+use parking_lot::{Mutex, RwLock};
 use rtnetlink::{
     Handle, RouteMessageBuilder,
     packet_route::{
@@ -64,18 +64,12 @@ pub(crate) struct Interfaces {
 impl Interfaces {
     /// Returns true if the programs are on an interface.
     pub(crate) fn has(&self, ifindex: u32) -> bool {
-        self.watched
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains_key(&ifindex)
+        self.watched.read().contains_key(&ifindex)
     }
 
     /// Returns the interfaces with the programs, by index.
     pub(crate) fn watched(&self) -> HashMap<u32, String> {
-        self.watched
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.watched.read().clone()
     }
 
     /// Puts the programs on the interfaces that routes use, and on no others. An interface that is down keeps them: it may
@@ -93,10 +87,10 @@ impl Interfaces {
             .map(|(index, link)| (*index, link.name.clone()))
             .collect();
         // Never hold this lock over a system call: each assessment of a pair takes it.
-        let watched = || self.watched.write().unwrap_or_else(PoisonError::into_inner);
+        let watched = || self.watched.write();
         // A predecessor may have watched others.
         let before: Vec<u32> = watched().keys().copied().collect();
-        let mut unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unrouted = self.unrouted.lock();
         unrouted.retain(|ifindex, _| !wanted.contains_key(ifindex) && links.contains_key(ifindex));
         for ifindex in plane.linked_interfaces().into_iter().chain(before) {
             let is_kept = links

@@ -1,10 +1,9 @@
 //! Runs work in the kernel half that may take longer than a connection should wait: walks over all records, programs put
 //! on interfaces. It runs on threads that may block, on none of the runtime's workers, and never after the splicer's end.
 
-use std::sync::{
-    PoisonError, RwLock,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
 
 /// Says if such work may be done.
 #[derive(Debug, Default)]
@@ -17,7 +16,7 @@ pub(crate) struct Maintenance {
 impl Maintenance {
     /// Does the work, unless the splicer has ended.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let over = self.over.read().unwrap_or_else(PoisonError::into_inner);
+        let over = self.over.read();
         (!*over).then(work)
     }
 
@@ -29,7 +28,7 @@ impl Maintenance {
     /// Waits for the work under way, a walk at most; no work begins from now on.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
-        *self.over.write().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.over.write() = true;
     }
 }
 

@@ -1,8 +1,7 @@
 //! Checks that the kernel half would outlive this process: its pins can be removed by hand.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use longsplice_dataplane::Dataplane;
+use parking_lot::Mutex;
 
 /// State of the pins.
 #[derive(Debug, Default)]
@@ -12,10 +11,6 @@ pub(crate) struct Pinning {
 }
 
 impl Pinning {
-    fn lost(&self) -> MutexGuard<'_, Option<String>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Puts back pins that were removed, and logs that once. Spliced flows run on either way. If the pins cannot be put
     /// back, other pairs stay in the relay.
     pub(crate) fn look(&self, plane: &Dataplane) {
@@ -26,10 +21,10 @@ impl Pinning {
                     pins,
                     "pins of this instance were removed, and are put back: without them spliced flows would end with this process"
                 );
-                *self.lost() = None;
+                *self.lost.lock() = None;
             }
             Err(error) => {
-                if self.lost().replace(error.to_string()).is_none() {
+                if self.lost.lock().replace(error.to_string()).is_none() {
                     tracing::warn!(
                         %error,
                         "pins of this instance were removed and cannot be put back: new connections are relayed, and those that are \
@@ -42,11 +37,11 @@ impl Pinning {
 
     /// Returns true if a flow that is spliced now would outlive this process.
     pub(crate) fn holds(&self) -> bool {
-        self.lost().is_none()
+        self.lost.lock().is_none()
     }
 
     /// Returns the reason that it would not.
     pub(crate) fn why_lost(&self) -> Option<String> {
-        self.lost().clone()
+        self.lost.lock().clone()
     }
 }

@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use longsplice_core::reason::RelayReason;
 use longsplice_dataplane::{Direction, PerSide, Side};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, oneshot},
     time::Instant,
@@ -73,24 +74,20 @@ impl Entry {
         }
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn set_state(&self, state: FlowState) {
-        self.seen().state = state;
+        self.seen.lock().state = state;
     }
 
     pub(crate) fn state(&self) -> FlowState {
-        self.seen().state
+        self.seen.lock().state
     }
 
     pub(crate) fn set_reason(&self, reason: Option<RelayReason>) {
-        self.seen().reason = reason;
+        self.seen.lock().reason = reason;
     }
 
     pub(crate) fn reason(&self) -> Option<RelayReason> {
-        self.seen().reason
+        self.seen.lock().reason
     }
 
     /// Notes the bytes that the pump has moved.
@@ -98,12 +95,12 @@ impl Entry {
         for side in Side::BOTH {
             self.relayed[side].store(pump.bytes(side), Ordering::Relaxed);
         }
-        self.seen().active = Instant::now();
+        self.seen.lock().active = Instant::now();
     }
 
     /// Notes the kernel half's counts of a dormant flow, relayed bytes included.
     pub(crate) fn note_translated(&self, directions: &PerSide<Direction>) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         for (info, d) in seen.translated.iter_mut().zip(directions) {
             *info = direction_info(d);
         }
@@ -111,13 +108,13 @@ impl Entry {
 
     /// Asks for a splice now, whatever the pair's policy.
     pub(crate) fn ask(&self) {
-        self.seen().asked = true;
+        self.seen.lock().asked = true;
         self.ask.notify_one();
     }
 
     /// Asks for a splice now and returns a channel for the outcome. `None`: it is spliced, or its drain has begun.
     pub(crate) fn ask_and_wait(&self) -> Option<oneshot::Receiver<Attempt>> {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         if !matches!(
             seen.state,
             FlowState::Relay | FlowState::Undraining | FlowState::Coupling
@@ -135,17 +132,17 @@ impl Entry {
 
     /// Returns true if a splice was asked for, and has no outcome yet.
     pub(crate) fn is_asked(&self) -> bool {
-        self.seen().asked
+        self.seen.lock().asked
     }
 
     /// Tells the tasks that asked for a splice why there is none now.
     pub(crate) fn refuse(&self, reason: RelayReason) {
-        self.seen().answer(Err(reason));
+        self.seen.lock().answer(Err(reason));
     }
 
     /// Notes that the drain has begun, and tells the tasks that asked for it.
     pub(crate) fn begin_drain(&self) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.state = FlowState::Draining;
         seen.reason = None;
         seen.answer(Ok(()));
@@ -178,7 +175,7 @@ impl Entry {
     }
 
     fn info(&self) -> FlowInfo {
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let direction = |side: Side| {
             let mut translated = seen.translated[side];
             if seen.state == FlowState::Relay {
@@ -231,14 +228,10 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    fn entries(&self) -> std::sync::MutexGuard<'_, HashMap<FlowId, Arc<Entry>>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an entry until the guard is dropped.
     pub(crate) fn add(&self, entry: Entry) -> Registered<'_> {
         let entry = Arc::new(entry);
-        self.entries().insert(entry.id, entry.clone());
+        self.entries.lock().insert(entry.id, entry.clone());
         Registered {
             registry: self,
             entry,
@@ -246,15 +239,15 @@ impl Registry {
     }
 
     pub(crate) fn get(&self, id: FlowId) -> Option<Arc<Entry>> {
-        self.entries().get(&id).cloned()
+        self.entries.lock().get(&id).cloned()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries().len()
+        self.entries.lock().len()
     }
 
     pub(crate) fn list(&self) -> Vec<FlowInfo> {
-        self.entries().values().map(|e| e.info()).collect()
+        self.entries.lock().values().map(|e| e.info()).collect()
     }
 }
 
@@ -275,8 +268,8 @@ impl std::ops::Deref for Registered<'_> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.registry.entries().remove(&self.entry.id);
+        self.registry.entries.lock().remove(&self.entry.id);
         // Dropping the channels tells the tasks that still wait.
-        self.entry.seen().waiting.clear();
+        self.entry.seen.lock().waiting.clear();
     }
 }

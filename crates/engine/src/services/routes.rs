@@ -4,11 +4,11 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use longsplice_repair::options;
+use parking_lot::Mutex;
 
 use crate::kernel::packet::headers;
 
@@ -35,13 +35,9 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    fn known(&self) -> MutexGuard<'_, HashMap<SocketAddr, (Instant, Way)>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the route to `target`, no older than a second, and than the last change that was notified.
     pub(crate) fn way(&self, target: SocketAddr) -> io::Result<Way> {
-        let known = self.known().get(&target).copied();
+        let known = self.known.lock().get(&target).copied();
         match known {
             Some((asked, way)) if asked.elapsed() < LIFETIME => Ok(way),
             _ => self.ask(target),
@@ -53,7 +49,7 @@ impl Routes {
         // Take the time before the answer: a later change voids the entry, a change during the question makes it old.
         let asked = Instant::now();
         let way = ask(target)?;
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if known.len() >= MOST {
             known.retain(|_, (asked, _)| asked.elapsed() < LIFETIME);
         }
@@ -65,12 +61,12 @@ impl Routes {
 
     #[cfg(test)]
     pub(crate) fn remember(&self, target: SocketAddr, way: Way) {
-        self.known().insert(target, (Instant::now(), way));
+        self.known.lock().insert(target, (Instant::now(), way));
     }
 
     /// Forgets all routes, after a change of routes, addresses, interfaces or rules.
     pub(crate) fn forget(&self) {
-        self.known().clear();
+        self.known.lock().clear();
     }
 }
 
@@ -103,7 +99,7 @@ mod tests {
         let v4 = routes.way(target(1)).unwrap();
         assert_eq!(v4.source, IpAddr::from([127, 0, 0, 1]));
         assert!(v4.max_segment.is_some_and(|n| n > 32_767), "{v4:?}");
-        assert_eq!(routes.known().len(), 1);
+        assert_eq!(routes.known.lock().len(), 1);
     }
 
     #[test]
@@ -116,7 +112,7 @@ mod tests {
         };
         let put = |age| {
             let asked = Instant::now().checked_sub(age).unwrap();
-            routes.known().insert(target(1), (asked, other));
+            routes.known.lock().insert(target(1), (asked, other));
         };
         put(LIFETIME / 10);
         assert_eq!(routes.way(target(1)).unwrap(), other);
@@ -134,14 +130,18 @@ mod tests {
         let way = routes.way(target(1)).unwrap();
         let now = Instant::now();
         let many = (1..=MOST as u16).map(|port| (([127, 0, 0, 2], port).into(), (now, way)));
-        routes.known().extend(many);
-        let before = routes.known().len();
+        routes.known.lock().extend(many);
+        let before = routes.known.lock().len();
         routes.way(target(3)).unwrap();
-        assert_eq!(routes.known().len(), before);
+        assert_eq!(routes.known.lock().len(), before);
         // Old entries make room.
         let old = now.checked_sub(LIFETIME).unwrap();
-        routes.known().values_mut().for_each(|(asked, _)| *asked = old);
+        routes
+            .known
+            .lock()
+            .values_mut()
+            .for_each(|(asked, _)| *asked = old);
         routes.way(target(3)).unwrap();
-        assert_eq!(routes.known().len(), 1);
+        assert_eq!(routes.known.lock().len(), 1);
     }
 }

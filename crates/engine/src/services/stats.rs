@@ -2,14 +2,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use longsplice_core::reason::RelayReason;
+use parking_lot::Mutex;
 
 use crate::{
     api::Trap,
@@ -34,7 +32,8 @@ impl Count {
 }
 
 /// Outcome of a spliced flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum End {
     Closed,
     Reset,
@@ -44,12 +43,7 @@ pub(crate) enum End {
 
 impl End {
     fn as_str(self) -> &'static str {
-        match self {
-            End::Closed => "closed",
-            End::Reset => "reset",
-            End::Idle => "idle",
-            End::Admin => "admin",
-        }
+        self.into()
     }
 }
 
@@ -59,7 +53,7 @@ pub(crate) struct Times(Mutex<(Vec<u64>, usize)>);
 
 impl Times {
     pub(crate) fn add(&self, time: Duration) {
-        let mut ring = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ring = self.0.lock();
         let (samples, next) = &mut *ring;
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         if samples.len() < SAMPLES {
@@ -71,7 +65,7 @@ impl Times {
     }
 
     fn quantiles(&self) -> TransitionTimes {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone();
+        let mut samples = self.0.lock().0.clone();
         samples.sort_unstable();
         let at = |percent: usize| samples.get(samples.len() * percent / 100).copied().unwrap_or(0);
         TransitionTimes {
@@ -103,40 +97,25 @@ pub(crate) struct Stats {
 impl Stats {
     /// Counts a pair that ended without ever having been spliced.
     pub(crate) fn relayed(&self, reason: RelayReason) {
-        *self
-            .relayed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(reason)
-            .or_default() += 1;
+        *self.relayed.lock().entry(reason).or_default() += 1;
     }
 
     /// Counts a spliced pair that came back.
     pub(crate) fn returned(&self, why: Trap) {
         let name = why.as_str().to_owned();
-        *self
-            .returned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(name)
-            .or_default() += 1;
+        *self.returned.lock().entry(name).or_default() += 1;
     }
 
     /// Counts a spliced flow that ended.
     pub(crate) fn ended(&self, how: End) {
-        *self
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(how)
-            .or_default() += 1;
+        *self.ended.lock().entry(how).or_default() += 1;
     }
 
     /// Returns the counters for `status`; `segments` are the kernel half's.
     pub(crate) fn snapshot(&self, segments: BTreeMap<String, u64>) -> Counters {
-        let relayed = self.relayed.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        let relayed = self.relayed.lock();
+        let ended = self.ended.lock();
+        let returned = self.returned.lock();
         Counters {
             accepted_total: self.accepted.get(),
             spliced_total: self.spliced.get(),

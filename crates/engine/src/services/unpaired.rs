@@ -7,12 +7,12 @@
 use std::{
     collections::HashMap,
     os::fd::{AsFd, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use longsplice_core::patience::Waiter;
 use longsplice_dataplane::{Dataplane, Leg, PerSide};
+use parking_lot::Mutex;
 use tokio::{net::TcpStream, time::Instant};
 
 use crate::flow::{Flow, assess::Place};
@@ -89,10 +89,6 @@ struct Table {
 }
 
 impl UnpairedLegs {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps the mapping of a flow whose sockets go to a caller.
     pub(crate) fn keep(&self, flow: Flow, sockets: PerSide<&TcpStream>, now: Instant) {
         let held = match flow.is_settled() {
@@ -102,7 +98,7 @@ impl UnpairedLegs {
                 .filter_map(|s| s.as_fd().try_clone_to_owned().ok())
                 .collect(),
         };
-        let mut table = self.table();
+        let mut table = self.table.lock();
         for leg in flow.legs() {
             table.flows.insert(leg, flow.serial());
         }
@@ -119,7 +115,7 @@ impl UnpairedLegs {
 
     /// Takes the flow that two legs share, if they still do.
     pub(crate) fn take(&self, legs: PerSide<Leg>) -> Option<Flow> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let serial = *table.flows.get(&legs.client)?;
         table
             .awake
@@ -130,12 +126,12 @@ impl UnpairedLegs {
 
     /// Returns true if a caller has a flow's sockets, and the flow its slot.
     pub(crate) fn has(&self, serial: u32) -> bool {
-        self.table().awake.contains_key(&serial)
+        self.table.lock().awake.contains_key(&serial)
     }
 
     /// Returns the state of a leg for a new flow, and parts it from an old one if that is possible now.
     pub(crate) fn place(&self, plane: &Dataplane, leg: Leg) -> Place {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if !table.part_leg(leg) {
             return Place::Unsettled;
         }
@@ -148,22 +144,22 @@ impl UnpairedLegs {
 
     /// Parts a leg from the other one of its flow, if that is settled. Returns true if it stands alone.
     pub(crate) fn part_leg(&self, leg: Leg) -> bool {
-        self.table().part_leg(leg)
+        self.table.lock().part_leg(leg)
     }
 
     /// Returns true if a leg was parted from its flow, and lives.
     pub(crate) fn is_alone(&self, leg: Leg) -> bool {
-        self.table().alone.contains_key(&leg)
+        self.table.lock().alone.contains_key(&leg)
     }
 
     /// Forgets a leg that has become part of a flow.
     pub(crate) fn forget(&self, leg: Leg) {
-        self.table().alone.remove(&leg);
+        self.table.lock().alone.remove(&leg);
     }
 
     /// Adds a predecessor's leg: its socket died with it, but perhaps not the connection.
     pub(crate) fn add_alone(&self, leg: Leg, now: Instant) {
-        self.table().alone.insert(
+        self.table.lock().alone.insert(
             leg,
             Watched {
                 looked: now,
@@ -175,7 +171,7 @@ impl UnpairedLegs {
     /// Parts settled flows, and removes records of legs that have had no socket for `record_ttl`.
     pub(crate) fn tend(&self, plane: &Dataplane, record_ttl: Duration) {
         let now = Instant::now();
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let due: Vec<u32> = table
             .awake
             .iter()
@@ -206,7 +202,7 @@ impl UnpairedLegs {
         drop(given_up);
         // Lock for one flow at a time: a task that asks for a leg must not wait for all of them.
         for serial in due {
-            let mut table = self.table();
+            let mut table = self.table.lock();
             if table.awake.get(&serial).is_some_and(Awake::is_settled) {
                 table.part(serial);
             }
@@ -219,7 +215,7 @@ impl UnpairedLegs {
 
     /// Notes whether a leg that stands alone has a socket; removes its record once it has had none for `record_ttl`.
     fn note_alone(&self, plane: &Dataplane, leg: Leg, lives: bool, now: Instant, record_ttl: Duration) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(alone) = table.alone.get_mut(&leg) else {
             return;
         };
@@ -234,13 +230,13 @@ impl UnpairedLegs {
 
     /// Returns true if it holds no flow and no leg.
     pub(crate) fn is_empty(&self) -> bool {
-        let table = self.table();
+        let table = self.table.lock();
         table.awake.is_empty() && table.alone.is_empty()
     }
 
     /// Parts everything, settled or not, as the process ends.
     pub(crate) fn part_all(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let all: Vec<u32> = table.awake.keys().copied().collect();
         for serial in all {
             table.part(serial);

@@ -1,12 +1,10 @@
 //! Tracks the interfaces with the XDP program (papers' IP/FWD): those that the configuration names, while they are
 //! watched.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use longsplice_dataplane::{Dataplane, XdpMode};
+use parking_lot::Mutex;
 
 use crate::api::SplicerConfig;
 
@@ -32,8 +30,8 @@ type States = HashMap<u32, (String, State)>;
 impl FastPath {
     /// Attaches and detaches XDP after interfaces have changed.
     pub(crate) fn follow(&self, plane: &Dataplane, config: &SplicerConfig, watched: &HashMap<u32, String>) {
-        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut states = self.states().clone();
+        let _one = self.changing.lock();
+        let mut states = self.states.lock().clone();
         // tc was detached from interfaces that are not watched any more, and XDP with it.
         states.retain(|index, _| watched.contains_key(index));
         for (&index, name) in watched {
@@ -43,7 +41,7 @@ impl FastPath {
                 .or_insert_with(|| (name.clone(), begin(plane, index, name, named, config.xdp_mode)));
         }
         look(&mut states, plane, config.xdp_mode);
-        *self.states() = states;
+        *self.states.lock() = states;
         for name in config
             .xdp
             .iter()
@@ -59,23 +57,19 @@ impl FastPath {
     /// Checks once more if drivers still take frames from XDP. The kernel sends no notification that we receive, such as
     /// when the other end of a veth pair turns GRO off.
     pub(crate) fn look_again(&self, plane: &Dataplane, mode: XdpMode) {
-        let _one = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut states = self.states().clone();
+        let _one = self.changing.lock();
+        let mut states = self.states.lock().clone();
         look(&mut states, plane, mode);
-        *self.states() = states;
+        *self.states.lock() = states;
     }
 
     /// Returns the names of the interfaces that have the program, sorted.
     pub(crate) fn interfaces(&self) -> Vec<String> {
-        let states = self.states();
+        let states = self.states.lock();
         let on = states.values().filter(|(_, state)| matches!(state, State::On(_)));
         let mut names: Vec<String> = on.map(|(name, _)| name.clone()).collect();
         names.sort();
         names
-    }
-
-    fn states(&self) -> MutexGuard<'_, States> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

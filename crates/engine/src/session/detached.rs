@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     api::{Ended, FlowState},
-    context::Phase,
     flow::{Flow, rebuild::rebuild},
     kernel::socket::close_in_silence,
 };
@@ -55,7 +54,7 @@ pub(super) fn leave<'a>(
     session.stats().detached.add(1);
     session.entry.set_state(FlowState::Detached);
     let is_wanted = !session.traps.is_closed() || session.fired(Instant::now()).is_some();
-    if !is_wanted || session.context.is_closing() {
+    if !is_wanted || session.context.closing.is_cancelled() {
         // Called for its side effect: it counts the relayed bytes.
         let _ = session.summary(true, false);
         let relayed = Side::BOTH.map(|side| session.pump.bytes(side)).iter().sum();
@@ -132,7 +131,7 @@ impl<'a> Detached<'a> {
                 () = self.hold.queue.changed(), if retry.is_first() => {}
                 () = sleep_until(next.max(now + Duration::from_millis(1))) => {}
                 () = self.session.entry.asked() => {}
-                () = self.session.context.reached(Phase::Closing) => {
+                () = self.session.context.closing.cancelled() => {
                     return Ok(State::Over(Ended::Detached(self.session.id())));
                 }
             }

@@ -14,7 +14,7 @@ use super::{
     pair::Session,
     state::{Dormant, Draining, Resuming, State},
 };
-use crate::{api::FlowState, context::Phase, flow::Flow};
+use crate::{api::FlowState, flow::Flow};
 
 /// Bytes that the streams may run on while sockets are parked: sequence numbers are compared modulo 2^32, and the sockets
 /// must still be behind at the next look.
@@ -140,7 +140,7 @@ impl<'a> Dormant<'a> {
                 () = sleep_until(next) => {}
                 () = session.entry.asked() => {}
                 () = flow.held().changed() => {}
-                () = session.context.reached(Phase::Closing) => {
+                () = session.context.closing.cancelled() => {
                     return detached::leave(session, flow, None);
                 }
             }

@@ -17,7 +17,7 @@ use crate::{
         handle::FlowHandle,
         until::{Trap, Until},
     },
-    context::{Context, Phase},
+    context::Context,
     flow::{Flow, assess},
     kernel::socket::{cookies, prepare_socket},
     relay::{
@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
             () = timer => Woken::Proceed,
             () = self.idle.wait() => Woken::Proceed,
             () = self.entry.asked() => Woken::Proceed,
-            () = self.context.reached(Phase::Ended) => Woken::Stop,
+            () = self.context.ended.cancelled() => Woken::Stop,
         }
     }
 

@@ -5,11 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Splicer;
-use crate::{
-    api::Shutdown,
-    context::{Context, Phase},
-    recovery::reaper,
-};
+use crate::{api::Shutdown, context::Context, recovery::reaper};
 
 /// Longest time until pairs have noticed that they must reset.
 const RESET_TIME: Duration = Duration::from_millis(500);
@@ -26,9 +22,9 @@ impl Splicer {
     /// dormant pairs at once. Leaves or ends spliced flows. Removes the pins when nothing is left that needs them. Make
     /// no calls to the splicer afterwards; close sockets that a handler holds before it.
     pub async fn shutdown(&self, how: Shutdown, timeout: Duration) {
-        self.context.phase.send_replace(Phase::Closing);
+        self.context.closing.cancel();
         self.wait_empty(timeout).await;
-        self.context.phase.send_replace(Phase::Ended);
+        self.context.ended.cancel();
         // A pair that is in its drain now ends with the process.
         self.wait_empty(RESET_TIME).await;
         let context = self.context.clone();

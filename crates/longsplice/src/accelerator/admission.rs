@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Mutex, PoisonError, atomic::Ordering},
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -11,6 +11,7 @@ use longsplice_engine::{
     handshake::{Admission, Step},
     intercept::is_local,
 };
+use parking_lot::Mutex;
 
 use super::{Accelerator, PassReason};
 use crate::config::{AccelerateConfig, EarlyAccept};
@@ -49,7 +50,7 @@ impl Interfaces {
 
     /// Returns the side of an interface, by its number; `None`: it is neither inside nor outside now.
     pub(super) fn place(&self, interface: u32) -> Option<Place> {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = self.numbers.lock();
         let is_old = |(at, _): &(Instant, _)| at.elapsed() >= FRESH;
         if numbers.as_ref().is_none_or(is_old) {
             let number = |(name, place): &(String, Place)| {
@@ -92,7 +93,7 @@ impl Accelerator {
             if is_own(step.server.ip()) || is_own(step.client.ip()) {
                 return Some(PassReason::OwnAddress);
             }
-            let open = self.carried().len();
+            let open = self.carried.lock().len();
             if open >= self.config.max_connections as usize {
                 return Some(PassReason::Limit);
             }

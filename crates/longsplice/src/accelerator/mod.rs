@@ -13,7 +13,7 @@ use std::{
     io,
     os::fd::AsFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use longsplice_engine::{
     rules::{RulePacket, RulePackets, RulesError},
 };
 use longsplice_repair::options;
+use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until},
@@ -88,11 +89,7 @@ impl Accelerator {
 
     /// Returns its state and counters.
     pub fn status(&self) -> AcceleratorStatus {
-        self.counts.snapshot(self.carried().len())
-    }
-
-    fn carried(&self) -> MutexGuard<'_, HashMap<u64, FlowHandle>> {
-        self.carried.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.snapshot(self.carried.lock().len())
     }
 
     fn splicer(&self) -> &Splicer {
@@ -197,7 +194,7 @@ impl Accelerator {
     async fn carry(&self, pair: Pair, round_trips: PerSide<Option<Duration>>) {
         let handle = FlowHandle::default();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.carried().insert(number, handle.clone());
+        self.carried.lock().insert(number, handle.clone());
         let mut pair = pair
             .with_idle(idle_policy(None, None))
             .with_acceleration(Acceleration {
@@ -236,7 +233,7 @@ impl Accelerator {
                 }
             }
         }
-        self.carried().remove(&number);
+        self.carried.lock().remove(&number);
     }
 
     /// Takes no connection over any more, and releases all that it has, busy ones too, for at most `time`. Returns the
@@ -245,7 +242,7 @@ impl Accelerator {
         self.closing.store(true, Ordering::Relaxed);
         let until = Instant::now() + time;
         loop {
-            let flows: Vec<_> = self.carried().values().filter_map(FlowHandle::id).collect();
+            let flows: Vec<_> = self.carried.lock().values().filter_map(FlowHandle::id).collect();
             let mut asked = JoinSet::new();
             for id in flows {
                 let splicer = self.splicer().clone();
@@ -253,7 +250,7 @@ impl Accelerator {
             }
             let answers = tokio::select! {
                 answers = asked.join_all() => answers,
-                () = sleep_until(until) => return self.carried().len(),
+                () = sleep_until(until) => return self.carried.lock().len(),
             };
             // A pair that may never be spliced would answer so at each attempt: the time ends that.
             let waiting = answers

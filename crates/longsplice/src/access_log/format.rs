@@ -147,6 +147,7 @@ impl std::fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+    use strum::VariantArray;
 
     use super::*;
     use crate::access_log::Request;
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_names_of_ends_are_the_same_everywhere() {
-        for end in End::ALL {
+        for end in End::VARIANTS {
             assert_eq!(serde_json::to_value(end).unwrap(), end.as_str());
         }
     }

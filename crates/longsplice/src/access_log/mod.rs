@@ -10,13 +10,14 @@ mod writer;
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{SyncSender, TrySendError, sync_channel},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 pub use record::{AccessRecord, End, MAX_TEXT, Request, cut};
@@ -119,14 +120,7 @@ impl AccessLog {
     }
 
     fn order(&self, order: impl FnOnce(&mut Orders)) {
-        order(
-            &mut self
-                .inner
-                .shared
-                .orders
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        order(&mut self.inner.shared.orders.lock());
         let sender = self.inner.sender.get_or_init(|| {
             let (sender, receiver) = sync_channel(QUEUE);
             writer::start(Arc::clone(&self.inner.shared), receiver);

@@ -72,8 +72,9 @@ pub struct Request {
 }
 
 /// End of a connection or request. The names are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, strum::IntoStaticStr, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum End {
     /// The reply was delivered, or both streams ended in order.
     Complete,
@@ -112,48 +113,9 @@ pub enum End {
 }
 
 impl End {
-    /// All ends.
-    pub const ALL: [End; 17] = [
-        End::Complete,
-        End::Reset,
-        End::ClientClosed,
-        End::ServerClosed,
-        End::ClientTimeout,
-        End::ServerTimeout,
-        End::Unavailable,
-        End::Refused,
-        End::BadRequest,
-        End::BadReply,
-        End::OutOfStep,
-        End::Idle,
-        End::Admin,
-        End::Reload,
-        End::Memory,
-        End::Shutdown,
-        End::Unknown,
-    ];
-
     /// Returns the name in log lines and labels.
     pub fn as_str(self) -> &'static str {
-        match self {
-            End::Complete => "complete",
-            End::Reset => "reset",
-            End::ClientClosed => "client_closed",
-            End::ServerClosed => "server_closed",
-            End::ClientTimeout => "client_timeout",
-            End::ServerTimeout => "server_timeout",
-            End::Unavailable => "unavailable",
-            End::Refused => "refused",
-            End::BadRequest => "bad_request",
-            End::BadReply => "bad_reply",
-            End::OutOfStep => "out_of_step",
-            End::Idle => "idle",
-            End::Admin => "admin",
-            End::Reload => "reload",
-            End::Memory => "memory",
-            End::Shutdown => "shutdown",
-            End::Unknown => "unknown",
-        }
+        self.into()
     }
 }
 

@@ -101,7 +101,7 @@ impl Place {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             // Write directly: io::stdout() would keep bytes that it could not write.
-            Place::Stdout => Ok(nix::unistd::write(io::stdout(), bytes)?),
+            Place::Stdout => Ok(rustix::io::write(io::stdout(), bytes)?),
             Place::File { file, .. } => file.write(bytes),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     mem,
-    sync::{Arc, PoisonError, atomic::Ordering, mpsc::Receiver},
+    sync::{Arc, atomic::Ordering, mpsc::Receiver},
     thread,
 };
 
@@ -68,7 +68,7 @@ impl Writer {
     }
 
     fn obey(&mut self) {
-        let mut orders = self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut orders = self.shared.orders.lock();
         let Orders { target, reopen } = mem::take(&mut *orders);
         drop(orders);
         if target.is_some() || reopen {

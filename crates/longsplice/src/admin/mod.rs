@@ -18,7 +18,8 @@ use axum::{
 };
 use longsplice_engine::{Counters, Health};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
@@ -54,7 +55,7 @@ pub struct Admin {
     /// Start of the daemon, on the wall clock.
     pub started_at: SystemTime,
     /// Turns true when the daemon shuts down.
-    pub stopping: watch::Receiver<bool>,
+    pub stopping: CancellationToken,
 }
 
 /// Output of `longsplice status --json`; the counters are at the top level.
@@ -121,7 +122,7 @@ impl Admin {
             pid: std::process::id(),
             started_at: epoch.map_or(0, |d| d.as_secs()),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
-            stopping: *self.stopping.borrow(),
+            stopping: self.stopping.is_cancelled(),
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
             config_generation: Some(self.config_status.generation()),

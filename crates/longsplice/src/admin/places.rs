@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::unistd::{Uid, geteuid};
+use rustix::process::{Uid, geteuid};
 
 use crate::instance::InstanceName;
 
@@ -25,7 +25,7 @@ impl Places {
         let directories = [
             Some(PathBuf::from("/run/longsplice")),
             runtime.map(|p| p.join("longsplice")),
-            Some(PathBuf::from(format!("/tmp/longsplice-{}", geteuid()))),
+            Some(PathBuf::from(format!("/tmp/longsplice-{}", geteuid().as_raw()))),
         ];
         Places {
             directories: directories.into_iter().flatten().collect(),

@@ -17,22 +17,22 @@ use serde::Serialize;
 use tokio::{
     net::{TcpStream, UnixListener},
     sync::{mpsc::error::TrySendError, oneshot},
-    task::JoinHandle,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Admin, claim::Claim, error, servers};
 use crate::{access_log::End, listener::spawn_reclaimed};
 
-/// Serves until the task is aborted.
-pub fn serve(claim: &Claim, admin: Admin) -> io::Result<JoinHandle<()>> {
+/// Serves until the handle is dropped.
+pub fn serve(claim: &Claim, admin: Admin) -> io::Result<AbortOnDropHandle<()>> {
     let listener = UnixListener::from_std(claim.listener()?)?;
     let router = router(Arc::new(admin));
     tracing::debug!(socket = %claim.socket().display(), "admin interface open");
-    Ok(tokio::spawn(async move {
+    Ok(AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
             tracing::error!(%error, "the admin interface ended");
         }
-    }))
+    })))
 }
 
 fn router(admin: Arc<Admin>) -> Router {
@@ -82,7 +82,7 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         return error(StatusCode::BAD_REQUEST, "a flow's id is a number");
     };
     // Refuse during a shutdown: relayed connections are about to be reset, while spliced ones live on.
-    if *admin.stopping.borrow() {
+    if admin.stopping.is_cancelled() {
         let message = format!("flow {id} stays as it is: the daemon is shutting down");
         return error(StatusCode::CONFLICT, &message);
     }
@@ -126,7 +126,7 @@ async fn kill(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Respon
 
 async fn reload(State(admin): State<Arc<Admin>>) -> Response {
     let stopping = || error(StatusCode::CONFLICT, "the daemon is shutting down");
-    if *admin.stopping.borrow() {
+    if admin.stopping.is_cancelled() {
         return stopping();
     }
     let (asked, done) = oneshot::channel();
@@ -161,7 +161,7 @@ async fn clear_rules(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn set_rules(admin: &Arc<Admin>, rules: Vec<Rule>) -> Response {
-    if *admin.stopping.borrow() {
+    if admin.stopping.is_cancelled() {
         let message = "the rules stay as they are: the daemon is shutting down";
         return error(StatusCode::CONFLICT, message);
     }

@@ -97,8 +97,11 @@ impl Config {
 }
 
 /// Treatment of spliced flows at a clean shutdown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum OnShutdown {
     /// They run on in the kernel, and the next daemon of this instance adopts them.
     #[default]
@@ -110,10 +113,7 @@ pub enum OnShutdown {
 impl OnShutdown {
     /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
-        match self {
-            OnShutdown::Keep => "keep",
-            OnShutdown::End => "end",
-        }
+        self.into()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{str::FromStr, time::Duration};
 
 use longsplice_engine::{IdlePolicy, Keepalive, ParseKeepaliveError};
-use serde::{Deserialize, Deserializer, de};
 
 /// Default time that a relayed connection may be idle.
 pub const DEFAULT_RELAY_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -28,12 +27,7 @@ impl FromStr for KeepaliveSetting {
     }
 }
 
-impl<'de> Deserialize<'de> for KeepaliveSetting {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+longsplice_core::from_text!(KeepaliveSetting);
 
 /// Combines both settings; `None` means the default.
 pub fn idle_policy(limit: Option<Duration>, keepalive: Option<KeepaliveSetting>) -> IdlePolicy {

@@ -30,8 +30,9 @@ pub struct InterceptConfig {
 }
 
 /// Source address of the connection to the target of an intercepted connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum SourceAddress {
     /// Address of the forwarder.
     #[default]
@@ -46,11 +47,7 @@ pub enum SourceAddress {
 impl SourceAddress {
     /// Returns the name in a configuration.
     pub fn name(self) -> &'static str {
-        match self {
-            SourceAddress::Forwarder => "forwarder",
-            SourceAddress::Client => "client",
-            SourceAddress::ClientAndPort => "client_and_port",
-        }
+        self.into()
     }
 }
 

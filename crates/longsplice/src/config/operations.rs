@@ -3,7 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use longsplice_core::policy::parse_bytes;
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{rules, settler::Settler};
@@ -28,8 +28,9 @@ pub struct AccessLogConfig {
 }
 
 /// Format of a line of the access log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum AccessLogFormat {
     /// One JSON object with all fields.
     #[default]
@@ -43,11 +44,7 @@ pub enum AccessLogFormat {
 impl AccessLogFormat {
     /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
-        match self {
-            AccessLogFormat::Json => "json",
-            AccessLogFormat::Common => "common",
-            AccessLogFormat::Combined => "combined",
-        }
+        self.into()
     }
 }
 
@@ -91,18 +88,15 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-impl<'de> Deserialize<'de> for MemoryLimit {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(de::Error::custom)
-    }
-}
+longsplice_core::from_text!(MemoryLimit);
 
 /// Smallest limit in bytes: the programs and their maps alone need this.
 const LEAST_MEMORY: u64 = 16 << 20;
 
 /// Treatment of open flows when the settings that decided about them change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum OnReload {
     /// Leave them as they are.
     #[default]
@@ -116,11 +110,7 @@ pub enum OnReload {
 impl OnReload {
     /// Returns the name in a configuration.
     pub fn as_str(self) -> &'static str {
-        match self {
-            OnReload::Keep => "keep",
-            OnReload::Recheck => "recheck",
-            OnReload::Reset => "reset",
-        }
+        self.into()
     }
 }
 

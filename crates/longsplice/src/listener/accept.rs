@@ -11,6 +11,7 @@ use tokio::{
     sync::watch,
     time::{self, Instant},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{Service, acceptor::Acceptor, connection};
 use crate::config::OnFull;
@@ -25,15 +26,15 @@ const LAST_CALL: Duration = Duration::from_millis(20);
 /// Longest time for accepting before the socket closes: else a busy socket would never be closed.
 const LAST_CALLS: Duration = Duration::from_millis(500);
 
-/// Accepts connections; the listener that `service` shows serves them. Ends when `stopping` turns true, or when the
+/// Accepts connections; the listener that `service` shows serves them. Ends when `stopping` is cancelled, or when the
 /// sender of `service` is dropped: then connections that have arrived by that time are still served.
 pub(super) async fn accept(
     listener: Arc<Acceptor>,
     service: watch::Receiver<Arc<Service>>,
-    mut stopping: watch::Receiver<bool>,
+    stopping: CancellationToken,
 ) {
     tokio::select! {
-        _ = stopping.wait_for(|stop| *stop) => {}
+        () = stopping.cancelled() => {}
         () = accept_until_closed(&listener, service) => {}
     }
 }

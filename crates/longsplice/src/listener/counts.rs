@@ -3,13 +3,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use prometheus_client::metrics::histogram::Histogram;
+use strum::VariantArray;
 
 use crate::access_log::{AccessRecord, End};
 
@@ -32,12 +34,12 @@ pub(crate) struct Counts {
     pub(crate) to_client: AtomicU64,
     pub(crate) to_server: AtomicU64,
     pub(crate) spliced: AtomicU64,
-    /// Ended requests and connections by their end, indexed as [`End::ALL`].
-    pub(crate) ended: [AtomicU64; End::ALL.len()],
+    /// Ended requests and connections by their end, indexed as [`End::VARIANTS`].
+    pub(crate) ended: [AtomicU64; End::VARIANTS.len()],
     /// Durations of connections of which no requests were read.
     pub(crate) duration: Histogram,
     /// Counters by the name of the route; the empty name is for requests that no route takes.
-    routes: RwLock<HashMap<String, Arc<RouteCounts>>>,
+    routes: ArcSwap<HashMap<String, Arc<RouteCounts>>>,
 }
 
 /// Counters of the requests that a route takes.
@@ -88,7 +90,7 @@ impl Default for Counts {
             spliced: AtomicU64::new(0),
             ended: Default::default(),
             duration: Histogram::new(CONNECTION),
-            routes: RwLock::default(),
+            routes: ArcSwap::default(),
         }
     }
 }
@@ -96,27 +98,21 @@ impl Default for Counts {
 impl Counts {
     /// Counts these routes from now on, and forgets others. Only this adds entries: names from outside must not.
     pub(super) fn keep_routes<'a>(&self, names: impl Iterator<Item = &'a str>) {
-        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::take(&mut *routes);
-        for name in names.chain([""]) {
-            let kept = before.remove(name).unwrap_or_else(|| {
-                Arc::new(RouteCounts {
-                    classes: Default::default(),
-                    duration: Histogram::new(REQUEST),
-                    first_byte: Histogram::new(REQUEST),
-                })
-            });
-            routes.insert(name.to_owned(), kept);
-        }
+        let before = self.routes.load();
+        let new = || {
+            Arc::new(RouteCounts {
+                classes: Default::default(),
+                duration: Histogram::new(REQUEST),
+                first_byte: Histogram::new(REQUEST),
+            })
+        };
+        let kept = |name: &str| (name.to_owned(), before.get(name).cloned().unwrap_or_else(new));
+        self.routes.store(Arc::new(names.chain([""]).map(kept).collect()));
     }
 
     /// Returns the counters of all routes, sorted by name.
     pub(crate) fn routes(&self) -> Vec<(String, Arc<RouteCounts>)> {
-        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = routes
-            .iter()
-            .map(|(name, of_it)| (name.clone(), Arc::clone(of_it)))
-            .collect();
+        let mut all: Vec<_> = HashMap::clone(&self.routes.load()).into_iter().collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
     }
@@ -136,7 +132,7 @@ impl Counts {
         if !tally.is_request {
             return self.duration.observe(seconds);
         }
-        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let routes = self.routes.load();
         // A request of an earlier configuration may name a route that is gone.
         let Some(route) = routes.get(tally.route.unwrap_or_default()) else {
             return;
@@ -200,8 +196,8 @@ mod tests {
 
     #[test]
     fn ends_are_counted_in_their_order() {
-        for (n, end) in End::ALL.into_iter().enumerate() {
-            assert_eq!(end as usize, n);
+        for (n, end) in End::VARIANTS.iter().enumerate() {
+            assert_eq!(*end as usize, n);
         }
     }
 }

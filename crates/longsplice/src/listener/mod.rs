@@ -16,10 +16,14 @@ mod slots;
 mod sockets;
 mod tracker;
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak, atomic::AtomicU64},
+};
 
+use arc_swap::ArcSwap;
 use longsplice_engine::Splicer;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 pub use bind::{BindError, Bound, Listening};
 pub(crate) use counts::{CLASSES, Tally};
@@ -34,6 +38,9 @@ pub use tracker::Tracker;
 
 use crate::{access_log::AccessLog, http::Threshold, memory::Memory, resources::Resources};
 
+/// Settings by the number of their listener. A listener that is gone keeps its settings while it has connections.
+type Generation = HashMap<u64, (Weak<Service>, Arc<Settings>)>;
+
 /// State that all listeners of a process share.
 #[derive(Debug)]
 pub struct Shared {
@@ -47,17 +54,19 @@ pub struct Shared {
     pub tracker: Tracker,
     /// Log of ended requests and connections.
     pub access_log: AccessLog,
-    /// Turns true when the daemon shuts down: sessions between two requests end.
-    pub stopping: watch::Receiver<bool>,
+    /// Cancelled when the daemon shuts down: sessions between two requests end.
+    pub stopping: CancellationToken,
     /// Measured length from which on replies are spliced, if the configuration does not set it.
     pub splice_min: Threshold,
-    /// Lock that is held for writing while the listeners change their settings.
-    turn: RwLock<()>,
+    /// Settings that reloads have changed; a reload replaces the settings of all listeners at once.
+    generation: ArcSwap<Generation>,
+    /// Number of listeners created so far.
+    services: AtomicU64,
 }
 
 impl Shared {
-    /// Creates the state of a process with this engine; `stopping` turns true when it shuts down.
-    pub fn new(splicer: Splicer, access_log: AccessLog, stopping: watch::Receiver<bool>) -> Arc<Shared> {
+    /// Creates the state of a process with this engine; `stopping` is cancelled when it shuts down.
+    pub fn new(splicer: Splicer, access_log: AccessLog, stopping: CancellationToken) -> Arc<Shared> {
         let shared = Arc::new(Shared {
             splicer,
             resources: Arc::clone(Resources::of_this_process()),
@@ -66,7 +75,8 @@ impl Shared {
             access_log,
             stopping,
             splice_min: Threshold::default(),
-            turn: RwLock::new(()),
+            generation: ArcSwap::default(),
+            services: AtomicU64::new(0),
         });
         let ended = Arc::downgrade(&shared);
         shared.splicer.tell_ends(move |end| {
@@ -78,12 +88,13 @@ impl Shared {
     }
 
     /// Changes the settings of all listeners at once: no task sees settings of two generations.
-    pub(crate) fn switch(&self, change: impl FnOnce()) {
-        let _alone = self.turn.write().unwrap_or_else(PoisonError::into_inner);
-        change();
-    }
-
-    fn reading(&self) -> RwLockReadGuard<'_, ()> {
-        self.turn.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn switch(&self, changes: Vec<(Arc<Service>, Arc<Settings>)>) {
+        let mut next = Generation::clone(&self.generation.load());
+        next.retain(|_, (service, _)| service.strong_count() > 0);
+        for (service, settings) in changes {
+            service.prepare(&settings);
+            next.insert(service.number, (Arc::downgrade(&service), settings));
+        }
+        self.generation.store(Arc::new(next));
     }
 }

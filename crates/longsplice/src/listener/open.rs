@@ -3,11 +3,12 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Instant,
 };
 
 use longsplice_engine::{Ended, FlowHandle, FlowId, Pair, Until};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{Decided, Service, left::Parting, slots::Slot};
@@ -37,13 +38,9 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    fn decided(&self) -> MutexGuard<'_, Option<Box<Decided>>> {
-        self.decided.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Requests its handler to end it.
     pub(crate) fn end(&self, why: End) {
-        let mut to_end = self.to_end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to_end = self.to_end.lock();
         to_end.get_or_insert(why);
         drop(to_end);
         self.told.notify_waiters();
@@ -56,11 +53,11 @@ impl Shown {
 
     /// Returns whether there is a decision about it that meets the condition.
     pub(super) fn is_decided(&self, condition: impl FnOnce(&Decided) -> bool) -> bool {
-        self.decided().as_deref().is_some_and(condition)
+        self.decided.lock().as_deref().is_some_and(condition)
     }
 
     fn to_end(&self) -> Option<End> {
-        *self.to_end.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.to_end.lock()
     }
 }
 
@@ -86,7 +83,7 @@ impl Open {
     /// Replaces the decision about it; `None` means no decision, as between two requests. `on_reload` acts on this
     /// decision.
     pub fn decide(&self, decided: Option<Decided>) {
-        *self.shown.decided() = decided.map(Box::new);
+        *self.shown.decided.lock() = decided.map(Box::new);
     }
 
     /// Returns when the connection must end at once by a reset, because of `on_reload` or a command. Cancel-safe.
@@ -130,7 +127,7 @@ impl Open {
     /// Leaves the connection to the kernel. Its record is written when its end is seen; until then its server counts
     /// it. A flow that needs neither is not remembered: each takes memory.
     pub fn detached(self, id: FlowId, tenure: Option<Tenure>, record: AccessRecord, began: Instant) {
-        let decided = self.shown.decided().take();
+        let decided = self.shown.decided.lock().take();
         let shared = &self.service.shared;
         let matters = decided.as_deref().is_some_and(Decided::matters);
         if !(matters || shared.access_log.is_on()) {

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     os::fd::AsFd,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -24,8 +24,10 @@ use crate::{
 /// A running listener: its settings and counts. All of its addresses share it.
 #[derive(Debug)]
 pub struct Service {
-    /// Settings of new connections.
-    settings: RwLock<Arc<Settings>>,
+    /// Key of its settings in [`Shared::generation`].
+    pub(super) number: u64,
+    /// Settings until the first reload.
+    initial: Arc<Settings>,
     pub(super) shared: Arc<Shared>,
     /// Permits for the connections that this process holds.
     pub(super) slots: Arc<Slots>,
@@ -70,10 +72,11 @@ impl Service {
         let counts = Counts::default();
         counts.keep_routes(route_names(&settings));
         Arc::new(Service {
+            number: shared.services.fetch_add(1, Ordering::Relaxed),
             counts,
             splice_delay: SpliceDelay::default(),
             slots: Slots::new(settings.listener.max_connections),
-            settings: RwLock::new(Arc::new(settings)),
+            initial: Arc::new(settings),
             shared,
             open: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -82,15 +85,15 @@ impl Service {
 
     /// Returns the settings of new connections and requests.
     pub fn settings(&self) -> Arc<Settings> {
-        let _one_generation = self.shared.reading();
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        let generation = self.shared.generation.load();
+        let changed = generation.get(&self.number).map(|(_, settings)| settings);
+        Arc::clone(changed.unwrap_or(&self.initial))
     }
 
-    /// Replaces the settings. Call it within [`Shared::switch`].
-    pub(crate) fn put(&self, settings: Arc<Settings>) {
+    /// Applies the limit of these settings, and counts their routes.
+    pub(super) fn prepare(&self, settings: &Settings) {
         self.slots.set_limit(settings.listener.max_connections);
-        self.counts.keep_routes(route_names(&settings));
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        self.counts.keep_routes(route_names(settings));
     }
 
     /// Returns the length from which on replies are spliced now, in bytes; for HTTP only.
@@ -119,13 +122,12 @@ impl Service {
 
     /// Returns whether the daemon shuts down.
     pub fn is_stopping(&self) -> bool {
-        *self.shared.stopping.borrow()
+        self.shared.stopping.is_cancelled()
     }
 
     /// Returns when the daemon shuts down. Cancel-safe.
     pub async fn stopping(&self) {
-        // Ignore an error: the sender is dropped when the process ends.
-        let _ = self.shared.stopping.clone().wait_for(|stopping| *stopping).await;
+        self.shared.stopping.cancelled().await;
     }
 
     /// Counts and logs a request that ended, or a connection of which no requests are read.

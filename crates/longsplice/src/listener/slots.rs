@@ -1,7 +1,8 @@
 //! Enforces `max_connections`, the limit of a listener's connections in this process. The limit can change meanwhile.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Permits for connections.
@@ -30,19 +31,15 @@ impl Slots {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the limit. Permits beyond it stay valid.
     pub(super) fn set_limit(&self, limit: Option<u32>) {
-        self.state().limit = limit;
+        self.state.lock().limit = limit;
         self.freed.notify_waiters();
     }
 
     /// Returns a permit, if one is free.
     pub(super) fn try_take(self: &Arc<Self>) -> Option<Slot> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.limit.is_some_and(|limit| state.taken >= limit) {
             return None;
         }
@@ -51,7 +48,7 @@ impl Slots {
 
     /// Returns a permit, even beyond the limit.
     pub(super) fn take_beyond(self: &Arc<Self>) -> Slot {
-        self.taken(&mut self.state())
+        self.taken(&mut self.state.lock())
     }
 
     fn taken(self: &Arc<Self>, state: &mut State) -> Slot {
@@ -73,7 +70,7 @@ impl Slots {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.taken -= 1;
         drop(state);
         // Wake all waiting tasks: there are few, one for each address of the listener.

@@ -4,13 +4,14 @@ use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use longsplice_engine::{FlowEnded, FlowId};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{
@@ -52,28 +53,20 @@ impl Left {
 }
 
 impl Tracker {
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Shown>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn left(&self) -> MutexGuard<'_, Left> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn add(&self, shown: Arc<Shown>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.open().insert(number, shown);
+        self.open.lock().insert(number, shown);
         number
     }
 
     pub(super) fn remove(&self, number: u64) {
-        self.open().remove(&number);
+        self.open.lock().remove(&number);
         self.removed.notify_waiters();
     }
 
     /// Returns the number of connections that this process holds, or waits for.
     pub fn count(&self) -> usize {
-        self.open().len()
+        self.open.lock().len()
     }
 
     /// Returns when there are none, or at this time.
@@ -92,7 +85,7 @@ impl Tracker {
 
     /// Remembers a flow that its handler has left to the kernel.
     pub(super) fn leave(&self, id: FlowId, parting: Parting) {
-        let mut left = self.left();
+        let mut left = self.left.lock();
         let flow = LeftFlow::new(parting, &mut left.commons);
         let ended = left.early.iter().position(|end| end.id == id);
         match ended.and_then(|n| left.early.remove(n)) {
@@ -108,13 +101,13 @@ impl Tracker {
 
     /// Returns the memory of a flow to a handler; `client` is the address of its client.
     pub(super) fn take(&self, id: FlowId, client: SocketAddr) -> Option<Parting> {
-        let flow = self.left().remove(id);
+        let flow = self.left.lock().remove(id);
         flow?.resume(client)
     }
 
     /// Records the end of a flow that has no handler.
     pub(super) fn ended(&self, end: FlowEnded) {
-        let mut left = self.left();
+        let mut left = self.left.lock();
         match left.remove(end.id) {
             Some(flow) => {
                 drop(left);
@@ -137,7 +130,7 @@ impl Tracker {
         mut condition: impl FnMut(&Decided, Option<&KeptFacts>) -> bool,
     ) -> (usize, Vec<FlowId>) {
         // Copy the list, so that no handler waits for its lock while the condition is evaluated.
-        let open: Vec<_> = self.open().values().cloned().collect();
+        let open: Vec<_> = self.open.lock().values().cloned().collect();
         let mut ending = 0;
         for shown in open {
             if shown.is_decided(|decided| condition(decided, decided.facts.as_ref())) {
@@ -145,7 +138,7 @@ impl Tracker {
                 ending += 1;
             }
         }
-        let mut left = self.left();
+        let mut left = self.left.lock();
         let mut flows = Vec::new();
         for (id, flow) in &mut left.flows {
             let decided = flow.decided();
@@ -160,7 +153,8 @@ impl Tracker {
     /// Ends up to `most` connections, the newest first, and returns how many.
     pub(crate) fn end_newest(&self, most: usize, why: End) -> usize {
         let mut open: Vec<_> = self
-            .open()
+            .open
+            .lock()
             .iter()
             .map(|(n, shown)| (*n, Arc::clone(shown)))
             .collect();
@@ -173,7 +167,8 @@ impl Tracker {
     /// handler has it.
     pub(crate) fn end(&self, id: FlowId, why: End) -> bool {
         let of_it = self
-            .open()
+            .open
+            .lock()
             .values()
             .find(|shown| shown.flow() == Some(id))
             .cloned();
@@ -181,7 +176,7 @@ impl Tracker {
             shown.end(why);
             return true;
         }
-        if let Some(flow) = self.left().flows.get_mut(&id) {
+        if let Some(flow) = self.left.lock().flows.get_mut(&id) {
             flow.set_why(why);
         }
         false

@@ -5,12 +5,13 @@ use std::{
     fmt::{self, Debug, Write},
     mem,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tracing::{
     Event, Level, Subscriber,
     callsite::Identifier,
@@ -86,7 +87,7 @@ impl Limit {
 
     /// Returns the lines that were suppressed since the last call.
     pub(crate) fn take(&self) -> Vec<Suppressed> {
-        let mut kinds = self.kinds();
+        let mut kinds = self.kinds.lock();
         let counted = kinds.values_mut().filter(|kind| kind.suppressed > 0);
         counted
             .map(|kind| Suppressed {
@@ -103,7 +104,7 @@ impl Limit {
             return true;
         }
         let most = f64::from(rate) * f64::from(BURST);
-        let mut kinds = self.kinds();
+        let mut kinds = self.kinds.lock();
         let kind = kinds.entry(kind).or_insert_with(|| Kind {
             allowed: most,
             since: now,
@@ -122,10 +123,6 @@ impl Limit {
         kind.suppressed += 1;
         self.suppressed.fetch_add(1, Ordering::Relaxed);
         false
-    }
-
-    fn kinds(&self) -> MutexGuard<'_, HashMap<Identifier, Kind>> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

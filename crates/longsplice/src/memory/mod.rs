@@ -9,13 +9,11 @@
 mod source;
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::config::MemoryLimit;
@@ -113,13 +111,9 @@ impl Memory {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies the limit of a configuration.
     pub fn configure(&self, limit: MemoryLimit) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.limit = limit;
         state.read_at = None;
     }
@@ -146,7 +140,7 @@ impl Memory {
 
     /// Returns whether there is memory for one more connection, beside `open` connections.
     pub fn admits(&self, open: usize) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_old = state.read_at.is_none_or(|at| at.elapsed() >= FRESH);
         if is_old || state.pending >= FRESH_FOR {
             self.look(&mut state, open);
@@ -166,7 +160,7 @@ impl Memory {
 
     /// Reads the usage, and returns the measures that it asks for, beside `open` connections.
     pub(crate) fn measures(&self, open: usize) -> Measures {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.look(&mut state, open);
         Measures {
             detach: state.has_come_to(|t| t.detach),
@@ -186,7 +180,7 @@ impl Memory {
 
     /// Returns the status; `None` if there is no limit.
     pub fn status(&self, open: usize) -> Option<MemoryStatus> {
-        let limit = self.state().limit;
+        let limit = self.state.lock().limit;
         let readings = self.read(limit, open);
         let (reading, _) = readings.iter().max_by_key(|(reading, _)| reading.percent())?;
         Some(MemoryStatus {

@@ -14,7 +14,8 @@ use axum::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpStream, sync::Semaphore, task::JoinHandle, time};
+use tokio::{net::TcpStream, sync::Semaphore, time};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Subject;
 
@@ -46,7 +47,7 @@ pub struct EndpointError {
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     address: SocketAddr,
-    task: JoinHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Place {
@@ -71,7 +72,7 @@ impl Place {
         tracing::info!(%address, "metrics are at http://{address}/metrics");
         Ok(Endpoint {
             address,
-            task: tokio::spawn(accept(listener, subject)),
+            _task: AbortOnDropHandle::new(tokio::spawn(accept(listener, subject))),
         })
     }
 }
@@ -80,12 +81,6 @@ impl Endpoint {
     /// Returns the address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use strum::VariantArray;
+
 use super::out::Out;
 use crate::{
     access_log::End,
@@ -57,7 +59,7 @@ pub(super) fn write(out: &mut Out<'_>, listeners: &Listeners) -> fmt::Result {
         from,
     )?;
     let ended = named.iter().flat_map(|(name, service)| {
-        let ends = End::ALL.iter().zip(&service.counts().ended);
+        let ends = End::VARIANTS.iter().zip(&service.counts().ended);
         ends.map(move |(end, n)| ([("listener", name.as_str()), ("end", end.as_str())], read(n)))
     });
     out.counter(

@@ -39,7 +39,7 @@ impl Subject {
 
     /// Returns the reason why the daemon is not ready; `None` if it is.
     fn not_ready(&self) -> Option<&'static str> {
-        if *self.shared.stopping.borrow() {
+        if self.shared.stopping.is_cancelled() {
             return Some("the daemon is shutting down");
         }
         let listeners = self.config_status.listeners();

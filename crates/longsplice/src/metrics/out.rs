@@ -45,29 +45,19 @@ impl<'a> Out<'a> {
     }
 
     /// Writes a value that only grows; `_total` is added to the name.
-    pub(super) fn counter<const N: usize>(
+    pub(super) fn counter<const N: usize, V>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = ([(&'static str, impl AsRef<str>); N], u64)>,
-    ) -> fmt::Result {
+        values: impl IntoIterator<Item = ([(&'static str, impl AsRef<str>); N], V)>,
+    ) -> fmt::Result
+    where
+        ConstCounter<V>: EncodeMetric,
+    {
         let values = values
             .into_iter()
             .map(|(labels, n)| (labels, ConstCounter::new(n)));
-        self.family(name, help, ConstCounter::<u64>::TYPE, values)
-    }
-
-    /// Writes a value in seconds that only grows; `_total` is added to the name.
-    pub(super) fn seconds<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = ([(&'static str, impl AsRef<str>); N], f64)>,
-    ) -> fmt::Result {
-        let values = values
-            .into_iter()
-            .map(|(labels, n)| (labels, ConstCounter::new(n)));
-        self.family(name, help, ConstCounter::<f64>::TYPE, values)
+        self.family(name, help, MetricType::Counter, values)
     }
 
     /// Writes a value that goes up and down.

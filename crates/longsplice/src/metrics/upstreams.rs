@@ -123,7 +123,7 @@ fn counters(out: &mut Out<'_>, servers: &[&ServerStatus]) -> fmt::Result {
         replies,
     )?;
     let times = servers.iter().map(|s| (labels(s), s.reply_seconds_total));
-    out.seconds(
+    out.counter(
         "server_reply_seconds",
         "The time until the replies of a server began, together",
         times,

@@ -241,11 +241,7 @@ impl InForce {
         }
         let mut removed: Vec<String> = before.into_keys().collect();
         removed.sort();
-        self.shared.switch(|| {
-            switch
-                .into_iter()
-                .for_each(|(service, settings)| service.put(settings))
-        });
+        self.shared.switch(switch);
         self.shared.access_log.set(log);
         self.move_sockets(listening).await;
         self.rules.trim().await;

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write, time::SystemTime};
 
 use longsplice_engine::{TransitionTimes, reason::RelayReason};
+use strum::VariantArray;
 
 use super::{
     age, bytes, nanoseconds,
@@ -177,7 +178,7 @@ fn reasons(out: &mut String, by_reason: &BTreeMap<String, u64>) {
     let mut shown: Vec<_> = by_reason.iter().filter(|(_, n)| **n > 0).collect();
     shown.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
     for (name, n) in shown {
-        let known = RelayReason::ALL.iter().find(|r| r.as_str() == name);
+        let known = RelayReason::VARIANTS.iter().find(|r| r.as_str() == name);
         let meaning = known.map(|r| format!(": {}", r.explain())).unwrap_or_default();
         let _ = writeln!(out, "  {n:>10} {name}{meaning}");
     }

@@ -1,10 +1,11 @@
 //! Holds the certificates of a listener, and reads them again when their files change.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use rustls::{
     SignatureScheme,
     crypto::CryptoProvider,
@@ -27,7 +28,7 @@ pub(super) struct Keyring {
     listener: String,
     files: Vec<CertificateFiles>,
     provider: Arc<CryptoProvider>,
-    current: RwLock<Choice>,
+    current: ArcSwap<Choice>,
 }
 
 /// Stamps of all files.
@@ -44,7 +45,7 @@ impl Keyring {
             listener: listener.to_owned(),
             files: files.to_owned(),
             provider: Arc::clone(provider),
-            current: RwLock::default(),
+            current: ArcSwap::default(),
         };
         // Take the stamps before reading: a file that is written in between is then seen at the first check.
         let stamps = keyring.stamps();
@@ -67,17 +68,13 @@ impl Keyring {
             }
             all.push(loaded);
         }
-        let choice = Choice::new(&all);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = choice;
+        self.current.store(Arc::new(Choice::new(&all)));
         Ok(())
     }
 
     /// Returns the certificate for a client that names this server and can use these schemes.
     pub(super) fn find(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(name, schemes)
+        self.current.load().find(name, schemes)
     }
 
     /// Returns the stamps of the files as they are now.

@@ -10,8 +10,9 @@ use tokio::{
     net::TcpStream,
     time,
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{server::Server, task::Task};
+use super::server::Server;
 use crate::{
     config::{HealthConfig, Probe, Statuses},
     resources::Resources,
@@ -27,12 +28,12 @@ pub(super) fn watch(
     health: &HealthConfig,
     send_proxy: Option<Version>,
     report: impl Fn(&Server, Result<(), String>) + Send + 'static,
-) -> Task {
+) -> AbortOnDropHandle<()> {
     let (server, health) = (Arc::clone(server), health.clone());
     // The proxy makes this connection for itself: the header names no client.
     let header = send_proxy.map(|version| Header::new(version, None).write());
     let header = header.unwrap_or_default();
-    Task::spawn(async move {
+    AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             // Wait for a descriptor outside the timeout: a lack of descriptors is no fault of the server.
             let descriptor = Resources::of_this_process().upkeep(1).await;
@@ -42,7 +43,7 @@ pub(super) fn watch(
             report(&server, result);
             time::sleep(jittered(health.interval)).await;
         }
-    })
+    }))
 }
 
 /// Returns 0.9 to 1.1 times the interval, so that the checks of several servers and proxies do not stay in step.

@@ -5,7 +5,7 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -19,12 +19,13 @@ use hickory_resolver::{
     },
     system_conf,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time,
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::task::Task;
 use crate::{config::ServerPlace, resources::Resources};
 
 /// Limits the time of one look-up, with all its queries and attempts.
@@ -121,10 +122,6 @@ impl Entry {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns whether it has to be looked up.
     pub(super) fn is_name(&self) -> bool {
         !matches!(&self.place, ServerPlace::Target(target) if target.literal().is_some())
@@ -132,12 +129,12 @@ impl Entry {
 
     /// Returns the addresses that are known.
     pub(super) fn sites(&self) -> Vec<ResolvedAddr> {
-        self.known().sites.clone()
+        self.known.lock().sites.clone()
     }
 
     /// Returns the error of the last look-up, if it failed.
     pub(super) fn failure(&self) -> Option<String> {
-        self.known().failure.as_ref().map(|(_, _, why)| why.clone())
+        self.known.lock().failure.as_ref().map(|(_, _, why)| why.clone())
     }
 
     /// Waits until it has an address, or until a later look-up finds none.
@@ -156,7 +153,7 @@ impl Entry {
     }
 
     fn fresh(&self) -> Option<io::Result<()>> {
-        let known = self.known();
+        let known = self.known.lock();
         match &known.failure {
             _ if !known.sites.is_empty() => Some(Ok(())),
             Some((at, kind, why)) if at.elapsed() < FRESH => Some(Err(io::Error::new(*kind, why.clone()))),
@@ -166,7 +163,7 @@ impl Entry {
 
     /// Stores the result of a look-up, and returns whether the addresses changed.
     fn take_in(&self, result: &io::Result<Found>) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         match result {
             Ok(found) => {
                 known.failure = None;
@@ -189,9 +186,9 @@ pub(super) fn watch(
     names: &Arc<Names>,
     upstream: &str,
     changed: impl Fn() + Send + 'static,
-) -> Task {
+) -> AbortOnDropHandle<()> {
     let (entry, names, upstream) = (Arc::clone(entry), Arc::clone(names), upstream.to_owned());
-    Task::spawn(async move {
+    AbortOnDropHandle::new(tokio::spawn(async move {
         let mut failures: u32 = 0;
         loop {
             let mut result = names.look_up(&entry.place).await;
@@ -224,7 +221,7 @@ pub(super) fn watch(
                 () = entry.wanted.notified() => {}
             }
         }
-    })
+    }))
 }
 
 impl Names {
@@ -270,7 +267,7 @@ impl Names {
             return Ok(Arc::clone(fixed));
         }
         let stamp = FILES.map(|file| fs::metadata(file).and_then(|m| m.modified()).ok());
-        let mut known = self.system.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.system.lock();
         if let Some((_, system)) = known.as_ref().filter(|(of, _)| *of == stamp) {
             return Ok(Arc::clone(system));
         }

@@ -4,15 +4,9 @@
 //! the server still retransmits those before anything else. It is given out once the client has acknowledged them, or
 //! closed after [`SETTLES_WITHIN`].
 
-use std::{
-    collections::VecDeque,
-    fmt, io,
-    mem::MaybeUninit,
-    net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, fmt, io, mem::MaybeUninit, net::SocketAddr, time::Duration};
 
+use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::{io::Interest, net::TcpStream, time::Instant};
 
@@ -65,10 +59,6 @@ impl fmt::Debug for Settles {
 }
 
 impl IdlePool {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a connection, if it is open and quiet; it stands aside until it `settles`. Beyond `most`, the longest idle
     /// connection is closed.
     pub(super) fn put(&self, stream: TcpStream, owner: Owner, settles: Option<Settles>, most: u32) {
@@ -85,7 +75,7 @@ impl IdlePool {
             since: Instant::now(),
             owner,
         };
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         match settles {
             Some(settles) => waiting.aside.push_back((idle, settles)),
             None => waiting.idle.push_back(idle),
@@ -99,7 +89,7 @@ impl IdlePool {
     /// Returns the connection that was used last: its congestion window is the warmest. A connection that the server
     /// closed, or on which unexpected bytes came, is dropped: the pool peeks at the socket itself, at this moment.
     pub(super) fn take(&self, owner: Owner, timeout: Duration) -> Option<TcpStream> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let mut has_settled = false;
         loop {
             let Some(newest) = waiting.idle.iter().rposition(|idle| idle.owner == owner) else {
@@ -119,7 +109,7 @@ impl IdlePool {
 
     /// Closes connections that waited too long or cannot be used any more. Closes all if clients wait for descriptors.
     pub(super) fn sweep(&self, timeout: Duration, most: u32) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if Resources::of_this_process().is_short() {
             waiting.limit(0);
         }
@@ -135,7 +125,7 @@ impl IdlePool {
 
     /// Closes the longest idle connections until no more than `most` are left; those that stand aside first.
     pub(super) fn shrink(&self, most: usize) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let aside = most.saturating_sub(waiting.idle.len());
         waiting.give_up_to(aside);
         waiting.limit(most);
@@ -143,24 +133,24 @@ impl IdlePool {
 
     /// Closes all.
     pub(super) fn clear(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.idle.clear();
         waiting.aside.clear();
     }
 
     /// Returns the number of connections that can be given out.
     pub(super) fn len(&self) -> usize {
-        self.waiting().idle.len()
+        self.waiting.lock().idle.len()
     }
 
     /// Returns the number of connections that stand aside.
     pub(super) fn aside(&self) -> usize {
-        self.waiting().aside.len()
+        self.waiting.lock().aside.len()
     }
 
     /// Returns the number of connections that were closed because they did not settle in time, or were too many.
     pub(super) fn given_up(&self) -> u64 {
-        self.waiting().given_up
+        self.waiting.lock().given_up
     }
 }
 

@@ -14,7 +14,6 @@ mod search;
 mod server;
 mod state;
 mod status;
-mod task;
 #[cfg(test)]
 mod tests;
 

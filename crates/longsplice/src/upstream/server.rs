@@ -2,10 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -13,6 +10,7 @@ use longsplice_core::{
     balance::{FULL_SHARE, Standing, sticky_id},
     health::{Active, Passive, slow_start},
 };
+use parking_lot::Mutex;
 
 use super::idle::IdlePool;
 use crate::config::UpstreamConfig;
@@ -71,7 +69,8 @@ struct Health {
 }
 
 /// State of a server, for a choice and for the status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum State {
     /// No failure is known.
     Up,
@@ -85,12 +84,7 @@ pub(super) enum State {
 
 impl State {
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            State::Up => "up",
-            State::Down => "down",
-            State::Out => "out",
-            State::Draining => "draining",
-        }
+        self.into()
     }
 
     pub(super) fn standing(self) -> Standing {
@@ -170,13 +164,9 @@ impl Server {
         }
     }
 
-    fn health(&self) -> MutexGuard<'_, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Applies a configuration.
     pub(super) fn configure(&self, config: &UpstreamConfig) {
-        let mut health = self.health();
+        let mut health = self.health.lock();
         health.active = match &config.health {
             Some(rules) => health.active.clone().with_rules(rules.rise, rules.fall),
             None => Active::new(1, 1),
@@ -191,7 +181,7 @@ impl Server {
 
     /// Returns the state, and the share of the weight that it gets.
     pub(super) fn state(&self, now: Duration) -> (State, u32) {
-        let health = self.health();
+        let health = self.health.lock();
         let out = health.connects.is_out(now) || health.replies.is_out(now);
         let state = match (self.drained.load(Ordering::Relaxed), health.active.is_up(), out) {
             (true, ..) => State::Draining,
@@ -208,7 +198,7 @@ impl Server {
     pub(super) fn set_drained(&self, drained: bool, now: Duration) {
         let before = self.drained.swap(drained, Ordering::Relaxed);
         match (before, drained) {
-            (true, false) => self.health().back = Some(now),
+            (true, false) => self.health.lock().back = Some(now),
             (false, true) => self.idle.clear(),
             _ => {}
         }
@@ -216,7 +206,7 @@ impl Server {
 
     /// Applies the result of a check, and returns the new state if it went up or down.
     pub(super) fn checked(&self, result: Result<(), String>, now: Duration) -> Option<State> {
-        let mut health = self.health();
+        let mut health = self.health.lock();
         let changed = health.active.checked(result.is_ok());
         health.last_check = Some((now, result));
         match (changed, health.active.is_up()) {
@@ -238,17 +228,17 @@ impl Server {
 
     /// Returns the time of the last check, and its result.
     pub(super) fn last_check(&self) -> Option<(Duration, Result<(), String>)> {
-        self.health().last_check.clone()
+        self.health.lock().last_check.clone()
     }
 
     /// Records that it accepted a connection, or replied to a request.
     pub(super) fn succeeded(&self, in_what: Act, now: Duration) {
-        self.health().passive(in_what).succeeded(now);
+        self.health.lock().passive(in_what).succeeded(now);
     }
 
     /// Records a failure. Returns for how long the server is out, if that takes it out.
     pub(super) fn failed(&self, in_what: Act, now: Duration) -> Option<Duration> {
-        let out = self.health().passive(in_what).failed(now);
+        let out = self.health.lock().passive(in_what).failed(now);
         if out.is_some() {
             self.idle.clear();
         }

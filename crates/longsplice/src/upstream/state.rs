@@ -5,17 +5,20 @@ use std::{
     collections::HashMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
     sync::oneshot,
     time::{self, Instant},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     backend_set::{BackendSet, Selection, Want, random},
@@ -25,7 +28,6 @@ use super::{
     queue::{Answer, Queue, Unavailable},
     server::{Act, Server, ServerId, State},
     status::{self, Unresolved, UpstreamStatus},
-    task::Task,
 };
 use crate::config::{HealthConfig, UpstreamConfig};
 
@@ -38,7 +40,7 @@ pub(super) struct UpstreamState {
     name: String,
     origin: Instant,
     names: Arc<Names>,
-    config: RwLock<Arc<UpstreamConfig>>,
+    config: ArcSwap<UpstreamConfig>,
     inner: Mutex<Inner>,
     sweeping: AtomicBool,
     queue_timeouts: AtomicU64,
@@ -50,8 +52,8 @@ struct Inner {
     backends: BackendSet,
     queue: Queue,
     /// Entries with the tasks that look them up; entries stay the same over reloads.
-    lookups: Vec<(Arc<Entry>, Option<Task>)>,
-    checks: HashMap<ServerId, (HealthConfig, Task)>,
+    lookups: Vec<(Arc<Entry>, Option<AbortOnDropHandle<()>>)>,
+    checks: HashMap<ServerId, (HealthConfig, AbortOnDropHandle<()>)>,
 }
 
 /// Result of a client's request for a permit.
@@ -71,7 +73,7 @@ impl UpstreamState {
             name: config.name.clone(),
             origin: Instant::now(),
             names: Arc::clone(names),
-            config: RwLock::new(Arc::clone(config)),
+            config: ArcSwap::new(Arc::clone(config)),
             inner: Mutex::new(Inner {
                 backends: BackendSet::new(),
                 queue: Queue::default(),
@@ -86,10 +88,6 @@ impl UpstreamState {
         state
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -101,13 +99,13 @@ impl UpstreamState {
 
     /// Returns the newest configuration.
     pub(super) fn config(&self) -> Arc<UpstreamConfig> {
-        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+        self.config.load_full()
     }
 
     /// Applies a configuration; servers that stay keep their state.
     pub(super) fn configure(self: &Arc<Self>, config: &Arc<UpstreamConfig>) {
-        let mut inner = self.inner();
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(config);
+        let mut inner = self.inner.lock();
+        self.config.store(Arc::clone(config));
         let mut known = std::mem::take(&mut inner.lookups);
         for server in &config.servers {
             let same = known.iter().position(|(entry, _)| entry.place == server.place);
@@ -134,7 +132,7 @@ impl UpstreamState {
 
     /// Applies new addresses of an entry.
     fn relocate(self: &Arc<Self>) {
-        self.rebuild(&mut self.inner());
+        self.rebuild(&mut self.inner.lock());
     }
 
     fn rebuild(self: &Arc<Self>, inner: &mut Inner) {
@@ -171,7 +169,7 @@ impl UpstreamState {
         want: Want<'_>,
         given_up: &[usize],
     ) -> Result<Entered, Unavailable> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let pick = inner
             .backends
             .pick(&want, self.now(), &mut random, Some(given_up));
@@ -210,7 +208,7 @@ impl UpstreamState {
 
     /// Ends a connection of the server: its permit goes to the first waiting client that can take it.
     pub(super) fn release(&self, server: &Arc<Server>) {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         server.open.fetch_sub(1, Ordering::Relaxed);
         self.serve(&mut inner, Some(1));
     }
@@ -229,7 +227,7 @@ impl UpstreamState {
             let seconds = out.as_secs_f64();
             tracing::warn!(upstream, server, why, seconds, "the server is out for a while");
             // Serve waiting clients: if this was the last server in order, they may use another one now.
-            self.serve(&mut self.inner(), None);
+            self.serve(&mut self.inner.lock(), None);
         }
     }
 
@@ -248,13 +246,13 @@ impl UpstreamState {
             State::Up => tracing::info!(upstream, server, "the server is up"),
             _ => tracing::warn!(upstream, server, why, "the server is down: its checks fail"),
         }
-        self.serve(&mut self.inner(), None);
+        self.serve(&mut self.inner.lock(), None);
     }
 
     /// Drains the servers of this name or undoes it, and returns how many entries or addresses have it.
     pub(super) fn drain(&self, name: &str, drain: bool) -> usize {
         let config = self.config();
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let found = inner.backends.drain(&config, name, drain, self.now());
         self.serve(&mut inner, None);
         found
@@ -262,7 +260,7 @@ impl UpstreamState {
 
     /// Returns the addresses of its servers, in the order of the configuration.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         inner
             .backends
             .members
@@ -273,7 +271,7 @@ impl UpstreamState {
 
     /// Returns the status.
     pub(super) fn status(&self) -> UpstreamStatus {
-        let (now, config, inner) = (self.now(), self.config(), self.inner());
+        let (now, config, inner) = (self.now(), self.config(), self.inner.lock());
         let servers = inner.backends.members.iter();
         let unresolved = inner.backends.entries.iter().filter_map(|entry| {
             Some(Unresolved {
@@ -296,12 +294,12 @@ impl UpstreamState {
 
     #[cfg(test)]
     pub(super) fn first(&self) -> Arc<Server> {
-        Arc::clone(&self.inner().backends.members[0].server)
+        Arc::clone(&self.inner.lock().backends.members[0].server)
     }
 
     /// Returns whether it contains this server now.
     pub(super) fn has(&self, server: ServerId) -> bool {
-        self.inner().backends.has(server)
+        self.inner.lock().backends.has(server)
     }
 
     /// Keeps an idle connection, if its server still belongs to the upstream and is up.
@@ -324,7 +322,7 @@ impl UpstreamState {
 
     /// Closes idle connections of the server, so that a new one stays within `max_connections`.
     pub(super) fn make_room(&self, server: &Server) {
-        self.inner().backends.make_room(server);
+        self.inner.lock().backends.make_room(server);
     }
 }
 
@@ -351,7 +349,11 @@ impl Waiting {
             // Unreachable: UpstreamState answers all waiting clients, and this handle keeps it alive.
             Ok(Err(_)) => Err(Unavailable::down(
                 self.state.name(),
-                self.state.inner().backends.why_none_eligible(self.state.now()),
+                self.state
+                    .inner
+                    .lock()
+                    .backends
+                    .why_none_eligible(self.state.now()),
             )),
             Err(_) => {
                 // The answer may have come at the last moment.
@@ -371,7 +373,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.state.inner().queue.leave(self.ticket);
+        self.state.inner.lock().queue.leave(self.ticket);
         // From here on, no answer can arrive.
         if let Ok(Ok(server)) = self.given.try_recv() {
             self.state.release(&server);
@@ -387,7 +389,7 @@ async fn sweep(state: Weak<UpstreamState>) {
         let Some(state) = state.upgrade() else { return };
         let config = state.config();
         pause = config.idle_timeout.clamp(Duration::from_millis(1), SWEEP);
-        let idle = || state.inner().backends.sweep(&config);
+        let idle = || state.inner.lock().backends.sweep(&config);
         if idle() > 0 {
             continue;
         }

@@ -3,7 +3,6 @@
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
-    sync::{Condvar, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -11,6 +10,7 @@ use std::{
 use longsplice_engine::Side;
 use longsplice_lab::pattern::Pattern;
 use longsplice_tests::SOON;
+use parking_lot::{Condvar, Mutex};
 use socket2::SockRef;
 
 use crate::differential::script::{Act, Part, Script};
@@ -58,30 +58,28 @@ impl Progress {
     }
 
     fn set(&self, received: u64, ending: Option<Ending>) {
-        let mut now = self.now.lock().unwrap();
+        let mut now = self.now.lock();
         *now = (received, now.1.or(ending));
         self.changed.notify_all();
     }
 
     fn leave(&self) {
-        self.now.lock().unwrap().1.get_or_insert(Ending::Own);
+        self.now.lock().1.get_or_insert(Ending::Own);
         self.changed.notify_all();
     }
 
     fn ending(&self) -> Option<Ending> {
-        self.now.lock().unwrap().1
+        self.now.lock().1
     }
 
     /// Waits until `holds` returns true; an error where the stream ends before, or stalls.
     fn wait(&self, mut holds: impl FnMut(u64, Option<Ending>) -> bool) -> io::Result<()> {
-        let mut now = self.now.lock().unwrap();
+        let mut now = self.now.lock();
         // Tiny buffers take their time: a stream stalls when no byte comes for so long.
         while !holds(now.0, now.1) && now.1.is_none() {
             let before = *now;
             let same = |now: &mut (u64, Option<Ending>)| *now == before;
-            let (after, waited) = self.changed.wait_timeout_while(now, SOON, same).unwrap();
-            now = after;
-            if waited.timed_out() {
+            if self.changed.wait_while_for(&mut now, same, SOON).timed_out() {
                 break;
             }
         }

@@ -7,14 +7,15 @@ pub(crate) use seal::place_of_tcp;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use longsplice_core::rules::{MAX_ENTRIES, Program, compile};
 use longsplice_dataplane::{
     Dataplane,
-    rules::{Counters, Mark, Packets, Rules},
+    rules::{Counters, Mark, Rules},
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::ring::Ring;
@@ -86,7 +87,7 @@ pub struct RuleInfo {
 
 /// Delivers the packets that rules send to a program (`ask` and `copy`).
 #[derive(Debug)]
-pub struct RulePackets(Ring<Packets, RulePacket>);
+pub struct RulePackets(Ring<RulePacket>);
 
 impl RulePackets {
     /// Returns the packets that have come, at least one. Cancel-safe.
@@ -117,14 +118,10 @@ struct State {
 }
 
 impl Keeper {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Replaces all rules. Blocks on the kernel.
     pub(crate) fn set(&self, plane: &Dataplane, rules: Vec<Rule>) -> Result<(), RulesError> {
         let program = compile(&rules)?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let loaded = state.load(plane)?;
         let wanted = state.interfaces_of(&rules);
         // Watch new interfaces before anything else changes: under the old rules an additional interface does no harm.
@@ -152,7 +149,7 @@ impl Keeper {
 
     /// Adapts to the present interfaces, by index.
     pub(crate) fn follow(&self, links: &HashMap<u32, String>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.links = links.iter().map(|(index, name)| (name.clone(), *index)).collect();
         let Some(loaded) = state.loaded.clone() else {
             return;
@@ -174,7 +171,7 @@ impl Keeper {
     }
 
     pub(crate) fn info(&self) -> RulesInfo {
-        let state = self.state();
+        let state = self.state.lock();
         let mut info = RulesInfo {
             entries: state.program.entries.len(),
             max_entries: MAX_ENTRIES,
@@ -201,9 +198,9 @@ impl Keeper {
     }
 
     pub(crate) fn packets(&self, plane: &Dataplane) -> Result<RulePackets, RulesError> {
-        let loaded = self.state().load(plane)?;
+        let loaded = self.state.lock().load(plane)?;
         let packets = loaded.packets().map_err(system)?;
-        Ring::new(packets, Packets::take).map(RulePackets).map_err(system)
+        Ring::new(packets).map(RulePackets).map_err(system)
     }
 
     pub(crate) fn let_in(&self, plane: &Dataplane, packet: &RulePacket) -> io::Result<()> {
@@ -215,7 +212,7 @@ impl Keeper {
 
     /// Takes the program off every interface.
     pub(crate) fn end(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         *state = State {
             links: std::mem::take(&mut state.links),
             ..State::default()

@@ -5,12 +5,13 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use longsplice_core::seq::Seq;
 use longsplice_dataplane::monotonic;
+use parking_lot::Mutex;
 
 use super::{Ends, opening::Offer};
 
@@ -36,25 +37,22 @@ pub struct KnownServers {
 }
 
 impl KnownServers {
-    fn offers(&self) -> MutexGuard<'_, HashMap<SocketAddr, (Offer, Instant)>> {
-        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns true if a server has accepted a connection lately.
     pub fn contains(&self, server: SocketAddr) -> bool {
-        self.offers()
+        self.offers
+            .lock()
             .get(&server)
             .is_some_and(|(_, at)| at.elapsed() < FRESH)
     }
 
     /// Forgets a server that did not accept a connection.
     pub fn forget(&self, server: SocketAddr) {
-        self.offers().remove(&server);
+        self.offers.lock().remove(&server);
     }
 
     /// Notes the answer of a server.
     pub(super) fn note(&self, server: SocketAddr, offer: Offer) {
-        let mut offers = self.offers();
+        let mut offers = self.offers.lock();
         if offers.len() >= MOST && !offers.contains_key(&server) {
             offers.retain(|_, (_, at)| at.elapsed() < FRESH);
             if offers.len() >= MOST {
@@ -66,7 +64,7 @@ impl KnownServers {
 
     /// Returns the offer of an answer in the name of a server: what it offered last, or what is usual.
     pub(super) fn offer(&self, server: SocketAddr) -> Offer {
-        let known = self.offers().get(&server).map(|(offer, _)| *offer);
+        let known = self.offers.lock().get(&server).map(|(offer, _)| *offer);
         let offer = known.unwrap_or(Offer {
             mss: Some(usual_mss(server.is_ipv4())),
             scale: Some(SCALE),
@@ -126,7 +124,7 @@ mod tests {
         for port in 0..=MOST as u16 {
             known.note(server(port), Offer::default());
         }
-        assert_eq!(known.offers().len(), MOST);
+        assert_eq!(known.offers.lock().len(), MOST);
         assert!(!known.contains(server(MOST as u16)));
     }
 

@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer};
-
 use crate::address::{AddressError, Target, is_name};
 
 /// Location of an entry's servers. A name may stand for several servers.
@@ -68,11 +66,7 @@ impl fmt::Display for ServerPlace {
     }
 }
 
-impl<'de> Deserialize<'de> for ServerPlace {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
-    }
-}
+longsplice_core::from_text!(ServerPlace);
 
 #[cfg(test)]
 mod tests {

@@ -7,10 +7,11 @@ use longsplice_engine::{OpenError, Splicer, SplicerConfig};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{mpsc, watch},
+    sync::mpsc,
     task::JoinSet,
     time::timeout,
 };
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     access_log::AccessLog,
@@ -26,8 +27,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Switch {
     socket: Socket,
     pub(super) service: Arc<Service>,
-    /// Stops the tasks when it is dropped or set to true.
-    pub(super) stop: watch::Sender<bool>,
+    /// Stops the tasks when it is dropped.
+    pub(super) stop: DropGuard,
 }
 
 impl Switch {
@@ -44,7 +45,8 @@ impl Switch {
         };
         let why = OpenError::Unsupported("a test".into());
         let splicer = Splicer::relay_only(SplicerConfig::default(), why);
-        let (stop, stopping) = watch::channel(false);
+        let stopping = CancellationToken::new();
+        let stop = stopping.clone().drop_guard();
         let settings = Settings {
             generation: 1,
             listener: Arc::new(config.listeners[0].clone()),

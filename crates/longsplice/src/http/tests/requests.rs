@@ -173,7 +173,7 @@ async fn a_shutdown_ends_idle_connections_and_lets_replies_pass() {
     idle.until("\r\n\r\n1").await;
     busy.send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n").await;
     first.until("\r\n\r\n").await;
-    switch.stop.send_replace(true);
+    drop(switch.stop);
     assert_eq!(idle.rest().await, (String::new(), true));
     first.send(ok("2")).await;
     let (reply, _) = busy.rest().await;

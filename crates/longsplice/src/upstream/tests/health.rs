@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
@@ -50,19 +51,19 @@ async fn checks_take_a_server_down_and_bring_it_back() {
 }
 
 /// Answers each connection with this status, and notes the request.
-async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, Task) {
+async fn http(status: &'static str, asked: Arc<Mutex<String>>) -> (SocketAddr, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let task = Task::spawn(async move {
+    let task = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = vec![0; 4096];
             let n = stream.read(&mut request).await.unwrap_or(0);
-            *asked.lock().unwrap() = String::from_utf8_lossy(&request[..n]).into_owned();
+            *asked.lock() = String::from_utf8_lossy(&request[..n]).into_owned();
             let _ = stream
                 .write_all(format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").as_bytes())
                 .await;
         }
-    });
+    }));
     (address, task)
 }
 
@@ -86,7 +87,7 @@ async fn a_page_decides() {
     );
     let why = u.server(1).last_check.unwrap().why.unwrap();
     assert_eq!(why, "its status is 503, not one of 200-299");
-    let asked = asked.lock().unwrap().clone();
+    let asked = asked.lock().clone();
     assert!(
         asked.starts_with("GET /health?x=1 HTTP/1.1\r\nHost: h.example\r\n"),
         "{asked}"

@@ -7,23 +7,19 @@ mod names;
 mod queue;
 mod reload;
 
-use std::{
-    net::SocketAddr,
-    os::fd::AsFd,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
 use longsplice_engine::{OpenError, Splicer};
 use longsplice_repair::options::set_reset_on_close;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc,
     time,
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{discovery::Names, task::Task, *};
+use super::{discovery::Names, *};
 use crate::config::{self, Config, SourceAddress};
 
 /// Longest wait for anything on the loopback.
@@ -33,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Backend {
     address: SocketAddr,
     accepted: tokio::sync::Mutex<mpsc::UnboundedReceiver<TcpStream>>,
-    _task: Task,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl Backend {
@@ -48,13 +44,13 @@ impl Backend {
         let listener = socket.listen(1024).unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, accepted) = mpsc::unbounded_channel();
-        let task = Task::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 if sender.send(stream).is_err() {
                     return;
                 }
             }
-        });
+        }));
         Backend {
             address,
             accepted: tokio::sync::Mutex::new(accepted),
@@ -182,10 +178,10 @@ struct Notes(Arc<Mutex<Vec<usize>>>);
 
 impl Notes {
     fn add(&self, note: usize) {
-        self.0.lock().unwrap().push(note);
+        self.0.lock().push(note);
     }
 
     fn all(&self) -> Vec<usize> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }

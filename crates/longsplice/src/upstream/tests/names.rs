@@ -14,6 +14,7 @@ use hickory_resolver::proto::{
     },
 };
 use tokio::net::UdpSocket;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 
@@ -24,7 +25,7 @@ struct NameServer {
     address: SocketAddr,
     zone: Arc<Mutex<Zone>>,
     mute: Arc<Mutex<bool>>,
-    _task: Task,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl NameServer {
@@ -33,16 +34,16 @@ impl NameServer {
         let address = socket.local_addr().unwrap();
         let (zone, mute) = (Arc::<Mutex<Zone>>::default(), Arc::<Mutex<bool>>::default());
         let (of_task, is_mute) = (Arc::clone(&zone), Arc::clone(&mute));
-        let task = Task::spawn(async move {
+        let task = AbortOnDropHandle::new(tokio::spawn(async move {
             let mut bytes = vec![0; 4096];
             while let Ok((n, from)) = socket.recv_from(&mut bytes).await {
-                if *is_mute.lock().unwrap() {
+                if *is_mute.lock() {
                     continue;
                 }
-                let answer = answer(&bytes[..n], &of_task.lock().unwrap());
+                let answer = answer(&bytes[..n], &of_task.lock());
                 let _ = socket.send_to(&answer, from).await;
             }
-        });
+        }));
         NameServer {
             address,
             zone,
@@ -52,7 +53,7 @@ impl NameServer {
     }
 
     fn set(&self, name: &str, addresses: &[IpAddr]) {
-        let mut zone = self.zone.lock().unwrap();
+        let mut zone = self.zone.lock();
         let of = |v4: bool| {
             addresses
                 .iter()
@@ -73,7 +74,6 @@ impl NameServer {
         let records = records.iter().map(srv).collect();
         self.zone
             .lock()
-            .unwrap()
             .insert((format!("{name}."), RecordType::SRV), records);
     }
 }
@@ -125,7 +125,7 @@ async fn the_addresses_of_a_name_are_servers_that_come_and_go() {
     dns.set("web.test", &[ip(2)]);
     until("one went", || addresses(&u) == [format!("127.0.0.2:{port}")]).await;
     // A name that does not resolve any more keeps its last addresses.
-    dns.zone.lock().unwrap().clear();
+    dns.zone.lock().clear();
     until("it is told", || !u.status().unresolved.is_empty()).await;
     assert_eq!(addresses(&u), [format!("127.0.0.2:{port}")]);
     let why = &u.status().unresolved[0].why;
@@ -159,7 +159,7 @@ async fn a_name_without_an_address_is_asked_for_again() {
 #[tokio::test]
 async fn a_name_server_that_is_mute_costs_no_more_than_the_timeout() {
     let dns = NameServer::new().await;
-    *dns.mute.lock().unwrap() = true;
+    *dns.mute.lock() = true;
     let a = Backend::new().await;
     let u = with_names(
         &format!(
