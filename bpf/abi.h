@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define LS_ABI_VERSION 7
+#define LS_ABI_VERSION 8
 
 /* Defines the unit of time in records: nanoseconds since boot >> LS_TICK_SHIFT, a tick of about 1.07 s. */
 #define LS_TICK_SHIFT 30
@@ -58,15 +58,17 @@ enum ls_placement {
 	LS_ARMED = 0x80, /* a bit: `trap` counts */
 };
 
-/* Bits of ls_record.will: instructions for a later process that meets the trap after the process that set it
- * has gone. Without any bit the two connections stay joined as they are. The kernel half stores the field and
- * does not read it. */
-enum ls_will {
-	LS_WILL_END = 1 << 0,	  /* deliver the rest of the budgets, then end both connections in order */
-	LS_WILL_FOLLOW = 1 << 1,  /* deliver the rest of the budgets and what follows, up to payload beyond a
-				     budget that has LS_WILL_DATA; then end both */
-	LS_WILL_DATA = 1 << 2,	  /* the budget of x ends before the byte at `trap`, not behind it */
-	LS_WILL_FURTHER = 1 << 3, /* and above: 2^29-byte units that the budget extends beyond the trap */
+/* Bits of ls_record.successor: instructions for a later process that meets the trap after the process that
+ * set it has gone. Without any bit the two connections stay joined as they are. The kernel half stores the
+ * field and does not read it. */
+enum ls_successor {
+	LS_SUCCESSOR_END = 1 << 0, /* deliver the rest of the budgets, then end both connections in order */
+	/* Deliver the rest of the budgets and what follows, up to payload beyond a budget that has
+	 * LS_SUCCESSOR_DATA; then end both. */
+	LS_SUCCESSOR_FOLLOW = 1 << 1,
+	LS_SUCCESSOR_DATA = 1 << 2, /* the budget of x ends before the byte at `trap`, not behind it */
+	/* And above: 2^29-byte units that the budget extends beyond the trap. */
+	LS_SUCCESSOR_FURTHER = 1 << 3,
 };
 
 /*
@@ -96,14 +98,14 @@ struct ls_record {
 	__u32 rx_edge;	  /* highest right edge of the window that x offers */
 	__u32 ts_high;	  /* highest TSval sent to o, by x or by a local socket, for PAWS */
 	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: the sockets come back */
-	__u32 will;	  /* enum ls_will */
+	__u32 successor;  /* enum ls_successor */
 	__u64 paid_until; /* nanoseconds since boot at which the forwarded payload is paid for, at `rate` */
 	__u32 rate;	  /* payload bytes of x per second; 0: no limit */
 	__u32 burst;	  /* bytes that may pass at once */
 };
 
-/* Entry of a direction in the table. `key` is constant while the direction is linked; `next` changes only
- * when its neighbor is unlinked. */
+/* Entry of a direction in the table. `key` is constant while the direction is in the table; `next` changes
+ * only when its neighbor is removed. */
 struct ls_direction {
 	struct ls_tuple key;
 	__u32 next; /* next in the chain: 2 * flow + side + 1, or LS_LAST */
@@ -122,7 +124,7 @@ struct ls_flow {
 
 /* First direction of each of two chains, as in ls_direction.next; 0: empty. (An element of an array has at
  * least eight bytes.) */
-struct ls_heads {
+struct ls_buckets {
 	__u32 first[2];
 };
 
@@ -257,20 +259,20 @@ struct ls_meta {
 	__u32 hash_keys[LS_HASH_KEYS];
 };
 
-/* Argument of the program `link`. */
-struct ls_link {
+/* Argument of the program `insert`. */
+struct ls_entry {
 	__u32 number;	 /* 2 * flow + side + 1 */
 	__u32 placement; /* enum ls_placement that the direction gets */
-	__u32 replace;	 /* 1: link even if the table has a direction with this key */
+	__u32 replace;	 /* 1: insert even if the table has a direction with this key */
 };
 
-/* Argument of the programs `release` and `attach`, which move a flow from its slot into its records, and
+/* Argument of the programs `demote` and `promote`, which move a flow from its slot into its records, and
  * back. */
 struct ls_move {
 	struct ls_tuple key[2];
 	__u32 slot;
-	__u32 where[2];	   /* release: interface hints */
-	__u32 identity[2]; /* release: 1 if the direction changes nothing */
+	__u32 where[2];	   /* demote: interface hints */
+	__u32 identity[2]; /* demote: 1 if the direction changes nothing */
 };
 
 /* Transitions that the program `wake` can make. */
@@ -313,8 +315,8 @@ struct ls_event {
 	__u32 reserved;
 };
 
-/* Answer of the program `peek`: a socket's state of its connection. */
-struct ls_peek {
+/* Answer of the program `inspect`: a socket's state of its connection. */
+struct ls_inspection {
 	struct ls_tuple key; /* in: the connection, as seen on ingress */
 	__u32 found;	     /* out: 1 if there is an established (or closing) socket */
 	__u32 rcv_nxt, copied_seq, snd_nxt, snd_una, write_seq;
@@ -327,9 +329,9 @@ struct ls_peek {
 	__u32 layered;	    /* 1 if its bytes are not those on the wire: kTLS, MPTCP */
 };
 
-/* Argument of the program `peek`: one connection or two. */
-struct ls_peeks {
-	struct ls_peek leg[2];
+/* Argument of the program `inspect`: one connection or two. */
+struct ls_inspections {
+	struct ls_inspection leg[2];
 };
 
 /* Names every type above once, so that BTF has them all and Rust gets them from there. */
@@ -339,19 +341,19 @@ struct ls_types {
 	enum ls_trait trait;
 	enum ls_seen seen;
 	enum ls_placement placement;
-	enum ls_will will;
+	enum ls_successor successor;
 	enum ls_verdict verdict;
 	struct ls_move move;
 	struct ls_flow flow;
-	struct ls_heads heads;
-	struct ls_link link;
+	struct ls_buckets buckets;
+	struct ls_entry entry;
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
 	enum ls_owed owed;
 	struct ls_event event;
-	struct ls_peek peek;
-	struct ls_peeks peeks;
+	struct ls_inspection inspection;
+	struct ls_inspections inspections;
 };
 
 _Static_assert(sizeof(struct ls_tuple) == 36, "a key of the map");

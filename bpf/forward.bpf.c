@@ -337,7 +337,7 @@ int ingress(struct __sk_buff *skb)
 	kind = parse_tuple(skb, &b->in, &b->tuple, AS_SENT);
 	if (kind == NOT_OURS)
 		return without_ports(skb);
-	number = look_up(&b->tuple);
+	number = table_lookup(&b->tuple);
 	if (!number)
 		return NEXT;
 	verdict = segment_of_flow(skb, number, kind);

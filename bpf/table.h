@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * Finds the direction of a tuple in the table of flows (docs/decisions/0017). A hash table of the kernel
- * would take 50 bytes more for each direction, and store all of their addresses twice. Only user space links
- * and unlinks (table.bpf.c); programs read at any time.
+ * would take 50 bytes more for each direction, and store all of their addresses twice. Only user space
+ * inserts and removes (table.bpf.c); programs read at any time.
  */
 #ifndef LONGSPLICE_TABLE_H
 #define LONGSPLICE_TABLE_H
@@ -13,7 +13,8 @@
 const volatile __u32 table_mask;
 const volatile __u32 table_keys[LS_HASH_KEYS];
 
-/* Limits the length of a chain: with two directions for each head, one chain in 10^9 would be longer. */
+/* Limits the length of a chain: with two directions for each bucket, one chain in 10^9
+ * would be longer. */
 #define LONGEST_CHAIN 16
 
 /* Returns the chain of a tuple: NH of its words (RFC 4418 section 5.2). A sender that does not know the keys
@@ -29,10 +30,10 @@ static __always_inline __u32 chain_of(const struct ls_tuple *t)
 }
 
 /* Returns the first link of a tuple's chain. */
-static __always_inline __u32 *head_of(const struct ls_tuple *t)
+static __always_inline __u32 *bucket_of(const struct ls_tuple *t)
 {
 	__u32 chain = chain_of(t), index = chain >> 1;
-	struct ls_heads *two = bpf_map_lookup_elem(&heads, &index);
+	struct ls_buckets *two = bpf_map_lookup_elem(&buckets, &index);
 
 	return two ? &two->first[chain & 1] : NULL;
 }
@@ -77,18 +78,18 @@ static __always_inline int is_there(const struct ls_direction *d)
 }
 
 /* Returns the number of the direction of a tuple (2 * flow + side + 1); 0: the tuple is not ours. */
-__noinline __u32 look_up(const struct ls_tuple *t)
+__noinline __u32 table_lookup(const struct ls_tuple *t)
 {
 	struct ls_direction *d;
 	struct ls_flow *flow;
-	__u32 number, *head;
+	__u32 number, *bucket;
 
 	if (!t)
 		return 0;
-	head = head_of(t);
-	if (!head)
+	bucket = bucket_of(t);
+	if (!bucket)
 		return 0;
-	number = *(volatile __u32 *)head;
+	number = *(volatile __u32 *)bucket;
 	for (int i = 0; i < LONGEST_CHAIN; i++) {
 		flow = flow_of(number);
 		if (!flow)

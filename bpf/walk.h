@@ -36,7 +36,7 @@ static __always_inline struct ls_record *locate(struct ls_flow *flow, __u32 side
 	w->slot = bpf_map_lookup_elem(&slots, &index);
 	if (!w->slot)
 		return NULL;
-	/* release() has put an interface into `where` between our two reads: the record in the table is
+	/* demote() has put an interface into `where` between our two reads: the record in the table is
 	 * current now. */
 	if (w->slot->serial != rec->serial) {
 		w->slot = NULL;
@@ -58,7 +58,7 @@ static __always_inline struct ls_record *find_by_number(__u32 number, struct wal
 /* Finds the record of a tuple; NULL if it is not ours. */
 static __always_inline struct ls_record *find(const struct ls_tuple *tuple, struct walk *w)
 {
-	return find_by_number(look_up(tuple), w);
+	return find_by_number(table_lookup(tuple), w);
 }
 
 /* Finds the record of the direction back; NULL if the flow is incomplete, which only happens while it is

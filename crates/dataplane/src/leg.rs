@@ -4,9 +4,9 @@ use longsplice_core::limit::Rate;
 
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
-    peek::Peek,
+    inspect::Inspection,
     skel::types::{ls_owed, ls_placement, ls_seen, ls_trait},
-    will::Will,
+    successor::SuccessorPlan,
 };
 
 /// Interface index of the loopback, in every namespace: routes to our own addresses lead there.
@@ -30,7 +30,7 @@ pub struct LegStart {
     /// True if the peer has sent its FIN, and it was passed on.
     pub ended: bool,
     /// State of the socket, in the numbers of the wire.
-    pub peek: Peek,
+    pub inspection: Inspection,
     /// Offset of the socket's own numbers.
     pub mapping: Mapping,
     /// True if the leg stands alone in the kernel half's table.
@@ -108,7 +108,7 @@ pub struct LegState {
     /// Trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
     pub trap: Option<u32>,
     /// Action of a later process at the trap.
-    pub will: Will,
+    pub successor: SuccessorPlan,
     /// Rate limit of the peer's payload.
     pub rate: Option<Rate>,
     /// Time at which the limit has allowed all that passed, by [`crate::monotonic`].
@@ -158,7 +158,7 @@ impl LegState {
             fin: seen(ls_seen::LS_SEEN_FIN),
             reset: seen(ls_seen::LS_SEEN_RST),
             trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0).then_some(l.rec.trap),
-            will: Will::from_raw(l.rec.will),
+            successor: SuccessorPlan::from_raw(l.rec.successor),
             rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
             paid: l.rec.paid_until,
         }
@@ -179,13 +179,13 @@ pub(crate) fn start_leg(
         (side == Side::Server, ls_trait::LS_SIDE_SERVER),
         (ts, ls_trait::LS_TIMESTAMPS),
         (x.blank_sack, ls_trait::LS_BLANK_SACK),
-        (o.peek.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
+        (o.inspection.ifindex == LOOPBACK, ls_trait::LS_FAR_LOCAL),
         (x.sack, ls_trait::LS_SACK),
         (x.ecn, ls_trait::LS_ECN),
     ] {
         traits |= if on { flag.0 as u8 } else { 0 };
     }
-    let p = &x.peek;
+    let p = &x.inspection;
     ls_leg {
         rec: ls_record {
             seq_off: x.seq_off,

@@ -9,11 +9,11 @@ use longsplice_core::limit::Rate;
 
 use crate::{
     abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
+    inspect::Inspection,
     mode::Mode,
-    peek::Peek,
     skel::types::{ls_owed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
-    will::Will,
+    successor::SuccessorPlan,
 };
 
 /// Returns a field of a slot, for atomic accesses.
@@ -160,8 +160,8 @@ impl Slot {
     }
 
     /// Sets the action of a later process at a side's trap, if this one is gone by then. Set it before the trap is armed.
-    pub fn set_will(&self, side: Side, will: Will) {
-        field!(self, leg[side.index()].rec.will).store(will.raw(), Ordering::SeqCst);
+    pub fn set_successor(&self, side: Side, plan: SuccessorPlan) {
+        field!(self, leg[side.index()].rec.successor).store(plan.raw(), Ordering::SeqCst);
     }
 
     /// Limits the rate of a side's peer from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: that at which
@@ -326,7 +326,7 @@ impl Slot {
 
     /// Notes the bytes that a socket sent and received just before its flow was registered. `ended`: they include the FIN
     /// of its peer.
-    pub fn note_socket(&self, side: Side, peek: &Peek, ended: bool) {
+    pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
         let (i, map) = (side.index(), self.mapping(side));
         if ended {
             let element = self.table.at(self.index).as_ptr();
@@ -335,15 +335,21 @@ impl Slot {
             seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
         }
         for (word, value) in [
-            (field!(self, leg[i].cut), peek.rcv_nxt.wrapping_sub(map.seq)),
+            (field!(self, leg[i].cut), inspection.rcv_nxt.wrapping_sub(map.seq)),
             (
                 field!(self, leg[i].rec.rx_end),
-                peek.rcv_nxt.wrapping_sub(map.seq).wrapping_sub(u32::from(ended)),
+                inspection
+                    .rcv_nxt
+                    .wrapping_sub(map.seq)
+                    .wrapping_sub(u32::from(ended)),
             ),
-            (field!(self, leg[i].loc_end), peek.snd_nxt.wrapping_sub(map.ack)),
+            (
+                field!(self, leg[i].loc_end),
+                inspection.snd_nxt.wrapping_sub(map.ack),
+            ),
             (
                 field!(self, leg[i].loc_edge),
-                peek.offered_edge.wrapping_sub(map.seq),
+                inspection.offered_edge.wrapping_sub(map.seq),
             ),
         ] {
             raise(word, value);

@@ -1,4 +1,4 @@
-//! Moves a flow between slot and records, while segments pass: `release` and `attach` of `move.bpf.c`, step by step.
+//! Moves a flow between slot and records, while segments pass: `demote` and `promote` of `flow_ops.bpf.c`, step by step.
 
 use super::state::{Flow, Mode, Placement, Record, Side, raise};
 
@@ -6,9 +6,9 @@ use super::state::{Flow, Mode, Placement, Record, Side, raise};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the slot to the records: dormant to detached.
-    Release,
+    Demote,
     /// From the records to the slot, which is in mode FINAL already.
-    Attach,
+    Promote,
 }
 
 /// Flow on its way between its slot and its records.
@@ -39,8 +39,8 @@ impl Transfer {
         let step = self.step;
         self.step = step.saturating_add(1);
         match self.direction {
-            Direction::Release => release(flow, step),
-            Direction::Attach => attach(flow, step),
+            Direction::Demote => demote(flow, step),
+            Direction::Promote => promote(flow, step),
         }
     }
 
@@ -56,7 +56,7 @@ impl Transfer {
     }
 }
 
-fn release(flow: &mut Flow, step: u8) -> bool {
+fn demote(flow: &mut Flow, step: u8) -> bool {
     // A packet may wake the pair until this step: the first of the two has the flow.
     if step == 0 {
         return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
@@ -80,7 +80,7 @@ fn release(flow: &mut Flow, step: u8) -> bool {
     step >= 4
 }
 
-fn attach(flow: &mut Flow, step: u8) -> bool {
+fn promote(flow: &mut Flow, step: u8) -> bool {
     if step == 0 {
         copy(flow);
         return false;

@@ -7,7 +7,7 @@ use super::{
     undrain::settled,
 };
 
-/// State of a local socket's connection, in its own numbers (`struct ls_peek`).
+/// State of a local socket's connection, in its own numbers (`struct ls_inspection`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketState {
     /// Next number that it expects.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Leg, LegStart, Mapping, Mode, Options, Peek, PerSide, Side};
+use longsplice_dataplane::{Dataplane, Inspection, Leg, LegStart, Mapping, Mode, Options, PerSide, Side};
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
 use longsplice_tests::eventually;
@@ -49,7 +49,7 @@ fn start(leg: Leg) -> LegStart {
         wscale_out: 7,
         blank_sack: false,
         ended: false,
-        peek: Peek::at_rest(1000, 1000, [65_000; 2]),
+        inspection: Inspection::at_rest(1000, 1000, [65_000; 2]),
         mapping: Mapping::default(),
         alone: false,
         mss: 1460,
@@ -90,7 +90,7 @@ fn leave(instance: &str, flows: u32) {
             .register(&slot, plane.next_serial(), false, &starts)
             .unwrap();
         assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs(n), PerSide::both(0)).unwrap();
+        plane.demote(&slot, legs(n), PerSide::both(0)).unwrap();
     }
     assert_eq!(plane.direction(legs(0).server).unwrap().side, Side::Server);
 }

@@ -71,7 +71,7 @@ impl Ring {
                 .and_then(|()| {
                     slot.switch(Mode::Track, Mode::Drain);
                     slot.switch(Mode::Drain, Mode::Final);
-                    ring.plane.release(&slot, legs, PerSide::both(0))
+                    ring.plane.demote(&slot, legs, PerSide::both(0))
                 });
             made.with_context(|| format!("make flow {n} of {flows}"))?;
         }

@@ -73,8 +73,8 @@ fn splice(plane: &Plane, plan: &Plan, x: Leg, o: Leg, dormant: bool) -> Option<S
         return Some(slot);
     }
     plane
-        .release(&slot, PerSide::new(x, o), PerSide::both(0))
-        .expect("released");
+        .demote(&slot, PerSide::new(x, o), PerSide::both(0))
+        .expect("demoted");
     None
 }
 

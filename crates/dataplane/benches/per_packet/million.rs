@@ -50,7 +50,7 @@ fn fill(plane: &Plane, mirror: &Mirror) {
             .register(&slot, plane.next_serial(), true, &starts)
             .expect("the flow is new");
         assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-        plane.release(&slot, legs, PerSide::both(0)).expect("released");
+        plane.demote(&slot, legs, PerSide::both(0)).expect("demoted");
     }
 }
 

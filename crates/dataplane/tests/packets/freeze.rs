@@ -172,7 +172,7 @@ fn sockets_that_were_built_take_over_what_was_forwarded_before() {
         ..Past::default()
     });
     let serial = flow.raw_record(Side::Client).expect("a record").serial;
-    flow.plane.attach_flow(&slot, serial, legs()).expect("attached");
+    flow.plane.promote(&slot, serial, legs()).expect("attached");
     flow.slot = Some(slot);
     flow.slot().set_sockets(PerSide::from_fn(|side| {
         let (i, o) = (side.index(), side.other().index());

@@ -33,9 +33,7 @@ fn splice(flow: &Flow, plan: &Plan, legs: PerSide<Leg>) {
         .register(&slot, flow.plane.next_serial(), true, &starts);
     registered.expect("the flow is new");
     assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    flow.plane
-        .release(&slot, legs, PerSide::both(0))
-        .expect("released");
+    flow.plane.demote(&slot, legs, PerSide::both(0)).expect("demoted");
 }
 
 /// Returns true for each direction whose record says that it changes nothing.

@@ -158,13 +158,11 @@ fn the_account_goes_with_the_flow_into_its_records_and_back() {
     flow.slot().set_rate(Side::Server, Some(rate), paid);
     flow.switch(Mode::Track, Mode::Drain);
     flow.finish();
-    flow.release().expect("the records are there");
+    flow.demote().expect("the records are there");
     drops(&flow, Side::Server, &flow.later(Side::Server, 0, 10, 0));
     let slot = flow.plane.take_slot().expect("a slot");
     let serial = flow.slot().serial();
-    flow.plane
-        .attach_flow(&slot, serial, legs())
-        .expect("it is there");
+    flow.plane.promote(&slot, serial, legs()).expect("it is there");
     let [client, server] = Side::BOTH.map(|side| flow.plane.leg(&slot, side));
     assert_eq!((server.rate, server.paid), (Some(rate), paid));
     assert_eq!((client.rate, client.paid), (None, 0));

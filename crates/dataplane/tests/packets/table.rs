@@ -41,7 +41,7 @@ fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
     let serial = plane.next_serial();
     plane.register(slot, serial, true, &starts)?;
     assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
-    plane.release(slot, nth(n), PerSide::both(0))?;
+    plane.demote(slot, nth(n), PerSide::both(0))?;
     Ok(serial)
 }
 
@@ -189,7 +189,7 @@ fn what_is_removed_late_leaves_the_flow_that_has_the_tuples_now() {
         let (slot, serial) = successor(&flow, new);
         assert_eq!(flow.plane.unregister(old, legs()), 0);
         flow.plane.part(flow.slot(), legs());
-        flow.release().expect_err("it is another one");
+        flow.demote().expect_err("it is another one");
         new.into_iter().for_each(|leg| flow.plane.remove_alone(leg));
         assert_eq!(flow.plane.flow_count(), before + 1);
         for leg in new {

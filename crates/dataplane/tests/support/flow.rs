@@ -86,7 +86,7 @@ impl Flow {
             self.finish();
         }
         if self.detached {
-            self.release().expect("the records are there");
+            self.demote().expect("the records are there");
             self.slot = None;
         }
     }
@@ -124,12 +124,12 @@ impl Flow {
 
     /// Releases the flow from its slot: its records stand alone.
     pub fn detach(&mut self) {
-        self.release().expect("the records are there");
+        self.demote().expect("the records are there");
         self.slot = None;
     }
 
-    pub fn release(&self) -> std::io::Result<()> {
-        self.plane.release(
+    pub fn demote(&self) -> std::io::Result<()> {
+        self.plane.demote(
             self.slot(),
             legs(),
             PerSide::new(self.ifindex[1], self.ifindex[0]),

@@ -1,6 +1,6 @@
 //! Describes the state of a flow's two connections when it is registered.
 
-use longsplice_dataplane::{Leg, LegStart, Mapping, Peek, PerSide, Side};
+use longsplice_dataplane::{Inspection, Leg, LegStart, Mapping, PerSide, Side};
 
 use super::choose;
 
@@ -104,10 +104,10 @@ impl Plan {
             wscale_out: self.scale_out[x],
             blank_sack: self.blank_sack[x],
             ended: false,
-            peek: Peek {
+            inspection: Inspection {
                 ts_recent: self.clock[x],
                 ifindex: u32::from(self.on_this_host[x]),
-                ..Peek::at_rest(self.peer[x], self.local[x], [self.offered[x], self.granted[x]])
+                ..Inspection::at_rest(self.peer[x], self.local[x], [self.offered[x], self.granted[x]])
             },
             ts_high: self.clock[x].wrapping_add(self.ts[x]),
             mapping: self.mapping[x],

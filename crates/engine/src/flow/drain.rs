@@ -40,22 +40,25 @@ impl Flow {
     /// Notes data that came to a socket before the programs watched it, or is between the programs and the socket.
     /// Returns false if a socket holds something out of order, and an error of kind `NotFound` if a connection has ended.
     fn note_sockets(&self, pump: &Pump) -> io::Result<bool> {
-        let mut peeks = self.plane().peek_both(self.legs)?;
+        let mut inspections = self.plane().inspect_both(self.legs)?;
         let mut ended = PerSide::both(false);
         for side in Side::BOTH {
-            let (x, peek) = (self.leg(side), &mut peeks[side]);
-            let beyond = peek.rcv_nxt.wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32 > 0;
+            let (x, inspection) = (self.leg(side), &mut inspections[side]);
+            let beyond = inspection
+                .rcv_nxt
+                .wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32
+                > 0;
             // A FIN is not payload. In numbers that are read after the state, it is counted for sure.
             let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
             ended[side] = x.fin || unseen;
             if unseen {
-                *peek = self.plane().peek(self.legs[side])?;
+                *inspection = self.plane().inspect(self.legs[side])?;
             }
         }
         for side in Side::BOTH {
-            self.slot().note_socket(side, &peeks[side], ended[side]);
+            self.slot().note_socket(side, &inspections[side], ended[side]);
         }
-        Ok(peeks.iter().all(|p| !p.out_of_order))
+        Ok(inspections.iter().all(|p| !p.out_of_order))
     }
 
     /// Notes the latest timestamp that a socket may have sent between its assessment and the registration of its flow.
@@ -189,8 +192,8 @@ impl Flow {
         for side in Side::BOTH {
             let x = self.leg(side);
             // A socket that is not found has ended its connection, which the pump reports.
-            if let Ok(peek) = self.plane().peek(self.legs[side]) {
-                let una = peek.snd_una.wrapping_sub(x.mapping.ack);
+            if let Ok(inspection) = self.plane().inspect(self.legs[side]) {
+                let una = inspection.snd_una.wrapping_sub(x.mapping.ack);
                 if (x.loc_end.wrapping_sub(una) as i32) > 0 {
                     self.slot().disbelieve(side, una);
                 }

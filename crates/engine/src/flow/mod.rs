@@ -226,10 +226,10 @@ impl Flow {
         matches!(self.mode(), Mode::Drain | Mode::Final | Mode::Replaced) && self.is_complete()
     }
 
-    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::release`].
+    /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::demote`].
     pub(crate) fn release_finished(self) -> Result<(), Box<Flow>> {
         self.slot().switch(Mode::Drain, Mode::Final);
-        self.release()
+        self.demote()
     }
 
     /// Returns the end of each local socket's own part of its peer's stream.
@@ -249,7 +249,7 @@ impl Flow {
             let distance = distances[side];
             let at = distance.map(|d| self.copied(side, pump).wrapping_add(d.bytes));
             self.slot()
-                .set_will(side, distance.map(|d| d.will).unwrap_or_default());
+                .set_successor(side, distance.map(|d| d.plan).unwrap_or_default());
             self.slot().set_trap(side, at);
         }
     }
@@ -284,8 +284,8 @@ impl Flow {
 
     /// Lets the kernel half's records stand alone; the slot goes to the quarantine. Returns the flow itself if a packet
     /// has just woken its sockets.
-    pub(crate) fn release(mut self) -> Result<(), Box<Flow>> {
-        match self.plane().release(self.slot(), self.legs, self.interfaces) {
+    pub(crate) fn demote(mut self) -> Result<(), Box<Flow>> {
+        match self.plane().demote(self.slot(), self.legs, self.interfaces) {
             Err(_) if self.mode() == Mode::Undrain => return Err(Box::new(self)),
             // Errors NotFound and ResourceBusy mean that the tuple has a new owner already.
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {
@@ -300,7 +300,7 @@ impl Flow {
     /// Releases a flow whose sockets were built, and are not used now: its ends notice nothing.
     pub(crate) fn abandon(self) -> Result<(), Box<Flow>> {
         self.slot().switch(Mode::Freeze, Mode::Final);
-        self.release()
+        self.demote()
     }
 
     /// Returns the flow, after an attempt to wake its new sockets, if they are awake, also by a packet that has come at

@@ -72,8 +72,8 @@ impl Flow {
             let leg = self.legs()[side];
             let sent = self
                 .plane()
-                .peek(leg)
-                .and_then(|peek| self.plane().inject(peek.ifindex, &end_of_stream(leg, x)));
+                .inspect(leg)
+                .and_then(|inspection| self.plane().inject(inspection.ifindex, &end_of_stream(leg, x)));
             if let Err(error) = sent {
                 tracing::warn!(%error, ?leg, "cannot pass on the end of a stream");
             }
@@ -97,7 +97,7 @@ pub(crate) fn rebuild(
         .take_slot()
         .ok_or_else(|| io::Error::new(io::ErrorKind::QuotaExceeded, "no slot is free: raise max_dormant"))?;
     kernel.conntrack.expect_return(legs)?;
-    plane.attach_flow(&slot, serial, legs)?;
+    plane.promote(&slot, serial, legs)?;
     let flow = Flow::attached(kernel, slot, legs);
     let states = PerSide::from_fn(|side| flow.leg(side));
     let built = build(&flow, &states);

@@ -104,8 +104,8 @@ impl Flow {
                 _ => Default::default(),
             };
             let hint = self.interfaces[side.other()];
-            let (seq, interface) = match self.plane().peek(leg) {
-                Ok(peek) => (peek.rcv_nxt.wrapping_sub(mapping.seq), peek.ifindex),
+            let (seq, interface) = match self.plane().inspect(leg) {
+                Ok(inspection) => (inspection.rcv_nxt.wrapping_sub(mapping.seq), inspection.ifindex),
                 // Its socket is gone; reset the other end all the same.
                 Err(_) => (x.end(), hint),
             };

@@ -212,7 +212,7 @@ impl UnpairedLegs {
             }
         }
         for leg in alone {
-            let lives = plane.peek(leg).is_ok();
+            let lives = plane.inspect(leg).is_ok();
             self.note_alone(plane, leg, lives, now, record_ttl);
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn leave<'a>(
     let hold = kernel.held.hold(serial);
     // A failed capture may have frozen it.
     flow.slot().switch(Mode::Freeze, Mode::Final);
-    if let Err(flow) = flow.release() {
+    if let Err(flow) = flow.demote() {
         session.note_awake(&flow);
         let flow = *flow;
         return Ok(State::Resuming(Resuming { session, flow }));

@@ -82,7 +82,7 @@ impl World {
             return;
         }
         self.stats.add("adopted");
-        Transfer::new(Direction::Release).run(&mut self.flow);
+        Transfer::new(Direction::Demote).run(&mut self.flow);
         self.enter_phase(Phase::Detached, MS, 50 * MS);
         self.at(self.now + TICK, Event::Daemon);
     }

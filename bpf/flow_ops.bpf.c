@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Moves a spliced flow between its slot and its records, while segments pass: from dormant to detached
- * (`release`) and back (`attach`), and from there to control mode (`wake`). User space cannot do that: its
+ * (`demote`) and back (`promote`), and from there to control mode (`wake`). User space cannot do that: its
  * update would replace an element, and lose what a segment noted meanwhile.
  */
 #include <linux/bpf.h>
@@ -32,13 +32,13 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 /* Returns the record of a key, if it is of this flow. */
 static __always_inline struct ls_record *record_of(struct ls_slot *slot, const struct ls_tuple *key)
 {
-	struct ls_direction *d = direction_of(look_up(key));
+	struct ls_direction *d = direction_of(table_lookup(key));
 
 	return d && d->rec.serial == slot->serial ? &d->rec : NULL;
 }
 
 /* Copies a direction from the slot into its record. Returns 0, or 1 if the record is gone. */
-static __always_inline int release_side(struct ls_slot *slot, const struct ls_move *move, int side)
+static __always_inline int demote_side(struct ls_slot *slot, const struct ls_move *move, int side)
 {
 	const struct ls_tuple *key = &move->key[side];
 	__u32 index = move->slot, where = move->where[side], identity = move->identity[side];
@@ -54,7 +54,7 @@ static __always_inline int release_side(struct ls_slot *slot, const struct ls_mo
 		rec->scales = from->scales;
 		rec->seen = from->seen;
 		rec->trap = from->trap;
-		rec->will = from->will;
+		rec->successor = from->successor;
 		rec->last_seen = from->last_seen;
 		rec->rx_end = from->rx_end;
 		rec->rx_ack = from->rx_ack;
@@ -84,7 +84,7 @@ static __always_inline void merge_side(struct ls_slot *slot, int side, const str
 /* Moves a flow from its slot into its records. Returns 0; 1 if a record is gone, because a new connection has
  * taken the flow's place; 2 if the flow is not in mode FINAL, and nothing has changed. */
 SEC("syscall")
-int release(struct ls_move *move)
+int demote(struct ls_move *move)
 {
 	/* Copy the argument: it cannot be a key itself. */
 	struct ls_move copy = *move, *arg = &copy;
@@ -99,7 +99,7 @@ int release(struct ls_move *move)
 	if (mode_of(slot) != LS_MOVED &&
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
-	gone = release_side(slot, arg, LS_CLIENT) | release_side(slot, arg, LS_SERVER);
+	gone = demote_side(slot, arg, LS_CLIENT) | demote_side(slot, arg, LS_SERVER);
 	/* Merge what a segment noted in the slot after it was copied: see claimed(). */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
@@ -121,8 +121,8 @@ static __always_inline int copy_side(struct ls_slot *slot, int side, const struc
 
 /* Makes the slot the current place of a direction. Returns 0, or 1 if the record is gone or is not a detached
  * flow's. */
-static __always_inline int attach_side(struct ls_slot *slot, __u32 index, int side,
-				       const struct ls_tuple *key)
+static __always_inline int promote_side(struct ls_slot *slot, __u32 index, int side,
+					const struct ls_tuple *key)
 {
 	struct ls_record *to = &slot->leg[side].rec, *rec = record_of(slot, key);
 
@@ -149,7 +149,7 @@ static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg 
 /* Moves a flow from its records into a slot, which already has the flow's serial number and is in mode FINAL.
  * Returns 0, or 1 if a record is gone. */
 SEC("syscall")
-int attach(struct ls_move *move)
+int promote(struct ls_move *move)
 {
 	struct ls_move copy = *move, *arg = &copy;
 	__u32 index = arg->slot;
@@ -165,8 +165,8 @@ int attach(struct ls_move *move)
 		return gone;
 	note_promised(&slot->leg[LS_CLIENT], &slot->leg[LS_SERVER]);
 	note_promised(&slot->leg[LS_SERVER], &slot->leg[LS_CLIENT]);
-	return attach_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT]) |
-	       attach_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
+	return promote_side(slot, index, LS_CLIENT, &arg->key[LS_CLIENT]) |
+	       promote_side(slot, index, LS_SERVER, &arg->key[LS_SERVER]);
 }
 
 /* Makes a transition of a slot. The argument stands behind an Ethernet header in the "packet" of the test
