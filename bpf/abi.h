@@ -99,7 +99,7 @@ struct ls_record {
 	__u32 ts_high;	  /* highest TSval sent to o, by x or by a local socket, for PAWS */
 	__u32 trap;	  /* payload of x that ends here or beyond is not forwarded: the sockets come back */
 	__u32 successor;  /* enum ls_successor */
-	__u64 paid_until; /* nanoseconds since boot at which the forwarded payload is paid for, at `rate` */
+	__u64 tat;	  /* nanoseconds since boot at which the forwarded payload is paid for, at `rate` */
 	__u32 rate;	  /* payload bytes of x per second; 0: no limit */
 	__u32 burst;	  /* bytes that may pass at once */
 };
@@ -160,14 +160,15 @@ enum ls_slot_flag {
 				 promised there */
 };
 
-/* Bits of ls_leg.owed: stream bytes of x that bypassed its local socket and that the far end may not have
+/* Bits of ls_leg.bypassed: stream bytes of x that bypassed its local socket and that the far end may not have
  * acknowledged. */
-enum ls_owed {
-	LS_OWED_NOTHING = 0,
-	LS_OWED = 1 << 0,	/* UNDRAIN: all bytes below `base` */
-	LS_OWED_NEW = 1 << 1,	/* FINAL: the socket was built for the flow, all earlier bytes bypassed it */
-	LS_OWED_FIN = 1 << 2,	/* and the FIN at `base`, which the socket has not received */
-	LS_OWED_DRAIN = 1 << 3, /* DRAIN: payload was forwarded */
+enum ls_bypassed {
+	LS_BYPASSED_NOTHING = 0,
+	LS_BYPASSED = 1 << 0, /* UNDRAIN: all bytes below `base` */
+	LS_BYPASSED_NEW =
+	    1 << 1, /* FINAL: the socket was built for the flow, all earlier bytes bypassed it */
+	LS_BYPASSED_FIN = 1 << 2,   /* and the FIN at `base`, which the socket has not received */
+	LS_BYPASSED_DRAIN = 1 << 3, /* DRAIN: payload was forwarded */
 };
 
 /*
@@ -181,19 +182,19 @@ struct ls_leg {
 	__u32 cut;     /* end of the payload shown to the local socket: the sockets deliver the bytes below */
 	__u32 rx_ts;   /* highest TSval of x */
 	__u32 rx_echo; /* highest TSecr of x: the latest TSval of ours that it received */
-	__u32 loc_acked; /* highest acknowledgement of x that was shown to the local socket */
-	__u32 loc_end;	 /* end of the payload that the local socket sent to x */
-	__u32 loc_ack;	 /* highest acknowledgement of the local socket itself */
-	__u32 loc_edge;	 /* highest window edge that the local socket itself offered to x */
-	__u32 tx_ack;	 /* highest acknowledgement sent to x, by the local socket or forwarded from o */
-	__u32 tx_edge;	 /* window edge last offered to x, by the local socket or forwarded from o */
-	__u32 room;	 /* COUPLE: bytes that x may send beyond the acknowledged ones; 0: no limit */
-	__u32 adj_seq;	 /* see above */
+	__u32 loc_acked;    /* highest acknowledgement of x that was shown to the local socket */
+	__u32 loc_end;	    /* end of the payload that the local socket sent to x */
+	__u32 loc_ack;	    /* highest acknowledgement of the local socket itself */
+	__u32 loc_edge;	    /* highest window edge that the local socket itself offered to x */
+	__u32 tx_ack;	    /* highest acknowledgement sent to x, by the local socket or forwarded from o */
+	__u32 tx_edge;	    /* window edge last offered to x, by the local socket or forwarded from o */
+	__u32 max_inflight; /* COUPLE: bytes that x may send beyond the acknowledged ones; 0: no limit */
+	__u32 adj_seq;	    /* see above */
 	__u32 adj_ack;
 	__u32 base; /* UNDRAIN: payload of x below it was forwarded; the local socket does not deliver it */
-	__u32 owed; /* enum ls_owed */
-	__u32 read_to;	  /* DRAIN: equal to `cut` once user space has passed on all that the local socket
-			     received; FINAL: where the local socket stands */
+	__u32 bypassed;	  /* enum ls_bypassed */
+	__u32 delivered;  /* DRAIN: equal to `cut` once user space has passed on all that the local socket
+		     received; FINAL: where the local socket stands */
 	__u32 rx_shrunk;  /* bytes by which x, short of memory, has taken its window back from rec.rx_edge */
 	__u32 loc_shrunk; /* bytes by which the local socket has taken its window back from loc_edge */
 };
@@ -350,7 +351,7 @@ struct ls_types {
 	struct ls_wake wake;
 	enum ls_wake_how wake_how;
 	enum ls_event_kind event_kind;
-	enum ls_owed owed;
+	enum ls_bypassed bypassed;
 	struct ls_event event;
 	struct ls_inspection inspection;
 	struct ls_inspections inspections;

@@ -125,8 +125,8 @@ static __always_inline int drain(struct __sk_buff *skb, struct walk *w, struct s
 	if (!old && over_rate(&x->rec, s))
 		return drop(LS_V_DROP_RATE);
 	/* Note the segment first, then read the mode: see claimed(). */
-	if (s->end != s->seq && !(x->owed & LS_OWED_DRAIN))
-		__sync_fetch_and_or(&x->owed, LS_OWED_DRAIN);
+	if (s->end != s->seq && !(x->bypassed & LS_BYPASSED_DRAIN))
+		__sync_fetch_and_or(&x->bypassed, LS_BYPASSED_DRAIN);
 	if (!old)
 		note_end_of(&x->rec, s);
 	if (!claimed(w, s))
@@ -160,7 +160,7 @@ static __always_inline int drain_trapped(struct __sk_buff *skb, struct walk *w, 
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
 
 	/* The socket still waits for the payload below the cut. */
-	if ((went_past(x) || x->owed & LS_OWED_DRAIN) && after(s->end, x->cut))
+	if ((went_past(x) || x->bypassed & LS_BYPASSED_DRAIN) && after(s->end, x->cut))
 		return hold(skb, w, s);
 	raise(&x->cut, s->end);
 	/* A socket that was parked meanwhile gets nothing more. */

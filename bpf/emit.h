@@ -117,7 +117,8 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 
 	/* Drop a retransmission from before the socket's own stream: its peer has acknowledged those bytes,
 	 * but the socket has not received that. The next acknowledgement repeats it. */
-	if (mode == LS_UNDRAIN && o->owed & LS_OWED && s->end != s->seq && before(s->seq, first_own(o)))
+	if (mode == LS_UNDRAIN && o->bypassed & LS_BYPASSED && s->end != s->seq &&
+	    before(s->seq, first_own(o)))
 		return drop(LS_V_DROP_PARKED);
 	raise(&x->loc_end, s->end);
 	if (s->ts_at)
@@ -156,7 +157,7 @@ static __always_inline int emit(struct __sk_buff *skb, struct walk *w, struct sc
 			new->tcp.seq = bpf_htonl(seq_max(s->seq, end_of(&o->rec) + o->rec.seq_off));
 		/* The peer has the FIN that the local socket has not sent yet: the number stands behind
 		 * it. */
-		if (bare && mode == LS_UNDRAIN && o->owed & LS_OWED_FIN && s->seq == first_own(o))
+		if (bare && mode == LS_UNDRAIN && o->bypassed & LS_BYPASSED_FIN && s->seq == first_own(o))
 			new->tcp.seq = bpf_htonl(s->seq + 1);
 		/* The peer ignores a number beyond a window that it has taken back. The socket may not know
 		 * of that, because the kernel lets no window shrink except to 0. */

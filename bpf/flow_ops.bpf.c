@@ -25,8 +25,8 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 	raise(&to->rx_ack, from->rx_ack);
 	raise(&to->rx_edge, from->rx_edge);
 	raise(&to->ts_high, from->ts_high);
-	if (to->paid_until < from->paid_until)
-		to->paid_until = from->paid_until;
+	if (to->tat < from->tat)
+		to->tat = from->tat;
 }
 
 /* Returns the record of a key, if it is of this flow. */
@@ -62,7 +62,7 @@ static __always_inline int demote_side(struct ls_slot *slot, const struct ls_mov
 		rec->ts_high = from->ts_high;
 		rec->bytes_high = from->bytes_high;
 		rec->bytes_low = from->bytes_low;
-		rec->paid_until = from->paid_until;
+		rec->tat = from->tat;
 		rec->rate = from->rate;
 		rec->burst = from->burst;
 		rec->where = where;

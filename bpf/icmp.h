@@ -215,7 +215,7 @@ static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32
 		return 1;
 	if (mode == LS_DRAIN)
 		return before(seq, x->cut + x->rec.seq_off);
-	return mode == LS_UNDRAIN && (!(x->owed & LS_OWED) || !before(seq, x->base + x->rec.seq_off));
+	return mode == LS_UNDRAIN && (!(x->bypassed & LS_BYPASSED) || !before(seq, x->base + x->rec.seq_off));
 }
 
 /* Processes an ICMP packet: an error about one of our segments goes to the segment's sender, every other

@@ -28,14 +28,14 @@ static __always_inline int over_rate(struct ls_record *rec, const struct segment
 		return 0;
 	now = bpf_ktime_get_ns();
 	for (int i = 0; i < 4; i++) {
-		paid = *(volatile __u64 *)&rec->paid_until;
+		paid = *(volatile __u64 *)&rec->tat;
 		from = paid > now ? paid : now;
 		if ((from - now) * rec->rate > rec->burst * NANOSECONDS)
 			return 1;
 		if (!s->in_place)
 			return 0;
 		from += s->len * NANOSECONDS / rec->rate;
-		if (__sync_val_compare_and_swap(&rec->paid_until, paid, from) == paid)
+		if (__sync_val_compare_and_swap(&rec->tat, paid, from) == paid)
 			return 0;
 	}
 	return 0;

@@ -20,7 +20,7 @@ static __always_inline __u32 first_own(const struct ls_leg *o)
 /* Returns whether o has acknowledged all that was forwarded to it from x. */
 static __always_inline int settled(const struct ls_leg *x, const struct ls_leg *o)
 {
-	return !(x->owed & LS_OWED) || !before(o->rec.rx_ack, x->base + x->rec.seq_off);
+	return !(x->bypassed & LS_BYPASSED) || !before(o->rec.rx_ack, x->base + x->rec.seq_off);
 }
 
 /*
@@ -39,7 +39,7 @@ static __always_inline void undrain_far_headers(const struct walk *w, struct ls_
 		apply_edits(new, s, &edits);
 		return;
 	}
-	if (!(o->owed & LS_OWED))
+	if (!(o->bypassed & LS_BYPASSED))
 		ack = o->tx_ack;
 	else if (!before(ack, o->base))
 		ack = seq_max(o->base, o->loc_ack);
@@ -48,7 +48,7 @@ static __always_inline void undrain_far_headers(const struct walk *w, struct ls_
 	edits.lo = ack;
 	edits.hi = o->base;
 	if (edits.sack == SACK_SHIFT)
-		edits.sack = o->owed & LS_OWED && before(ack, o->base) ? SACK_CLIP : SACK_BLANK;
+		edits.sack = o->bypassed & LS_BYPASSED && before(ack, o->base) ? SACK_CLIP : SACK_BLANK;
 	new->tcp.ack = bpf_htonl(ack);
 	new->tcp.window = bpf_htons(window_field(o->tx_edge, ack, scale_out(&x->rec)));
 	apply_edits(new, s, &edits);
@@ -111,7 +111,7 @@ static __always_inline int undrain_local_copy(struct __sk_buff *skb, struct ls_l
 	 * (RFC 7323 section 5.3). */
 	if (skb->tc_index == TAG_FORWARDED && s->ts_at && before(s->tsval, x->rx_ts))
 		edits.tsval_off = x->rx_ts - s->tsval;
-	if (o->owed & LS_OWED && before(ack, first_own(o)))
+	if (o->bypassed & LS_BYPASSED && before(ack, first_own(o)))
 		ack = first_own(o);
 	ack = seq_min(ack, x->loc_end);
 	copy_headers(h, &b->in, s->opt_len);
@@ -133,7 +133,7 @@ static __always_inline int undrain(struct __sk_buff *skb, struct walk *w, struct
 				   const struct segment *s, int heard)
 {
 	struct ls_leg *x = &w->slot->leg[w->side & 1], *o = &w->slot->leg[!(w->side & 1)];
-	int old = x->owed & LS_OWED && s->end != s->seq && before(s->seq, x->base);
+	int old = x->bypassed & LS_BYPASSED && s->end != s->seq && before(s->seq, x->base);
 
 	/* Once o has acknowledged all of it, x only missed the acknowledgement: the local socket repeats
 	 * it. */

@@ -42,8 +42,8 @@ struct reach {
 static __always_inline struct reach reach_of(const struct ls_leg *x, __u32 mode)
 {
 	/* A packet may have raised the cut after the mode was FINAL, and been processed again: user space has
-	 * stored in read_to where the socket stands. */
-	struct reach r = {.cut = once(mode == LS_DRAIN ? &x->cut : &x->read_to),
+	 * stored in delivered where the socket stands. */
+	struct reach r = {.cut = once(mode == LS_DRAIN ? &x->cut : &x->delivered),
 			  .end = once(mode == LS_FREEZE ? &x->base : &x->rec.rx_end)};
 
 	r.fin = x->rec.seen & LS_SEEN_FIN && !after(r.cut, r.end);
@@ -59,8 +59,8 @@ static __always_inline int is_beyond(struct reach r)
  * nothing of it was forwarded, or if all of the sockets' payload is delivered. */
 static __always_inline int can_go_on(const struct ls_leg *x, const struct ls_leg *o, struct reach r)
 {
-	return (!is_beyond(r) && !(x->owed & LS_OWED_DRAIN)) ||
-	       (x->read_to == r.cut && o->loc_acked == o->loc_end);
+	return (!is_beyond(r) && !(x->bypassed & LS_BYPASSED_DRAIN)) ||
+	       (x->delivered == r.cut && o->loc_acked == o->loc_end);
 }
 
 /* Returns the number at which x's own socket continues. The cut is behind a FIN that the socket was shown. */
@@ -76,10 +76,10 @@ static __always_inline void shift_to(struct ls_leg *x, struct ls_leg *o, __u32 b
 {
 	__u32 shift = base - r.cut;
 
-	x->owed = r.fin ? LS_OWED | LS_OWED_FIN : LS_OWED;
+	x->bypassed = r.fin ? LS_BYPASSED | LS_BYPASSED_FIN : LS_BYPASSED;
 	x->base = base;
 	raise(&x->cut, base);
-	x->read_to = base;
+	x->delivered = base;
 	x->adj_seq -= shift;
 	x->loc_ack = base;
 	x->loc_edge += shift;
@@ -94,8 +94,8 @@ static __always_inline void go_on(struct ls_leg *x, struct ls_leg *o, struct rea
 	__u32 base = base_of(r);
 
 	/* In this case the sockets have all that was forwarded. */
-	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
-		x->owed = LS_OWED_NOTHING;
+	if (!is_beyond(r) && !(x->bypassed & LS_BYPASSED_NEW)) {
+		x->bypassed = LS_BYPASSED_NOTHING;
 		return;
 	}
 	o->adj_ack -= base - r.cut;
@@ -193,10 +193,10 @@ static __always_inline __u32 finish_slot(struct ls_slot *slot, __u32 client_cut,
 	if (__sync_val_compare_and_swap(&slot->mode, LS_DRAIN, LS_WAKING) != LS_DRAIN)
 		return settled_mode(slot);
 	if (once(&a->cut) == client_cut && once(&b->cut) == server_cut) {
-		a->read_to = client_cut;
-		b->read_to = server_cut;
-		a->owed = LS_OWED_NOTHING;
-		b->owed = LS_OWED_NOTHING;
+		a->delivered = client_cut;
+		b->delivered = server_cut;
+		a->bypassed = LS_BYPASSED_NOTHING;
+		b->bypassed = LS_BYPASSED_NOTHING;
 		/* Later offers of the ends are not compared with this edge. */
 		a->rx_shrunk = 0;
 		b->rx_shrunk = 0;
@@ -228,8 +228,8 @@ static __always_inline void take_over(struct ls_leg *x, struct ls_leg *o, __u32 
 	struct reach r = reach_of(x, LS_FREEZE);
 
 	/* Sockets that were built for the flow may be given payload that was forwarded before. */
-	if (!is_beyond(r) && !(x->owed & LS_OWED_NEW)) {
-		x->owed = LS_OWED_NOTHING;
+	if (!is_beyond(r) && !(x->bypassed & LS_BYPASSED_NEW)) {
+		x->bypassed = LS_BYPASSED_NOTHING;
 		return;
 	}
 	o->adj_ack += o->loc_end - acked;

@@ -7,13 +7,13 @@
 #include "seq.h"
 
 /* Returns the right edge that x may be offered before a drain: the edge of the far end, and no more than
- * `room` beyond its acknowledgement. */
+ * `max_inflight` beyond its acknowledgement. */
 static __always_inline __u32 coupled_edge(const struct ls_leg *x, const struct ls_leg *o)
 {
 	__u32 edge = o->rec.rx_edge + o->rec.ack_off;
 
-	if (x->room)
-		edge = seq_min(edge, o->rec.rx_ack + o->rec.ack_off + x->room);
+	if (x->max_inflight)
+		edge = seq_min(edge, o->rec.rx_ack + o->rec.ack_off + x->max_inflight);
 	return edge;
 }
 

@@ -5,7 +5,7 @@ use longsplice_core::limit::Rate;
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
     inspect::Inspection,
-    skel::types::{ls_owed, ls_placement, ls_seen, ls_trait},
+    skel::types::{ls_bypassed, ls_placement, ls_seen, ls_trait},
     successor::SuccessorPlan,
 };
 
@@ -83,12 +83,12 @@ pub struct LegState {
     pub acked: u32,
     /// Highest acknowledgement of the local socket itself.
     pub loc_ack: u32,
-    /// Number at which the local socket went on after a wake, if `owed`.
+    /// Number at which the local socket went on after a wake, if bytes `bypassed` it.
     pub base: u32,
     /// True if bytes below `base` were forwarded.
-    pub owed: bool,
+    pub bypassed: bool,
     /// True if a FIN at `base` was forwarded that the local socket has not seen.
-    pub owed_fin: bool,
+    pub bypassed_fin: bool,
     /// Offset of the local socket's numbers from those on the wire.
     pub mapping: Mapping,
     /// Scale of the window field that the peer sends.
@@ -144,8 +144,8 @@ impl LegState {
             acked: l.loc_acked,
             loc_ack: l.loc_ack,
             base: l.base,
-            owed: l.owed & ls_owed::LS_OWED.0 != 0,
-            owed_fin: l.owed & ls_owed::LS_OWED_FIN.0 != 0,
+            bypassed: l.bypassed & ls_bypassed::LS_BYPASSED.0 != 0,
+            bypassed_fin: l.bypassed & ls_bypassed::LS_BYPASSED_FIN.0 != 0,
             mapping: Mapping {
                 seq: l.adj_seq,
                 ack: l.adj_ack,
@@ -160,7 +160,7 @@ impl LegState {
             trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0).then_some(l.rec.trap),
             successor: SuccessorPlan::from_raw(l.rec.successor),
             rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
-            paid: l.rec.paid_until,
+            paid: l.rec.tat,
         }
     }
 }
@@ -218,7 +218,7 @@ pub(crate) fn start_leg(
         tx_edge: p.offered_edge,
         adj_seq: x.mapping.seq,
         adj_ack: x.mapping.ack,
-        read_to: p.rcv_nxt.wrapping_sub(1),
+        delivered: p.rcv_nxt.wrapping_sub(1),
         ..Default::default()
     }
 }

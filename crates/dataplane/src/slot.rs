@@ -11,7 +11,7 @@ use crate::{
     abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
     inspect::Inspection,
     mode::Mode,
-    skel::types::{ls_owed, ls_placement, ls_seen, ls_slot_flag},
+    skel::types::{ls_bypassed, ls_placement, ls_seen, ls_slot_flag},
     slots::SlotTable,
     successor::SuccessorPlan,
 };
@@ -168,19 +168,19 @@ impl Slot {
     /// the limit has allowed all that passed. `None`: no limit.
     pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
         let i = side.index();
-        wide_field!(self, leg[i].rec.paid_until).store(paid, Ordering::SeqCst);
+        wide_field!(self, leg[i].rec.tat).store(paid, Ordering::SeqCst);
         field!(self, leg[i].rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
         field!(self, leg[i].rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
     }
 
     /// Returns the time at which the limit has allowed all that passed of a side.
     pub fn paid(&self, side: Side) -> u64 {
-        wide_field!(self, leg[side.index()].rec.paid_until).load(Ordering::SeqCst)
+        wide_field!(self, leg[side.index()].rec.tat).load(Ordering::SeqCst)
     }
 
     /// Charges bytes of a side that this process has passed on, beside those that the kernel half passes.
     pub fn charge(&self, side: Side, rate: Rate, now: u64, bytes: u64) {
-        let paid = wide_field!(self, leg[side.index()].rec.paid_until);
+        let paid = wide_field!(self, leg[side.index()].rec.tat);
         // It cannot fail: the closure always returns a value.
         let _ = paid.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |paid| {
             Some(rate.charge(paid, now, bytes))
@@ -189,8 +189,8 @@ impl Slot {
 
     /// Promises in mode Drain that all bytes up to `cut` that the local socket of a side had received were read and
     /// passed on, and that none of them waits to be sent. (A number other than the cut promises nothing.)
-    pub fn set_read_to(&self, side: Side, cut: u32) {
-        field!(self, leg[side.index()].read_to).store(cut, Ordering::SeqCst);
+    pub fn set_delivered(&self, side: Side, cut: u32) {
+        field!(self, leg[side.index()].delivered).store(cut, Ordering::SeqCst);
     }
 
     /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
@@ -199,14 +199,14 @@ impl Slot {
             let (i, s) = (side.index(), sockets[side]);
             for (word, value) in [
                 (field!(self, leg[i].cut), s.receive_next),
-                (field!(self, leg[i].read_to), s.receive_next),
+                (field!(self, leg[i].delivered), s.receive_next),
                 (field!(self, leg[i].loc_ack), s.receive_next),
                 (field!(self, leg[i].loc_edge), s.edge),
                 (field!(self, leg[i].loc_end), s.send_next),
                 (field!(self, leg[i].loc_acked), s.send_next),
                 (field!(self, leg[i].adj_seq), 0),
                 (field!(self, leg[i].adj_ack), 0),
-                (field!(self, leg[i].owed), ls_owed::LS_OWED_NEW.0),
+                (field!(self, leg[i].bypassed), ls_bypassed::LS_BYPASSED_NEW.0),
                 (field!(self, leg[i].rx_shrunk), 0),
                 (field!(self, leg[i].loc_shrunk), 0),
             ] {
@@ -226,8 +226,8 @@ impl Slot {
 
     /// Makes the sockets the owners of all bytes that bypassed them, in mode Track.
     pub fn own_all(&self) {
-        field!(self, leg[0].owed).store(0, Ordering::SeqCst);
-        field!(self, leg[1].owed).store(0, Ordering::SeqCst);
+        field!(self, leg[0].bypassed).store(0, Ordering::SeqCst);
+        field!(self, leg[1].bypassed).store(0, Ordering::SeqCst);
     }
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
@@ -252,8 +252,8 @@ impl Slot {
     }
 
     /// Limits the bytes that the peer of this side may have in flight beyond the far end's acknowledgement; 0: no limit.
-    pub fn set_room(&self, side: Side, room: u32) {
-        field!(self, leg[side.index()].room).store(room, Ordering::Relaxed);
+    pub fn set_max_inflight(&self, side: Side, room: u32) {
+        field!(self, leg[side.index()].max_inflight).store(room, Ordering::Relaxed);
     }
 
     /// Resets the highest TSecr of this side's peer to this one: later ones can be told from it.

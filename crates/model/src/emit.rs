@@ -7,7 +7,7 @@ use super::{
     local::{Mapping, never_back, to_wire},
     outcome::{Outcome, Verdict},
     segment::{SackBlocks, Segment, flag},
-    state::{Flow, Leg, Mode, Placement, Side, owed, raise, slot_flag, traits},
+    state::{Flow, Leg, Mode, Placement, Side, bypassed, raise, slot_flag, traits},
     track::{is_closed_by, is_through},
     undrain::{first_own, reachable, settled},
     window::{coupled_edge, kept_edge, modest_edge, window_field},
@@ -80,7 +80,11 @@ impl Flow {
         let o = self.leg(side.other());
         // Drop a retransmission from before the socket's own stream: its peer has acknowledged those bytes, but the
         // socket has not received that. The next acknowledgement repeats it.
-        if mode == Mode::Undrain && o.owed & owed::SOME != 0 && s.occupies() && s.seq.before(first_own(o)) {
+        if mode == Mode::Undrain
+            && o.bypassed & bypassed::SOME != 0
+            && s.occupies()
+            && s.seq.before(first_own(o))
+        {
             return Outcome::of(Verdict::DropParked);
         }
         self.emit(side, s, mode)
@@ -191,7 +195,7 @@ impl Flow {
             s.seq = s.seq.max(o.rec.end() + o.rec.seq_off);
         }
         // The peer has the FIN that the local socket has not sent yet: the number stands behind it.
-        if bare && mode == Mode::Undrain && o.owed & owed::FIN != 0 && s.seq == first_own(o) {
+        if bare && mode == Mode::Undrain && o.bypassed & bypassed::FIN != 0 && s.seq == first_own(o) {
             s.seq = s.seq + 1;
         }
         // The peer ignores a number beyond a window that it has taken back.

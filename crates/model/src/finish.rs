@@ -48,8 +48,8 @@ impl Finish {
                 if same {
                     for side in Side::BOTH {
                         let leg = &mut flow.slot.leg[side.index()];
-                        leg.read_to = self.cuts[side.index()];
-                        leg.owed = 0;
+                        leg.delivered = self.cuts[side.index()];
+                        leg.bypassed = 0;
                         // Later offers of the ends are not compared with this edge.
                         leg.rx_shrunk = 0;
                     }

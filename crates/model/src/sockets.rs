@@ -6,7 +6,7 @@ use super::{
     outcome::{Outcome, Verdict},
     passage::{Next, Passage, Step, again, untouched},
     segment::{Segment, flag},
-    state::{Flow, Mode, owed, raise},
+    state::{Flow, Mode, bypassed, raise},
     track::{acks_too_little, acks_unsent, is_through, note_ack, note_end_of, note_peer, note_timestamp},
     undrain::settled,
     window::fits_window,
@@ -103,7 +103,7 @@ impl Passage {
         }
         let (x, _) = flow.legs(self.side);
         if s.occupies() {
-            x.owed |= owed::DRAIN;
+            x.bypassed |= bypassed::DRAIN;
         }
         if !case.old {
             note_end_of(&mut x.rec, &s, self.in_place);

@@ -21,8 +21,8 @@ pub mod seen {
     pub const RST: u8 = 1 << 1;
 }
 
-/// Bits of `enum ls_owed`: stream bytes of x that bypassed its socket.
-pub mod owed {
+/// Bits of `enum ls_bypassed`: stream bytes of x that bypassed its socket.
+pub mod bypassed {
     /// UNDRAIN: bytes below `base`.
     pub const SOME: u32 = 1 << 0;
     /// FINAL: the socket was built for the flow, all earlier bytes bypassed it.
@@ -153,18 +153,18 @@ pub struct Leg {
     /// Window edge last offered to x, by the local socket or forwarded from o.
     pub tx_edge: Seq,
     /// COUPLE: bytes that x may send beyond those that the far end acknowledged; 0: no limit.
-    pub room: u32,
+    pub max_inflight: u32,
     /// Amount by which the local socket's own numbers exceed those of the wire, in the stream of x.
     pub adj_seq: Offset,
     /// Amount by which the local socket's own numbers exceed those of the wire, in the stream toward x.
     pub adj_ack: Offset,
     /// UNDRAIN: payload of x below it was forwarded; the local socket does not deliver it.
     pub base: Seq,
-    /// Bits of [`owed`].
-    pub owed: u32,
+    /// Bits of [`bypassed`].
+    pub bypassed: u32,
     /// DRAIN: equal to `cut` once user space has passed on all that the local socket received. FINAL: where the local
     /// socket stands.
-    pub read_to: Seq,
+    pub delivered: Seq,
     /// Bytes by which x, short of memory, has taken its window back from `rec.rx_edge`.
     pub rx_shrunk: u32,
     /// Bytes by which the local socket has taken its window back from `loc_edge`.

@@ -8,7 +8,7 @@ use super::{
     local::{Mapping, SackEdit, for_socket, within_window},
     outcome::{Outcome, Verdict},
     segment::{Segment, flag},
-    state::{Flow, Leg, Mode, Side, owed, raise},
+    state::{Flow, Leg, Mode, Side, bypassed, raise},
     window::window_field,
 };
 
@@ -25,14 +25,14 @@ pub(super) fn reachable(x: &Leg, seq: Seq) -> Seq {
 
 /// Returns whether o has acknowledged all that was forwarded to it from x.
 pub(super) fn settled(x: &Leg, o: &Leg) -> bool {
-    x.owed & owed::SOME == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
+    x.bypassed & bypassed::SOME == 0 || !o.rec.rx_ack.before(x.base + x.rec.seq_off)
 }
 
 impl Flow {
     /// Processes a segment of x. `heard`: before this segment, o had all of x's acknowledgements that concern it.
     pub(super) fn undrain(&mut self, side: Side, s: &Segment, in_place: bool, heard: bool) -> Outcome {
         let (x, o) = self.legs(side);
-        let old = x.owed & owed::SOME != 0 && s.occupies() && s.seq.before(x.base);
+        let old = x.bypassed & bypassed::SOME != 0 && s.occupies() && s.seq.before(x.base);
         // Once o has acknowledged all of it, x only missed the acknowledgement: the local socket repeats it.
         if old && !s.end().after(x.base) && !settled(x, o) {
             return Outcome::far(Verdict::Forwarded, undrain_far(x, o, s, in_place));
@@ -77,7 +77,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     if !s.has(flag::ACK) {
         return new;
     }
-    if o.owed & owed::SOME == 0 {
+    if o.bypassed & bypassed::SOME == 0 {
         ack = o.tx_ack;
     } else if !ack.before(o.base) {
         ack = o.base.max(o.loc_ack);
@@ -85,7 +85,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
     ack = ack.max(o.tx_ack);
     raise(&mut o.tx_ack, ack);
     if sack == SackEdit::Shift {
-        sack = if o.owed & owed::SOME != 0 && ack.before(o.base) {
+        sack = if o.bypassed & bypassed::SOME != 0 && ack.before(o.base) {
             SackEdit::Clip(ack, o.base)
         } else {
             SackEdit::Blank
@@ -102,7 +102,7 @@ fn undrain_far(x: &mut Leg, o: &mut Leg, s: &Segment, in_place: bool) -> Segment
 fn undrain_local_copy(x: &mut Leg, o: &Leg, s: &Segment, in_place: bool) -> Segment {
     let edge = s.edge(x.rec.wscale_in);
     let mut ack = s.ack;
-    if o.owed & owed::SOME != 0 && ack.before(first_own(o)) {
+    if o.bypassed & bypassed::SOME != 0 && ack.before(first_own(o)) {
         ack = first_own(o);
     }
     ack = ack.min(x.loc_end);

@@ -3,7 +3,7 @@
 use longsplice_core::seq::{Offset, Seq};
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, owed, raise, seen, slot_flag, traits},
+    state::{Flow, Leg, Mode, Placement, Record, Side, bypassed, raise, seen, slot_flag, traits},
     undrain::settled,
 };
 
@@ -80,7 +80,7 @@ impl Leg {
             tx_edge: edge,
             adj_seq: seq,
             adj_ack: ack,
-            read_to: rcv_nxt - 1,
+            delivered: rcv_nxt - 1,
             ..Leg::default()
         }
     }
@@ -155,8 +155,8 @@ impl Flow {
             let leg = &mut self.slot.leg[side.index()];
             leg.rec.tsval_off = ts_off[side.index()];
             leg.rec.tsecr_off = -far;
-            leg.read_to = leg.cut - 1;
-            leg.owed = 0;
+            leg.delivered = leg.cut - 1;
+            leg.bypassed = 0;
         }
         self.slot.flags = flags;
         self.switch(Mode::Track, Mode::Drain)
@@ -209,8 +209,8 @@ impl Flow {
                 tx_ack: o.rec.rx_ack + o.rec.ack_off,
                 tx_edge: socket.rcv_edge,
                 base: socket.rcv_nxt,
-                owed: owed::NEW,
-                read_to: socket.rcv_nxt,
+                bypassed: bypassed::NEW,
+                delivered: socket.rcv_nxt,
                 ..Leg::default()
             };
         }

@@ -3,13 +3,13 @@
 use longsplice_core::seq::Seq;
 
 use super::{
-    state::{Flow, Leg, Mode, Side, owed, raise, seen, slot_flag},
+    state::{Flow, Leg, Mode, Side, bypassed, raise, seen, slot_flag},
     window::keeps_promise,
 };
 
 /// Returns whether x's stream went past the sockets since they stopped.
 pub(super) fn went_past(x: &Leg) -> bool {
-    x.rec.rx_end.after(x.cut) || x.owed & owed::DRAIN != 0
+    x.rec.rx_end.after(x.cut) || x.bypassed & bypassed::DRAIN != 0
 }
 
 /// State of x's stream, read once: other CPUs may raise these fields meanwhile, and process their packets again.
@@ -30,7 +30,7 @@ impl Reach {
         } else {
             x.rec.rx_end
         };
-        let cut = if from == Mode::Drain { x.cut } else { x.read_to };
+        let cut = if from == Mode::Drain { x.cut } else { x.delivered };
         Reach {
             end,
             cut,
@@ -51,8 +51,8 @@ impl Reach {
 /// Returns whether, in DRAIN, the local sockets could continue in the direction from x to o. They can if nothing of it
 /// was forwarded, or if all of the sockets' payload is delivered.
 fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
-    let untouched = !reach.went_past() && x.owed & owed::DRAIN == 0;
-    untouched || (x.read_to == reach.cut && o.loc_acked == o.loc_end)
+    let untouched = !reach.went_past() && x.bypassed & bypassed::DRAIN == 0;
+    untouched || (x.delivered == reach.cut && o.loc_acked == o.loc_end)
 }
 
 /// Has x's own socket continue at the base, which the socket takes for its present number. All bytes before it went
@@ -60,14 +60,14 @@ fn can_go_on(x: &Leg, o: &Leg, reach: Reach) -> bool {
 pub(super) fn shift_to(x: &mut Leg, o: &mut Leg, reach: Reach) {
     let base = reach.base();
     let shift = (base - reach.cut) as u32;
-    x.owed = if reach.fin {
-        owed::SOME | owed::FIN
+    x.bypassed = if reach.fin {
+        bypassed::SOME | bypassed::FIN
     } else {
-        owed::SOME
+        bypassed::SOME
     };
     x.base = base;
     raise(&mut x.cut, base);
-    x.read_to = base;
+    x.delivered = base;
     x.adj_seq = x.adj_seq.removed(shift);
     x.loc_ack = base;
     x.loc_edge = x.loc_edge + shift;
@@ -88,9 +88,9 @@ fn go_on(x: &mut Leg, o: &mut Leg, reach: Reach) {
 
 /// Returns whether nothing went past the sockets: they are where the stream is.
 pub(super) fn stands(x: &mut Leg, reach: Reach) -> bool {
-    let stands = !reach.went_past() && x.owed & owed::NEW == 0;
+    let stands = !reach.went_past() && x.bypassed & bypassed::NEW == 0;
     if stands {
-        x.owed = 0;
+        x.bypassed = 0;
     }
     stands
 }

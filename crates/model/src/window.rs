@@ -18,10 +18,10 @@ pub fn window_field(edge: Seq, ack: Seq, scale: u8) -> u32 {
 /// Returns the right edge that x may be offered before a drain (papers' section III-E).
 pub(super) fn coupled_edge(x: &Leg, o: &Leg) -> Seq {
     let edge = o.rec.rx_edge + o.rec.ack_off;
-    if x.room == 0 {
+    if x.max_inflight == 0 {
         edge
     } else {
-        edge.min(o.rec.rx_ack + o.rec.ack_off + x.room)
+        edge.min(o.rec.rx_ack + o.rec.ack_off + x.max_inflight)
     }
 }
 

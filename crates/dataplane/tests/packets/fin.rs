@@ -57,7 +57,7 @@ fn a_wake_that_does_not_see_the_fin_yet_stands_where_the_fin_does() {
         let i = side.index();
         let leg = flow.plane.leg(flow.slot(), side);
         let base = flow.plan.peer[i] + SENT[i];
-        assert_eq!((leg.base, leg.owed, leg.owed_fin), (base, true, false));
+        assert_eq!((leg.base, leg.bypassed, leg.bypassed_fin), (base, true, false));
         assert_eq!(leg.mapping.seq, SENT[i].wrapping_neg());
         // It marks the FIN now; the FIN comes again, and is the socket's.
         flow.edit(|slot| slot.leg[i].rec.seen = 1);
@@ -99,13 +99,16 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
         flow.switch(Mode::Track, Mode::Drain);
         // The other end sends on, past the sockets.
         let far = side.other();
-        flow.slot().set_read_to(far, flow.plan.peer[far.index()]);
+        flow.slot().set_delivered(far, flow.plan.peer[far.index()]);
         let packet = flow.later(far, 0, 50, 0);
         assert_eq!(flow.ingress(far, &packet.bytes()).verdict, REDIRECT);
         flow.finish();
         flow.wake();
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.owed, leg.owed_fin, leg.mapping.seq), (false, false, 0));
+        assert_eq!(
+            (leg.bypassed, leg.bypassed_fin, leg.mapping.seq),
+            (false, false, 0)
+        );
         assert_eq!((leg.cut, leg.end()), (next, next));
     }
 }

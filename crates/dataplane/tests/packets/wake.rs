@@ -5,7 +5,7 @@ use longsplice_dataplane::{LegState, Mapping, Mode, Side};
 use crate::support::{
     flow::{Flow, OK, Plan},
     packet::L4,
-    raw::types::{ls_leg, ls_owed},
+    raw::types::{ls_bypassed, ls_leg},
     woken::Past,
 };
 
@@ -60,9 +60,9 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     // A FIN is the socket's all the same: it is not among the forwarded bytes.
     let base = start.wrapping_add(sent);
     assert_eq!((leg.cut, leg.rec.rx_end), (base, base), "{text}");
-    let bit = |on: bool, flag: ls_owed| if on { flag.0 } else { 0 };
-    let owed = bit(went_past, ls_owed::LS_OWED) | bit(past.fin[i], ls_owed::LS_OWED_FIN);
-    assert_eq!(leg.owed, owed, "{text}");
+    let bit = |on: bool, flag: ls_bypassed| if on { flag.0 } else { 0 };
+    let bypassed = bit(went_past, ls_bypassed::LS_BYPASSED) | bit(past.fin[i], ls_bypassed::LS_BYPASSED_FIN);
+    assert_eq!(leg.bypassed, bypassed, "{text}");
     assert_eq!(leg.adj_seq, before.adj_seq.wrapping_sub(sent), "{text}");
     // These bytes came toward x past its socket.
     assert_eq!(leg.adj_ack, before.adj_ack.wrapping_sub(past.sent[o]), "{text}");
@@ -86,7 +86,7 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
         return;
     }
     assert_eq!((leg.base, leg.loc_ack), (base, base), "{text}");
-    assert_eq!(leg.read_to, base, "where the socket takes itself to be");
+    assert_eq!(leg.delivered, base, "where the socket takes itself to be");
     assert_eq!(
         leg.loc_edge,
         before.loc_edge.wrapping_add(sent),
@@ -162,7 +162,7 @@ fn every_cycle_adds_to_the_mapping() {
                     ack: 0u32.wrapping_sub(sum[o]),
                 };
                 assert_eq!(flow.slot().mapping(side), expected);
-                assert_eq!(state(&flow, side).owed, sent[i] > 0);
+                assert_eq!(state(&flow, side).bypassed, sent[i] > 0);
                 // A segment meets its socket at the numbers of the very beginning.
                 let packet = flow.later(side, 0, 0, 0);
                 let ran = flow.ingress(side, &packet.bytes());
@@ -244,12 +244,12 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
         };
         // The far socket's bytes are not acknowledged, and user space has not read on.
         refused();
-        flow.slot().set_read_to(side, flow.plan.peer[side.index()] + 20);
+        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 20);
         refused();
         assert_eq!(flow.ingress(far, &flow.later(far, 0, 0, 20).bytes()).verdict, OK);
-        flow.slot().set_read_to(side, flow.plan.peer[side.index()] + 19);
+        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 19);
         refused();
-        flow.slot().set_read_to(side, flow.plan.peer[side.index()] + 20);
+        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 20);
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     }
 }

@@ -173,7 +173,7 @@ impl Flow {
                 && snapshot.held == 0
                 && snapshot.send_queue == 0
             {
-                self.slot().set_read_to(side, cut);
+                self.slot().set_delivered(side, cut);
             }
             snapshots.push(snapshot);
         }

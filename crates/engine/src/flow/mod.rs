@@ -161,7 +161,7 @@ impl Flow {
         let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side], &states[side.other()]);
-            let past = !x.owed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
+            let past = !x.bypassed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
             // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
             past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
         })

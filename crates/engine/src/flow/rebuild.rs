@@ -62,11 +62,11 @@ impl Flow {
     /// end the socket knows already. Returns true if anything is on its way to a socket.
     pub(crate) fn welcome(&self, ended: PerSide<bool>) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
-        let bases = held::bases(states.map(|s| s.owed), states.map(|s| s.base));
+        let bases = held::bases(states.map(|s| s.bypassed), states.map(|s| s.base));
         let comes = self.held().let_in(self.plane(), bases);
         for side in Side::BOTH {
             let x = &states[side];
-            if !x.owed_fin || ended[side] {
+            if !x.bypassed_fin || ended[side] {
                 continue;
             }
             let leg = self.legs()[side];

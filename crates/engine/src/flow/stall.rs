@@ -44,7 +44,7 @@ impl End {
 }
 
 impl Flow {
-    /// Returns true if the flow is to be given up: an end has owed an acknowledgement for too long. Call it every now and
+    /// Returns true if the flow is to be given up: an end has failed to acknowledge for too long. Call it every now and
     /// then; it counts from the first call for which an acknowledgement was due.
     pub(crate) fn is_hopeless(&mut self, now: Instant, waiter: Waiter) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
@@ -80,7 +80,7 @@ impl Flow {
         let (o, x) = (&states[side], &states[side.other()]);
         let old = match self.mode() {
             Mode::Drain => x.cut,
-            _ if x.owed => x.base,
+            _ if x.bypassed => x.base,
             _ => return false,
         };
         (o.rx_ack.wrapping_sub(old.wrapping_add(x.seq_off)) as i32) < 0

@@ -2,7 +2,7 @@
 
 use longsplice_core::{coupling::LEAST_WINDOW, seq::Seq};
 use longsplice_model::{
-    Mode, Placement, Segment, Side, Timestamps, Wake, flag, owed, slot_flag, window_field,
+    Mode, Placement, Segment, Side, Timestamps, Wake, bypassed, flag, slot_flag, window_field,
 };
 
 use super::Phase;
@@ -52,7 +52,7 @@ impl World {
         self.enter_phase(Phase::Awake, 0, 0);
         for side in Side::BOTH {
             let x = *self.flow.leg(side);
-            if x.owed & owed::FIN != 0 {
+            if x.bypassed & bypassed::FIN != 0 {
                 let s = Segment {
                     seq: x.base,
                     ack: x.rec.rx_ack,

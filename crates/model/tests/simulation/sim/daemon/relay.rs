@@ -109,7 +109,7 @@ impl World {
             } else {
                 self.rng.between(4000, 100_000) as u32
             };
-            self.flow.slot.leg[side.index()].room = room;
+            self.flow.slot.leg[side.index()].max_inflight = room;
         }
         self.flow.slot.flags = slot_flag::COUPLE;
         self.random_trap();

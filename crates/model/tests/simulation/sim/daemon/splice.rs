@@ -135,7 +135,7 @@ impl World {
         let early = self.locals.iter().flatten().any(|l| l.has_early());
         for (side, d) in [(Side::Client, a), (Side::Server, b)] {
             if d.held == 0 && d.unread == 0 && !early && d.send_queue == 0 {
-                self.flow.slot.leg[side.index()].read_to = d.copied;
+                self.flow.slot.leg[side.index()].delivered = d.copied;
             }
         }
         let ends = self.daemon.pump.iter().all(|p| p.eof == p.shut);
