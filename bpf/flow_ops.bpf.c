@@ -7,9 +7,6 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
-#include "maps.h"
-#include "seq.h"
-#include "table.h"
 #include "wake.h"
 
 /* Never read: it brings the types into BTF. */
@@ -21,10 +18,10 @@ static __always_inline void merge(struct ls_record *to, const struct ls_record *
 {
 	to->seen |= from->seen;
 	to->last_seen = seq_max(to->last_seen, from->last_seen);
-	raise(&to->rx_end, once(&from->rx_end));
-	raise(&to->rx_ack, from->rx_ack);
-	raise(&to->rx_edge, from->rx_edge);
-	raise(&to->ts_high, from->ts_high);
+	seq_advance(&to->rx_end, once(&from->rx_end));
+	seq_advance(&to->rx_ack, from->rx_ack);
+	seq_advance(&to->rx_edge, from->rx_edge);
+	seq_advance(&to->ts_high, from->ts_high);
 	if (to->tat < from->tat)
 		to->tat = from->tat;
 }
@@ -100,7 +97,7 @@ int demote(struct ls_move *move)
 	    __sync_val_compare_and_swap(&slot->mode, LS_FINAL, LS_MOVED) != LS_FINAL)
 		return 2;
 	gone = demote_side(slot, arg, LS_CLIENT) | demote_side(slot, arg, LS_SERVER);
-	/* Merge what a segment noted in the slot after it was copied: see claimed(). */
+	/* Merge what a segment noted in the slot after it was copied: see may_still_pass(). */
 	merge_side(slot, LS_CLIENT, &arg->key[LS_CLIENT]);
 	merge_side(slot, LS_SERVER, &arg->key[LS_SERVER]);
 	return gone;
@@ -133,17 +130,17 @@ static __always_inline int promote_side(struct ls_slot *slot, __u32 index, int s
 	rec->where = index;
 	*(volatile __u8 *)&rec->placement = LS_SLOTTED | (rec->placement & LS_ARMED);
 	__sync_lock_test_and_set(&slot->barrier, 0);
-	/* Merge what a segment noted meanwhile: see claimed(). */
+	/* Merge what a segment noted meanwhile: see may_still_pass(). */
 	merge(to, rec);
 	slot->leg[side].rx_ts = to->ts_high - to->tsval_off;
 	return 0;
 }
 
 /* Notes the last promises to the ends, as far as the far ends' segments show them. */
-static __always_inline void note_promised(struct ls_leg *x, const struct ls_leg *o)
+static __always_inline void note_promised(struct ls_leg *from, const struct ls_leg *to)
 {
-	x->tx_ack = o->rec.rx_ack + o->rec.ack_off;
-	x->tx_edge = o->rec.rx_edge + o->rec.ack_off;
+	from->tx_ack = to->rec.rx_ack + to->rec.ack_off;
+	from->tx_edge = to->rec.rx_edge + to->rec.ack_off;
 }
 
 /* Moves a flow from its records into a slot, which already has the flow's serial number and is in mode FINAL.
@@ -189,7 +186,7 @@ int wake(struct __sk_buff *skb)
 	else if (arg.how == LS_W_FINISH)
 		arg.mode = finish_slot(slot, arg.at[LS_CLIENT], arg.at[LS_SERVER], arg.wakeable);
 	else
-		arg.mode = wake_slot(skb, slot, settled_mode(slot), 0);
+		arg.mode = wake_slot(skb, slot, stable_mode(slot), 0);
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &arg, sizeof(arg), 0) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "fragment.h"
 #include "local.h"
+#include "wake.h"
 
 struct icmp {
 	__u8 type, code;
@@ -49,7 +50,7 @@ static __always_inline int is_error(const struct headers *h, const struct icmp *
 /* Returns the offset of the quoted TCP header; 0: there is none. */
 static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct headers *old, __u32 at)
 {
-	struct extension_walk w = {.skb = skb, .at = at + sizeof(old->v6.ip)};
+	struct extension_walk walk = {.skb = skb, .at = at + sizeof(old->v6.ip)};
 
 	if (!is_v6(old)) {
 		if (old->v4.ip.version != 4 || old->v4.ip.ihl < 5 || old->v4.ip.protocol != IPPROTO_TCP ||
@@ -59,13 +60,13 @@ static __always_inline __u32 quoted_tcp(struct __sk_buff *skb, const struct head
 	}
 	if (old->v6.ip.version != 6)
 		return 0;
-	w.next = old->v6.ip.nexthdr;
-	if (w.next == IPPROTO_TCP)
-		return w.at;
-	if (!is_extension(w.next))
+	walk.next = old->v6.ip.nexthdr;
+	if (walk.next == IPPROTO_TCP)
+		return walk.at;
+	if (!is_extension(walk.next))
 		return 0;
-	bpf_loop(MOST_EXTENSIONS, skip_extension, &w, 0);
-	return w.kind == NOT_OURS || w.next != IPPROTO_TCP || w.at > 0x7fff ? 0 : w.at;
+	bpf_loop(MOST_EXTENSIONS, skip_extension, &walk, 0);
+	return walk.kind == NOT_OURS || walk.next != IPPROTO_TCP || walk.at > 0x7fff ? 0 : walk.at;
 }
 
 /* Loads an error with its quote. Returns 0, or -1 if it cannot be about a segment of ours. */
@@ -160,95 +161,95 @@ static __always_inline int deliver_error(struct __sk_buff *skb, struct headers *
 }
 
 /*
- * Returns whether the quoted segment can be on its way to the peer of w (RFC 5927 section 4.1). If the whole
- * header is quoted, its acknowledgement must have been sent lately, too. Errors of ICMPv6 quote the whole
- * header, because they quote all that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC 792).
+ * Returns whether the quoted segment can be on its way to the peer of the flow (RFC 5927 section 4.1). If the
+ * whole header is quoted, its acknowledgement must have been sent lately, too. Errors of ICMPv6 quote the
+ * whole header, because they quote all that fits (RFC 4443 section 2.4); of IPv4, 8 bytes may be all (RFC
+ * 792).
  */
-static __always_inline int is_outstanding(const struct walk *w, const struct quote *q)
+static __always_inline int is_outstanding(const struct flow_ref *flow, const struct quote *q)
 {
 	__u32 seq = bpf_ntohl(q->old.tcp.seq), ack = bpf_ntohl(q->old.tcp.ack), told;
-	struct ls_record *from = find_back(w);
+	struct ls_record *back = find_back(flow);
 
-	if (!from || before(seq, w->rec->rx_ack) || after(seq, end_of(from) + from->seq_off))
+	if (!back || before(seq, flow->rec->rx_ack) || after(seq, end_of(back) + back->seq_off))
 		return 0;
 	if (!q->whole)
 		return !is_v6(&q->old);
-	told = from->rx_ack + from->ack_off;
+	told = back->rx_ack + back->ack_off;
 	/* In a drain the local socket may have acknowledged more. */
-	if (w->slot)
-		told = seq_max(told, w->slot->leg[w->side & 1].tx_ack);
-	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(from, ack - from->ack_off);
+	if (flow->slot)
+		told = seq_max(told, flow->slot->leg[flow->side & 1].tx_ack);
+	return q->old.tcp.flags & TCP_ACK && !after(ack, told) && !is_long_known(back, ack - back->ack_off);
 }
 
 /* Sends the error to the far end that sent the segment, as if our leg toward that end had found the fault. */
-static __always_inline int translate_error(struct __sk_buff *skb, const struct walk *w, struct scratch *b,
-					   struct quote *q)
+static __always_inline int translate_error(struct __sk_buff *skb, const struct flow_ref *flow,
+					   struct scratch *scratch, struct quote *q)
 {
-	struct headers *h = &b->in, *new = &b->out;
-	struct ls_record *rec = w->rec;
+	struct headers *h = &scratch->in, *new = &scratch->out;
+	struct ls_record *rec = flow->rec;
 	struct route route = {};
-	int verdict;
 
-	if (!is_outstanding(w, q))
+	if (!is_outstanding(flow, q))
 		return drop(LS_V_DROP_ICMP);
 	if (hops_left(h) <= 1)
 		return drop(LS_V_DROP_TTL);
-	set_addresses(&q->new, far_of(w)->saddr, far_of(w)->daddr);
-	q->new.tcp.sport = far_of(w)->sport;
-	q->new.tcp.dport = far_of(w)->dport;
+	set_addresses(&q->new, far_of(flow)->saddr, far_of(flow)->daddr);
+	q->new.tcp.sport = far_of(flow)->sport;
+	q->new.tcp.dport = far_of(flow)->dport;
 	quote_numbers(q, rec->ack_off, rec->seq_off);
 
-	verdict = head_for_far_end(skb, w, b, &route);
-	if (verdict)
-		return drop(verdict);
+	if (head_for_far_end(skb, flow, scratch, &route))
+		return drop(route.reason);
 	if (store_ip(skb, new) || write_quote(skb, l4_of(h), q, is_v6(h) ? addresses_diff(h, new) : 0))
 		return drop(LS_V_DROP_REWRITE);
 	count(LS_V_ICMP_TRANSLATED);
 	return send_by(skb, &route);
 }
 
-/* Returns whether the local socket of the other leg sent the segment with this number, of the stream from
- * x. */
-static __always_inline int is_of_socket(const struct ls_leg *x, __u32 seq, __u32 mode)
+/* Returns whether the local socket of the other leg sent the segment with this number, of the stream from the
+ * sender. */
+static __always_inline int is_of_socket(const struct ls_leg *from, __u32 seq, __u32 mode)
 {
 	if (mode == LS_TRACK)
 		return 1;
 	if (mode == LS_DRAIN)
-		return before(seq, x->cut + x->rec.seq_off);
-	return mode == LS_UNDRAIN && (!(x->bypassed & LS_BYPASSED) || !before(seq, x->base + x->rec.seq_off));
+		return before(seq, from->cut + from->rec.seq_off);
+	return mode == LS_UNDRAIN &&
+	       (!(from->bypassed & LS_BYPASSED) || !before(seq, from->base + from->rec.seq_off));
 }
 
 /* Processes an ICMP packet: an error about one of our segments goes to the segment's sender, every other
  * packet up the stack. */
 __noinline int icmp_error(struct __sk_buff *skb)
 {
-	struct scratch *b = get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct ls_tuple tuple;
 	struct quote *q;
-	struct walk w;
+	struct flow_ref flow;
 	__u32 zero = 0, mode;
 
 	q = bpf_map_lookup_elem(&quotes, &zero);
-	if (!b || !q || load_error(skb, &b->in, q) || !came_to_sender(&b->in, &q->old))
+	if (!scratch || !q || load_error(skb, &scratch->in, q) || !came_to_sender(&scratch->in, &q->old))
 		return NEXT;
 	answering_tuple(&q->old, &tuple);
 	if (is_v6(&q->old) && (is_mapped(tuple.saddr) || is_mapped(tuple.daddr)))
 		return NEXT;
-	if (!find(&tuple, &w))
+	if (!find(&tuple, &flow))
 		return NEXT;
 	__builtin_memcpy(&q->new, &q->old, offsetof(struct headers, opt));
-	if (w.placement == LS_ALONE)
-		return deliver_error(skb, &b->in, q, mapping_of_record(w.rec));
-	if (!w.slot)
-		return translate_error(skb, &w, b, q);
-	mode = settled_mode(w.slot);
-	if (is_nobodys(mode))
+	if (flow.placement == LS_ALONE)
+		return deliver_error(skb, &scratch->in, q, mapping_of_record(flow.rec));
+	if (!flow.slot)
+		return translate_error(skb, &flow, scratch, q);
+	mode = stable_mode(flow.slot);
+	if (is_over(mode))
 		return NEXT;
 	if (is_changing(mode))
 		return look_again(skb);
-	if (is_of_socket(&w.slot->leg[!(w.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
-		return deliver_error(skb, &b->in, q, mapping_of_leg(&w.slot->leg[w.side & 1]));
-	return translate_error(skb, &w, b, q);
+	if (is_of_socket(&flow.slot->leg[!(flow.side & 1)], bpf_ntohl(q->old.tcp.seq), mode))
+		return deliver_error(skb, &scratch->in, q, mapping_of_leg(&flow.slot->leg[flow.side & 1]));
+	return translate_error(skb, &flow, scratch, q);
 }
 
 /* Processes a packet without ports: an error, or a later fragment. Every other packet goes up the stack,

@@ -5,17 +5,17 @@
  * again, after a grace period of RCU (docs/decisions/0024).
  */
 #include <linux/bpf.h>
-#include "table.h"
+#include "flow.h"
 
 /* Result of the last step of a walk along a chain. */
-struct place {
+struct chain_position {
 	__u32 *link; /* link that leads to `number` */
 	__u32 number;
 	__u32 length; /* length of the chain up to here */
 };
 
 /* Walks to the direction with this number, or to the end of the chain. */
-static __always_inline void walk_to(struct place *at, __u32 *bucket, __u32 number)
+static __always_inline void walk_to(struct chain_position *at, __u32 *bucket, __u32 number)
 {
 	struct ls_direction *d;
 
@@ -37,7 +37,7 @@ int insert(struct ls_entry *arg)
 {
 	struct ls_direction *d = direction_of(arg->number);
 	struct ls_tuple key;
-	struct place at;
+	struct chain_position at;
 	__u32 *bucket;
 
 	if (!d)
@@ -63,14 +63,14 @@ SEC("syscall")
 int remove(struct ls_entry *arg)
 {
 	__u32 *bucket, number = arg->number;
-	struct ls_flow *flow = flow_of(number);
+	struct ls_flow *element = element_of(number);
 	struct ls_direction *d;
 	struct ls_tuple key;
-	struct place at;
+	struct chain_position at;
 
-	if (!flow)
+	if (!element)
 		return 0;
-	d = &flow->from[(number - 1) & 1];
+	d = &element->from[(number - 1) & 1];
 	*(volatile __u8 *)&d->rec.placement = LS_NONE;
 	key = d->key;
 	bucket = bucket_of(&key);
@@ -80,7 +80,7 @@ int remove(struct ls_entry *arg)
 	/* An empty chain is 0, so that a reader sees whether there is any flow. */
 	if (at.number == number)
 		*(volatile __u32 *)at.link = at.link == bucket && d->next == LS_LAST ? 0 : d->next;
-	return !is_there(&flow->from[0]) && !is_there(&flow->from[1]);
+	return !is_there(&element->from[0]) && !is_there(&element->from[1]);
 }
 
 /* Returns the number of the direction of a tuple, or 0. */

@@ -1,4 +1,4 @@
-//! Changes the table of flows from user space, while programs walk it (bpf/table.h, docs/decisions/0017).
+//! Changes the table of flows from user space, while programs walk it (bpf/flow.h, docs/decisions/0017).
 
 use std::{
     collections::VecDeque,

@@ -218,7 +218,7 @@ impl Flow {
         self.records[side.index()].map(|r| r.placement)
     }
 
-    /// Returns the current record of a direction, wherever it is (`find` of `bpf/walk.h`).
+    /// Returns the current record of a direction, wherever it is (`find` of `bpf/flow.h`).
     #[must_use]
     pub fn record(&self, side: Side) -> Option<&Record> {
         let record = self.records[side.index()].as_ref()?;

@@ -135,7 +135,7 @@ impl Rules {
             &mut open.maps.slots,
             &mut open.maps.meta,
             &mut open.maps.events,
-            &mut open.maps.ways,
+            &mut open.maps.route_cache,
         ] {
             unused.set_autocreate(false).map_err(&share)?;
         }
