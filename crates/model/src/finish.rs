@@ -44,7 +44,7 @@ impl Finish {
             Step::Compare => {
                 let same = Side::BOTH
                     .iter()
-                    .all(|&s| flow.leg(s).cut == self.cuts[s.index()]);
+                    .all(|&seg| flow.leg(seg).cut == self.cuts[seg.index()]);
                 if same {
                     for side in Side::BOTH {
                         let leg = &mut flow.slot.leg[side.index()];

@@ -7,7 +7,7 @@
 
 mod capture;
 mod drain;
-mod emit;
+mod egress;
 mod finish;
 mod forward;
 mod local;

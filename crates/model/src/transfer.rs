@@ -1,6 +1,7 @@
-//! Moves a flow between slot and records, while segments pass: `demote` and `promote` of `flow_ops.bpf.c`, step by step.
+//! Moves a flow between slot and records, while segments pass: `demote` and `promote` of `flow_ops.bpf.c`, step by
+//! step.
 
-use super::state::{Flow, Mode, Placement, Record, Side, raise};
+use super::state::{Flow, Mode, Placement, Record, Side, seq_advance};
 
 /// Direction in which a flow moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,10 +22,10 @@ pub struct Transfer {
 /// Merges the second half of a record, so that nothing goes back: a segment may have noted more on either side.
 fn merge(to: &mut Record, from: &Record) {
     to.seen |= from.seen;
-    raise(&mut to.rx_end, from.rx_end);
-    raise(&mut to.rx_ack, from.rx_ack);
-    raise(&mut to.rx_edge, from.rx_edge);
-    raise(&mut to.ts_high, from.ts_high);
+    seq_advance(&mut to.rx_end, from.rx_end);
+    seq_advance(&mut to.rx_ack, from.rx_ack);
+    seq_advance(&mut to.rx_edge, from.rx_edge);
+    seq_advance(&mut to.ts_high, from.ts_high);
 }
 
 impl Transfer {
@@ -107,9 +108,9 @@ fn copy(flow: &mut Flow) {
         }
     }
     for side in Side::BOTH {
-        let (x, o) = flow.legs(side);
+        let (from, to) = flow.legs(side);
         // Note the last promises to the ends, as far as the far ends' segments show them.
-        x.tx_ack = o.rec.rx_ack + o.rec.ack_off;
-        x.tx_edge = o.rec.rx_edge + o.rec.ack_off;
+        from.tx_ack = to.rec.rx_ack + to.rec.ack_off;
+        from.tx_edge = to.rec.rx_edge + to.rec.ack_off;
     }
 }

@@ -3,8 +3,8 @@
 use longsplice_core::seq::{Offset, Seq};
 
 use super::{
-    state::{Flow, Leg, Mode, Placement, Record, Side, bypassed, raise, seen, slot_flag, traits},
-    undrain::settled,
+    state::{Flow, Leg, Mode, Placement, Record, Side, bypassed, seen, seq_advance, slot_flag, traits},
+    undrain::has_delivered,
 };
 
 /// State of a local socket's connection, in its own numbers (`struct ls_inspection`).
@@ -137,11 +137,11 @@ impl Flow {
     /// numbers, with the FIN of its peer if that has `ended`. Bytes on their way to the socket at the registration of
     /// the pair were not noted, nor those accepted by a window that was not seen.
     pub fn note_received(&mut self, side: Side, received: Seq, ended: bool) {
-        let (x, _) = self.legs(side);
-        raise(&mut x.cut, received);
-        raise(&mut x.rec.rx_end, received - u32::from(ended));
+        let (from, _) = self.legs(side);
+        seq_advance(&mut from.cut, received);
+        seq_advance(&mut from.rec.rx_end, received - u32::from(ended));
         if ended {
-            x.rec.seen |= seen::FIN;
+            from.rec.seen |= seen::FIN;
         }
     }
 
@@ -165,10 +165,10 @@ impl Flow {
     /// Lowers the noted acknowledgement of a side's peer to the one that its socket accepted (in the wire's numbers):
     /// an acknowledgement that the socket refused does not count.
     pub fn disbelieve(&mut self, side: Side, una: Seq) {
-        let (x, _) = self.legs(side);
-        if x.loc_end.after(una) {
-            x.loc_acked = x.loc_acked.min(una);
-            x.rec.rx_ack = x.rec.rx_ack.min(una);
+        let (from, _) = self.legs(side);
+        if from.loc_end.after(una) {
+            from.loc_acked = from.loc_acked.min(una);
+            from.rec.rx_ack = from.rec.rx_ack.min(una);
         }
     }
 
@@ -179,7 +179,7 @@ impl Flow {
     /// a socket refuses acknowledgements above the data that it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        let through = |x: &Leg, o: &Leg| settled(x, o) && !o.rec.rx_ack.after(o.loc_end);
+        let through = |from: &Leg, to: &Leg| has_delivered(from, to) && !to.rec.rx_ack.after(to.loc_end);
         let [a, b] = &self.slot.leg;
         through(a, b) && through(b, a)
     }
@@ -197,16 +197,16 @@ impl Flow {
         }
         for side in Side::BOTH {
             let socket = &sockets[side.index()];
-            let (x, o) = self.legs(side);
-            *x = Leg {
-                rec: x.rec,
+            let (from, to) = self.legs(side);
+            *from = Leg {
+                rec: from.rec,
                 cut: socket.rcv_nxt,
-                rx_ts: x.rx_ts,
+                rx_ts: from.rx_ts,
                 loc_acked: socket.snd_nxt,
                 loc_end: socket.snd_nxt,
                 loc_ack: socket.rcv_nxt,
                 loc_edge: socket.rcv_edge,
-                tx_ack: o.rec.rx_ack + o.rec.ack_off,
+                tx_ack: to.rec.rx_ack + to.rec.ack_off,
                 tx_edge: socket.rcv_edge,
                 base: socket.rcv_nxt,
                 bypassed: bypassed::NEW,
