@@ -147,7 +147,7 @@ impl Ring {
         let times = (0..walks).map(|_| self.walk(Hook::Ingress, &stranger)).collect();
         ensure!(
             self.plane.verdicts() == before,
-            "a segment that is nobody's was counted"
+            "a segment of no flow was counted"
         );
         times
     }

@@ -41,7 +41,7 @@ fn tally(algorithm: Algorithm, weights: &[u32], choices: u32) -> Vec<u32> {
     let mut counts = vec![0; weights.len()];
     for n in 0..choices {
         let Choice::Server(i) = balancer.choose(&candidates, Some(&n.to_le_bytes()), &mut random) else {
-            panic!("nobody was chosen");
+            panic!("no server was chosen");
         };
         counts[i] += 1;
         candidates[i].open += 1;

@@ -59,7 +59,7 @@ fn attaching_keeps_every_field() {
         .expect("attached");
     flow.slot = Some(slot);
     assert_eq!(flow.slot().mode(), Mode::Final);
-    assert_eq!(flow.raw().flags, 0, "no sockets: nobody can be woken");
+    assert_eq!(flow.raw().flags, 0, "no sockets: no pair can be woken");
     for side in Side::BOTH {
         let leg = flow.raw_leg(side);
         assert_eq!(placed(leg.rec).2, placed(before[side]).2);

@@ -150,7 +150,7 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     starts.client.seq_off = 77;
     flow.plane
         .register(&slot, 4711, true, &starts)
-        .expect("nobody is there");
+        .expect("the table has no such flow");
     let mut found = Vec::new();
     flow.plane.scan(|d| found.push(d.serial)).expect("a scan");
     assert_eq!(found, [4711, 4711]);
@@ -165,7 +165,7 @@ fn successor(flow: &Flow, legs: PerSide<Leg>) -> (Slot, u32) {
     let serial = flow.plane.next_serial();
     flow.plane
         .register(&slot, serial, true, &starts)
-        .expect("nobody is there");
+        .expect("the table has no such flow");
     (slot, serial)
 }
 

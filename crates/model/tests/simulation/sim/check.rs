@@ -38,7 +38,7 @@ impl World {
         let bytes = ack.min(x.write);
         if ack > x.write && !o.got_fin() && !self.locals[side.index()].as_ref().is_some_and(|l| l.got_fin()) {
             self.fail(format!(
-                "the FIN of {side:?} is acknowledged and nobody has it: {}",
+                "the FIN of {side:?} is acknowledged and neither end has it: {}",
                 show(s)
             ));
             return;
@@ -252,7 +252,7 @@ impl World {
         let refused = [Verdict::DropWindow, Verdict::DropAck, Verdict::DropEcho].contains(&o.verdict);
         if cut_off || refused {
             self.fail(format!(
-                "{side:?} was offered {promised}, and nobody takes {}",
+                "{side:?} was offered {promised}, and no receiver takes {}",
                 show(s)
             ));
         }
