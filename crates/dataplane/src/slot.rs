@@ -88,8 +88,8 @@ impl Slot {
     }
 
     /// Changes the mode if it is `from`, and returns true if it was. This is a full barrier: afterwards this process
-    /// reads of the legs all that the kernel half wrote before it saw the new mode (bpf/seq.h, `raise`).
-    pub fn switch(&self, from: Mode, to: Mode) -> bool {
+    /// reads of the legs all that the kernel half wrote before it saw the new mode (bpf/seq.h, `seq_advance`).
+    pub fn transition(&self, from: Mode, to: Mode) -> bool {
         let mode = field!(self, mode);
         let done = self.mode() == from
             && mode
@@ -216,8 +216,8 @@ impl Slot {
     }
 
     /// Switches from Undrain to Track, once all forwarded bytes are acknowledged. Returns true if it was in Undrain.
-    pub fn settle(&self) -> bool {
-        let done = self.switch(Mode::Undrain, Mode::Track);
+    pub fn resolve(&self) -> bool {
+        let done = self.transition(Mode::Undrain, Mode::Track);
         if done {
             self.own_all();
         }

@@ -61,7 +61,7 @@ impl SuccessorPlan {
     }
 
     /// Returns the number of bytes that are left when the trap is this far away.
-    pub fn left(self, distance: u32) -> u64 {
+    pub fn remaining(self, distance: u32) -> u64 {
         let all = u64::from(distance) + u64::from(self.further) * FURTHER;
         all.saturating_sub(self.is_data.into())
     }
@@ -129,9 +129,9 @@ mod tests {
                     assert!((1..=FARTHEST).contains(&distance.into()), "{left}: {distance}");
                     let read = SuccessorPlan::from_raw(plan.raw());
                     assert_eq!((read, read.action), (plan, action), "{left}");
-                    assert_eq!((read.left(distance), read.is_data()), (left, is_data));
+                    assert_eq!((read.remaining(distance), read.is_data()), (left, is_data));
                     // Some of it has passed.
-                    assert_eq!(read.left(distance - 1), left - 1);
+                    assert_eq!(read.remaining(distance - 1), left - 1);
                 }
             }
         }
@@ -141,7 +141,7 @@ mod tests {
     fn where_nothing_is_left_the_next_byte_is_beyond() {
         for is_data in [false, true] {
             let (plan, distance) = SuccessorPlan::of(SuccessorAction::End, 0, is_data);
-            assert_eq!((distance, plan.left(1), plan.is_data()), (1, 0, true));
+            assert_eq!((distance, plan.remaining(1), plan.is_data()), (1, 0, true));
         }
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn more_than_there_is_room_for_is_more_than_will_ever_pass() {
         let (plan, distance) = SuccessorPlan::of(SuccessorAction::End, u64::MAX, true);
         assert!(u64::from(distance) <= FARTHEST);
-        assert!(SuccessorPlan::from_raw(plan.raw()).left(distance) >= 1 << 57);
+        assert!(SuccessorPlan::from_raw(plan.raw()).remaining(distance) >= 1 << 57);
     }
 
     #[test]

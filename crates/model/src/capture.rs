@@ -27,7 +27,7 @@ impl Freeze {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             FreezeStep::Take => {
-                if !flow.switch(Mode::Final, Mode::Waking) {
+                if !flow.transition(Mode::Final, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = FreezeStep::Note;
@@ -85,7 +85,7 @@ impl TakeOver {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             TakeOverStep::Take => {
-                if !flow.switch(Mode::Freeze, Mode::Waking) {
+                if !flow.transition(Mode::Freeze, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = TakeOverStep::Shift;

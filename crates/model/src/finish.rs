@@ -36,7 +36,7 @@ impl Finish {
     pub fn step(&mut self, flow: &mut Flow) -> Option<Mode> {
         match self.step {
             Step::Take => {
-                if !flow.switch(Mode::Drain, Mode::Waking) {
+                if !flow.transition(Mode::Drain, Mode::Waking) {
                     return Some(flow.slot.mode);
                 }
                 self.step = Step::Compare;

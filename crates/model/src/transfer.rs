@@ -60,7 +60,7 @@ impl Transfer {
 fn demote(flow: &mut Flow, step: u8) -> bool {
     // A packet may wake the pair until this step: the first of the two has the flow.
     if step == 0 {
-        return flow.slot.mode != Mode::Moved && !flow.switch(Mode::Final, Mode::Moved);
+        return flow.slot.mode != Mode::Moved && !flow.transition(Mode::Final, Mode::Moved);
     }
     let side = if step.is_multiple_of(2) {
         Side::Client

@@ -106,7 +106,7 @@ impl Flow {
     }
 
     /// Compares and swaps the mode.
-    pub fn switch(&mut self, from: Mode, to: Mode) -> bool {
+    pub fn transition(&mut self, from: Mode, to: Mode) -> bool {
         let same = self.slot.mode == from;
         if same {
             self.slot.mode = to;
@@ -159,7 +159,7 @@ impl Flow {
             leg.bypassed = 0;
         }
         self.slot.flags = flags;
-        self.switch(Mode::Track, Mode::Drain)
+        self.transition(Mode::Track, Mode::Drain)
     }
 
     /// Lowers the noted acknowledgement of a side's peer to the one that its socket accepted (in the wire's numbers):
@@ -178,7 +178,7 @@ impl Flow {
     /// The second condition matters to a pair that was woken while it drained: bytes below the cut went both ways, and
     /// a socket refuses acknowledgements above the data that it sent (RFC 9293 section 3.10.7.4).
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn is_quiescent(&self) -> bool {
         let through = |from: &Leg, to: &Leg| has_delivered(from, to) && !to.rec.rx_ack.after(to.loc_end);
         let [a, b] = &self.slot.leg;
         through(a, b) && through(b, a)
@@ -186,7 +186,7 @@ impl Flow {
 
     /// Goes from Undrain to Track, once the flow is settled.
     pub fn undrained(&mut self) -> bool {
-        self.is_settled() && self.switch(Mode::Undrain, Mode::Track)
+        self.is_quiescent() && self.transition(Mode::Undrain, Mode::Track)
     }
 
     /// Gives a flow in FINAL without usable sockets rebuilt ones, so that it can be woken. Returns `false` if it is in

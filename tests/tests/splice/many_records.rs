@@ -89,7 +89,7 @@ fn leave(instance: &str, flows: u32) {
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .unwrap();
-        assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+        assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
         plane.demote(&slot, legs(n), PerSide::both(0)).unwrap();
     }
     assert_eq!(plane.direction(legs(0).server).unwrap().side, Side::Server);

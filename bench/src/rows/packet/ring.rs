@@ -69,8 +69,8 @@ impl Ring {
                 .plane
                 .register(&slot, ring.plane.next_serial(), true, &starts)
                 .and_then(|()| {
-                    slot.switch(Mode::Track, Mode::Drain);
-                    slot.switch(Mode::Drain, Mode::Final);
+                    slot.transition(Mode::Track, Mode::Drain);
+                    slot.transition(Mode::Drain, Mode::Final);
                     ring.plane.demote(&slot, legs, PerSide::both(0))
                 });
             made.with_context(|| format!("make flow {n} of {flows}"))?;

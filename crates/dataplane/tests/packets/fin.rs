@@ -96,7 +96,7 @@ fn an_end_that_the_socket_knows_did_not_go_past_it() {
         let leg = flow.plane.leg(flow.slot(), side);
         let next = flow.plan.peer[side.index()];
         assert_eq!((leg.cut, leg.rx_end, leg.end()), (next, next - 1, next));
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         // The other end sends on, past the sockets.
         let far = side.other();
         flow.slot().set_delivered(far, flow.plan.peer[far.index()]);

@@ -79,7 +79,7 @@ fn what_a_stranger_sends_is_not_held() {
 fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
     for mode in [Mode::Track, Mode::Drain, Mode::Undrain, Mode::Moved] {
         let flow = Flow::track(Plan::default());
-        flow.switch(Mode::Track, mode);
+        flow.transition(Mode::Track, mode);
         let before = format!("{:?}", flow.raw());
         assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), mode);
         assert_eq!(

@@ -50,7 +50,7 @@ impl Connected {
         plane
             .register(&slot, plane.next_serial(), false, &starts)
             .expect("the flow is new");
-        assert!(slot.switch(Mode::Track, Mode::Drain));
+        assert!(slot.transition(Mode::Track, Mode::Drain));
         let cuts = PerSide::from_fn(|side| plane.leg(&slot, side).cut);
         assert_eq!(plane.finish(&slot, cuts, false).expect("it runs"), Mode::Final);
         let next = Packet {

@@ -129,7 +129,7 @@ fn a_flow_whose_sockets_are_in_the_path_is_not_released() {
     ] {
         let flow = Flow::woken(Plan::default(), Past::unacknowledged([1000, 70]));
         if mode != Mode::Undrain {
-            flow.switch(Mode::Undrain, mode);
+            flow.transition(Mode::Undrain, mode);
         }
         let state = || {
             format!(

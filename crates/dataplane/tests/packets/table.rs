@@ -40,7 +40,7 @@ fn add(plane: &Dataplane, slot: &Slot, n: u16) -> std::io::Result<u32> {
     }
     let serial = plane.next_serial();
     plane.register(slot, serial, true, &starts)?;
-    assert!(slot.switch(Mode::Track, Mode::Drain) && slot.switch(Mode::Drain, Mode::Final));
+    assert!(slot.transition(Mode::Track, Mode::Drain) && slot.transition(Mode::Drain, Mode::Final));
     plane.demote(slot, nth(n), PerSide::both(0))?;
     Ok(serial)
 }

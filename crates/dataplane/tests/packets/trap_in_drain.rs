@@ -26,7 +26,7 @@ fn draining(acknowledged: &[Side]) -> Flow {
         let sent = flow.local_later(side, 0, OLD, OLD);
         assert_eq!(flow.egress(side, &sent.bytes()).verdict, OK);
     }
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     for &side in acknowledged {
         assert_eq!(
             flow.ingress(side, &flow.later(side, OLD, 0, OLD).bytes()).verdict,

@@ -170,8 +170,8 @@ fn every_cycle_adds_to_the_mapping() {
                 let seq = u32::from_be_bytes(ran.packet[L4 + 4..L4 + 8].try_into().expect("four bytes"));
                 assert_eq!(seq.wrapping_add(sum[i]), packet.seq);
             }
-            assert!(flow.slot().settle());
-            flow.switch(Mode::Track, Mode::Drain);
+            assert!(flow.slot().resolve());
+            flow.transition(Mode::Track, Mode::Drain);
             flow.finish();
         }
     }
@@ -190,11 +190,11 @@ fn only_from_final_and_only_where_the_sockets_can() {
     for mode in modes {
         let flow = Flow::track(Plan::default());
         flow.slot().set_wakeable(true);
-        flow.switch(Mode::Track, mode);
+        flow.transition(Mode::Track, mode);
         let before = flow.raw();
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), mode);
         assert_eq!(format!("{:?}", flow.raw()), format!("{before:?}"));
-        flow.switch(mode, Mode::Track);
+        flow.transition(mode, Mode::Track);
     }
     let flow = Flow::dormant(Plan::default());
     assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Final);
@@ -210,7 +210,7 @@ fn in_drain_a_direction_that_did_not_go_past_stays_the_sockets() {
             OK
         );
     }
-    flow.switch(Mode::Track, Mode::Drain);
+    flow.transition(Mode::Track, Mode::Drain);
     let before = flow.raw();
     assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     for side in Side::BOTH {
@@ -232,7 +232,7 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
             flow.egress(far, &flow.local_later(far, 0, 20, 0).bytes()).verdict,
             OK
         );
-        flow.switch(Mode::Track, Mode::Drain);
+        flow.transition(Mode::Track, Mode::Drain);
         assert_eq!(
             flow.ingress(side, &flow.later(side, 20, 30, 0).bytes()).verdict,
             7

@@ -80,7 +80,7 @@ impl Flow {
     /// Switches from Track to the mode that it was made for.
     fn advance(&mut self) {
         if self.modes > 0 {
-            self.switch(Mode::Track, Mode::Drain);
+            self.transition(Mode::Track, Mode::Drain);
         }
         if self.modes > 1 {
             self.finish();
@@ -110,8 +110,8 @@ impl Flow {
     }
 
     #[track_caller]
-    pub fn switch(&self, from: Mode, to: Mode) {
-        assert!(self.slot().switch(from, to));
+    pub fn transition(&self, from: Mode, to: Mode) {
+        assert!(self.slot().transition(from, to));
     }
 
     /// Switches from Drain to Final.
@@ -163,7 +163,7 @@ impl Flow {
             ..self.peer_segment(side)
         };
         self.ingress(side, &old.bytes());
-        self.switch(Mode::Track, Mode::Drain);
+        self.transition(Mode::Track, Mode::Drain);
     }
 
     /// Returns the next segment of the local socket toward a peer.

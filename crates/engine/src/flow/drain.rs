@@ -119,7 +119,7 @@ impl Flow {
             self.slot().set_timestamp_offsets(offsets);
         }
         self.drained = true;
-        let started = self.slot().switch(Mode::Track, Mode::Drain);
+        let started = self.slot().transition(Mode::Track, Mode::Drain);
         // Announce the windows that the coupling kept back: the far end, which has granted them already, may send nothing
         // more.
         self.announce_windows(&PerSide::from_fn(|side| self.leg(side)), 0);

@@ -119,7 +119,7 @@ impl Flow {
     /// written any data meanwhile. Returns false if some forwarded bytes are not acknowledged yet.
     pub(crate) fn resume(&mut self, assessment: &Assessment, pump: &Pump) -> bool {
         match self.mode() {
-            Mode::Undrain if !(self.is_settled() && self.slot().settle()) => return false,
+            Mode::Undrain if !(self.is_quiescent() && self.slot().resolve()) => return false,
             Mode::Track => self.slot().own_all(),
             _ => {}
         }
@@ -131,8 +131,8 @@ impl Flow {
     }
 
     /// Turns the flow into a plain relay, once no byte that bypassed the sockets is in flight.
-    pub(crate) fn settle(&self) {
-        self.slot().settle();
+    pub(crate) fn resolve(&self) {
+        self.slot().resolve();
     }
 
     pub(crate) fn plane(&self) -> &Dataplane {
@@ -157,7 +157,7 @@ impl Flow {
     }
 
     /// Returns true if both ends have acknowledged all that bypassed the sockets.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_quiescent(&self) -> bool {
         let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side], &states[side.other()]);
@@ -228,7 +228,7 @@ impl Flow {
 
     /// Takes the sockets of a finished flow out of the path, and lets its records stand alone, like [`Flow::demote`].
     pub(crate) fn release_finished(self) -> Result<(), Box<Flow>> {
-        self.slot().switch(Mode::Drain, Mode::Final);
+        self.slot().transition(Mode::Drain, Mode::Final);
         self.demote()
     }
 
@@ -299,7 +299,7 @@ impl Flow {
 
     /// Releases a flow whose sockets were built, and are not used now: its ends notice nothing.
     pub(crate) fn abandon(self) -> Result<(), Box<Flow>> {
-        self.slot().switch(Mode::Freeze, Mode::Final);
+        self.slot().transition(Mode::Freeze, Mode::Final);
         self.demote()
     }
 

@@ -55,8 +55,8 @@ pub(super) fn install(plane: &Dataplane) -> io::Result<()> {
     for (legs, numbers) in [(there, THERE), (back, BACK)] {
         let starts = PerSide::from_fn(|side| start(legs[side], side, &numbers));
         plane.register(&slot, plane.next_serial(), true, &starts)?;
-        slot.switch(Mode::Track, Mode::Drain);
-        slot.switch(Mode::Drain, Mode::Final);
+        slot.transition(Mode::Track, Mode::Drain);
+        slot.transition(Mode::Drain, Mode::Final);
         plane.demote(&slot, legs, PerSide::both(0))?;
     }
     Ok(())

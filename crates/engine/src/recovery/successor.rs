@@ -37,7 +37,7 @@ impl Rest {
             // Forwarded bytes end before the trap.
             let distance = trap.wrapping_sub(states[side].base);
             let distance = if (distance as i32) < 0 { 0 } else { distance };
-            Some((plan.left(distance), plan.is_data()))
+            Some((plan.remaining(distance), plan.is_data()))
         };
         Some(Rest {
             budgets: PerSide::from_fn(budget),

@@ -94,7 +94,7 @@ impl World {
         if o.woken {
             self.stats.add("woken by a packet");
             let (x, y) = (self.flow.leg(side), self.flow.leg(side.other()));
-            if x.bypassed & y.bypassed != 0 && !self.flow.is_settled() {
+            if x.bypassed & y.bypassed != 0 && !self.flow.is_quiescent() {
                 self.stats.add("wakes with bytes outstanding both ways");
             }
             if (x.rec.seen | y.rec.seen) & 1 != 0 {

@@ -64,7 +64,7 @@ impl World {
             self.at(self.now + MS, Event::Successor);
             return;
         }
-        self.flow.switch(Mode::Freeze, Mode::Final);
+        self.flow.transition(Mode::Freeze, Mode::Final);
         let lost = self.is_slotted() && self.flow.slot.mode != Mode::Final;
         self.daemon = Daemon {
             cycles: self.daemon.cycles,
