@@ -160,12 +160,12 @@ impl Wake {
                 self.step = Step::Look;
             }
             Step::Look => {
-                let [a, b] = &slot.leg;
-                let reach = [Reach::of(a, self.from), Reach::of(b, self.from)];
+                let [client, server] = &slot.leg;
+                let reach = [Reach::of(client, self.from), Reach::of(server, self.from)];
                 let keeps = |from, r: Reach| !self.promised || keeps_promise(from, r.cut, r.base());
-                let can =
-                    self.from != Mode::Drain || (can_go_on(a, b, reach[0]) && can_go_on(b, a, reach[1]));
-                self.step = if can && keeps(a, reach[0]) && keeps(b, reach[1]) {
+                let can = self.from != Mode::Drain
+                    || (can_go_on(client, server, reach[0]) && can_go_on(server, client, reach[1]));
+                self.step = if can && keeps(client, reach[0]) && keeps(server, reach[1]) {
                     Step::GoOn(Side::Client, reach)
                 } else {
                     Step::Store(self.from)
