@@ -194,7 +194,7 @@ struct ls_leg {
 	__u32 loc_end;	 /* end of the payload that the local socket sent to the peer */
 	__u32 loc_ack;	 /* highest acknowledgement of the local socket itself */
 	__u32 loc_edge;	 /* highest window edge that the local socket itself offered to the peer */
-	/* What the peer was sent and offered by the local socket, or forwarded from the far end: */
+	/* Sent and offered to the peer, by the local socket or forwarded from the far end: */
 	__u32 tx_ack;  /* the highest acknowledgement, */
 	__u32 tx_edge; /* and the latest window edge */
 	__u32
