@@ -23,6 +23,7 @@ pub struct Status {
     pub unsplices_total: BTreeMap<String, u64>,
     pub health: Health,
     pub memory: Option<Memory>,
+    pub accelerator: Option<Accelerator>,
     pub config_generation: Generation,
     pub listeners: Vec<Listener>,
 }
@@ -36,6 +37,17 @@ pub struct Health {
     pub interfaces: Vec<String>,
     pub xdp: Vec<String>,
     pub flows: u64,
+}
+
+/// Counters of the accelerator.
+#[derive(Debug, Clone, Deserialize)]
+#[allow(missing_docs, reason = "the daemon documents them")]
+pub struct Accelerator {
+    pub open: usize,
+    pub taken_over_total: u64,
+    pub released_total: u64,
+    pub early_failures_total: u64,
+    pub passed_through_total: BTreeMap<String, u64>,
 }
 
 /// Use of memory, where it is limited.

@@ -48,20 +48,54 @@ pub enum Advice {
     },
 }
 
-/// Longest path of two legs that counts as short: a round trip more costs less than the relay's threads add under load.
-const SHORT_PATH: Duration = Duration::from_millis(5);
+/// Thresholds of a judgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Longest path of two legs that counts as short: a round trip more costs less than the relay's threads add under
+    /// load.
+    pub short_path: Duration,
+    /// Ratio, in percent, from which on a leg is negligible: it is so many times shorter than the other, and adds too
+    /// little to the path to matter.
+    pub negligible_percent: u32,
+    /// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
+    /// 88 to 95 of 95 Mbit/s, is predicted at 80.
+    pub enough_percent: u64,
+}
 
-/// Ratio from which on a leg is negligible: it is this many times shorter than the other, and adds too little to the
-/// path to matter.
-const NEGLIGIBLE: u32 = 8;
+impl Thresholds {
+    /// Returns the thresholds of the policy `auto`.
+    #[must_use]
+    pub const fn auto() -> Thresholds {
+        Thresholds {
+            short_path: Duration::from_millis(5),
+            negligible_percent: 800,
+            enough_percent: 75,
+        }
+    }
+
+    /// Returns thresholds under which a pair is relayed only over a path of at least `min_rtt`, and only as long as its
+    /// relay is predicted to be faster than the splice by the factor `min_gain`, in percent (101 to 10,000).
+    #[must_use]
+    pub fn for_gain(min_rtt: Duration, min_gain: u32) -> Thresholds {
+        let gain = min_gain.clamp(101, 10_000);
+        Thresholds {
+            short_path: min_rtt,
+            // A path is longer than its longer leg by 1 / ratio: with one round trip for two that is the largest gain.
+            negligible_percent: 100 * 100 / (gain - 100),
+            enough_percent: 100 * 100 / u64::from(gain),
+        }
+    }
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Thresholds::auto()
+    }
+}
 
 /// Longest RTT of a leg whose ends are beside each other. Loss is rare there, so a sender has not reached a threshold,
 /// and resumes slow start if its window turns out too small.
 const BESIDE: Duration = Duration::from_millis(2);
-
-/// Share of its present rate that a sender must be able to keep, in percent. A sender on the long leg, which measured
-/// 88 to 95 of 95 Mbit/s, is predicted at 80.
-const ENOUGH_PERCENT: u64 = 75;
 
 /// Longest path, in percent of the shorter leg's RTT, that a BBR sender there tolerates: its window is twice what the
 /// lowest RTT takes (draft-ietf-ccwg-bbr, `BBRDefaultCwndGain`), and some of it is lost to jitter.
@@ -91,7 +125,13 @@ const FIRST_TIME: Duration = Duration::from_secs(3);
 /// `age` is the time since both legs were connected, and `bytes` the bytes relayed since, both directions together. The
 /// advice is good for the moment; the caller asks again after the given time, for as long as it relays.
 #[must_use]
-pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64) -> Advice {
+pub fn advise(
+    thresholds: &Thresholds,
+    client: &LegSample,
+    server: &LegSample,
+    age: Duration,
+    bytes: u64,
+) -> Advice {
     let path = client.base_rtt().saturating_add(server.base_rtt());
     let wait = |reason, rounds: u32, at_least_ms| Advice::Wait {
         reason,
@@ -105,15 +145,17 @@ pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64)
     if client.recovering || server.recovering {
         return wait(RelayReason::Recovery, 4, 50);
     }
-    if loses_by_distance(client, server) || loses_by_distance(server, client) {
+    if thresholds.lose_by_distance(client, server) || thresholds.lose_by_distance(server, client) {
         return wait(RelayReason::AdvisedLoss, 0, 10_000);
     }
     let upward = Direction {
+        thresholds,
         sender: client,
         receiver: server,
         path,
     };
     let downward = Direction {
+        thresholds,
         sender: server,
         receiver: client,
         path,
@@ -124,10 +166,12 @@ pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64)
     if upward.in_slow_start(age) || downward.in_slow_start(age) {
         return wait(RelayReason::AdvisedSlowStart, 2, 10);
     }
-    if path <= SHORT_PATH {
+    if path <= thresholds.short_path {
         return Advice::Splice;
     }
-    if !(is_negligible(client, server) || is_negligible(server, client)) && too_young(path, age, bytes) {
+    let has_negligible_leg =
+        thresholds.is_negligible(client, server) || thresholds.is_negligible(server, client);
+    if !has_negligible_leg && too_young(path, age, bytes) {
         return wait(RelayReason::AdvisedWait, 2, 50);
     }
     if upward.keeps_its_rate() && downward.keeps_its_rate() {
@@ -137,14 +181,16 @@ pub fn advise(client: &LegSample, server: &LegSample, age: Duration, bytes: u64)
     }
 }
 
-/// Returns whether a splice would make the repair of this leg's losses slower than it is.
-fn loses_by_distance(leg: &LegSample, other: &LegSample) -> bool {
-    leg.is_lossy() && !is_negligible(other, leg)
-}
+impl Thresholds {
+    /// Returns whether a splice would make the repair of this leg's losses slower than it is.
+    fn lose_by_distance(&self, leg: &LegSample, other: &LegSample) -> bool {
+        leg.is_lossy() && !self.is_negligible(other, leg)
+    }
 
-/// Returns whether a path over both legs is hardly longer than one over the other leg alone.
-fn is_negligible(leg: &LegSample, other: &LegSample) -> bool {
-    leg.base_rtt().saturating_mul(NEGLIGIBLE) < other.base_rtt()
+    /// Returns whether a path over both legs is hardly longer than one over the other leg alone.
+    fn is_negligible(&self, leg: &LegSample, other: &LegSample) -> bool {
+        leg.base_rtt().saturating_mul(self.negligible_percent) < other.base_rtt().saturating_mul(100)
+    }
 }
 
 /// Returns whether too little is known of a pair over two long legs.
@@ -154,6 +200,7 @@ fn too_young(path: Duration, age: Duration, bytes: u64) -> bool {
 
 /// Direction of a pair. `sender` and `receiver` are our sockets toward the true sender and the true receiver.
 struct Direction<'a> {
+    thresholds: &'a Thresholds,
     sender: &'a LegSample,
     receiver: &'a LegSample,
     /// Lowest RTT of both legs together.
@@ -174,7 +221,7 @@ impl Direction<'_> {
 
     fn in_slow_start(&self, age: Duration) -> bool {
         let below_threshold = self.receiver.ssthresh.is_none_or(|s| self.receiver.cwnd < s);
-        let rounds = match self.is_backlogged() && self.path > SHORT_PATH {
+        let rounds = match self.is_backlogged() && self.path > self.thresholds.short_path {
             true => HELD_BACK_ROUNDS,
             false => SLOW_START_ROUNDS,
         };
@@ -188,10 +235,10 @@ impl Direction<'_> {
 
     /// Returns whether the sender's window is enough for the whole path, or is not its limit.
     fn keeps_its_rate(&self) -> bool {
-        if !self.is_bulk() || is_negligible(self.receiver, self.sender) {
+        if !self.is_bulk() || self.thresholds.is_negligible(self.receiver, self.sender) {
             return true;
         }
-        if is_negligible(self.sender, self.receiver) && self.sender.base_rtt() <= BESIDE {
+        if self.thresholds.is_negligible(self.sender, self.receiver) && self.sender.base_rtt() <= BESIDE {
             return true;
         }
         let predicted = bytes_per_second(self.sender.in_flight_estimate(), self.path);
@@ -201,7 +248,7 @@ impl Direction<'_> {
             true => self.sender.received_peak.max(self.sender.received_rate),
             false => self.sender.received_rate,
         };
-        predicted >= needed / 100 * ENOUGH_PERCENT
+        predicted >= needed / 100 * self.thresholds.enough_percent
     }
 }
 

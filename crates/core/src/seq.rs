@@ -62,7 +62,7 @@ impl Seq {
     /// Returns whether this is one of the `len` numbers from `start` on: the half-open window of RFC 9293 section 3.4.
     #[must_use]
     pub const fn in_window(self, start: Seq, len: u32) -> bool {
-        self.0.wrapping_sub(start.0) < len
+        self.distance_from(start) < len
     }
 
     /// Returns how many numbers lie from `earlier` up to this point; 0 if `earlier` is not earlier.
@@ -71,12 +71,18 @@ impl Seq {
         if self.before(earlier) {
             0
         } else {
-            self.0.wrapping_sub(earlier.0)
+            self.distance_from(earlier)
         }
     }
 
+    /// Returns how many numbers lie from `start` on to this point, around the circle if it comes before.
+    #[must_use]
+    pub const fn distance_from(self, start: Seq) -> u32 {
+        self.0.wrapping_sub(start.0)
+    }
+
     const fn signed_distance(self, from: Seq) -> i32 {
-        self.0.wrapping_sub(from.0) as i32
+        self.distance_from(from) as i32
     }
 }
 
@@ -204,6 +210,7 @@ mod tests {
             prop_assert_eq!((a.max(b), b.max(a), a.min(b), b.min(a)), (b, b, a, a));
             prop_assert_eq!((b - a, a - b), (d as i32, -(d as i32)));
             prop_assert_eq!((b.bytes_since(a), a.bytes_since(b)), (d, 0));
+            prop_assert_eq!((b.distance_from(a), a.distance_from(b)), (d, d.wrapping_neg()));
         }
 
         #[test]

@@ -27,7 +27,7 @@ impl Side {
         }
     }
 
-    /// Returns the index of the side in the arrays that are shared with the kernel half.
+    /// Returns the index of the side in [`Side::BOTH`]. Arrays in that order are indexed by the side itself.
     #[must_use]
     pub const fn index(self) -> usize {
         self as usize
@@ -150,6 +150,21 @@ impl<T> IndexMut<Side> for PerSide<T> {
     }
 }
 
+/// Indexes an array in the order of [`Side::BOTH`] by side, such as those that are shared with the kernel half.
+impl<T> Index<Side> for [T; 2] {
+    type Output = T;
+
+    fn index(&self, side: Side) -> &T {
+        &self[side.index()]
+    }
+}
+
+impl<T> IndexMut<Side> for [T; 2] {
+    fn index_mut(&mut self, side: Side) -> &mut T {
+        &mut self[side.index()]
+    }
+}
+
 impl<T> IntoIterator for PerSide<T> {
     type Item = T;
     type IntoIter = array::IntoIter<T, 2>;
@@ -210,6 +225,9 @@ mod tests {
         let sides = PerSide::from_fn(|side| side);
         assert_eq!(<[Side; 2]>::from(sides), Side::BOTH);
         assert_eq!(sides.into_iter().map(Side::index).collect::<Vec<_>>(), [0, 1]);
+        let mut array = ['c', 's'];
+        array[Side::Server] = 't';
+        assert_eq!((array[Side::Client], array), ('c', ['c', 't']));
         assert_eq!(sides.iter().copied().collect::<Vec<_>>(), Side::BOTH);
         let mut order = Vec::new();
         let mapped = sides.map(|side| order.push(side));

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use longsplice_core::family::mapped;
+
 use crate::skel::types;
 
 pub(crate) use types::{
@@ -57,9 +59,9 @@ pub const FLOW_BYTES: usize = size_of::<ls_flow>() + size_of::<ls_buckets>();
 const _: () =
     assert!(size_of::<ls_flow>() == 240 && size_of::<ls_slot>() == 384 && size_of::<ls_inspection>() == 96);
 
-use longsplice_core::family::mapped;
 pub use longsplice_core::{
     family::Family,
+    seq::{Offset, Seq},
     side::{PerSide, Side},
 };
 
@@ -112,9 +114,9 @@ impl Leg {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mapping {
     /// Offset in the peer's stream.
-    pub seq: u32,
+    pub seq: Offset,
     /// Offset in the stream toward the peer.
-    pub ack: u32,
+    pub ack: Offset,
 }
 
 impl Mapping {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use libbpf_rs::MapHandle;
+use longsplice_core::seq::Seq;
 
 use crate::{
     abi::{Pod, Side, ls_event},
@@ -35,7 +36,7 @@ pub struct Event {
     /// Interface at which it came in.
     pub ifindex: u32,
     /// Sequence number of its payload.
-    pub seq: u32,
+    pub seq: Seq,
     /// Offset of its TCP header in `packet`: behind IP options or extension headers.
     pub tcp: usize,
     /// Range of its payload in `packet`; shorter than the rest if the frame was padded.
@@ -64,7 +65,7 @@ impl Event {
                 Side::Server
             },
             ifindex: head.ifindex,
-            seq: head.seq,
+            seq: Seq::new(head.seq),
             tcp,
             payload,
             packet: packet.to_vec(),

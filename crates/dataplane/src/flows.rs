@@ -2,6 +2,8 @@
 
 use std::io;
 
+use longsplice_core::seq::{Offset, Seq};
+
 use crate::{
     abi::{Leg, PerSide, Side, ls_flow, ls_record},
     skel::types::{ls_placement, ls_seen, ls_trait},
@@ -27,15 +29,15 @@ pub struct Direction {
     /// True if a valid RST of this side's peer passed.
     pub reset: bool,
     /// End of the highest payload that passed.
-    pub end: u32,
+    pub end: Seq,
     /// End of the stream, behind its FIN if that passed, in the far end's acknowledgements.
-    pub end_at_far: u32,
+    pub end_at_far: Seq,
     /// Highest acknowledgement of this side's peer.
-    pub ack: u32,
+    pub ack: Seq,
     /// Payload bytes translated.
     pub bytes: u64,
-    /// Offset that is added to sequence numbers, modulo 2^32.
-    pub seq_off: u32,
+    /// Offset that is added to sequence numbers.
+    pub seq_off: Offset,
     /// True if the translation changes nothing but the time to live (papers' section III-F).
     pub identity: bool,
     /// Time that the flow has had a record. For a predecessor's flow, the time since the adoption.
@@ -55,21 +57,21 @@ impl Direction {
         now: u32,
     ) -> Direction {
         let since = |tick: u32| TICK * now.saturating_sub(tick);
+        let fin = has(r.seen, ls_seen::LS_SEEN_FIN.0);
+        let (end, seq_off) = (Seq::new(r.rx_end), Offset::new(r.seq_off));
         Direction {
             leg,
             far,
             side,
             serial: r.serial,
             slot: (placement(r) == ls_placement::LS_SLOTTED).then_some(r.r#where),
-            fin: has(r.seen, ls_seen::LS_SEEN_FIN.0),
+            fin,
             reset: has(r.seen, ls_seen::LS_SEEN_RST.0),
-            end: r.rx_end,
-            end_at_far: (r.rx_end)
-                .wrapping_add(u32::from(has(r.seen, ls_seen::LS_SEEN_FIN.0)))
-                .wrapping_add(r.seq_off),
-            ack: r.rx_ack,
+            end,
+            end_at_far: end + u32::from(fin) + seq_off,
+            ack: Seq::new(r.rx_ack),
             bytes: u64::from(r.bytes_high) << 32 | u64::from(r.bytes_low),
-            seq_off: r.seq_off,
+            seq_off,
             identity: is_identity(leg, far, r),
             age: since(start_times.of(r.serial)),
             idle: since(r.last_seen),
@@ -78,9 +80,9 @@ impl Direction {
 
     /// Returns the directions of an element of the table; none for legs that stand alone.
     pub(crate) fn of_flow(flow: &ls_flow, start_times: &StartTimes, now: u32) -> PerSide<Option<Direction>> {
-        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side.index()].key));
+        let legs = PerSide::from_fn(|side| Leg::from_tuple(&flow.from[side].key));
         PerSide::from_fn(|side| {
-            let rec = &flow.from[side.index()].rec;
+            let rec = &flow.from[side].rec;
             let is_one = placement(rec) != ls_placement::LS_NONE && !is_alone(rec);
             let (leg, far) = (legs[side], legs[side.other()]);
             is_one.then(|| Direction::new(side, leg, far, rec, start_times, now))

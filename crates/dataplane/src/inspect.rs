@@ -2,6 +2,8 @@
 
 use std::{io, os::fd::BorrowedFd};
 
+use longsplice_core::seq::Seq;
+
 use crate::{
     abi::{Leg, Mapping, PerSide, ls_inspection, ls_inspections},
     run,
@@ -11,19 +13,19 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct Inspection {
     /// Next sequence number expected from the peer.
-    pub rcv_nxt: u32,
+    pub rcv_nxt: Seq,
     /// Next sequence number that the process will read.
-    pub copied_seq: u32,
+    pub copied_seq: Seq,
     /// Next sequence number to be sent.
-    pub snd_nxt: u32,
+    pub snd_nxt: Seq,
     /// Oldest unacknowledged sequence number.
-    pub snd_una: u32,
+    pub snd_una: Seq,
     /// End of the data that the process has written.
-    pub write_seq: u32,
+    pub write_seq: Seq,
     /// Right edge of the window offered to the peer.
-    pub offered_edge: u32,
+    pub offered_edge: Seq,
     /// Right edge of the window that the peer offers.
-    pub peer_edge: u32,
+    pub peer_edge: Seq,
     /// Timestamp of the peer to be echoed (RFC 7323 section 4.3).
     pub ts_recent: u32,
     /// MSS that the peer offered (RFC 9293 section 3.7.1), or less if the socket was told so.
@@ -40,15 +42,15 @@ impl Inspection {
     /// Returns the state of a connection whose streams have come to these numbers, with all bytes read and acknowledged,
     /// and with these windows, the one offered to the peer first (bytes): for records of artificial flows. It has no
     /// route.
-    pub fn at_rest(received: u32, sent: u32, [offered, granted]: [u32; 2]) -> Inspection {
+    pub fn at_rest(received: Seq, sent: Seq, [offered, granted]: [u32; 2]) -> Inspection {
         Inspection {
             rcv_nxt: received,
             copied_seq: received,
             snd_nxt: sent,
             snd_una: sent,
             write_seq: sent,
-            offered_edge: received.wrapping_add(offered),
-            peer_edge: sent.wrapping_add(granted),
+            offered_edge: received + offered,
+            peer_edge: sent + granted,
             ts_recent: 0,
             mss_clamp: 1460,
             ifindex: 0,
@@ -61,13 +63,13 @@ impl Inspection {
     #[must_use]
     pub fn on_the_wire(self, map: Mapping) -> Inspection {
         Inspection {
-            rcv_nxt: self.rcv_nxt.wrapping_sub(map.seq),
-            copied_seq: self.copied_seq.wrapping_sub(map.seq),
-            offered_edge: self.offered_edge.wrapping_sub(map.seq),
-            snd_nxt: self.snd_nxt.wrapping_sub(map.ack),
-            snd_una: self.snd_una.wrapping_sub(map.ack),
-            write_seq: self.write_seq.wrapping_sub(map.ack),
-            peer_edge: self.peer_edge.wrapping_sub(map.ack),
+            rcv_nxt: self.rcv_nxt - map.seq,
+            copied_seq: self.copied_seq - map.seq,
+            offered_edge: self.offered_edge - map.seq,
+            snd_nxt: self.snd_nxt - map.ack,
+            snd_una: self.snd_una - map.ack,
+            write_seq: self.write_seq - map.ack,
+            peer_edge: self.peer_edge - map.ack,
             ..self
         }
     }
@@ -86,7 +88,7 @@ pub(crate) fn both(program: BorrowedFd<'_>, legs: PerSide<Leg>) -> io::Result<Pe
             leg: legs.map(question).into(),
         },
     )?;
-    PerSide::try_from_fn(|side| Inspection::from_answer(&answer.leg[side.index()]))
+    PerSide::try_from_fn(|side| Inspection::from_answer(&answer.leg[side]))
 }
 
 fn question(leg: Leg) -> ls_inspection {
@@ -102,13 +104,13 @@ impl Inspection {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no such connection"));
         }
         Ok(Inspection {
-            rcv_nxt: p.rcv_nxt,
-            copied_seq: p.copied_seq,
-            snd_nxt: p.snd_nxt,
-            snd_una: p.snd_una,
-            write_seq: p.write_seq,
-            offered_edge: p.rcv_wup.wrapping_add(p.rcv_wnd),
-            peer_edge: p.snd_una.wrapping_add(p.snd_wnd),
+            rcv_nxt: Seq::new(p.rcv_nxt),
+            copied_seq: Seq::new(p.copied_seq),
+            snd_nxt: Seq::new(p.snd_nxt),
+            snd_una: Seq::new(p.snd_una),
+            write_seq: Seq::new(p.write_seq),
+            offered_edge: Seq::new(p.rcv_wup) + p.rcv_wnd,
+            peer_edge: Seq::new(p.snd_una) + p.snd_wnd,
             ts_recent: p.ts_recent,
             mss_clamp: p.mss_clamp,
             ifindex: p.ifindex,

@@ -1,6 +1,9 @@
 //! State of a leg at the start of a splice, and its later state in the kernel half.
 
-use longsplice_core::limit::Rate;
+use longsplice_core::{
+    limit::Rate,
+    seq::{Offset, Seq},
+};
 
 use crate::{
     abi::{Leg, Mapping, Side, ls_leg, ls_record},
@@ -18,7 +21,7 @@ pub struct LegStart {
     /// Addresses of the leg.
     pub leg: Leg,
     /// Offset from the peer's sequence numbers to those toward the far end.
-    pub seq_off: u32,
+    pub seq_off: Offset,
     /// Offset from the peer's TSvals to those toward the far end.
     pub tsval_off: u32,
     /// Scale of the peer's window field.
@@ -50,41 +53,41 @@ pub struct LegStart {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LegState {
     /// End of the data that was shown to the local socket.
-    pub cut: u32,
+    pub cut: Seq,
     /// Highest TSval of the peer.
     pub peer_ts: u32,
     /// Highest TSecr of the peer: it has received what was sent to it with a TSval up to this.
     pub peer_echo: u32,
     /// End of the payload that the peer sent: its FIN ([`LegState::fin`]) is not counted.
-    pub rx_end: u32,
+    pub rx_end: Seq,
     /// Highest acknowledgement of the peer.
-    pub rx_ack: u32,
+    pub rx_ack: Seq,
     /// Right edge of the window that the peer offers.
-    pub rx_edge: u32,
+    pub rx_edge: Seq,
     /// Right edge of the window that was offered to the peer.
-    pub tx_edge: u32,
+    pub tx_edge: Seq,
     /// End of the data that the local socket sent.
-    pub loc_end: u32,
+    pub loc_end: Seq,
     /// Highest right edge of a window that the local socket itself has offered to the peer.
-    pub loc_edge: u32,
+    pub loc_edge: Seq,
     /// Right edge of the window that it offered last: before `loc_edge` if it lacks memory.
-    pub loc_latest: u32,
+    pub loc_latest: Seq,
     /// Highest acknowledgement sent to the peer.
-    pub tx_ack: u32,
+    pub tx_ack: Seq,
     /// Highest TSval sent to the peer.
     pub ts_sent: u32,
     /// Scale of the window field in segments to the peer.
     pub scale_out: u8,
     /// Translation of the peer's sequence numbers.
-    pub seq_off: u32,
+    pub seq_off: Offset,
     /// Translation of its acknowledgements.
-    pub ack_off: u32,
+    pub ack_off: Offset,
     /// Highest acknowledgement of the peer for the local socket itself.
-    pub acked: u32,
+    pub acked: Seq,
     /// Highest acknowledgement of the local socket itself.
-    pub loc_ack: u32,
+    pub loc_ack: Seq,
     /// Number at which the local socket went on after a wake, if bytes `bypassed` it.
-    pub base: u32,
+    pub base: Seq,
     /// True if bytes below `base` were forwarded.
     pub bypassed: bool,
     /// True if a FIN at `base` was forwarded that the local socket has not seen.
@@ -106,7 +109,7 @@ pub struct LegState {
     /// True if a valid RST of the peer was seen.
     pub reset: bool,
     /// Trap of the peer's stream, if there is one: see [`crate::Slot::set_trap`].
-    pub trap: Option<u32>,
+    pub trap: Option<Seq>,
     /// Action of a later process at the trap.
     pub successor: SuccessorPlan,
     /// Rate limit of the peer's payload.
@@ -117,38 +120,37 @@ pub struct LegState {
 
 impl LegState {
     /// Returns the end of the peer's stream as far as it passed: behind its FIN, if that did.
-    #[must_use]
-    pub fn end(&self) -> u32 {
-        self.rx_end.wrapping_add(u32::from(self.fin))
+    pub fn end(&self) -> Seq {
+        self.rx_end + u32::from(self.fin)
     }
 
     pub(crate) fn of(l: &ls_leg, back: &ls_record) -> LegState {
         let has = |flag: ls_trait| u32::from(l.rec.traits) & flag.0 != 0;
         let seen = |flag: ls_seen| u32::from(l.rec.seen) & flag.0 != 0;
         LegState {
-            cut: l.cut,
+            cut: Seq::new(l.cut),
             peer_ts: l.rx_ts,
             peer_echo: l.rx_echo,
-            rx_end: l.rec.rx_end,
-            rx_ack: l.rec.rx_ack,
-            rx_edge: l.rec.rx_edge,
-            tx_edge: l.tx_edge,
-            loc_end: l.loc_end,
-            loc_edge: l.loc_edge,
-            loc_latest: l.loc_edge.wrapping_sub(l.loc_shrunk),
-            tx_ack: l.tx_ack,
+            rx_end: Seq::new(l.rec.rx_end),
+            rx_ack: Seq::new(l.rec.rx_ack),
+            rx_edge: Seq::new(l.rec.rx_edge),
+            tx_edge: Seq::new(l.tx_edge),
+            loc_end: Seq::new(l.loc_end),
+            loc_edge: Seq::new(l.loc_edge),
+            loc_latest: Seq::new(l.loc_edge) - l.loc_shrunk,
+            tx_ack: Seq::new(l.tx_ack),
             ts_sent: back.ts_high,
             scale_out: back.scales >> 4,
-            seq_off: l.rec.seq_off,
-            ack_off: l.rec.ack_off,
-            acked: l.loc_acked,
-            loc_ack: l.loc_ack,
-            base: l.base,
+            seq_off: Offset::new(l.rec.seq_off),
+            ack_off: Offset::new(l.rec.ack_off),
+            acked: Seq::new(l.loc_acked),
+            loc_ack: Seq::new(l.loc_ack),
+            base: Seq::new(l.base),
             bypassed: l.bypassed & ls_bypassed::LS_BYPASSED.0 != 0,
             bypassed_fin: l.bypassed & ls_bypassed::LS_BYPASSED_FIN.0 != 0,
             mapping: Mapping {
-                seq: l.adj_seq,
-                ack: l.adj_ack,
+                seq: Offset::new(l.adj_seq),
+                ack: Offset::new(l.adj_ack),
             },
             scale_in: l.rec.scales & 15,
             mss: l.rec.mss,
@@ -157,7 +159,8 @@ impl LegState {
             ecn: has(ls_trait::LS_ECN),
             fin: seen(ls_seen::LS_SEEN_FIN),
             reset: seen(ls_seen::LS_SEEN_RST),
-            trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0).then_some(l.rec.trap),
+            trap: (u32::from(l.rec.placement) & ls_placement::LS_ARMED.0 != 0)
+                .then_some(Seq::new(l.rec.trap)),
             successor: SuccessorPlan::from_raw(l.rec.successor),
             rate: Rate::new(l.rec.rate.into()).map(|rate| rate.with_burst(l.rec.burst)),
             paid: l.rec.tat,
@@ -188,8 +191,8 @@ pub(crate) fn start_leg(
     let p = &x.inspection;
     ls_leg {
         rec: ls_record {
-            seq_off: x.seq_off,
-            ack_off: o.seq_off.wrapping_neg(),
+            seq_off: x.seq_off.raw(),
+            ack_off: (-o.seq_off).raw(),
             tsval_off: x.tsval_off,
             tsecr_off: o.tsval_off.wrapping_neg(),
             scales: x.wscale_in | x.wscale_out << 4,
@@ -199,26 +202,26 @@ pub(crate) fn start_leg(
             last_seen: now,
             serial,
             seen: if x.ended { ls_seen::LS_SEEN_FIN.0 as u8 } else { 0 },
-            rx_end: p.rcv_nxt.wrapping_sub(u32::from(x.ended)),
-            rx_ack: p.snd_una,
-            rx_edge: p.peer_edge,
+            rx_end: (p.rcv_nxt - u32::from(x.ended)).raw(),
+            rx_ack: p.snd_una.raw(),
+            rx_edge: p.peer_edge.raw(),
             ts_high: x.ts_high,
             mss: x.mss,
             ..Default::default()
         },
         key: x.leg.tuple(),
-        cut: p.rcv_nxt,
+        cut: p.rcv_nxt.raw(),
         rx_ts: p.ts_recent,
         rx_echo: o.ts_high,
-        loc_acked: p.snd_una,
-        loc_end: p.snd_nxt,
-        loc_ack: p.rcv_nxt,
-        loc_edge: p.offered_edge,
-        tx_ack: p.rcv_nxt,
-        tx_edge: p.offered_edge,
-        adj_seq: x.mapping.seq,
-        adj_ack: x.mapping.ack,
-        delivered: p.rcv_nxt.wrapping_sub(1),
+        loc_acked: p.snd_una.raw(),
+        loc_end: p.snd_nxt.raw(),
+        loc_ack: p.rcv_nxt.raw(),
+        loc_edge: p.offered_edge.raw(),
+        tx_ack: p.rcv_nxt.raw(),
+        tx_edge: p.offered_edge.raw(),
+        adj_seq: x.mapping.seq.raw(),
+        adj_ack: x.mapping.ack.raw(),
+        delivered: (p.rcv_nxt - 1).raw(),
         ..Default::default()
     }
 }

@@ -68,7 +68,7 @@ mod verdicts;
 mod view;
 mod xdp;
 
-pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, PerSide, Side};
+pub use abi::{ABI_VERSION, FLOW_BYTES, Family, Leg, Mapping, Offset, PerSide, Seq, Side};
 pub use dataplane::{Alone, Dataplane};
 pub use error::Error;
 pub use events::{Event, EventKind, Events};

@@ -5,7 +5,10 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence},
 };
 
-use longsplice_core::limit::Rate;
+use longsplice_core::{
+    limit::Rate,
+    seq::{Offset, Seq},
+};
 
 use crate::{
     abi::{Leg, Mapping, PerSide, Side, ls_leg, ls_slot},
@@ -26,13 +29,16 @@ macro_rules! field {
     }};
 }
 
-/// Returns a field of eight bytes of a slot, for atomic accesses.
-macro_rules! wide_field {
-    ($slot:expr, $($path:tt)+) => {{
-        let element = $slot.table.at($slot.index).as_ptr();
-        // SAFETY: an aligned u64 within the mapping, which the table keeps alive; no reference is made, and every access
-        // by this process is atomic.
-        unsafe { AtomicU64::from_ptr(&raw mut (*element).$($path)+) }
+/// Returns a field of a side's leg, for atomic accesses: one of four bytes unless another type is named.
+macro_rules! leg_field {
+    ($slot:expr, $side:expr, $($path:ident).+) => {
+        leg_field!($slot, $side, $($path).+ as AtomicU32)
+    };
+    ($slot:expr, $side:expr, $($path:ident).+ as $atomic:ident) => {{
+        let leg = $slot.leg_pointer($side);
+        // SAFETY: an aligned field within the mapping, which the table keeps alive; no reference is made, and every
+        // access by this process is atomic.
+        unsafe { $atomic::from_ptr(&raw mut (*leg).$($path).+) }
     }};
 }
 
@@ -48,11 +54,11 @@ pub struct Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sockets {
     /// Next sequence number that it expects from the peer.
-    pub receive_next: u32,
+    pub receive_next: Seq,
     /// Next sequence number that it sends.
-    pub send_next: u32,
+    pub send_next: Seq,
     /// Right edge of the window that it accepts.
-    pub edge: u32,
+    pub edge: Seq,
 }
 
 impl Slot {
@@ -144,14 +150,11 @@ impl Slot {
 
     /// Arms a trap: payload from a side that ends at this sequence number or beyond is not forwarded (papers' section
     /// III-D). `None` disarms it.
-    pub fn set_trap(&self, side: Side, at: Option<u32>) {
-        let i = side.index();
+    pub fn set_trap(&self, side: Side, at: Option<Seq>) {
         if let Some(at) = at {
-            field!(self, leg[i].rec.trap).store(at, Ordering::SeqCst);
+            leg_field!(self, side, rec.trap).store(at.raw(), Ordering::SeqCst);
         }
-        let element = self.table.at(self.index).as_ptr();
-        // SAFETY: a byte within the mapping, which the table keeps alive; only an atomic access is made.
-        let placement = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.placement) };
+        let placement = leg_field!(self, side, rec.placement as AtomicU8);
         let armed = ls_placement::LS_ARMED.0 as u8;
         match at {
             Some(_) => placement.fetch_or(armed, Ordering::SeqCst),
@@ -161,26 +164,25 @@ impl Slot {
 
     /// Sets the action of a later process at a side's trap, if this one is gone by then. Set it before the trap is armed.
     pub fn set_successor(&self, side: Side, plan: SuccessorPlan) {
-        field!(self, leg[side.index()].rec.successor).store(plan.raw(), Ordering::SeqCst);
+        leg_field!(self, side, rec.successor).store(plan.raw(), Ordering::SeqCst);
     }
 
     /// Limits the rate of a side's peer from now on ([`Rate`]); `paid` is a time of [`crate::monotonic`]: that at which
     /// the limit has allowed all that passed. `None`: no limit.
     pub fn set_rate(&self, side: Side, rate: Option<Rate>, paid: u64) {
-        let i = side.index();
-        wide_field!(self, leg[i].rec.tat).store(paid, Ordering::SeqCst);
-        field!(self, leg[i].rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
-        field!(self, leg[i].rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
+        leg_field!(self, side, rec.tat as AtomicU64).store(paid, Ordering::SeqCst);
+        leg_field!(self, side, rec.burst).store(rate.map_or(0, Rate::burst), Ordering::SeqCst);
+        leg_field!(self, side, rec.rate).store(rate.map_or(0, Rate::per_second), Ordering::SeqCst);
     }
 
     /// Returns the time at which the limit has allowed all that passed of a side.
     pub fn paid(&self, side: Side) -> u64 {
-        wide_field!(self, leg[side.index()].rec.tat).load(Ordering::SeqCst)
+        leg_field!(self, side, rec.tat as AtomicU64).load(Ordering::SeqCst)
     }
 
     /// Charges bytes of a side that this process has passed on, beside those that the kernel half passes.
     pub fn charge(&self, side: Side, rate: Rate, now: u64, bytes: u64) {
-        let paid = wide_field!(self, leg[side.index()].rec.tat);
+        let paid = leg_field!(self, side, rec.tat as AtomicU64);
         // It cannot fail: the closure always returns a value.
         let _ = paid.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |paid| {
             Some(rate.charge(paid, now, bytes))
@@ -189,26 +191,26 @@ impl Slot {
 
     /// Promises in mode Drain that all bytes up to `cut` that the local socket of a side had received were read and
     /// passed on, and that none of them waits to be sent. (A number other than the cut promises nothing.)
-    pub fn set_delivered(&self, side: Side, cut: u32) {
-        field!(self, leg[side.index()].delivered).store(cut, Ordering::SeqCst);
+    pub fn set_delivered(&self, side: Side, cut: Seq) {
+        leg_field!(self, side, delivered).store(cut.raw(), Ordering::SeqCst);
     }
 
     /// Passes the numbers of the sockets that were made for a flow in mode Final to the kernel half.
     pub fn set_sockets(&self, sockets: PerSide<Sockets>) {
         for side in Side::BOTH {
-            let (i, s) = (side.index(), sockets[side]);
+            let s = sockets[side];
             for (word, value) in [
-                (field!(self, leg[i].cut), s.receive_next),
-                (field!(self, leg[i].delivered), s.receive_next),
-                (field!(self, leg[i].loc_ack), s.receive_next),
-                (field!(self, leg[i].loc_edge), s.edge),
-                (field!(self, leg[i].loc_end), s.send_next),
-                (field!(self, leg[i].loc_acked), s.send_next),
-                (field!(self, leg[i].adj_seq), 0),
-                (field!(self, leg[i].adj_ack), 0),
-                (field!(self, leg[i].bypassed), ls_bypassed::LS_BYPASSED_NEW.0),
-                (field!(self, leg[i].rx_shrunk), 0),
-                (field!(self, leg[i].loc_shrunk), 0),
+                (leg_field!(self, side, cut), s.receive_next.raw()),
+                (leg_field!(self, side, delivered), s.receive_next.raw()),
+                (leg_field!(self, side, loc_ack), s.receive_next.raw()),
+                (leg_field!(self, side, loc_edge), s.edge.raw()),
+                (leg_field!(self, side, loc_end), s.send_next.raw()),
+                (leg_field!(self, side, loc_acked), s.send_next.raw()),
+                (leg_field!(self, side, adj_seq), 0),
+                (leg_field!(self, side, adj_ack), 0),
+                (leg_field!(self, side, bypassed), ls_bypassed::LS_BYPASSED_NEW.0),
+                (leg_field!(self, side, rx_shrunk), 0),
+                (leg_field!(self, side, loc_shrunk), 0),
             ] {
                 word.store(value, Ordering::SeqCst);
             }
@@ -232,18 +234,18 @@ impl Slot {
 
     /// Sets the offsets of both directions: the sequence number of a side's peer plus `offsets[side]` is that of the same
     /// byte toward the far end.
-    pub fn set_offsets(&self, offsets: PerSide<u32>) {
+    pub fn set_offsets(&self, offsets: PerSide<Offset>) {
         for side in Side::BOTH {
-            let (i, back) = (side.index(), offsets[side.other()].wrapping_neg());
-            field!(self, leg[i].rec.seq_off).store(offsets[side], Ordering::SeqCst);
-            field!(self, leg[i].rec.ack_off).store(back, Ordering::SeqCst);
+            let back = -offsets[side.other()];
+            leg_field!(self, side, rec.seq_off).store(offsets[side].raw(), Ordering::SeqCst);
+            leg_field!(self, side, rec.ack_off).store(back.raw(), Ordering::SeqCst);
         }
     }
 
     /// Notes that a local socket accepts its peer's stream up to this right edge (of the wire).
-    pub fn set_edge(&self, side: Side, edge: u32) {
-        raise(field!(self, leg[side.index()].loc_edge), edge);
-        field!(self, leg[side.index()].loc_shrunk).store(0, Ordering::SeqCst);
+    pub fn set_edge(&self, side: Side, edge: Seq) {
+        raise(leg_field!(self, side, loc_edge), edge.raw());
+        leg_field!(self, side, loc_shrunk).store(0, Ordering::SeqCst);
     }
 
     /// Returns the flow's serial number.
@@ -253,44 +255,46 @@ impl Slot {
 
     /// Limits the bytes that the peer of this side may have in flight beyond the far end's acknowledgement; 0: no limit.
     pub fn set_max_inflight(&self, side: Side, room: u32) {
-        field!(self, leg[side.index()].max_inflight).store(room, Ordering::Relaxed);
+        leg_field!(self, side, max_inflight).store(room, Ordering::Relaxed);
     }
 
     /// Resets the highest TSecr of this side's peer to this one: later ones can be told from it.
     pub fn set_echo(&self, side: Side, tsecr: u32) {
-        field!(self, leg[side.index()].rx_echo).store(tsecr, Ordering::Relaxed);
+        leg_field!(self, side, rx_echo).store(tsecr, Ordering::Relaxed);
     }
 
     /// Notes that the peer of this side may have been sent this TSval.
     pub fn note_sent(&self, side: Side, tsval: u32) {
-        raise(field!(self, leg[side.other().index()].rec.ts_high), tsval);
+        raise(leg_field!(self, side.other(), rec.ts_high), tsval);
     }
 
     /// Notes in mode Drain that the peer of this side has acknowledged its socket's bytes up to here (of the wire). Returns
     /// false in any other mode: a wake may have moved the number over bytes that bypassed the socket, before the caller
     /// read it.
-    pub fn note_acknowledged(&self, side: Side, ack: u32) -> bool {
+    pub fn note_acknowledged(&self, side: Side, ack: Seq) -> bool {
         // Check after the caller has read the number: a number that was read before a wake is right whenever it is noted.
         if self.mode() != Mode::Drain {
             return false;
         }
-        raise(field!(self, leg[side.index()].rec.rx_ack), ack);
-        raise(field!(self, leg[side.index()].loc_acked), ack);
+        raise(leg_field!(self, side, rec.rx_ack), ack.raw());
+        raise(leg_field!(self, side, loc_acked), ack.raw());
         true
     }
 
     /// Lowers in mode Drain the noted acknowledgement of this side's peer to here (of the wire): its socket has not taken
     /// more. An acknowledgement that comes at the same moment stays.
-    pub fn disbelieve(&self, side: Side, una: u32) {
+    pub fn disbelieve(&self, side: Side, una: Seq) {
         if self.mode() != Mode::Drain {
             return;
         }
-        let i = side.index();
-        for field in [field!(self, leg[i].loc_acked), field!(self, leg[i].rec.rx_ack)] {
+        for field in [
+            leg_field!(self, side, loc_acked),
+            leg_field!(self, side, rec.rx_ack),
+        ] {
             let noted = field.load(Ordering::SeqCst);
-            if (noted.wrapping_sub(una) as i32) > 0 {
+            if Seq::new(noted) - una > 0 {
                 // An acknowledgement that another processor has noted meanwhile may be true.
-                let _ = field.compare_exchange(noted, una, Ordering::SeqCst, Ordering::SeqCst);
+                let _ = field.compare_exchange(noted, una.raw(), Ordering::SeqCst, Ordering::SeqCst);
             }
         }
     }
@@ -298,9 +302,9 @@ impl Slot {
     /// Sets the timestamp offsets of both directions; `tsval[side]` is of the direction from that side's peer.
     pub fn set_timestamp_offsets(&self, tsval: PerSide<u32>) {
         for side in Side::BOTH {
-            let (i, back) = (side.index(), tsval[side.other()].wrapping_neg());
-            field!(self, leg[i].rec.tsval_off).store(tsval[side], Ordering::Relaxed);
-            field!(self, leg[i].rec.tsecr_off).store(back, Ordering::Relaxed);
+            let back = tsval[side.other()].wrapping_neg();
+            leg_field!(self, side, rec.tsval_off).store(tsval[side], Ordering::Relaxed);
+            leg_field!(self, side, rec.tsecr_off).store(back, Ordering::Relaxed);
         }
     }
 
@@ -312,57 +316,54 @@ impl Slot {
     /// Copies a leg, while packets pass: each field is whole, the fields may be of different moments.
     pub(crate) fn leg(&self, side: Side) -> ls_leg {
         // SAFETY: a valid element; a volatile read of shared memory.
-        unsafe { (&raw const (*self.table.at(self.index).as_ptr()).leg[side.index()]).read_volatile() }
+        unsafe { self.leg_pointer(side).read_volatile() }
+    }
+
+    fn leg_pointer(&self, side: Side) -> *mut ls_leg {
+        let element = self.table.at(self.index).as_ptr();
+        // SAFETY: a valid element, which the table keeps alive; no reference is made.
+        unsafe {
+            match side {
+                Side::Client => &raw mut (*element).leg[0],
+                Side::Server => &raw mut (*element).leg[1],
+            }
+        }
     }
 
     /// Returns the offset of a side's local socket from the numbers on the wire.
     pub fn mapping(&self, side: Side) -> Mapping {
-        let i = side.index();
         Mapping {
-            seq: field!(self, leg[i].adj_seq).load(Ordering::SeqCst),
-            ack: field!(self, leg[i].adj_ack).load(Ordering::SeqCst),
+            seq: Offset::new(leg_field!(self, side, adj_seq).load(Ordering::SeqCst)),
+            ack: Offset::new(leg_field!(self, side, adj_ack).load(Ordering::SeqCst)),
         }
     }
 
     /// Notes the bytes that a socket sent and received just before its flow was registered. `ended`: they include the FIN
     /// of its peer.
     pub fn note_socket(&self, side: Side, inspection: &Inspection, ended: bool) {
-        let (i, map) = (side.index(), self.mapping(side));
+        let map = self.mapping(side);
         if ended {
-            let element = self.table.at(self.index).as_ptr();
-            // SAFETY: a byte within the mapping, which the table keeps alive; only an atomic access is made.
-            let seen = unsafe { AtomicU8::from_ptr(&raw mut (*element).leg[i].rec.seen) };
+            let seen = leg_field!(self, side, rec.seen as AtomicU8);
             seen.fetch_or(ls_seen::LS_SEEN_FIN.0 as u8, Ordering::SeqCst);
         }
+        let received = inspection.rcv_nxt - map.seq;
         for (word, value) in [
-            (field!(self, leg[i].cut), inspection.rcv_nxt.wrapping_sub(map.seq)),
+            (leg_field!(self, side, cut), received),
+            (leg_field!(self, side, rec.rx_end), received - u32::from(ended)),
+            (leg_field!(self, side, loc_end), inspection.snd_nxt - map.ack),
             (
-                field!(self, leg[i].rec.rx_end),
-                inspection
-                    .rcv_nxt
-                    .wrapping_sub(map.seq)
-                    .wrapping_sub(u32::from(ended)),
-            ),
-            (
-                field!(self, leg[i].loc_end),
-                inspection.snd_nxt.wrapping_sub(map.ack),
-            ),
-            (
-                field!(self, leg[i].loc_edge),
-                inspection.offered_edge.wrapping_sub(map.seq),
+                leg_field!(self, side, loc_edge),
+                inspection.offered_edge - map.seq,
             ),
         ] {
-            raise(word, value);
+            raise(word, value.raw());
         }
     }
 
     /// Adds to the payload bytes of the direction from a side.
     pub fn add_bytes(&self, side: Side, bytes: u64) {
-        let i = side.index();
-        let element = self.table.at(self.index).as_ptr();
-        // SAFETY: an aligned u16 within the mapping, which the table keeps alive; only an atomic access is made.
-        let high = unsafe { AtomicU16::from_ptr(&raw mut (*element).leg[i].rec.bytes_high) };
-        let low = field!(self, leg[i].rec.bytes_low).fetch_add(bytes as u32, Ordering::Relaxed);
+        let high = leg_field!(self, side, rec.bytes_high as AtomicU16);
+        let low = leg_field!(self, side, rec.bytes_low).fetch_add(bytes as u32, Ordering::Relaxed);
         let carry = u16::from(low.checked_add(bytes as u32).is_none());
         high.fetch_add(((bytes >> 32) as u16).wrapping_add(carry), Ordering::Relaxed);
     }
@@ -387,10 +388,10 @@ impl Drop for Slot {
     }
 }
 
-/// Raises a sequence number unless it is at least `to` already.
+/// Raises a sequence number or a TSval unless it is at least `to` already.
 fn raise(field: &AtomicU32, to: u32) {
     let mut now = field.load(Ordering::SeqCst);
-    while (to.wrapping_sub(now) as i32) > 0 {
+    while Seq::new(to) - Seq::new(now) > 0 {
         match field.compare_exchange_weak(now, to, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => return,
             Err(seen) => now = seen,

@@ -199,7 +199,7 @@ impl Table {
         let Some((number, flow, side)) = self.view.read_flow(leg) else {
             return false;
         };
-        let there = is_meant(&flow.from[side.index()].rec);
+        let there = is_meant(&flow.from[side].rec);
         if there {
             self.take_away(number, &mut elements);
         }

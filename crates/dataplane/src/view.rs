@@ -43,7 +43,7 @@ impl View {
     /// Finds the flow that has a direction with this leg, and the side of it.
     pub(crate) fn find(&self, leg: Leg) -> Option<(ls_flow, Side)> {
         let (_, flow, side) = self.read_flow(leg)?;
-        (placement(&flow.from[side.index()].rec) != ls_placement::LS_NONE).then_some((flow, side))
+        (placement(&flow.from[side].rec) != ls_placement::LS_NONE).then_some((flow, side))
     }
 
     /// Finds it with the direction's number, also while it is just being removed. Another instance's element may have
@@ -52,7 +52,7 @@ impl View {
         let number = self.lookup(leg)?;
         let flow = self.read((number - 1) / 2).ok()?;
         let side = Side::BOTH[((number - 1) % 2) as usize];
-        let is_its = Leg::from_tuple(&flow.from[side.index()].key) == leg;
+        let is_its = Leg::from_tuple(&flow.from[side].key) == leg;
         is_its.then_some((number, flow, side))
     }
 

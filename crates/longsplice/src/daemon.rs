@@ -91,6 +91,7 @@ pub async fn run(config: Config, load: Option<Load>) -> Result<Outcome, StartErr
     let admin = Admin {
         instance: in_force.config.instance.clone(),
         shared: Arc::clone(in_force.shared()),
+        accelerator: in_force.accelerator.clone(),
         config_status: Arc::clone(in_force.config_status()),
         rules: Arc::clone(in_force.rules()),
         reload,
@@ -184,8 +185,18 @@ async fn shut_down(mut in_force: InForce, stop: &watch::Sender<bool>, signals: &
     let _ = stop.send(true);
     in_force.closed().await;
     let shared = Arc::clone(in_force.shared());
+    let accelerator = in_force.accelerator.clone();
     let ended = async {
         let until = Instant::now() + shutdown_timeout;
+        if let Some(accelerator) = accelerator {
+            let left = accelerator.close(shutdown_timeout).await;
+            if left > 0 {
+                tracing::warn!(
+                    connections = left,
+                    "these could not be released in time, and are reset"
+                );
+            }
+        }
         shared.splicer.shutdown(shutdown.into(), shutdown_timeout).await;
         // Wait for connections that the engine does not have: sessions between two requests, and decrypted ones.
         shared.tracker.wait_empty(until).await;

@@ -4,6 +4,7 @@
 //! [`longsplice_engine`] splices; this crate decides which clients reach which servers, and hands it the pairs.
 #![forbid(unsafe_code)]
 
+pub mod accelerator;
 pub mod access_log;
 pub mod address;
 pub mod admin;

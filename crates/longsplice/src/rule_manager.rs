@@ -1,8 +1,10 @@
 //! Holds the rules of a daemon: the user's rules, then those of intercepting listeners; and the routes that these need.
 
+use std::net::Ipv6Addr;
+
 use longsplice_engine::{
     Splicer,
-    intercept::{Routing, RoutingError},
+    intercept::{Routing, RoutingError, is_local, own_addresses},
     rules::{Family, Rule, RulesError, RulesInfo},
 };
 use tokio::sync::Mutex;
@@ -75,7 +77,12 @@ impl RuleManager {
             state.trim();
             return Err(error.into());
         }
-        let fixed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
+        let mut fixed: Vec<Rule> = config.listeners.iter().flat_map(|l| l.rules()).collect();
+        if let Some(accelerate) = &config.accelerate {
+            let own =
+                own_addresses().map_err(|e| RulesError::System(format!("the host's addresses: {e}")))?;
+            fixed.extend(accelerate.rules(&own));
+        }
         let mut rules = config.rules.clone();
         rules.extend(fixed.iter().cloned());
         let in_force = self.splicer.rules().rules;
@@ -149,6 +156,14 @@ impl Needs {
                 if !needs.families.contains(&family) {
                     needs.families.push(family);
                 }
+            }
+        }
+        if let Some(accelerate) = &config.accelerate {
+            needs.interfaces.extend(accelerate.interfaces());
+            needs.families = vec![Family::V4];
+            // Without IPv6 on the loopback the kernel refuses the route, and forwards no IPv6 either.
+            if is_local(Ipv6Addr::LOCALHOST.into()) {
+                needs.families.push(Family::V6);
             }
         }
         needs.interfaces.sort();

@@ -93,7 +93,7 @@ impl TakeOver {
             TakeOverStep::Shift => {
                 for side in Side::BOTH {
                     let (from, to) = flow.legs(side);
-                    take_over(from, to, self.acked[side.other().index()]);
+                    take_over(from, to, self.acked[side.other()]);
                 }
                 flow.slot.flags = 0;
                 self.step = TakeOverStep::Store;

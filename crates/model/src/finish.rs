@@ -42,13 +42,11 @@ impl Finish {
                 self.step = Step::Compare;
             }
             Step::Compare => {
-                let same = Side::BOTH
-                    .iter()
-                    .all(|&seg| flow.leg(seg).cut == self.cuts[seg.index()]);
+                let same = Side::BOTH.iter().all(|&seg| flow.leg(seg).cut == self.cuts[seg]);
                 if same {
                     for side in Side::BOTH {
-                        let leg = &mut flow.slot.leg[side.index()];
-                        leg.delivered = self.cuts[side.index()];
+                        let leg = &mut flow.slot.leg[side];
+                        leg.delivered = self.cuts[side];
                         leg.bypassed = 0;
                         // Later offers of the ends are not compared with this edge.
                         leg.rx_shrunk = 0;

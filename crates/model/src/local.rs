@@ -108,7 +108,7 @@ pub(super) fn never_back(ts_high: &mut Seq, seg: &mut Segment) {
 impl Flow {
     /// Sends a segment of the socket of a leg that belongs to no flow (`emit_alone`).
     pub(super) fn emit_alone(&mut self, side: Side, seg: &Segment) -> Outcome {
-        let Some(rec) = &mut self.records[side.index()] else {
+        let Some(rec) = &mut self.records[side] else {
             return Outcome::wire(Verdict::Next, *seg);
         };
         let mut seg = to_wire(seg, Mapping::of_record(rec));

@@ -264,7 +264,7 @@ impl Passage {
         } else {
             // A flow that moved to a slot and back meanwhile has the slot's numbers over ours.
             let seg = &self.segment;
-            flow.records[self.side.index()].is_some_and(|rec| {
+            flow.records[self.side].is_some_and(|rec| {
                 let noted = seg.len == 0 || seg.has(flag::RST) || !(seg.seq + seg.len).after(rec.rx_end);
                 rec.placement == Placement::Detached && noted
             })

@@ -209,21 +209,21 @@ impl Flow {
     /// Returns the leg of a side.
     #[must_use]
     pub fn leg(&self, side: Side) -> &Leg {
-        &self.slot.leg[side.index()]
+        &self.slot.leg[side]
     }
 
     /// Returns the place of a direction's current record; `None` if the tuple is unknown.
     #[must_use]
     pub fn placement(&self, side: Side) -> Option<Placement> {
-        self.records[side.index()].map(|r| r.placement)
+        self.records[side].map(|r| r.placement)
     }
 
     /// Returns the current record of a direction, wherever it is (`find` of `bpf/flow.h`).
     #[must_use]
     pub fn record(&self, side: Side) -> Option<&Record> {
-        let record = self.records[side.index()].as_ref()?;
+        let record = self.records[side].as_ref()?;
         Some(if record.placement == Placement::Slotted {
-            &self.slot.leg[side.index()].rec
+            &self.slot.leg[side].rec
         } else {
             record
         })
@@ -232,9 +232,9 @@ impl Flow {
     /// Returns the record at a place that was found before: the current one may have moved since.
     pub(super) fn record_at(&mut self, side: Side, slotted: bool) -> Option<&mut Record> {
         if slotted {
-            Some(&mut self.slot.leg[side.index()].rec)
+            Some(&mut self.slot.leg[side].rec)
         } else {
-            self.records[side.index()].as_mut()
+            self.records[side].as_mut()
         }
     }
 }

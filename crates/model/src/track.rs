@@ -202,7 +202,7 @@ impl Flow {
         let plain = seg.has(flag::ACK) && !seg.has(flag::SYN | flag::RST);
         let beside = match slotted {
             true => Some(self.leg(side.other()).rec),
-            false => self.records[side.other().index()],
+            false => self.records[side.other()],
         };
         let fits = beside.is_some_and(|back| {
             let sent = back.end() + back.seq_off;

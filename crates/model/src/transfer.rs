@@ -68,7 +68,7 @@ fn demote(flow: &mut Flow, step: u8) -> bool {
         Side::Server
     };
     let from = flow.leg(side).rec;
-    match (step, &mut flow.records[side.index()]) {
+    match (step, &mut flow.records[side]) {
         (1 | 2, Some(rec)) if rec.placement == Placement::Slotted => {
             *rec = Record {
                 placement: Placement::Detached,
@@ -87,9 +87,9 @@ fn promote(flow: &mut Flow, step: u8) -> bool {
         return false;
     }
     let side = if step < 3 { Side::Client } else { Side::Server };
-    if let Some(rec) = &mut flow.records[side.index()] {
+    if let Some(rec) = &mut flow.records[side] {
         if step.is_multiple_of(2) {
-            let leg = &mut flow.slot.leg[side.index()];
+            let leg = &mut flow.slot.leg[side];
             merge(&mut leg.rec, rec);
             // The record lacks this field; use the least value that it can have.
             leg.rx_ts = leg.rec.ts_high - leg.rec.tsval_off;
@@ -103,8 +103,8 @@ fn promote(flow: &mut Flow, step: u8) -> bool {
 /// Fills the slot before programs can find it; later steps merge what was noted meanwhile.
 fn copy(flow: &mut Flow) {
     for side in Side::BOTH {
-        if let Some(rec) = flow.records[side.index()] {
-            flow.slot.leg[side.index()].rec = rec;
+        if let Some(rec) = flow.records[side] {
+            flow.slot.leg[side].rec = rec;
         }
     }
     for side in Side::BOTH {

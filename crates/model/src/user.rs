@@ -92,11 +92,11 @@ impl Flow {
     pub fn register(start: &[Start; 2]) -> Flow {
         let mut flow = Flow::default();
         for side in Side::BOTH {
-            let (own, far) = (&start[side.index()], &start[side.other().index()]);
-            let leg = &mut flow.slot.leg[side.index()];
+            let (own, far) = (&start[side], &start[side.other()]);
+            let leg = &mut flow.slot.leg[side];
             *leg = Leg::start(own);
             leg.rec.ts_high = far.ts_high;
-            flow.records[side.index()] = Some(Record {
+            flow.records[side] = Some(Record {
                 placement: Placement::Slotted,
                 ..leg.rec
             });
@@ -151,9 +151,9 @@ impl Flow {
             return false;
         }
         for side in Side::BOTH {
-            let far = ts_off[side.other().index()];
-            let leg = &mut self.slot.leg[side.index()];
-            leg.rec.tsval_off = ts_off[side.index()];
+            let far = ts_off[side.other()];
+            let leg = &mut self.slot.leg[side];
+            leg.rec.tsval_off = ts_off[side];
             leg.rec.tsecr_off = -far;
             leg.delivered = leg.cut - 1;
             leg.bypassed = 0;
@@ -196,7 +196,7 @@ impl Flow {
             return false;
         }
         for side in Side::BOTH {
-            let socket = &sockets[side.index()];
+            let socket = &sockets[side];
             let (from, to) = self.legs(side);
             *from = Leg {
                 rec: from.rec,
@@ -226,7 +226,7 @@ impl Flow {
             // The peer may have received a later timestamp than the socket's clock shows.
             let mapped = leg.adj_seq.raw() | leg.adj_ack.raw() != 0;
             let needed = mapped || leg.rec.traits & traits::TIMESTAMPS != 0;
-            self.records[side.index()] = needed.then_some(Record {
+            self.records[side] = needed.then_some(Record {
                 seq_off: leg.adj_seq,
                 ack_off: leg.adj_ack,
                 ts_high: far.rec.ts_high,

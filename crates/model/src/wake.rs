@@ -173,7 +173,7 @@ impl Wake {
             }
             Step::GoOn(side, reach) => {
                 let (from, to) = flow.legs(side);
-                go_on(from, to, reach[side.index()]);
+                go_on(from, to, reach[side]);
                 self.step = match side {
                     Side::Client => Step::GoOn(Side::Server, reach),
                     Side::Server => {

@@ -2,6 +2,8 @@
 
 use std::{io, net::SocketAddr, os::fd::AsFd};
 
+use longsplice_core::seq::Seq;
+
 use crate::{
     info::tcp_info,
     options,
@@ -24,9 +26,9 @@ pub struct Image {
     /// Address and port of the peer, of the same family.
     pub peer: SocketAddr,
     /// Sequence number of the next byte to be sent. All bytes before it count as acknowledged.
-    pub send_next: u32,
+    pub send_next: Seq,
     /// Sequence number of the next byte expected from the peer (RCV.NXT).
-    pub receive_next: u32,
+    pub receive_next: Seq,
     /// Options negotiated in the handshake.
     pub options: ImageOptions,
     /// Present value of the timestamp clock (TSval of RFC 7323), in milliseconds, wrapping; the socket continues one or
@@ -59,7 +61,7 @@ pub struct Window {
     pub send: u32,
     /// Sequence number of the peer's segment that offered it (SND.WL1). Later segments, and those with the same number
     /// that offer more, replace the window; [`Image::receive_next`] is a valid value.
-    pub send_wl1: u32,
+    pub send_wl1: Seq,
     /// Largest window that the peer has ever offered; not less than `send`.
     pub largest: u32,
     /// Bytes beyond [`Image::receive_next`] that we have promised to accept.
@@ -106,7 +108,7 @@ impl Image {
             timestamp_clock: options::timestamp_clock(fd)?,
             window: Window {
                 send: window.snd_wnd,
-                send_wl1: window.snd_wl1,
+                send_wl1: Seq::new(window.snd_wl1),
                 largest: window.max_window,
                 receive: window::promised(&window, receive_next),
             },

@@ -21,6 +21,7 @@ const USER_TIMEOUT: Opt = opt!(IPPROTO_TCP, TCP_USER_TIMEOUT);
 const LINGER: Opt = opt!(SOL_SOCKET, SO_LINGER);
 const KEEPALIVE: Opt = opt!(SOL_SOCKET, SO_KEEPALIVE);
 const RCVBUF: Opt = opt!(SOL_SOCKET, SO_RCVBUF);
+const RCVBUF_FORCE: Opt = opt!(SOL_SOCKET, SO_RCVBUFFORCE);
 const SNDBUF: Opt = opt!(SOL_SOCKET, SO_SNDBUF);
 const TRANSPARENT: Opt = opt!(IPPROTO_IP, IP_TRANSPARENT);
 const TRANSPARENT_V6: Opt = opt!(IPPROTO_IPV6, IPV6_TRANSPARENT);
@@ -130,6 +131,14 @@ pub fn receive_buffer(fd: impl AsFd) -> Result<u32, Error> {
 /// `net.core.rmem_max`; set before the handshake, it also bounds the window scale.
 pub fn set_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
     sys::set(fd, RCVBUF, bytes)
+}
+
+/// Fixes the receive buffer like [`set_receive_buffer`], without the bound of `net.core.rmem_max`.
+///
+/// # Errors
+/// `EPERM` without CAP_NET_ADMIN.
+pub fn force_receive_buffer(fd: impl AsFd, bytes: u32) -> Result<(), Error> {
+    sys::set(fd, RCVBUF_FORCE, bytes)
 }
 
 /// Returns the send buffer in bytes, as the kernel accounts it: with its overhead.

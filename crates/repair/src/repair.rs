@@ -22,6 +22,7 @@ use std::{
 };
 
 use libc::c_int;
+use longsplice_core::seq::Seq;
 
 use crate::{
     options,
@@ -116,7 +117,7 @@ impl Repair<'_> {
     ///
     /// # Errors
     /// None is known for a socket in repair mode.
-    pub fn send_sequence(&self) -> Result<u32, Error> {
+    pub fn send_sequence(&self) -> Result<Seq, Error> {
         self.sequence(Queue::Send)
     }
 
@@ -125,12 +126,12 @@ impl Repair<'_> {
     ///
     /// # Errors
     /// None is known for a socket in repair mode.
-    pub fn receive_sequence(&self) -> Result<u32, Error> {
+    pub fn receive_sequence(&self) -> Result<Seq, Error> {
         self.sequence(Queue::Receive)
     }
 
-    fn sequence(&self, queue: Queue) -> Result<u32, Error> {
-        self.with_queue(queue, || Ok(sys::get::<u32>(self.fd, QUEUE_SEQ)?.0))
+    fn sequence(&self, queue: Queue) -> Result<Seq, Error> {
+        self.with_queue(queue, || Ok(Seq::new(sys::get::<u32>(self.fd, QUEUE_SEQ)?.0)))
     }
 
     /// Runs a function while a queue is selected.
@@ -172,9 +173,9 @@ impl Repair<'_> {
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, or if it is connected.
-pub fn set_initial_sequence<Fd: AsFd + ?Sized>(fd: &Fd, iss: u32) -> Result<(), Error> {
+pub fn set_initial_sequence<Fd: AsFd + ?Sized>(fd: &Fd, iss: Seq) -> Result<(), Error> {
     let repair = enter(fd)?;
-    repair.with_queue(Queue::Send, || sys::set(repair.fd(), QUEUE_SEQ, iss))?;
+    repair.with_queue(Queue::Send, || sys::set(repair.fd(), QUEUE_SEQ, iss.raw()))?;
     repair.leave_silently()
 }
 
@@ -190,10 +191,10 @@ pub(crate) fn switch_off(fd: impl AsFd) -> Result<(), Error> {
 
 /// Sets the sequence number of the next byte of a queue, of a socket in repair mode that is not connected yet. Leaves
 /// the queue selected.
-pub(crate) fn set_sequence(fd: impl AsFd, queue: Queue, next: u32) -> Result<(), Error> {
+pub(crate) fn set_sequence(fd: impl AsFd, queue: Queue, next: Seq) -> Result<(), Error> {
     let fd = fd.as_fd();
     select(fd, queue)?;
-    sys::set(fd, QUEUE_SEQ, next)
+    sys::set(fd, QUEUE_SEQ, next.raw())
 }
 
 fn select(fd: impl AsFd, queue: Queue) -> Result<(), Error> {

@@ -75,11 +75,11 @@ fn build(fd: &OwnedFd, image: &Image, local: &Address, peer: &Address) -> Result
     window::set(
         fd,
         RepairWindow {
-            snd_wl1: image.window.send_wl1,
+            snd_wl1: image.window.send_wl1.raw(),
             snd_wnd: image.window.send,
             max_window: image.window.largest,
             rcv_wnd: image.window.receive,
-            rcv_wup: image.receive_next,
+            rcv_wup: image.receive_next.raw(),
         },
     )?;
     repair::switch_off(fd)?;

@@ -11,6 +11,7 @@
 use std::os::fd::AsFd;
 
 use libc::c_int;
+use longsplice_core::seq::Seq;
 
 use crate::{
     options::receive_buffer,
@@ -44,7 +45,7 @@ pub fn set_receive_window<Fd: AsFd + ?Sized>(fd: &Fd, bytes: u32) -> Result<(), 
             repair.fd(),
             RepairWindow {
                 rcv_wnd: bytes,
-                rcv_wup: next,
+                rcv_wup: next.raw(),
                 ..window
             },
         )?;
@@ -131,9 +132,8 @@ pub(crate) fn set(fd: impl AsFd, window: RepairWindow) -> Result<(), Error> {
 }
 
 /// Returns how many bytes beyond `next`, which is RCV.NXT, were promised: 0 if the promise is used up.
-pub(crate) fn promised(window: &RepairWindow, next: u32) -> u32 {
-    let edge = window.rcv_wup.wrapping_add(window.rcv_wnd);
-    edge.wrapping_sub(next).cast_signed().max(0).cast_unsigned()
+pub(crate) fn promised(window: &RepairWindow, next: Seq) -> u32 {
+    (Seq::new(window.rcv_wup) + window.rcv_wnd).bytes_since(next)
 }
 
 #[cfg(test)]
@@ -174,7 +174,7 @@ mod tests {
             ..RepairWindow::default()
         };
         for (next, left) in [(u32::MAX - 99, 1000), (0, 900), (900, 0), (901, 0)] {
-            assert_eq!(promised(&window, next), left, "RCV.NXT {next}");
+            assert_eq!(promised(&window, Seq::new(next)), left, "RCV.NXT {next}");
         }
     }
 }

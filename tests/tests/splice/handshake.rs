@@ -9,7 +9,7 @@ use std::{
 
 use longsplice_engine::{
     FlowInfo, Pair as Near, Side, Until,
-    handshake::{Handshakes, rules},
+    handshake::{Admission, Handshakes, Taken, rules},
     intercept::Routing,
     policy::SplicePolicy,
     rules::{Family, RulePacket},
@@ -105,9 +105,9 @@ impl Lab {
 }
 
 fn take(handshakes: &mut Handshakes, packet: &RulePacket, then: impl FnOnce(Near)) {
-    match handshakes.take(packet) {
-        Ok(Some(pair)) => then(pair),
-        Ok(None) => {}
+    match handshakes.take(packet, |_| Admission::TakeOver) {
+        Ok(Some(Taken::Opened(opened))) => then(opened.pair),
+        Ok(_) => {}
         Err(error) => panic!("{error}"),
     }
 }

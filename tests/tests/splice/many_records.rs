@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Dataplane, Inspection, Leg, LegStart, Mapping, Mode, Options, PerSide, Side};
+use longsplice_dataplane::{
+    Dataplane, Inspection, Leg, LegStart, Mapping, Mode, Offset, Options, PerSide, Seq, Side,
+};
 use longsplice_engine::{FlowId, RequestError, Shutdown, Splicer, SplicerConfig};
 use longsplice_lab::Namespace;
 use longsplice_tests::eventually;
@@ -43,13 +45,13 @@ impl Drop for Pins {
 fn start(leg: Leg) -> LegStart {
     LegStart {
         leg,
-        seq_off: 0,
+        seq_off: Offset::default(),
         tsval_off: 0,
         wscale_in: 7,
         wscale_out: 7,
         blank_sack: false,
         ended: false,
-        inspection: Inspection::at_rest(1000, 1000, [65_000; 2]),
+        inspection: Inspection::at_rest(Seq::new(1000), Seq::new(1000), [65_000; 2]),
         mapping: Mapping::default(),
         alone: false,
         mss: 1460,

@@ -38,9 +38,9 @@ fn sending(rtt: Duration, mbit: u64) -> LegSample {
 
 /// Returns the advice for a pair of 30 s of age that has carried 100 MB; either end may be called the client.
 fn warm(a: LegSample, b: LegSample) -> Advice {
-    let answer = advise(&a, &b, ms(30_000), 100 << 20);
+    let answer = advise(&Thresholds::auto(), &a, &b, ms(30_000), 100 << 20);
     assert_eq!(
-        advise(&b, &a, ms(30_000), 100 << 20),
+        advise(&Thresholds::auto(), &b, &a, ms(30_000), 100 << 20),
         answer,
         "the legs are alike"
     );
@@ -117,7 +117,13 @@ fn on_a_lan_a_splice_is_always_good() {
     );
     // The pair is spliced from the first moment on, before any byte was sent.
     assert_eq!(
-        advise(&leg(us(200)), &leg(us(300)), Duration::ZERO, 0),
+        advise(
+            &Thresholds::auto(),
+            &leg(us(200)),
+            &leg(us(300)),
+            Duration::ZERO,
+            0
+        ),
         Advice::Splice
     );
 }
@@ -126,7 +132,7 @@ fn on_a_lan_a_splice_is_always_good() {
 fn a_negligible_leg_costs_nothing() {
     let (server, client) = (Duration::from_micros(300), ms(60));
     // The switch is beside its servers, before the first byte, and in a download.
-    let fresh = advise(&leg(client), &leg(server), Duration::ZERO, 0);
+    let fresh = advise(&Thresholds::auto(), &leg(client), &leg(server), Duration::ZERO, 0);
     assert_eq!(fresh, Advice::Splice);
     assert_eq!(warm(sending(server, 95), leg(client)), Advice::Splice);
     // The firewall is beside its clients.
@@ -202,14 +208,14 @@ fn slow_start_is_waited_for_but_not_for_ever() {
         ssthresh: None,
         ..leg(ms(50))
     };
-    let at = |age| reason(advise(&sender, &receiver, age, 1 << 20));
+    let at = |age| reason(advise(&Thresholds::auto(), &sender, &receiver, age, 1 << 20));
     assert_eq!(at(ms(549)), Some(RelayReason::AdvisedSlowStart));
     assert_ne!(at(ms(550)), Some(RelayReason::AdvisedSlowStart));
     let congested = LegSample {
         ssthresh: Some(60),
         ..receiver
     };
-    let advice = advise(&sender, &congested, ms(300), 1 << 20);
+    let advice = advise(&Thresholds::auto(), &sender, &congested, ms(300), 1 << 20);
     assert_ne!(reason(advice), Some(RelayReason::AdvisedSlowStart));
 }
 
@@ -237,7 +243,15 @@ fn too_little_is_known_at_first() {
         reason(warm(unmeasured, leg(ms(1)))),
         Some(RelayReason::AdvisedWait)
     );
-    let young = |age, bytes| reason(advise(&leg(ms(20)), &leg(ms(80)), age, bytes));
+    let young = |age, bytes| {
+        reason(advise(
+            &Thresholds::auto(),
+            &leg(ms(20)),
+            &leg(ms(80)),
+            age,
+            bytes,
+        ))
+    };
     assert_eq!(young(ms(100), 1 << 20), Some(RelayReason::AdvisedWait));
     assert_eq!(young(ms(500), 10_000), Some(RelayReason::AdvisedWait));
     assert_eq!(young(ms(500), 1 << 20), None);
@@ -298,8 +312,8 @@ fn extreme_samples_do_not_panic() {
         ..leg(ms(1))
     };
     for age in [Duration::ZERO, Duration::MAX] {
-        let _ = advise(&extreme, &extreme, age, u64::MAX);
-        let _ = advise(&leg(ms(1)), &extreme, age, 0);
+        let _ = advise(&Thresholds::auto(), &extreme, &extreme, age, u64::MAX);
+        let _ = advise(&Thresholds::auto(), &leg(ms(1)), &extreme, age, 0);
     }
 }
 
@@ -319,7 +333,15 @@ fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
         ssthresh: None,
         ..held
     };
-    let at = |age| reason(advise(&sender, &starting, ms(age), 100 << 20));
+    let at = |age| {
+        reason(advise(
+            &Thresholds::auto(),
+            &sender,
+            &starting,
+            ms(age),
+            100 << 20,
+        ))
+    };
     assert_eq!(at(4_000), Some(RelayReason::AdvisedSlowStart));
     assert_eq!(at(6_000), Some(RelayReason::AdvisedThroughput));
     let near = Duration::from_micros(50);
@@ -328,7 +350,7 @@ fn a_stream_that_we_hold_back_is_judged_by_what_it_could_do() {
         min_rtt: Some(near),
         ..starting
     };
-    let lan = advise(&near, &near, ms(100), 100 << 20);
+    let lan = advise(&Thresholds::auto(), &near, &near, ms(100), 100 << 20);
     assert_eq!(
         reason(lan),
         None,

@@ -1,6 +1,6 @@
 //! What a packet costs a pair whose sockets are in the path again.
 
-use longsplice_dataplane::{Context, Hook, Mapping, Mode, Side};
+use longsplice_dataplane::{Context, Hook, Mapping, Mode, Offset, Seq, Side};
 
 use crate::{
     CALLS, REPEAT, measure, spread,
@@ -48,7 +48,10 @@ fn delivered() -> String {
 /// stays within the window.
 fn mapped() -> String {
     let flow = Flow::track(Plan {
-        mapping: [Mapping { seq: 1, ack: 0 }; 2],
+        mapping: [Mapping {
+            seq: Offset::new(1),
+            ack: Offset::default(),
+        }; 2],
         ..Plan::default()
     });
     assert!(REPEAT < flow.plan.offered[0]);
@@ -72,7 +75,7 @@ fn woken() -> String {
         flow.ingress(side.other(), &ack.bytes());
         assert_eq!(flow.ingress(side, &next(at).bytes()).verdict, 7);
         slot.set_wakeable(true);
-        slot.set_trap(side, Some(flow.plan.peer[0].wrapping_add(at + OLD + 1)));
+        slot.set_trap(side, Some(Seq::new(flow.plan.peer[0]) + (at + OLD + 1)));
         let ran = flow
             .plane
             .run_in(Hook::Ingress, &next(at + OLD).bytes(), on(&flow), 1)

@@ -5,6 +5,8 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
+use longsplice_core::seq::Seq;
+
 use super::Dataplane;
 use crate::{
     abi::{Leg, PerSide, Pod, ls_move, ls_wake},
@@ -73,22 +75,22 @@ impl Dataplane {
 
     /// Switches from Freeze to Track: the sockets have all forwarded bytes that the far ends may lack, the one toward
     /// each side from `acked` on (in that side's peer's acknowledgements). Returns the mode after it.
-    pub fn take_over(&self, slot: &Slot, acked: PerSide<u32>) -> io::Result<Mode> {
+    pub fn take_over(&self, slot: &Slot, acked: PerSide<Seq>) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_TAKE_OVER, acked, false)
     }
 
     /// Switches from Drain to Final, if a local socket was given nothing since the pair was found drained at these cuts.
     /// Returns the mode after it. `wakeable`: the sockets could carry on at any moment, so a trap may wake them.
-    pub fn finish(&self, slot: &Slot, cuts: PerSide<u32>, wakeable: bool) -> io::Result<Mode> {
+    pub fn finish(&self, slot: &Slot, cuts: PerSide<Seq>, wakeable: bool) -> io::Result<Mode> {
         self.change(slot, ls_wake_how::LS_W_FINISH, cuts, wakeable)
     }
 
-    fn change(&self, slot: &Slot, how: ls_wake_how, at: PerSide<u32>, wakeable: bool) -> io::Result<Mode> {
+    fn change(&self, slot: &Slot, how: ls_wake_how, at: PerSide<Seq>, wakeable: bool) -> io::Result<Mode> {
         let argument = ls_wake {
             slot: slot.index(),
             serial: slot.serial(),
             how: how.0,
-            at: at.into(),
+            at: at.map(Seq::raw).into(),
             wakeable: wakeable.into(),
             mode: 0,
         };

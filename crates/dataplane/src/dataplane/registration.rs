@@ -2,6 +2,8 @@
 
 use std::{io, sync::atomic::Ordering};
 
+use longsplice_core::seq::Offset;
+
 use super::Dataplane;
 use crate::{
     abi::{Leg, Mapping, PerSide, ls_record},
@@ -87,8 +89,8 @@ impl Dataplane {
             let mapping = slot.mapping(side);
             (!mapping.is_none() || timestamps).then(|| ls_record {
                 placement: ls_placement::LS_ALONE.0 as u8,
-                seq_off: mapping.seq,
-                ack_off: mapping.ack,
+                seq_off: mapping.seq.raw(),
+                ack_off: mapping.ack.raw(),
                 ts_high: back.ts_high,
                 tsval_off: slot.leg(side).rx_ts,
                 ..Default::default()
@@ -117,11 +119,11 @@ impl Dataplane {
     /// Returns the offset of a leg that belongs to no flow, and the highest TSvals of both ends.
     pub fn alone(&self, leg: Leg) -> Option<Alone> {
         let (flow, side) = self.flows.find(leg)?;
-        let rec = flow.from[side.index()].rec;
+        let rec = flow.from[side].rec;
         is_alone(&rec).then_some(Alone {
             mapping: Mapping {
-                seq: rec.seq_off,
-                ack: rec.ack_off,
+                seq: Offset::new(rec.seq_off),
+                ack: Offset::new(rec.ack_off),
             },
             sent: rec.ts_high,
             heard: rec.tsval_off,

@@ -38,7 +38,7 @@ pub struct Both {
 }
 
 fn machine_side(side: Side) -> machine::Side {
-    machine::Side::BOTH[side.index()]
+    machine::Side::BOTH[side]
 }
 
 impl Both {
@@ -74,13 +74,12 @@ impl Both {
         slot.serial = SERIAL;
         write_slot(&mut slot, &self.machine.slot);
         for side in Side::BOTH {
-            let i = side.index();
-            slot.leg[i].key = crate::support::raw::tuple(leg(side));
-            let rec = &mut slot.leg[i].rec;
+            slot.leg[side].key = crate::support::raw::tuple(leg(side));
+            let rec = &mut slot.leg[side].rec;
             rec.traits = (rec.traits & !1) | u8::from(side == Side::Server);
             (rec.serial, rec.mss) = (SERIAL, 1460);
             let mut record = *rec;
-            let model = self.machine.records[i].as_ref();
+            let model = self.machine.records[side].as_ref();
             if let Some(model) = model {
                 write_record(&mut record, model);
                 record.r#where = if model.placement == Placement::Slotted {
@@ -161,7 +160,7 @@ impl Both {
     /// Returns the packet for the far end of a side's peer.
     fn across(side: Side, packet: Packet) -> Packet {
         let far = leg(side.other());
-        let o = side.other().index();
+        let o = side.other();
         Packet {
             dst_mac: PEER_MAC[o],
             src_mac: OUR_MAC[o],
@@ -204,7 +203,7 @@ impl Both {
             frames.push(Both::across(side, expect::packet(packet, far)).bytes());
         }
         for expected in &frames {
-            let got = self.taps[side.other().index()]
+            let got = self.taps[side.other()]
                 .next()
                 .ok_or("no copy comes out at the far end")?;
             same(&got, expected, "the copy for the far end")?;
@@ -286,13 +285,19 @@ impl Both {
 
     fn take_over(&mut self, acked: [u32; 2]) -> Result<(), String> {
         let expected = TakeOver::new(acked.map(Seq::new)).run(&mut self.machine);
-        let got = self.flow.plane.take_over(self.flow.slot(), acked.into());
+        let got = self
+            .flow
+            .plane
+            .take_over(self.flow.slot(), acked.map(Seq::new).into());
         self.same_mode("take over", expected, got)
     }
 
     fn finish(&mut self, cuts: [u32; 2], wakeable: bool) -> Result<(), String> {
         let expected = Finish::new(cuts.map(Seq::new), wakeable).run(&mut self.machine);
-        let got = self.flow.plane.finish(self.flow.slot(), cuts.into(), wakeable);
+        let got = self
+            .flow
+            .plane
+            .finish(self.flow.slot(), cuts.map(Seq::new).into(), wakeable);
         self.same_mode("finish", expected, got)
     }
 

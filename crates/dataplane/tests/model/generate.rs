@@ -166,10 +166,10 @@ impl Both {
     }
 
     pub(super) fn peer_packet(&self, random: &mut Random, side: Side) -> Packet {
-        let (i, x) = (side.index(), self.machine.slot.leg[side.index()]);
+        let x = self.machine.slot.leg[side];
         let a = self.anchors;
         // Pick a significant number exactly, often.
-        let places = [x.rec.rx_end, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])];
+        let places = [x.rec.rx_end, x.cut, x.base, x.tx_ack, Seq::new(a.peer[side])];
         let seq = random.pick(&places).raw();
         let acked = x.rec.rx_ack;
         let late = [
@@ -177,28 +177,28 @@ impl Both {
             acked - 300_000,
             acked - (65_535 << x.rec.wscale_in),
         ];
-        let acks = [acked, x.loc_end, x.loc_acked, Seq::new(a.local[i])];
+        let acks = [acked, x.loc_end, x.loc_acked, Seq::new(a.local[side])];
         let ack = match random.once_in(6) {
             true => random.pick(&late).raw(),
             false => random.pick(&acks).raw(),
         };
-        let told = self.machine.slot.leg[1 - i].rec.ts_high;
+        let told = self.machine.slot.leg[side.other()].rec.ts_high;
         let echoes = [told, told, told + 1, told - (1 << 20), told - ((1 << 20) + 1)];
         let echo = random.pick(&echoes).raw();
         let base = self.flow.peer_segment(side);
-        self.packet(random, base, seq, ack, a.clock[i], echo)
+        self.packet(random, base, seq, ack, a.clock[side], echo)
     }
 
     pub(super) fn local_packet(&self, random: &mut Random, side: Side) -> Packet {
-        let (i, x) = (side.index(), self.machine.slot.leg[side.index()]);
+        let x = self.machine.slot.leg[side];
         let a = self.anchors;
-        let seq = random.pick(&[x.loc_end, Seq::new(a.local[i])]).raw();
+        let seq = random.pick(&[x.loc_end, Seq::new(a.local[side])]).raw();
         let ack = random
-            .pick(&[x.loc_ack, x.cut, x.base, x.tx_ack, Seq::new(a.peer[i])])
+            .pick(&[x.loc_ack, x.cut, x.base, x.tx_ack, Seq::new(a.peer[side])])
             .raw();
         let base = self.flow.local_segment(side);
-        let far = a.clock[1 - i].wrapping_add(self.machine.slot.leg[1 - i].rec.tsval_off.raw());
-        let mut packet = self.packet(random, base, seq, ack, far, a.clock[i]);
+        let far = a.clock[side.other()].wrapping_add(self.machine.slot.leg[side.other()].rec.tsval_off.raw());
+        let mut packet = self.packet(random, base, seq, ack, far, a.clock[side]);
         packet.seq = packet.seq.wrapping_add(x.adj_ack.raw());
         packet.ack = packet.ack.wrapping_add(x.adj_seq.raw());
         packet

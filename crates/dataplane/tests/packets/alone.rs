@@ -21,7 +21,7 @@ fn parted(plan: Plan) -> Flow {
 fn a_peers_segment_is_delivered_in_the_sockets_numbers() {
     let flow = parted(Plan::mapped());
     for side in Side::BOTH {
-        let block = (flow.plan.local[side.index()].wrapping_add(5), 9);
+        let block = (flow.plan.local[side].wrapping_add(5), 9);
         for flags in [
             0,
             ACK,
@@ -64,7 +64,7 @@ fn a_peers_segment_is_delivered_in_the_sockets_numbers() {
 fn what_the_socket_sends_is_seen_in_the_numbers_of_the_wire() {
     let flow = parted(Plan::mapped());
     for side in Side::BOTH {
-        let peer = flow.plan.peer[side.index()];
+        let peer = flow.plan.peer[side];
         let high = flow.reference(side.other()).ts_high;
         for flags in [ACK, ACK | PSH, ACK | FIN, RST | ACK, RST, SYN] {
             for options in [
@@ -114,7 +114,7 @@ fn a_timestamp_never_goes_back() {
                 sent: ts_high,
                 ..
             } = flow.plane.alone(leg(side)).expect("it is alone");
-            assert_eq!((mapping, ts_high), (flow.plan.mapping[side.index()], high + 7));
+            assert_eq!((mapping, ts_high), (flow.plan.mapping[side], high + 7));
         }
     }
 }
@@ -201,7 +201,7 @@ fn they_become_a_flow_again_and_part_again() {
         assert!(flow.plane.legs_alone().expect("a scan").is_empty());
         flow.slot = Some(slot);
         for side in Side::BOTH {
-            assert_eq!(flow.slot().mapping(side), plan.mapping[side.index()]);
+            assert_eq!(flow.slot().mapping(side), plan.mapping[side]);
             let packet = flow.later(side, 0, 10, 0);
             let expected = flow.behind(side).to_socket(&packet);
             flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
@@ -212,7 +212,7 @@ fn they_become_a_flow_again_and_part_again() {
         flow.pass(Past::all_acknowledged([10, 3]));
         for side in Side::BOTH {
             // Ten bytes were delivered to the sockets above; the rest bypassed them.
-            assert_eq!(flow.raw_leg(side).cut, plan.peer[side.index()] + 10);
+            assert_eq!(flow.raw_leg(side).cut, plan.peer[side] + 10);
         }
         flow.pass(Past {
             sent: [30, 10],
@@ -222,8 +222,8 @@ fn they_become_a_flow_again_and_part_again() {
         flow.wake();
         assert!(flow.slot().resolve());
         let grown = |i: usize, by: [u32; 2]| Mapping {
-            seq: plan.mapping[i].seq.wrapping_sub(by[0]),
-            ack: plan.mapping[i].ack.wrapping_sub(by[1]),
+            seq: plan.mapping[i].seq.removed(by[0]),
+            ack: plan.mapping[i].ack.removed(by[1]),
         };
         assert_eq!(flow.slot().mapping(Side::Client), grown(0, [20, 0]));
         assert_eq!(flow.slot().mapping(Side::Server), grown(1, [0, 20]));

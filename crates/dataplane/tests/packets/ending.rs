@@ -156,7 +156,7 @@ fn a_forged_segment_does_not_prepare_the_way_for_a_forged_reset() {
 fn a_forged_segment_does_not_move_the_clock() {
     each(|flow, side| {
         let next = flow.peer_segment(side);
-        let now = flow.plan.clock[side.index()];
+        let now = flow.plan.clock[side];
         // Repeat old bytes, or reset out of place: the segment is forwarded, and the far end discards it.
         let forge = |ahead: u32, flags| Packet {
             seq: next
@@ -249,7 +249,7 @@ fn does_not_replace(flow: &Flow, side: Side, syn: &Packet) {
 fn a_syn_replaces_a_flow_that_both_ends_have_closed() {
     each(|flow, side| {
         close(flow);
-        let next = flow.plan.peer[side.index()] + 64_000;
+        let next = flow.plan.peer[side] + 64_000;
         replaces(flow, side, &syn(flow, side, next, vec![]));
     });
 }
@@ -258,7 +258,7 @@ fn a_syn_replaces_a_flow_that_both_ends_have_closed() {
 fn a_syn_replaces_a_flow_that_was_reset() {
     each(|flow, side| {
         pass(flow, side.other(), RST, 0, 0);
-        let next = flow.plan.peer[side.index()] + 64_000;
+        let next = flow.plan.peer[side] + 64_000;
         replaces(flow, side, &syn(flow, side, next, vec![]));
     });
 }
@@ -267,10 +267,7 @@ fn a_syn_replaces_a_flow_that_was_reset() {
 fn a_syn_with_a_later_timestamp_replaces_whatever_its_sequence_number() {
     each(|flow, side| {
         close(flow);
-        let (before, now) = (
-            flow.plan.peer[side.index()] - 64_000,
-            flow.plan.clock[side.index()],
-        );
+        let (before, now) = (flow.plan.peer[side] - 64_000, flow.plan.clock[side]);
         does_not_replace(flow, side, &syn(flow, side, before, usual(now, 0)));
         replaces(flow, side, &syn(flow, side, before, usual(now + 1, 0)));
     });
@@ -279,7 +276,7 @@ fn a_syn_with_a_later_timestamp_replaces_whatever_its_sequence_number() {
 #[test]
 fn a_syn_on_a_live_flow_is_asked_at_the_far_end() {
     each(|flow, side| {
-        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        let next = flow.plan.peer[side].wrapping_add(64_000);
         does_not_replace(flow, side, &syn(flow, side, next, vec![]));
     });
 }
@@ -288,7 +285,7 @@ fn a_syn_on_a_live_flow_is_asked_at_the_far_end() {
 fn a_syn_on_a_half_closed_flow_is_asked_at_the_far_end() {
     each(|flow, side| {
         pass(flow, side, ACK | FIN, 0, 0);
-        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        let next = flow.plan.peer[side].wrapping_add(64_000);
         does_not_replace(flow, side, &syn(flow, side, next, vec![]));
     });
 }
@@ -302,7 +299,7 @@ fn a_syn_is_asked_at_the_far_end_while_a_fin_is_not_acknowledged() {
             if let Some(s) = *acknowledged {
                 acknowledge(flow, s);
             }
-            let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+            let next = flow.plan.peer[side].wrapping_add(64_000);
             does_not_replace(flow, side, &syn(flow, side, next, vec![]));
             // A retransmission replaces it: the last acknowledgement has come meanwhile.
             for s in Side::BOTH {
@@ -317,9 +314,9 @@ fn a_syn_is_asked_at_the_far_end_while_a_fin_is_not_acknowledged() {
 fn an_old_duplicate_of_a_syn_replaces_nothing() {
     each(|flow, side| {
         close(flow);
-        let old = flow.plan.peer[side.index()].wrapping_sub(5000);
+        let old = flow.plan.peer[side].wrapping_sub(5000);
         does_not_replace(flow, side, &syn(flow, side, old, vec![]));
-        let old = syn(flow, side, old, usual(flow.plan.clock[side.index()] - 9, 0));
+        let old = syn(flow, side, old, usual(flow.plan.clock[side] - 9, 0));
         does_not_replace(flow, side, &old);
     });
 }
@@ -328,7 +325,7 @@ fn an_old_duplicate_of_a_syn_replaces_nothing() {
 fn a_syn_with_an_acknowledgement_replaces_nothing() {
     each(|flow, side| {
         close(flow);
-        let next = flow.plan.peer[side.index()].wrapping_add(64_000);
+        let next = flow.plan.peer[side].wrapping_add(64_000);
         let packet = Packet {
             flags: SYN | ACK,
             ..syn(flow, side, next, vec![])

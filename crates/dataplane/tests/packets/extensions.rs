@@ -1,6 +1,6 @@
 //! IP options and extension headers of a flow's segments: they hide nothing, and are kept.
 
-use longsplice_dataplane::{Context, Family, Hook, Side};
+use longsplice_dataplane::{Context, Family, Hook, Seq, Side};
 
 use crate::support::{
     FAMILY,
@@ -136,7 +136,7 @@ fn what_is_held_says_where_tcp_begins() {
     flow.plane
         .promote(&slot, serial, crate::support::flow::legs())
         .expect("attached");
-    slot.set_trap(Client, Some(flow.plan.peer[0].wrapping_add(1)));
+    slot.set_trap(Client, Some(Seq::new(flow.plan.peer[0]) + 1));
     let mut events = flow.plane.events().expect("the ring");
     for packet in segments(&flow, Client)
         .into_iter()

@@ -90,7 +90,7 @@ fn is_noted(flow: &Flow, side: Side, packet: &Packet) {
 
 /// Returns the largest window that the end of a side can offer, by its scale.
 fn most(flow: &Flow, side: Side) -> u32 {
-    65_535 << flow.plan.scale_in[side.index()]
+    65_535 << flow.plan.scale_in[side]
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn old_bytes_pass_as_far_back_as_a_window_reaches() {
 #[test]
 fn what_lies_beyond_the_window_is_dropped() {
     each(|flow, side| {
-        let edge = flow.plan.granted[side.index()];
+        let edge = flow.plan.granted[side];
         for (offset, len, flags) in [
             (edge + 2, 0, ACK),
             (edge + 1, 1, ACK | PSH),
@@ -150,11 +150,11 @@ fn what_acknowledges_nothing_is_dropped() {
 #[test]
 fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
     each(|flow, side| {
-        let (x, o) = (side.index(), side.other().index());
+        let o = side.other();
         let told = flow.told(side);
         let (fresh, stale) = (told, told.wrapping_sub(LATE_SPAN + 1));
         let window = flow.plan.granted[o].max(65_535);
-        let largest = 65_535_u32 << flow.plan.scale_in[x];
+        let largest = 65_535_u32 << flow.plan.scale_in[side];
         for flags in [ACK, ACK | PSH, ACK | FIN, ACK | URG] {
             for (acked, len, echo) in [
                 (1_u32, 0, fresh),
@@ -174,7 +174,7 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
                     }
                     let packet = Packet {
                         flags,
-                        options: usual(flow.plan.clock[x], echo),
+                        options: usual(flow.plan.clock[side], echo),
                         ..flow.later(side, offset, len, acked)
                     };
                     is_dropped(flow, side, &packet, "drop_ack");
@@ -188,10 +188,10 @@ fn what_acknowledges_the_unsent_or_the_long_known_is_dropped() {
 #[test]
 fn what_is_long_known_may_come_late_with_a_fresh_echo() {
     each(|flow, side| {
-        let (x, o) = (side.index(), side.other().index());
+        let o = side.other();
         let told = flow.told(side);
         let window = flow.plan.granted[o].max(65_535);
-        let largest = 65_535_u32 << flow.plan.scale_in[x];
+        let largest = 65_535_u32 << flow.plan.scale_in[side];
         assert!(largest > window, "it could have offered more");
         for acked in [window + 1, largest] {
             for echo in [told, told.wrapping_sub(LATE_SPAN)] {
@@ -199,7 +199,7 @@ fn what_is_long_known_may_come_late_with_a_fresh_echo() {
                 for (offset, len) in [(50, 10), (50, 0), (0, 0)] {
                     see_long_ago(flow);
                     let packet = Packet {
-                        options: usual(flow.plan.clock[x], echo),
+                        options: usual(flow.plan.clock[side], echo),
                         ..flow.later(side, offset, len, acked.wrapping_neg())
                     };
                     is_noted(flow, side, &packet);
@@ -213,7 +213,7 @@ fn what_is_long_known_may_come_late_with_a_fresh_echo() {
 fn without_timestamps_nothing_comes_late() {
     for side in Side::BOTH {
         let flow = without_timestamps();
-        let window = flow.plan.granted[side.other().index()].max(65_535);
+        let window = flow.plan.granted[side.other()].max(65_535);
         let late = flow.later(side, 0, 10, (window + 1).wrapping_neg());
         is_dropped(&flow, side, &flow.timed(side, 0, late), "drop_ack");
     }
@@ -223,9 +223,8 @@ fn without_timestamps_nothing_comes_late() {
 fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
     const SPAN: u32 = 1 << 24;
     each(|flow, side| {
-        let x = side.index();
         let told = flow.told(side);
-        let now = flow.plan.clock[x];
+        let now = flow.plan.clock[side];
         let with = |offset, len, flags, options| Packet {
             flags,
             options,
@@ -262,10 +261,9 @@ fn payload_behind_a_gap_must_echo_a_time_that_its_sender_was_told() {
 fn what_a_socket_sent_unseen_may_be_echoed() {
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());
-        let x = side.index();
         let unseen = flow.told(side).wrapping_add(1);
         let packet = Packet {
-            options: usual(flow.plan.clock[x], unseen),
+            options: usual(flow.plan.clock[side], unseen),
             ..flow.later(side, 50, 10, 0)
         };
         is_dropped(&flow, side, &packet, "drop_tsecr");
@@ -319,10 +317,10 @@ fn a_guess_meets_no_trap() {
             let maps = Maps::open(&flow.plane.instance);
             for s in Side::BOTH {
                 const ARMED: u8 = 0x80;
-                let trap = flow.plan.peer[s.index()].wrapping_add(1);
+                let trap = flow.plan.peer[s].wrapping_add(1);
                 if flow.slot.is_some() {
                     flow.edit(|slot| {
-                        let rec = &mut slot.leg[s.index()].rec;
+                        let rec = &mut slot.leg[s].rec;
                         (rec.trap, rec.placement) = (trap, rec.placement | ARMED);
                     });
                 } else {
@@ -331,7 +329,7 @@ fn a_guess_meets_no_trap() {
                     maps.set_record(leg(s), Some(&rec));
                 }
             }
-            let edge = flow.plan.granted[side.index()];
+            let edge = flow.plan.granted[side];
             for (packet, verdict) in [
                 (flow.later(side, 5, 10, 1), "drop_ack"),
                 (flow.later(side, 5, 10, 1 << 31), "drop_ack"),

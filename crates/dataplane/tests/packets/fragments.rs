@@ -201,15 +201,14 @@ fn one_over_the_header_of_tcp_is_dropped() {
 #[test]
 fn a_forged_first_one_makes_no_way_for_others() {
     each(|flow, side| {
-        let i = side.index();
         let fine = segment(flow, side);
         let forged = [
             Packet {
-                seq: flow.plan.peer[i].wrapping_sub(1 << 24),
+                seq: flow.plan.peer[side].wrapping_sub(1 << 24),
                 ..fine.clone()
             },
             Packet {
-                seq: flow.plan.peer[i].wrapping_add(1 << 24),
+                seq: flow.plan.peer[side].wrapping_add(1 << 24),
                 ..fine.clone()
             },
             Packet {

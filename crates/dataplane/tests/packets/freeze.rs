@@ -1,7 +1,7 @@
 //! Sockets that are built for a flow: FREEZE holds new data until they are there, and they take over the forwarded bytes
 //! or leave them to the ends.
 
-use longsplice_dataplane::{EventKind, Mapping, Mode, PerSide, Side, Sockets};
+use longsplice_dataplane::{EventKind, Mapping, Mode, Offset, PerSide, Seq, Side, Sockets};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT, legs},
@@ -22,7 +22,7 @@ fn frozen(past: Past) -> Flow {
 #[test]
 fn what_is_new_is_held_and_the_rest_passes() {
     for side in Side::BOTH {
-        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let (sent, far) = (SENT[side], SENT[side.other()]);
         let flow = frozen(Past::unacknowledged(SENT));
         let mut events = flow.plane.events().expect("the ring");
         for (offset, len, flags) in [
@@ -58,9 +58,9 @@ fn what_is_new_is_held_and_the_rest_passes() {
 #[test]
 fn what_a_stranger_sends_is_not_held() {
     for side in Side::BOTH {
-        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let (sent, far) = (SENT[side], SENT[side.other()]);
         let flow = frozen(Past::unacknowledged(SENT));
-        let edge = flow.plan.offered[side.index()].max(flow.plan.granted[side.index()]);
+        let edge = flow.plan.offered[side].max(flow.plan.granted[side]);
         for (packet, verdict) in [
             (flow.later(side, edge, 10, 0), "drop_window"),
             (flow.later(side, 1 << 30, 10, 0), "drop_window"),
@@ -84,7 +84,7 @@ fn only_a_flow_in_final_freezes_and_only_a_frozen_one_is_taken_over() {
         assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), mode);
         assert_eq!(
             flow.plane
-                .take_over(flow.slot(), PerSide::both(0))
+                .take_over(flow.slot(), PerSide::default())
                 .expect("it runs"),
             mode
         );
@@ -99,22 +99,22 @@ fn a_frozen_pair_goes_on_behind_what_was_forwarded() {
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
         for s in Side::BOTH {
             let expected = Mapping {
-                seq: SENT[s.index()].wrapping_neg(),
-                ack: SENT[s.other().index()].wrapping_neg(),
+                seq: -Offset::new(SENT[s]),
+                ack: -Offset::new(SENT[s.other()]),
             };
             assert_eq!(flow.slot().mapping(s), expected);
         }
-        let packet = flow.later(side, SENT[side.index()], 10, SENT[side.other().index()]);
+        let packet = flow.later(side, SENT[side], 10, SENT[side.other()]);
         let expected = Behind::of(side, SENT).to_socket(&packet);
         flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
     }
 }
 
 /// Gives the sockets the unacknowledged bytes. Returns the first sequence number that each has.
-fn take_over(flow: &Flow, acked: [u32; 2]) -> [u32; 2] {
-    let at = Side::BOTH.map(|side| flow.plan.local[side.index()] + acked[side.index()]);
+fn take_over(flow: &Flow, acked: [u32; 2]) -> PerSide<Seq> {
+    let at = PerSide::from_fn(|side| Seq::new(flow.plan.local[side]) + acked[side]);
     assert_eq!(
-        flow.plane.take_over(flow.slot(), at.into()).expect("it runs"),
+        flow.plane.take_over(flow.slot(), at).expect("it runs"),
         Mode::Track
     );
     at
@@ -131,31 +131,34 @@ fn sockets_that_were_given_what_is_not_acknowledged_take_over() {
     });
     let at = take_over(&flow, acked);
     for side in Side::BOTH {
-        let (i, o) = (side.index(), side.other().index());
+        let o = side.other();
         let leg = flow.plane.leg(flow.slot(), side);
         // Its own next byte toward x is the first that x lacks.
         let expected = Mapping {
-            seq: SENT[i].wrapping_neg(),
-            ack: acked[i].wrapping_neg(),
+            seq: -Offset::new(SENT[side]),
+            ack: -Offset::new(acked[side]),
         };
         assert_eq!(leg.mapping, expected, "{side:?}");
         assert_eq!(
             (leg.acked, leg.loc_end),
-            (at[i], flow.plan.local[i] + SENT[o]),
+            (at[side], Seq::new(flow.plan.local[side]) + SENT[o]),
             "{side:?}"
         );
         assert_eq!((leg.cut, leg.loc_ack, leg.tx_ack), {
-            let end = flow.plan.peer[i] + SENT[i];
+            let end = Seq::new(flow.plan.peer[side]) + SENT[side];
             (end, end, end)
         });
         // The socket retransmits the rest, and the wire sees the numbers of before.
-        let rest = flow.local_later(side, 0, SENT[o] - acked[i], 0);
+        let rest = flow.local_later(side, 0, SENT[o] - acked[side], 0);
         let seen = Behind {
-            seq: SENT[i],
-            ack: acked[i],
+            seq: SENT[side],
+            ack: acked[side],
         }
         .to_wire(&rest);
-        assert_eq!((seen.seq, seen.ack), (at[i], flow.plan.peer[i] + SENT[i]));
+        assert_eq!(
+            (seen.seq, seen.ack),
+            (at[side].raw(), flow.plan.peer[side] + SENT[side])
+        );
         flow.egress_gives(side, &rest.bytes(), (OK, "clamped", &seen.bytes()));
     }
 }
@@ -175,25 +178,28 @@ fn sockets_that_were_built_take_over_what_was_forwarded_before() {
     flow.plane.promote(&slot, serial, legs()).expect("attached");
     flow.slot = Some(slot);
     flow.slot().set_sockets(PerSide::from_fn(|side| {
-        let (i, o) = (side.index(), side.other().index());
-        let receive_next = flow.plan.peer[i] + SENT[i];
+        let o = side.other();
+        let receive_next = Seq::new(flow.plan.peer[side]) + SENT[side];
         Sockets {
             receive_next,
-            send_next: flow.plan.local[i] + SENT[o],
+            send_next: Seq::new(flow.plan.local[side]) + SENT[o],
             edge: receive_next + (1 << 18),
         }
     }));
     assert_eq!(flow.plane.freeze(flow.slot()).expect("it runs"), Mode::Freeze);
     let at = take_over(&flow, acked);
     for side in Side::BOTH {
-        let (i, o) = (side.index(), side.other().index());
+        let o = side.other();
         let leg = flow.plane.leg(flow.slot(), side);
         // The first byte that x lacks is the first that was written to its socket.
-        let ahead = SENT[o] - acked[i];
-        assert_eq!(leg.mapping, Mapping { seq: 0, ack: ahead }, "{side:?}");
+        let expected = Mapping {
+            seq: Offset::default(),
+            ack: Offset::new(SENT[o] - acked[side]),
+        };
+        assert_eq!(leg.mapping, expected, "{side:?}");
         assert_eq!(
             (leg.acked, leg.loc_end),
-            (at[i], flow.plan.local[i] + SENT[o]),
+            (at[side], Seq::new(flow.plan.local[side]) + SENT[o]),
             "{side:?}"
         );
     }
@@ -204,19 +210,15 @@ fn a_pair_is_parked_only_at_the_cuts_that_were_found() {
     for wakeable in [false, true] {
         for late in Side::BOTH {
             let flow = Flow::drain(Plan::default());
-            let cuts = flow.plan.peer;
+            let cuts = PerSide::from(flow.plan.peer).map(Seq::new);
             let mut other = cuts;
-            other[late.index()] += 1;
+            other[late] = other[late] + 1;
             assert_eq!(
-                flow.plane
-                    .finish(flow.slot(), other.into(), wakeable)
-                    .expect("it runs"),
+                flow.plane.finish(flow.slot(), other, wakeable).expect("it runs"),
                 Mode::Drain
             );
             assert_eq!(
-                flow.plane
-                    .finish(flow.slot(), cuts.into(), wakeable)
-                    .expect("it runs"),
+                flow.plane.finish(flow.slot(), cuts, wakeable).expect("it runs"),
                 Mode::Final
             );
             let woken = flow.plane.wake(flow.slot()).expect("it runs");
@@ -230,10 +232,10 @@ fn a_cut_that_is_raised_too_late_is_not_where_the_sockets_stand() {
     // A packet on another CPU saw DRAIN, raised the cut, and looks again: its bytes were not given to the socket.
     for side in Side::BOTH {
         let flow = Flow::dormant(Plan::default());
-        flow.edit(|slot| slot.leg[side.index()].cut += 500);
+        flow.edit(|slot| slot.leg[side].cut += 500);
         let packet = flow.later(side, 0, 700, 0);
         flow.forwards(side, &packet, &mut flow.reference(side));
         flow.wake();
-        assert_eq!(flow.slot().mapping(side).seq, 700u32.wrapping_neg());
+        assert_eq!(flow.slot().mapping(side).seq, -Offset::new(700));
     }
 }

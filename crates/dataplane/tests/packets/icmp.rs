@@ -114,7 +114,7 @@ fn an_error_about_nothing_on_its_way_is_not_believed() {
             flow.ingress_gives(far, &frame, (SHOT, "drop_icmp", &frame));
         }
         // Nor one with an acknowledgement that was not sent, or is long known.
-        let window = flow.plan.granted[far.index()];
+        let window = flow.plan.granted[far];
         for ack in [
             got.ack.wrapping_add(1),
             got.ack.wrapping_sub(window + 1),
@@ -206,10 +206,10 @@ fn in_control_mode_it_is_the_sockets() {
 
         let flow = Flow::track(Plan::mapped());
         let about = flow.local_segment(side);
-        let mapping = flow.plan.mapping[side.index()];
+        let mapping = flow.plan.mapping[side];
         let own = Packet {
-            seq: about.seq.wrapping_add(mapping.ack),
-            ack: about.ack.wrapping_add(mapping.seq),
+            seq: about.seq.wrapping_add(mapping.ack.raw()),
+            ack: about.ack.wrapping_add(mapping.seq.raw()),
             ..about.clone()
         };
         let error = error(&flow, side, TOO_BIG, about);

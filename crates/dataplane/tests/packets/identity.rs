@@ -50,14 +50,13 @@ fn identity(flow: &Flow, legs: PerSide<Leg>) -> [bool; 2] {
 
 /// Returns the next segment of a peer.
 fn segment(plan: &Plan, legs: PerSide<Leg>, side: Side, options: Vec<u8>) -> Packet {
-    let x = side.index();
     Packet {
-        dst_mac: OUR_MAC[x],
-        src_mac: PEER_MAC[x],
+        dst_mac: OUR_MAC[side],
+        src_mac: PEER_MAC[side],
         src: legs[side].peer,
         dst: legs[side].local,
-        seq: plan.peer[x],
-        ack: plan.local[x],
+        seq: plan.peer[side],
+        ack: plan.local[side],
         window: 500,
         options,
         payload: pattern(100),
@@ -67,7 +66,7 @@ fn segment(plan: &Plan, legs: PerSide<Leg>, side: Side, options: Vec<u8>) -> Pac
 
 /// Returns the packet one hop later, with these options.
 fn hop(came: &Packet, side: Side, options: Vec<u8>) -> Packet {
-    let o = side.other().index();
+    let o = side.other();
     Packet {
         dst_mac: PEER_MAC[o],
         src_mac: OUR_MAC[o],
@@ -84,9 +83,9 @@ fn a_segment_leaves_as_it_came() {
     splice(&flow, &plan, legs);
     assert_eq!(identity(&flow, legs), [true; 2]);
     for side in Side::BOTH {
-        let (x, o) = (side.index(), side.other().index());
-        let (clock, echo) = (plan.clock[x], plan.clock[o]);
-        let sack = usual_with_sack(clock, echo, &[(plan.local[x] + 9, plan.local[x] + 99)]);
+        let o = side.other();
+        let (clock, echo) = (plan.clock[side], plan.clock[o]);
+        let sack = usual_with_sack(clock, echo, &[(plan.local[side] + 9, plan.local[side] + 99)]);
         for options in [vec![], usual(clock, echo), sack] {
             for ttl in [2, 64, 255] {
                 let came = Packet {
@@ -108,7 +107,7 @@ fn fragments_leave_as_they_came_but_for_the_identification() {
     let (plan, legs) = (Plan::identity(), same_ends());
     splice(&flow, &plan, legs);
     for side in Side::BOTH {
-        let (clock, echo) = (plan.clock[side.index()], plan.clock[side.other().index()]);
+        let (clock, echo) = (plan.clock[side], plan.clock[side.other()]);
         let options = usual(clock, echo);
         let whole = Packet {
             payload: pattern(600),
@@ -133,7 +132,7 @@ fn an_old_timestamp_is_raised() {
     let (plan, legs) = (Plan::identity(), same_ends());
     splice(&flow, &plan, legs);
     for side in Side::BOTH {
-        let (clock, echo) = (plan.clock[side.index()], plan.clock[side.other().index()]);
+        let (clock, echo) = (plan.clock[side], plan.clock[side.other()]);
         let came = segment(&plan, legs, side, usual(clock - 1, echo));
         let left = hop(&came, side, usual(clock, echo));
         flow.ingress_gives(side, &came.bytes(), (REDIRECT, "forwarded", &left.bytes()));

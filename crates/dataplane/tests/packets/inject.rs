@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use longsplice_dataplane::{Leg, Mode, PerSide, Side, Slot};
+use longsplice_dataplane::{Leg, Mode, PerSide, Seq, Side, Slot};
 
 use crate::support::{
     choose,
@@ -40,8 +40,8 @@ impl Connected {
         let plane = Plane::open();
         let inspection = plane.inspect(leg).expect("a connection");
         let plan = Plan {
-            peer: [inspection.rcv_nxt, 5000],
-            local: [inspection.snd_nxt, 9000],
+            peer: [inspection.rcv_nxt.raw(), 5000],
+            local: [inspection.snd_nxt.raw(), 9000],
             ..Plan::default()
         };
         let mut starts = plan.starts();
@@ -56,8 +56,8 @@ impl Connected {
         let next = Packet {
             src: leg.peer,
             dst: leg.local,
-            seq: inspection.rcv_nxt,
-            ack: inspection.snd_nxt,
+            seq: inspection.rcv_nxt.raw(),
+            ack: inspection.snd_nxt.raw(),
             flags: ACK | PSH,
             window: 500,
             payload: b"hello".to_vec(),
@@ -84,7 +84,7 @@ impl Connected {
         let mut read = [0; 5];
         self.socket.read_exact(&mut read).expect("it comes in");
         assert_eq!(&read, b"hello");
-        let after = self.next.end();
+        let after = Seq::new(self.next.end());
         while self.plane.verdicts()["delivered"] < before + 2 {
             std::thread::yield_now();
         }
@@ -163,7 +163,9 @@ fn on_the_interface_where_it_came_in() {
         connected,
     } = OnWire::new(None);
     // It meets a trap, and there is no socket for it yet.
-    connected.slot.set_trap(Side::Client, Some(connected.next.seq));
+    connected
+        .slot
+        .set_trap(Side::Client, Some(Seq::new(connected.next.seq)));
     let mut events = connected.plane.events().expect("the ring");
     tap.send(&connected.next.bytes(), Offload::default());
     // The veth delivers within the call.

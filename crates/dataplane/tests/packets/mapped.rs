@@ -1,7 +1,7 @@
 //! TRACK with sockets whose numbers have an offset: segments are rewritten in the numbers of their receiver, and noted in
 //! those of the wire.
 
-use longsplice_dataplane::{Context, Hook, Mapping, Side};
+use longsplice_dataplane::{Context, Hook, Mapping, Offset, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -11,7 +11,10 @@ use crate::support::{
 };
 
 fn mappings() -> Vec<[Mapping; 2]> {
-    let map = |seq, ack| Mapping { seq, ack };
+    let map = |seq, ack| Mapping {
+        seq: Offset::new(seq),
+        ack: Offset::new(ack),
+    };
     vec![
         Plan::mapped().mapping,
         // The offset is in one stream only.
@@ -41,8 +44,8 @@ fn on_the_wire(leg: ls_leg) -> String {
 }
 
 fn options(flow: &Flow, side: Side) -> Vec<Vec<u8>> {
-    let clock = flow.plan.clock[side.index()];
-    let local = flow.plan.local[side.index()];
+    let clock = flow.plan.clock[side];
+    let local = flow.plan.local[side];
     let block = (local.wrapping_add(5), local.wrapping_add(9));
     vec![
         vec![],
@@ -80,10 +83,10 @@ fn a_peers_segment_is_delivered_in_the_sockets_numbers_and_noted_in_the_wires() 
             let (mapped, direct) = (flow.raw_leg(side), plain.raw_leg(side));
             assert_eq!(
                 Mapping {
-                    seq: mapped.adj_seq,
-                    ack: mapped.adj_ack
+                    seq: Offset::new(mapped.adj_seq),
+                    ack: Offset::new(mapped.adj_ack)
                 },
-                mapping[side.index()]
+                mapping[side]
             );
             let same = |mut leg: ls_leg| {
                 (leg.rec.serial, leg.rec.r#where, leg.rec.last_seen) = (0, 0, 0);
@@ -101,7 +104,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
         flow.again(with(mapping));
         for side in Side::BOTH {
             let high = flow.reference(side.other()).ts_high;
-            let peer = flow.plan.peer[side.index()];
+            let peer = flow.plan.peer[side];
             for flags in [ACK, ACK | PSH, ACK | FIN, RST | ACK, RST] {
                 for options in [
                     vec![],
@@ -123,7 +126,7 @@ fn what_a_socket_sends_is_seen_in_the_numbers_of_the_wire() {
             let leg = flow.raw_leg(side);
             assert_eq!(
                 (leg.loc_end, leg.loc_ack),
-                (flow.plan.local[side.index()] + 41, peer),
+                (flow.plan.local[side] + 41, peer),
                 "{mapping:?}"
             );
         }
@@ -139,7 +142,7 @@ fn a_coupled_window_is_that_of_the_wire() {
     flow.slot().set_coupling(true);
     for side in Side::BOTH {
         let seen = Packet {
-            window: (10_000 >> flow.plan.scale_out[side.other().index()]) as u16,
+            window: (10_000 >> flow.plan.scale_out[side.other()]) as u16,
             ..flow.local_segment(side)
         };
         let emitted = Packet {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use longsplice_dataplane::{
-    Context, Dataplane, Hook, Mode, PerSide, Side, Slot, SuccessorAction, SuccessorPlan,
+    Context, Dataplane, Hook, Mode, PerSide, Seq, Side, Slot, SuccessorAction, SuccessorPlan,
 };
 
 use crate::support::{
@@ -39,7 +39,7 @@ fn detached() -> Flow {
     });
     let (plan, _) = SuccessorPlan::of(SuccessorAction::End, 5 << 30, false);
     flow.slot().set_successor(Side::Server, plan);
-    flow.slot().set_trap(Side::Server, Some(12_345));
+    flow.slot().set_trap(Side::Server, Some(Seq::new(12_345)));
     flow.slot().set_timestamp_offsets(PerSide::new(7, 9));
     flow.detach();
     flow
@@ -175,7 +175,7 @@ fn who_asks_in_the_middle_of_a_change_is_told_what_it_became() {
         ("wake", Dataplane::wake),
         ("freeze", Dataplane::freeze),
         ("finish", |plane, slot| {
-            plane.finish(slot, PerSide::both(0), false)
+            plane.finish(slot, PerSide::default(), false)
         }),
     ];
     for (name, ask) in asks {

@@ -110,7 +110,7 @@ fn with(flow: &Flow, side: Side, options: Vec<u8>) -> Packet {
 fn timestamps_in_any_order() {
     each(Plan::default(), |flow, side| {
         let mut reference = flow.reference(side);
-        let now = flow.plan.clock[side.index()];
+        let now = flow.plan.clock[side];
         for (later, options) in layouts(0, 0).iter().enumerate() {
             assert!(!options.is_empty());
             let options = layouts(now + 10 + later as u32, 77_000 + later as u32).swap_remove(later);
@@ -129,7 +129,7 @@ fn timestamps_wrap_around() {
     each(plan, |flow, side| {
         let mut reference = flow.reference(side);
         for later in 0..12 {
-            let now = flow.plan.clock[side.index()].wrapping_add(later);
+            let now = flow.plan.clock[side].wrapping_add(later);
             for options in [usual(now, now), write(&[Timestamps(now, now)])] {
                 flow.forwards(side, &with(flow, side, options), &mut reference);
             }
@@ -141,13 +141,13 @@ fn timestamps_wrap_around() {
 fn an_echo_of_0_stays_0() {
     each(Plan::default(), |flow, side| {
         let mut reference = flow.reference(side);
-        for options in layouts(flow.plan.clock[side.index()] + 1, 0) {
+        for options in layouts(flow.plan.clock[side] + 1, 0) {
             let packet = with(flow, side, options);
             flow.forwards(side, &packet, &mut reference);
         }
         // An echo that becomes 0 by the translation is 0, too.
-        let echo = flow.plan.ts[side.other().index()];
-        let options = usual(flow.plan.clock[side.index()] + 1, echo);
+        let echo = flow.plan.ts[side.other()];
+        let options = usual(flow.plan.clock[side] + 1, echo);
         assert_eq!(
             reference.translate(&with(flow, side, options.clone())).options[8..],
             [0; 4]
@@ -159,8 +159,8 @@ fn an_echo_of_0_stays_0() {
 #[test]
 fn a_timestamp_never_goes_back() {
     each(Plan::default(), |flow, side| {
-        let now = flow.plan.clock[side.index()];
-        let high = now + flow.plan.ts[side.index()];
+        let now = flow.plan.clock[side];
+        let high = now + flow.plan.ts[side];
         let mut reference = flow.reference(side);
         for options in layouts(now - 1_000, 5) {
             let packet = with(flow, side, options);
@@ -192,7 +192,7 @@ fn selective_acknowledgements_are_blanked_for_an_end_that_did_not_permit_them() 
     };
     each(plan, |flow, side| {
         let mut reference = flow.reference(side);
-        let with_timestamps = layouts(flow.plan.clock[side.index()] + 1, 5);
+        let with_timestamps = layouts(flow.plan.clock[side] + 1, 5);
         for options in without_timestamps().into_iter().chain(with_timestamps) {
             flow.forwards(side, &with(flow, side, options), &mut reference);
         }

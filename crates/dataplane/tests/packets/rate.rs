@@ -1,7 +1,7 @@
 //! The rate limit of a direction: excess payload is dropped by name, and not noted.
 
 use longsplice_core::limit::Rate;
-use longsplice_dataplane::{Context, Hook, Mode, Side, monotonic};
+use longsplice_dataplane::{Context, Hook, Mode, Seq, Side, monotonic};
 
 use crate::support::{
     flow::{Flow, Plan, REDIRECT, SHOT, legs},
@@ -58,7 +58,7 @@ fn payload_beyond_the_rate_is_dropped_and_forwarded_when_it_comes_again() {
         let client = seen.iter().find(|d| d.side == Side::Client).expect("it is there");
         assert_eq!(
             (client.end, client.bytes),
-            (flow.plan.peer[0].wrapping_add(1_800), 1_800)
+            (Seq::new(flow.plan.peer[0]) + 1_800, 1_800)
         );
         // The other direction has no limit.
         let mut back = flow.reference(Side::Server);

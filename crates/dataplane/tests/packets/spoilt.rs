@@ -38,9 +38,8 @@ struct State {
 /// Returns two segments of each peer from the end of its stream: bytes with an acknowledgement, and one alone.
 fn next(flow: &Flow, offset: [u32; 2], acked: [u32; 2]) -> Coming {
     let each = |side: Side| {
-        let i = side.index();
         [(0, 120), (120, 0)].map(|(at, len)| {
-            let packet = flow.later(side, offset[i] + at, len, acked[i]);
+            let packet = flow.later(side, offset[side] + at, len, acked[side]);
             (side, flow.timed(side, 5, packet))
         })
     };
@@ -59,7 +58,7 @@ fn armed() -> Flow {
     let flow = dormant();
     for side in Side::BOTH {
         let end = flow.plane.leg(flow.slot(), side).rx_end;
-        flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+        flow.slot().set_trap(side, Some(end + 1));
     }
     flow
 }
@@ -90,7 +89,7 @@ fn draining(trap: bool) -> (Flow, Coming) {
     if trap {
         for side in Side::BOTH {
             let end = flow.plane.leg(flow.slot(), side).rx_end;
-            flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+            flow.slot().set_trap(side, Some(end + 1));
         }
     }
     let mut packets = next(&flow, [OLD + 120; 2], [OLD; 2]);
@@ -104,7 +103,7 @@ fn awake() -> (Flow, Coming) {
     let flow = Flow::woken(Plan::default(), Past::unacknowledged(SENT));
     let mut packets = Vec::new();
     for side in Side::BOTH {
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         for (offset, len) in [(sent - 60, 50), (sent - 60, 100), (sent, 100), (sent + 100, 0)] {
             packets.push((side, flow.later(side, offset, len, 30)));
         }

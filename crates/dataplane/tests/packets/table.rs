@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use longsplice_dataplane::{Dataplane, Leg, Mode, Options, PerSide, Side, Slot};
+use longsplice_dataplane::{Dataplane, Leg, Mode, Offset, Options, PerSide, Side, Slot};
 
 use crate::support::{
     flow::{Flow, Plan, legs},
@@ -147,7 +147,7 @@ fn a_flow_that_a_syn_has_replaced_is_collected() {
     // These tuples have a flow again, whether or not the old one has been collected.
     let slot = flow.plane.take_slot().expect("a slot");
     let mut starts = Plan::default().starts();
-    starts.client.seq_off = 77;
+    starts.client.seq_off = Offset::new(77);
     flow.plane
         .register(&slot, 4711, true, &starts)
         .expect("the table has no such flow");

@@ -1,7 +1,7 @@
 //! An end whose connection is over while the other one still lacks something: it may be gone and answer by a reset, or
 //! begin a new connection from the same port.
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, REDIRECT, SHOT, legs},
@@ -33,7 +33,7 @@ fn acknowledge(flow: &Flow, side: Side) {
     flow.ingress(side, &packet.bytes());
     assert_eq!(
         flow.plane.leg(flow.slot(), side).rx_ack,
-        flow.plan.local[side.index()] + 1
+        Seq::new(flow.plan.local[side]) + 1
     );
 }
 

@@ -270,7 +270,7 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                         segment.flags |= ACK;
                     }
                     segment.ack = ends.ack;
-                    let sent = &mut sent.borrow_mut()[side.index()];
+                    let sent = &mut sent.borrow_mut()[side];
                     match place {
                         // Behind the window, or beyond it: nothing is learned from it.
                         0 => segment.seq = ends.seq.wrapping_sub((1 << 29) + (segment.seq >> 3)),
@@ -291,7 +291,7 @@ fn whatever_the_headers_the_bytes_are_those_of_the_reference() {
                         dst: ends.dst,
                         ..segment
                     };
-                    let reference = &mut references.borrow_mut()[side.index()];
+                    let reference = &mut references.borrow_mut()[side];
                     match place {
                         0 | 1 => {
                             let frame = packet.bytes();

@@ -1,7 +1,7 @@
 //! DRAIN, and a trap: the sockets carry on at once if they can. Otherwise the socket gets the payload while it still has
 //! its stream to itself, and user space holds it if it has not.
 
-use longsplice_dataplane::{EventKind, Mode, Side};
+use longsplice_dataplane::{EventKind, Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, REDIRECT, SHOT},
@@ -46,8 +46,8 @@ fn past(flow: &Flow, side: Side) {
     );
 }
 
-fn start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side.index()]
+fn start(flow: &Flow, side: Side) -> Seq {
+    Seq::new(flow.plan.peer[side])
 }
 
 /// Notes that user space has read all that the socket of a side had.
@@ -57,7 +57,7 @@ fn read_all(flow: &Flow, side: Side) {
 
 fn arm(flow: &Flow, side: Side) {
     let end = flow.plane.leg(flow.slot(), side).rx_end;
-    flow.slot().set_trap(side, Some(end.wrapping_add(1)));
+    flow.slot().set_trap(side, Some(end + 1));
 }
 
 #[test]
@@ -68,21 +68,21 @@ fn sockets_that_are_through_with_everything_go_on_at_once() {
             let mut sent = [0; 2];
             for &way in ways {
                 past(&flow, way);
-                sent[way.index()] = NEW;
+                sent[way] = NEW;
             }
             // A socket that nothing bypassed may still hold bytes.
             for &way in ways {
                 read_all(&flow, way);
             }
             arm(&flow, side);
-            let (mine, theirs) = (sent[side.index()], sent[side.other().index()]);
+            let (mine, theirs) = (sent[side], sent[side.other()]);
             let packet = flow.timed(side, 3, flow.later(side, OLD + mine, 77, OLD + theirs));
             let expected = Behind::of(side, sent).to_socket(&packet);
             flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &expected.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Undrain);
             for s in Side::BOTH {
                 let leg = flow.plane.leg(flow.slot(), s);
-                assert_eq!(leg.bypassed, sent[s.index()] > 0, "{s:?} {ways:?}");
+                assert_eq!(leg.bypassed, sent[s] > 0, "{s:?} {ways:?}");
             }
         }
     }
@@ -99,19 +99,20 @@ fn a_socket_that_has_its_stream_to_itself_gets_the_payload() {
         flow.ingress_gives(side, &packet.bytes(), (OK, "local_only", &packet.bytes()));
         assert_eq!(flow.slot().mode(), Mode::Drain);
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.cut, leg.rx_end), (packet.end(), packet.end()));
+        assert_eq!([leg.cut, leg.rx_end], [Seq::new(packet.end()); 2]);
         // An acknowledgement of bytes that the socket did not send is not shown to it; the payload is, whole.
         let next = Packet {
             flags: ACK | PSH | FIN,
             ..flow.later(side, OLD + 77, 10, OLD + NEW)
         };
         let expected = Packet {
-            ack: flow.plan.local[side.index()] + OLD,
+            ack: flow.plan.local[side] + OLD,
             ..next.clone()
         };
         flow.ingress_gives(side, &next.bytes(), (OK, "local_only", &expected.bytes()));
         let leg = flow.plane.leg(flow.slot(), side);
-        assert_eq!((leg.cut, leg.rx_end), (next.end(), next.end() - 1));
+        let end = Seq::new(next.end());
+        assert_eq!((leg.cut, leg.rx_end), (end, end - 1));
         assert!(leg.fin, "its end is noted as well");
     }
 }
@@ -157,14 +158,14 @@ fn its_acknowledgement_is_from_before_the_sockets_went_on() {
         arm(&flow, side);
         assert_eq!(
             flow.plane.leg(flow.slot(), side).acked,
-            flow.plan.local[side.index()] + OLD
+            Seq::new(flow.plan.local[side]) + OLD
         );
         let packet = flow.later(side, OLD, 5, OLD);
         let sent = if side == Side::Client { [0, NEW] } else { [NEW, 0] };
         // It acknowledges only the socket's own bytes; the window's edge stays.
-        let scale = flow.plan.scale_in[side.index()];
+        let scale = flow.plan.scale_in[side];
         let expected = Packet {
-            ack: flow.plan.local[side.index()] + OLD,
+            ack: flow.plan.local[side] + OLD,
             window: (((500 << scale) - NEW) >> scale) as u16,
             ..Behind::of(side, sent).to_socket(&packet)
         };

@@ -1,6 +1,6 @@
 //! FINAL: payload that meets a trap brings control back, on the very segment; everything else passes.
 
-use longsplice_dataplane::{Context, EventKind, Hook, Mode, Side};
+use longsplice_dataplane::{Context, EventKind, Hook, Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -18,7 +18,7 @@ fn armed(side: Side, trap: u32) -> Flow {
     let flow = Flow::dormant(Plan::default());
     flow.pass(Past::all_acknowledged(SENT));
     flow.slot()
-        .set_trap(side, Some(flow.plan.peer[side.index()].wrapping_add(trap)));
+        .set_trap(side, Some(Seq::new(flow.plan.peer[side]) + trap));
     flow
 }
 
@@ -30,8 +30,7 @@ fn wakeable(side: Side, trap: u32) -> Flow {
 
 /// Returns the next payload of a side, with an acknowledgement of everything.
 fn next(flow: &Flow, side: Side, len: u32) -> Packet {
-    let i = side.index();
-    flow.timed(side, 5, flow.later(side, SENT[i], len, SENT[1 - i]))
+    flow.timed(side, 5, flow.later(side, SENT[side], len, SENT[side.other()]))
 }
 
 #[test]
@@ -43,7 +42,7 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
             (ACK | FIN, usual_with_sack(0x4000_0000, 0, &[(5, 6), (7, 8)])),
             (ACK | PSH | ECE, usual_with_sack(1, 2, &[(5, u32::MAX)])),
         ] {
-            let flow = wakeable(side, SENT[side.index()] + 1);
+            let flow = wakeable(side, SENT[side] + 1);
             let packet = Packet {
                 flags,
                 options,
@@ -51,12 +50,8 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
                 ..next(&flow, side, 100)
             };
             let expected = Behind::of(side, SENT).to_socket(&packet);
-            assert_eq!(
-                expected.seq,
-                flow.plan.peer[side.index()],
-                "where the socket stopped"
-            );
-            assert_eq!(expected.ack, flow.plan.local[side.index()]);
+            assert_eq!(expected.seq, flow.plan.peer[side], "where the socket stopped");
+            assert_eq!(expected.ack, flow.plan.local[side]);
             flow.ingress_gives(side, &packet.bytes(), (OK, "woken delivered", &expected.bytes()));
             assert_eq!(flow.slot().mode(), Mode::Undrain);
             // It does not wake the pair twice.
@@ -68,7 +63,7 @@ fn payload_past_a_trap_wakes_the_pair_and_is_delivered() {
 #[test]
 fn a_budget_ends_with_the_segment_that_reaches_it() {
     for side in Side::BOTH {
-        let start = SENT[side.index()];
+        let start = SENT[side];
         for (trap, len, trapped) in [
             (100, 99, false),
             (100, 100, true),
@@ -82,10 +77,10 @@ fn a_budget_ends_with_the_segment_that_reaches_it() {
                 flow.forwards(side, &packet, &mut flow.reference(side));
                 assert_eq!(flow.slot().mode(), Mode::Final);
                 // The next byte reaches it.
-                let last = flow.later(side, start + len, 1, SENT[side.other().index()]);
+                let last = flow.later(side, start + len, 1, SENT[side.other()]);
                 let sent = {
                     let mut all = SENT;
-                    all[side.index()] += len;
+                    all[side] += len;
                     all
                 };
                 // The far end has not acknowledged the forwarded ones, which is its own affair.
@@ -103,7 +98,7 @@ fn a_budget_ends_with_the_segment_that_reaches_it() {
 fn what_brings_no_new_payload_passes_a_trap() {
     for make in [armed, wakeable] {
         for side in Side::BOTH {
-            let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+            let (sent, far) = (SENT[side], SENT[side.other()]);
             let flow = make(side, sent + 1);
             let mut reference = flow.reference(side);
             let rows = [
@@ -162,8 +157,7 @@ fn a_trap_at_the_wrap_of_the_sequence_numbers() {
     for side in Side::BOTH {
         for (trap, len) in [(10, 9), (10, 10), (20, 20), (20, 19), (30, 50)] {
             let flow = Flow::dormant(plan.clone());
-            flow.slot()
-                .set_trap(side, Some(plan.peer[side.index()].wrapping_add(trap)));
+            flow.slot().set_trap(side, Some(Seq::new(plan.peer[side]) + trap));
             flow.slot().set_wakeable(true);
             let packet = flow.later(side, 0, len, 0);
             if len < trap {
@@ -203,7 +197,7 @@ fn a_super_packet_past_a_trap_is_delivered_whole() {
 fn a_segment_that_the_device_summed_up_is_delivered_with_its_sum() {
     for side in Side::BOTH {
         for len in [1, 2, 99, 1000] {
-            let flow = wakeable(side, SENT[side.index()] + 1);
+            let flow = wakeable(side, SENT[side] + 1);
             let packet = next(&flow, side, len);
             let context = Context {
                 ifindex: flow.ifindex(side),
@@ -227,7 +221,7 @@ fn while_no_socket_can_go_on_it_is_held() {
     // Dormant, but not to be woken; and detached: there is no socket.
     for detached in [false, true] {
         for side in Side::BOTH {
-            let mut flow = armed(side, SENT[side.index()] + 1);
+            let mut flow = armed(side, SENT[side] + 1);
             let serial = flow.slot().serial();
             if detached {
                 flow.detach();
@@ -246,7 +240,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                     (event.kind, event.serial, event.side),
                     (EventKind::Held, serial, side)
                 );
-                assert_eq!((event.ifindex, event.seq), (flow.ifindex(side), packet.seq));
+                assert_eq!((event.ifindex, event.seq.raw()), (flow.ifindex(side), packet.seq));
                 assert_frame(&event.packet, &frame, "queued");
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);
             }
@@ -257,10 +251,7 @@ fn while_no_socket_can_go_on_it_is_held() {
                 .expect("the flow");
             assert_eq!(d.slot.is_none(), detached);
             if detached {
-                assert_eq!(
-                    d.end,
-                    flow.plan.peer[side.index()].wrapping_add(SENT[side.index()])
-                );
+                assert_eq!(d.end, packet_start(&flow, side));
             } else {
                 assert_eq!(
                     flow.plane.leg(flow.slot(), side).rx_end,
@@ -268,14 +259,14 @@ fn while_no_socket_can_go_on_it_is_held() {
                 );
             }
             // Other segments pass.
-            let old = flow.later(side, 0, SENT[side.index()], SENT[side.other().index()]);
+            let old = flow.later(side, 0, SENT[side], SENT[side.other()]);
             flow.forwards(side, &old, &mut flow.reference(side));
         }
     }
 }
 
-fn packet_start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side.index()].wrapping_add(SENT[side.index()])
+fn packet_start(flow: &Flow, side: Side) -> Seq {
+    Seq::new(flow.plan.peer[side]) + SENT[side]
 }
 
 #[test]
@@ -334,7 +325,7 @@ fn user_space_gets_copies_of_the_payload_that_passes() {
             );
             for event in found {
                 assert_eq!(
-                    (event.kind, event.side, event.seq),
+                    (event.kind, event.side, event.seq.raw()),
                     (EventKind::Copy, side, packet.seq)
                 );
                 assert_eq!(event.packet[event.payload.clone()], packet.payload);

@@ -1,6 +1,6 @@
 //! Numbers of the sockets after a wake: behind all forwarded bytes, with an offset from those on the wire.
 
-use longsplice_dataplane::{LegState, Mapping, Mode, Side};
+use longsplice_dataplane::{LegState, Mapping, Mode, Offset, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan},
@@ -52,21 +52,22 @@ fn state(flow: &Flow, side: Side) -> LegState {
 /// so many of them.
 #[track_caller]
 fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
-    let (i, o) = (side.index(), side.other().index());
-    let (sent, went_past) = (past.sent[i], past.sent[i] > 0 || past.fin[i]);
+    let o = side.other();
+    let (sent, went_past) = (past.sent[side], past.sent[side] > 0 || past.fin[side]);
     let leg = flow.raw_leg(side);
-    let start = flow.plan.peer[i];
+    let start = flow.plan.peer[side];
     let text = format!("{side:?} {past:?}");
     // A FIN is the socket's all the same: it is not among the forwarded bytes.
     let base = start.wrapping_add(sent);
     assert_eq!((leg.cut, leg.rec.rx_end), (base, base), "{text}");
     let bit = |on: bool, flag: ls_bypassed| if on { flag.0 } else { 0 };
-    let bypassed = bit(went_past, ls_bypassed::LS_BYPASSED) | bit(past.fin[i], ls_bypassed::LS_BYPASSED_FIN);
+    let bypassed =
+        bit(went_past, ls_bypassed::LS_BYPASSED) | bit(past.fin[side], ls_bypassed::LS_BYPASSED_FIN);
     assert_eq!(leg.bypassed, bypassed, "{text}");
     assert_eq!(leg.adj_seq, before.adj_seq.wrapping_sub(sent), "{text}");
     // These bytes came toward x past its socket.
     assert_eq!(leg.adj_ack, before.adj_ack.wrapping_sub(past.sent[o]), "{text}");
-    let far_end = flow.plan.local[i].wrapping_add(past.sent[o]);
+    let far_end = flow.plan.local[side].wrapping_add(past.sent[o]);
     let far_went_past = past.sent[o] > 0 || past.fin[o];
     assert_eq!(
         leg.loc_end,
@@ -97,7 +98,7 @@ fn assert_goes_on(flow: &Flow, before: &ls_leg, side: Side, past: &Past) {
     assert_eq!(leg.tx_ack, acked, "{text}");
     let granted = 500u32 << flow.plan.scale_in[o];
     let window = flow.plan.granted[o].max(past.acked[o] + granted);
-    let promised = start.wrapping_add(window.min(flow.plan.offered[i] + sent));
+    let promised = start.wrapping_add(window.min(flow.plan.offered[side] + sent));
     assert_eq!(leg.tx_edge, promised, "{text}");
 }
 
@@ -111,7 +112,7 @@ fn behind_all_that_was_forwarded() {
             flow.pass(past);
             flow.wake();
             for side in Side::BOTH {
-                assert_goes_on(&flow, &before.leg[side.index()], side, &past);
+                assert_goes_on(&flow, &before.leg[side], side, &past);
             }
             assert_eq!(flow.raw().flags, 0, "nothing is left of the splice");
         }
@@ -134,41 +135,40 @@ fn every_cycle_adds_to_the_mapping() {
         for sent in cycles {
             // Send it through the program in pieces, as no packet is that long.
             for side in Side::BOTH {
-                let i = side.index();
-                let mut left = sent[i];
+                let mut left = sent[side];
                 while left > 0 {
                     let len = left.min(1400);
-                    let packet = flow.later(side, sent[i] - left, len, 0);
+                    let packet = flow.later(side, sent[side] - left, len, 0);
                     flow.forwards(side, &packet, &mut flow.reference(side));
                     left -= len;
                 }
             }
             for side in Side::BOTH {
-                let ack = flow.later(side, sent[side.index()], 0, sent[side.other().index()]);
+                let ack = flow.later(side, sent[side], 0, sent[side.other()]);
                 flow.forwards(side, &ack, &mut flow.reference(side));
             }
             flow.wake();
             for side in Side::BOTH {
-                let i = side.index();
-                sum[i] = sum[i].wrapping_add(sent[i]);
+                sum[side] = sum[side].wrapping_add(sent[side]);
                 // The wire goes on from here.
-                flow.plan.peer[i] = flow.plan.peer[i].wrapping_add(sent[i]);
-                flow.plan.local[1 - i] = flow.plan.local[1 - i].wrapping_add(sent[i]);
+                flow.plan.peer[side] = flow.plan.peer[side].wrapping_add(sent[side]);
+                let far = side.other();
+                flow.plan.local[far] = flow.plan.local[far].wrapping_add(sent[side]);
             }
             for side in Side::BOTH {
-                let (i, o) = (side.index(), side.other().index());
+                let o = side.other();
                 let expected = Mapping {
-                    seq: 0u32.wrapping_sub(sum[i]),
-                    ack: 0u32.wrapping_sub(sum[o]),
+                    seq: -Offset::new(sum[side]),
+                    ack: -Offset::new(sum[o]),
                 };
                 assert_eq!(flow.slot().mapping(side), expected);
-                assert_eq!(state(&flow, side).bypassed, sent[i] > 0);
+                assert_eq!(state(&flow, side).bypassed, sent[side] > 0);
                 // A segment meets its socket at the numbers of the very beginning.
                 let packet = flow.later(side, 0, 0, 0);
                 let ran = flow.ingress(side, &packet.bytes());
                 assert_eq!(ran.verdict, OK);
                 let seq = u32::from_be_bytes(ran.packet[L4 + 4..L4 + 8].try_into().expect("four bytes"));
-                assert_eq!(seq.wrapping_add(sum[i]), packet.seq);
+                assert_eq!(seq.wrapping_add(sum[side]), packet.seq);
             }
             assert!(flow.slot().resolve());
             flow.transition(Mode::Track, Mode::Drain);
@@ -214,7 +214,7 @@ fn in_drain_a_direction_that_did_not_go_past_stays_the_sockets() {
     let before = flow.raw();
     assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     for side in Side::BOTH {
-        let (a, b) = (flow.raw_leg(side), before.leg[side.index()]);
+        let (a, b) = (flow.raw_leg(side), before.leg[side]);
         assert_eq!(format!("{a:?}"), format!("{b:?}"));
     }
 }
@@ -244,12 +244,15 @@ fn in_drain_it_is_refused_until_the_sockets_are_through() {
         };
         // The far socket's bytes are not acknowledged, and user space has not read on.
         refused();
-        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 20);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 20);
         refused();
         assert_eq!(flow.ingress(far, &flow.later(far, 0, 0, 20).bytes()).verdict, OK);
-        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 19);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 19);
         refused();
-        flow.slot().set_delivered(side, flow.plan.peer[side.index()] + 20);
+        flow.slot()
+            .set_delivered(side, Seq::new(flow.plan.peer[side]) + 20);
         assert_eq!(flow.plane.wake(flow.slot()).expect("it runs"), Mode::Undrain);
     }
 }

@@ -1,6 +1,6 @@
 //! FINAL: the window of an end, and the window that it is promised.
 
-use longsplice_dataplane::{Mode, Side};
+use longsplice_dataplane::{Mode, Seq, Side};
 
 use crate::support::{
     flow::{Flow, OK, Plan, SHOT},
@@ -92,7 +92,7 @@ fn keeping(plan: Plan) -> Flow {
 #[track_caller]
 fn promises(flow: &Flow, side: Side, packet: &Packet, window: u32) {
     let expected = Packet {
-        window: (window >> flow.plan.scale_out[side.index()]).min(65_535) as u16,
+        window: (window >> flow.plan.scale_out[side]).min(65_535) as u16,
         ..flow.reference(side).translate(packet)
     };
     flow.ingress_gives(side, &packet.bytes(), (7, "forwarded", &expected.bytes()));
@@ -105,13 +105,13 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
         // The far leg's socket has so much room; its peer was promised as much.
         for room in [0, 1000, 40_000] {
             let mut offered = [1 << 20; 2];
-            offered[far.index()] = room;
+            offered[far] = room;
             let flow = keeping(Plan {
                 offered,
                 granted: [1 << 20; 2],
                 ..Plan::default()
             });
-            let scale = flow.plan.scale_in[side.index()];
+            let scale = flow.plan.scale_in[side];
             for field in [0, 1, 3, 500, 65_535] {
                 let packet = Packet {
                     window: field,
@@ -136,7 +136,7 @@ fn no_more_is_promised_than_the_parked_socket_could_keep() {
             let edge = flow.plane.leg(flow.slot(), far).tx_edge;
             assert_eq!(
                 edge,
-                flow.plan.peer[far.index()].wrapping_add(sent + room),
+                Seq::new(flow.plan.peer[far]) + (sent + room),
                 "the highest promise"
             );
         }
@@ -148,7 +148,7 @@ fn pausing(plan: Plan, ahead: [u32; 2]) -> Flow {
     let flow = keeping(plan);
     flow.slot().set_pausing(true);
     for side in Side::BOTH {
-        let at = flow.plan.peer[side.index()].wrapping_add(ahead[side.index()]);
+        let at = Seq::new(flow.plan.peer[side]) + ahead[side];
         flow.slot().set_trap(side, Some(at));
     }
     flow
@@ -166,7 +166,7 @@ fn one_that_pauses_is_promised_all_up_to_its_trap_and_little_beyond() {
                     ..Plan::default()
                 };
                 let flow = pausing(plan, [ahead as u32; 2]);
-                let scale = flow.plan.scale_in[side.index()];
+                let scale = flow.plan.scale_in[side];
                 // A larger promise from before stays.
                 let most = ((ahead + beyond) as u32).max(room);
                 for field in [0, 500, 65_535] {
@@ -192,7 +192,7 @@ fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
         };
         // The far end may send 300,000 bytes past its socket, which has room for 70,000.
         let mut ahead = [1; 2];
-        ahead[far.index()] = 300_000;
+        ahead[far] = 300_000;
         let flow = pausing(plan, ahead);
         flow.slot().set_wakeable(true);
         let wide = Packet {
@@ -204,7 +204,7 @@ fn a_packet_wakes_no_socket_that_cannot_take_what_its_peer_was_promised() {
         flow.ingress_gives(side, &early, (SHOT, "queued", &early));
         assert_eq!(flow.slot().mode(), Mode::Final);
         // User space makes the room.
-        let socket = flow.plan.peer[far.index()].wrapping_add(304_464);
+        let socket = Seq::new(flow.plan.peer[far]) + 304_464;
         flow.slot().set_edge(far, socket);
         assert_eq!(flow.ingress(side, &early).verdict, OK);
         assert_eq!(flow.slot().mode(), Mode::Undrain);
@@ -222,7 +222,7 @@ fn at_its_trap_a_socket_takes_what_its_peer_was_promised() {
         };
         let (trap, last) = (99_000, 1000);
         let mut ahead = [1; 2];
-        ahead[far.index()] = trap;
+        ahead[far] = trap;
         let flow = pausing(plan, ahead);
         flow.slot().set_wakeable(true);
         let wide = Packet {
@@ -240,7 +240,7 @@ fn at_its_trap_a_socket_takes_what_its_peer_was_promised() {
         assert_eq!(ran.verdict, OK, "{counted:?}");
         assert_eq!(flow.slot().mode(), Mode::Undrain);
         let leg = flow.raw_leg(far);
-        let at = |bytes| flow.plan.peer[far.index()].wrapping_add(bytes);
+        let at = |bytes| flow.plan.peer[far].wrapping_add(bytes);
         assert_eq!(leg.cut, at(trap), "it has the last segment");
         assert_eq!(
             leg.loc_edge,
@@ -261,13 +261,13 @@ fn what_was_promised_stays_promised() {
             ..Plan::default()
         });
         flow.edit(|slot| {
-            let leg = &mut slot.leg[far.index()];
+            let leg = &mut slot.leg[far];
             leg.tx_edge = leg.loc_edge.wrapping_add(5000);
         });
         flow.slot().set_keeping(true);
         flow.transition(Mode::Track, Mode::Drain);
         flow.finish();
-        let promised = flow.plan.offered[far.index()] + 5000;
+        let promised = flow.plan.offered[far] + 5000;
         let packet = Packet {
             window: 65_535,
             ..flow.later(side, 0, 1, 0)
@@ -281,7 +281,7 @@ fn what_was_promised_stays_promised() {
                 7
             );
         }
-        promises(&flow, side, &packet, flow.plan.offered[far.index()] + 7000);
+        promises(&flow, side, &packet, flow.plan.offered[far] + 7000);
     }
 }
 
@@ -320,7 +320,7 @@ fn a_socket_wakes_to_what_was_promised() {
         promises(&flow, side, &wide, 10_000);
         flow.wake();
         let leg = flow.raw_leg(far);
-        let edge = flow.plan.peer[far.index()].wrapping_add(900 + 10_000);
+        let edge = flow.plan.peer[far].wrapping_add(900 + 10_000);
         assert_eq!((leg.loc_edge, leg.tx_edge), (edge, edge));
     }
 }

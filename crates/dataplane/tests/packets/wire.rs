@@ -25,7 +25,7 @@ fn wired(make: fn(Plan) -> Flow) -> (Flow, [Tap; 2]) {
 
 fn segments(flow: &Flow, side: Side) -> Vec<Packet> {
     let base = flow.peer_segment(side);
-    let now = flow.plan.clock[side.index()];
+    let now = flow.plan.clock[side];
     [0, 1, 999, 1400]
         .into_iter()
         .flat_map(|len| {
@@ -50,9 +50,9 @@ fn a_segment_crosses() {
         for side in Side::BOTH {
             let mut reference = flow.reference(side);
             for packet in segments(&flow, side) {
-                taps[side.index()].send(&packet.bytes(), Offload::default());
+                taps[side].send(&packet.bytes(), Offload::default());
                 let expected = reference.translate(&packet);
-                let got = taps[side.other().index()].only_with_offload();
+                let got = taps[side.other()].only_with_offload();
                 assert_eq!(got.0, Offload::default());
                 assert_frame(&got.1, &expected.bytes(), "across");
             }
@@ -71,9 +71,9 @@ fn a_segment_crosses_whose_checksum_is_left_to_the_device() {
                     needs_checksum: true,
                     ..Offload::default()
                 };
-                taps[side.index()].send(&packet.bytes_for_offload(), offload);
+                taps[side].send(&packet.bytes_for_offload(), offload);
                 let expected = reference.translate(&packet);
-                let got = taps[side.other().index()].only_with_offload();
+                let got = taps[side.other()].only_with_offload();
                 assert!(got.0.needs_checksum);
                 assert_frame(&got.1, &expected.bytes_for_offload(), "across");
             }
@@ -88,16 +88,16 @@ fn a_super_packet_crosses() {
         for side in Side::BOTH {
             let packet = Packet {
                 payload: pattern(30_000),
-                options: usual(flow.plan.clock[side.index()] + 1, 4),
+                options: usual(flow.plan.clock[side] + 1, 4),
                 ..flow.peer_segment(side)
             };
             let offload = Offload {
                 needs_checksum: true,
                 gso_size: 1000,
             };
-            taps[side.index()].send(&packet.bytes_for_offload(), offload);
+            taps[side].send(&packet.bytes_for_offload(), offload);
             let expected = flow.reference(side).translate(&packet);
-            let got = taps[side.other().index()].only_with_offload();
+            let got = taps[side.other()].only_with_offload();
             assert_eq!((got.0.needs_checksum, got.0.gso_size), (true, 1000));
             assert_frame(&got.1, &expected.bytes_for_offload(), "across");
         }

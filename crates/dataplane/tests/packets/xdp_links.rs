@@ -51,13 +51,13 @@ fn crosses(mode: XdpMode) {
         for len in [0, 1, 999, 1400] {
             let packet = Packet {
                 payload: pattern(len),
-                options: usual(flow.plan.clock[side.index()] + 1, 4),
+                options: usual(flow.plan.clock[side] + 1, 4),
                 ..flow.peer_segment(side)
             };
             let ((), counted) = flow.counted(|| {
-                taps[side.index()].send(&packet.bytes(), Offload::default());
+                taps[side].send(&packet.bytes(), Offload::default());
                 let expected = reference.translate(&packet);
-                let got = taps[side.other().index()].only();
+                let got = taps[side.other()].only();
                 assert_frame(&got, &expected.bytes(), "across");
             });
             assert_eq!(counted, [("forwarded_xdp".to_owned(), 1)].into());
@@ -74,7 +74,7 @@ fn what_xdp_leaves_reaches_tc() {
             for (options, flags) in [
                 (vec![], ACK),
                 (vec![], ACK | FIN),
-                (usual(flow.plan.clock[side.index()] + 1, 4), ACK | FIN),
+                (usual(flow.plan.clock[side] + 1, 4), ACK | FIN),
             ] {
                 let packet = Packet {
                     ttl: 64,
@@ -84,9 +84,9 @@ fn what_xdp_leaves_reaches_tc() {
                     ..flow.peer_segment(side)
                 };
                 let ((), counted) = flow.counted(|| {
-                    taps[side.index()].send(&packet.bytes(), Offload::default());
+                    taps[side].send(&packet.bytes(), Offload::default());
                     let expected = reference.translate(&packet);
-                    let got = taps[side.other().index()].only();
+                    let got = taps[side.other()].only();
                     assert_frame(&got, &expected.bytes(), "across");
                 });
                 let expected = ["forwarded", "passed_xdp"].map(|name| (name.to_owned(), 1));

@@ -137,19 +137,18 @@ impl Flow {
     }
 
     pub fn ifindex(&self, side: Side) -> u32 {
-        self.ifindex[side.index()]
+        self.ifindex[side]
     }
 
     /// Returns the next segment of a peer, a pure acknowledgement of all that it got.
     pub fn peer_segment(&self, side: Side) -> Packet {
-        let i = side.index();
         Packet {
-            dst_mac: OUR_MAC[i],
-            src_mac: PEER_MAC[i],
+            dst_mac: OUR_MAC[side],
+            src_mac: PEER_MAC[side],
             src: leg(side).peer,
             dst: leg(side).local,
-            seq: self.plan.peer[i],
-            ack: self.plan.local[i],
+            seq: self.plan.peer[side],
+            ack: self.plan.local[side],
             window: 500,
             ..Packet::blank()
         }
@@ -168,14 +167,13 @@ impl Flow {
 
     /// Returns the next segment of the local socket toward a peer.
     pub fn local_segment(&self, side: Side) -> Packet {
-        let i = side.index();
         Packet {
-            dst_mac: PEER_MAC[i],
-            src_mac: OUR_MAC[i],
+            dst_mac: PEER_MAC[side],
+            src_mac: OUR_MAC[side],
             src: leg(side).local,
             dst: leg(side).peer,
-            seq: self.plan.local[i],
-            ack: self.plan.peer[i],
+            seq: self.plan.local[side],
+            ack: self.plan.peer[side],
             window: 500,
             ..Packet::blank()
         }
@@ -183,21 +181,21 @@ impl Flow {
 
     /// Returns an independent translation of a peer's segments.
     pub fn reference(&self, side: Side) -> Reference {
-        let (x, o) = (side.index(), side.other().index());
+        let o = side.other();
         let far = leg(side.other());
         Reference {
             src: far.local,
             dst: far.peer,
             src_mac: OUR_MAC[o],
             dst_mac: PEER_MAC[o],
-            seq: self.plan.seq_off(side),
-            far_seq: self.plan.seq_off(side.other()),
-            ts: self.plan.ts[x],
+            seq: self.plan.seq_off(side).raw(),
+            far_seq: self.plan.seq_off(side.other()).raw(),
+            ts: self.plan.ts[side],
             far_ts: self.plan.ts[o],
-            scale_in: self.plan.scale_in[x],
-            scale_out: self.plan.scale_out[x],
-            blank_sack: self.plan.blank_sack[x],
-            ts_high: self.plan.clock[x].wrapping_add(self.plan.ts[x]),
+            scale_in: self.plan.scale_in[side],
+            scale_out: self.plan.scale_out[side],
+            blank_sack: self.plan.blank_sack[side],
+            ts_high: self.plan.clock[side].wrapping_add(self.plan.ts[side]),
         }
     }
 
@@ -217,7 +215,7 @@ impl Flow {
         self.net.take_frames(side, open);
         let opened = self.plane.open_exit(self.ifindex(side), XdpMode::Native);
         assert_eq!(opened.expect("the map is there"), open);
-        self.exits[side.index()].set(open);
+        self.exits[side].set(open);
     }
 
     /// Runs the program of a hook over a frame on the interface toward `side`.
@@ -299,7 +297,7 @@ impl Drop for Flow {
             return self.plane.spoil();
         }
         for side in Side::BOTH {
-            if self.exits[side.index()].get() && self.net.is_here() {
+            if self.exits[side].get() && self.net.is_here() {
                 self.set_exit(side, false);
             }
         }

@@ -61,7 +61,7 @@ impl Net {
             net.ip(&format!(
                 "address add {}/{NET_BITS} dev {} {NODAD}",
                 leg(side).local.ip(),
-                OUR_DEV[side.index()]
+                OUR_DEV[side]
             ));
             net.add_neighbour(side);
         }
@@ -140,11 +140,11 @@ impl Net {
     /// Makes the stack ignore packets that are delivered to it: it would answer for sockets that are not there.
     pub fn deaf(&self) {
         for side in Side::BOTH {
-            let (ours, dev) = (leg(side).local.ip(), OUR_DEV[side.index()]);
+            let (ours, dev) = (leg(side).local.ip(), OUR_DEV[side]);
             self.ip(&format!(
                 "address del {ours}/{NET_BITS} dev {dev}
                  route add {}/{NET_BITS} dev {dev}",
-                NETS[side.index()]
+                NETS[side]
             ));
             self.add_neighbour(side);
         }
@@ -152,8 +152,8 @@ impl Net {
 
     /// Configures the end of a side as a neighbor on its link.
     pub fn add_neighbour(&self, side: Side) {
-        let mac = PEER_MAC[side.index()].map(|byte| format!("{byte:02x}")).join(":");
-        let dev = OUR_DEV[side.index()];
+        let mac = PEER_MAC[side].map(|byte| format!("{byte:02x}")).join(":");
+        let dev = OUR_DEV[side];
         self.ip(&format!(
             "neighbour replace {} lladdr {mac} dev {dev}",
             leg(side).peer.ip()
@@ -162,14 +162,14 @@ impl Net {
 
     /// Removes the end of a side from the neighbors.
     pub fn del_neighbour(&self, side: Side) {
-        let dev = OUR_DEV[side.index()];
+        let dev = OUR_DEV[side];
         self.ip(&format!("neighbour del {} dev {dev}", leg(side).peer.ip()));
     }
 
     /// Makes the end of a side take frames that are redirected to it in XDP, or not: on veth, by GRO.
     pub fn take_frames(&self, side: Side, on: bool) {
         let gro = if on { "on" } else { "off" };
-        let end = ["a1", "b1"][side.index()];
+        let end = ["a1", "b1"][side];
         let done = Command::new("ethtool").args(["-K", end, "gro", gro]).status();
         assert!(done.expect("ethtool").success(), "{end} gro {gro}");
     }

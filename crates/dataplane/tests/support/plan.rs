@@ -1,6 +1,6 @@
 //! Describes the state of a flow's two connections when it is registered.
 
-use longsplice_dataplane::{Inspection, Leg, LegStart, Mapping, PerSide, Side};
+use longsplice_dataplane::{Inspection, Leg, LegStart, Mapping, Offset, PerSide, Seq, Side};
 
 use super::choose;
 
@@ -47,7 +47,10 @@ impl Default for Plan {
 impl Plan {
     /// Returns the plan of a pair that was spliced before: its sockets' numbers have an offset.
     pub fn mapped() -> Plan {
-        let mapping = |seq, ack| Mapping { seq, ack };
+        let mapping = |seq, ack| Mapping {
+            seq: Offset::new(seq),
+            ack: Offset::new(ack),
+        };
         Plan {
             mapping: [
                 mapping(0xffff_0000, 0x1234_5678),
@@ -86,8 +89,8 @@ impl Plan {
         }
     }
 
-    pub fn seq_off(&self, side: Side) -> u32 {
-        self.local[side.other().index()].wrapping_sub(self.peer[side.index()])
+    pub fn seq_off(&self, side: Side) -> Offset {
+        Offset::between(Seq::new(self.peer[side]), Seq::new(self.local[side.other()]))
     }
 
     pub fn starts(&self) -> PerSide<LegStart> {
@@ -95,22 +98,25 @@ impl Plan {
     }
 
     fn start(&self, side: Side) -> LegStart {
-        let x = side.index();
         LegStart {
             leg: leg(side),
             seq_off: self.seq_off(side),
-            tsval_off: self.ts[x],
-            wscale_in: self.scale_in[x],
-            wscale_out: self.scale_out[x],
-            blank_sack: self.blank_sack[x],
+            tsval_off: self.ts[side],
+            wscale_in: self.scale_in[side],
+            wscale_out: self.scale_out[side],
+            blank_sack: self.blank_sack[side],
             ended: false,
             inspection: Inspection {
-                ts_recent: self.clock[x],
-                ifindex: u32::from(self.on_this_host[x]),
-                ..Inspection::at_rest(self.peer[x], self.local[x], [self.offered[x], self.granted[x]])
+                ts_recent: self.clock[side],
+                ifindex: u32::from(self.on_this_host[side]),
+                ..Inspection::at_rest(
+                    Seq::new(self.peer[side]),
+                    Seq::new(self.local[side]),
+                    [self.offered[side], self.granted[side]],
+                )
             },
-            ts_high: self.clock[x].wrapping_add(self.ts[x]),
-            mapping: self.mapping[x],
+            ts_high: self.clock[side].wrapping_add(self.ts[side]),
+            mapping: self.mapping[side],
             alone: false,
             mss: 1460,
             sack: true,

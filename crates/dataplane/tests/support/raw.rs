@@ -127,7 +127,7 @@ impl Flow {
 
     /// Returns one of the slot's legs, every field.
     pub fn raw_leg(&self, side: Side) -> ls_leg {
-        self.raw().leg[side.index()]
+        self.raw().leg[side]
     }
 
     /// Changes the slot without a lock, as another CPU may.

@@ -66,7 +66,7 @@ impl Flow {
 
     /// Gives a packet of a peer the timestamps of so many ticks later.
     pub fn timed(&self, side: Side, later: u32, packet: Packet) -> Packet {
-        let clock = self.plan.clock[side.index()].wrapping_add(later);
+        let clock = self.plan.clock[side].wrapping_add(later);
         Packet {
             options: usual(clock, self.told(side)),
             ..packet
@@ -75,27 +75,25 @@ impl Flow {
 
     /// Returns the highest TSval that a peer was sent.
     pub fn told(&self, side: Side) -> u32 {
-        let o = side.other().index();
+        let o = side.other();
         self.plan.clock[o].wrapping_add(self.plan.ts[o])
     }
 
     /// Sends the past's segments of both peers, in FINAL.
     pub fn pass(&self, past: Past) {
         for side in Side::BOTH {
-            let i = side.index();
-            let mut packet = self.later(side, 0, past.sent[i], 0);
-            if past.fin[i] {
+            let mut packet = self.later(side, 0, past.sent[side], 0);
+            if past.fin[side] {
                 packet.flags |= FIN;
             }
-            if past.sent[i] > 0 || past.fin[i] {
+            if past.sent[side] > 0 || past.fin[side] {
                 assert_eq!(self.ingress(side, &packet.bytes()).verdict, REDIRECT);
             }
         }
         for side in Side::BOTH {
-            let i = side.index();
-            if past.acked[i] > 0 {
-                let offset = past.sent[i] + u32::from(past.fin[i]);
-                let ack = self.later(side, offset, 0, past.acked[i]);
+            if past.acked[side] > 0 {
+                let offset = past.sent[side] + u32::from(past.fin[side]);
+                let ack = self.later(side, offset, 0, past.acked[side]);
                 assert_eq!(self.ingress(side, &ack.bytes()).verdict, REDIRECT);
             }
         }
@@ -127,10 +125,10 @@ pub struct Behind {
 impl Flow {
     /// Returns the offset that a mapped socket has from its very start.
     pub fn behind(&self, side: Side) -> Behind {
-        let map = self.plan.mapping[side.index()];
+        let map = self.plan.mapping[side];
         Behind {
-            seq: map.seq.wrapping_neg(),
-            ack: map.ack.wrapping_neg(),
+            seq: (-map.seq).raw(),
+            ack: (-map.ack).raw(),
         }
     }
 }
@@ -139,8 +137,8 @@ impl Behind {
     /// Returns the offset of a side's socket after the peers sent these bytes past it.
     pub fn of(side: Side, sent: [u32; 2]) -> Behind {
         Behind {
-            seq: sent[side.index()],
-            ack: sent[side.other().index()],
+            seq: sent[side],
+            ack: sent[side.other()],
         }
     }
 

@@ -6,9 +6,10 @@ mod info;
 pub(crate) mod lingering_close;
 pub(crate) mod until;
 
-use std::io;
+use std::{io, time::Duration};
 
 use longsplice_core::{
+    advisor::Thresholds,
     idle::IdlePolicy,
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
@@ -61,6 +62,21 @@ pub struct Pair {
     pub(crate) before: Option<Before>,
     /// True if each socket's timestamp clock is the far end's.
     pub(crate) one_clock: bool,
+    /// See [`Pair::with_acceleration`].
+    pub(crate) acceleration: Option<Acceleration>,
+}
+
+/// Treats a pair as that of an accelerator (paper 004): it is relayed where two control loops carry it faster than one,
+/// and spliced where they do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Acceleration {
+    /// Thresholds under which [`SplicePolicy::Auto`] splices it.
+    pub thresholds: Thresholds,
+    /// Longest time that a byte shall wait in the sockets of the relay, at the rate at which they drain.
+    pub queue: Duration,
+    /// Round-trip times of the legs during the handshake, as far as known. They count until a socket has measured its
+    /// own.
+    pub round_trips: PerSide<Option<Duration>>,
 }
 
 /// Selects who is responsible for segments that were forwarded and are not yet acknowledged when a pair comes back: the
@@ -112,6 +128,7 @@ impl Pair {
             is_trial: false,
             before: None,
             one_clock: false,
+            acceleration: None,
         }
     }
 
@@ -119,6 +136,15 @@ impl Pair {
     pub(crate) fn with_one_clock(self) -> Pair {
         Pair {
             one_clock: true,
+            ..self
+        }
+    }
+
+    /// Treats the pair as an accelerator's, over all its returns.
+    #[must_use]
+    pub fn with_acceleration(self, acceleration: Acceleration) -> Pair {
+        Pair {
+            acceleration: Some(acceleration),
             ..self
         }
     }
@@ -249,6 +275,7 @@ pub struct Returned {
     pub(crate) idle: IdlePolicy,
     pub(crate) handle: Option<FlowHandle>,
     pub(crate) is_trial: bool,
+    pub(crate) acceleration: Option<Acceleration>,
     pub(crate) before: Before,
 }
 
@@ -295,6 +322,7 @@ impl From<Returned> for Pair {
             is_trial: r.is_trial,
             before: Some(r.before),
             one_clock: false,
+            acceleration: r.acceleration,
         }
     }
 }

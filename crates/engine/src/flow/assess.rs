@@ -11,13 +11,13 @@ use longsplice_core::{
     advisor::{CongestionControl, LegSample},
     plan::{LegOptions, Plan, match_legs},
     reason::RelayReason,
+    seq::{Offset, Seq},
 };
 use longsplice_dataplane::{Alone, Dataplane, Inspection, Leg, LegStart, Mapping, PerSide, Side};
 use longsplice_repair::{State, TcpInfo, canonical, options, tcp_info};
 use socket2::{SockAddr, SockRef};
 use tokio::net::TcpStream;
 
-use super::later;
 use crate::{api::LegInfo, kernel::packet::headers, relay::pump::Pump};
 
 /// State of a leg before its flow is registered.
@@ -255,6 +255,11 @@ pub(crate) fn assess(
     })
 }
 
+/// Returns the later of two TSvals, which are compared like sequence numbers (RFC 7323 section 5.2).
+fn later(a: u32, b: u32) -> u32 {
+    Seq::new(a).max(Seq::new(b)).raw()
+}
+
 /// Checks that both sockets agree on a FIN. Offsets are differences of bytes read here and bytes written there. A FIN
 /// counts as a byte on both sides, or must not have come yet; in between, the difference would be off by one.
 fn check_state(pump: &Pump, side: Side, info: &TcpInfo) -> Result<(), Refusal> {
@@ -277,22 +282,18 @@ pub(crate) fn has_ended(info: &TcpInfo) -> bool {
 
 impl Assessment {
     /// Returns the offset of each direction. The pump must not have moved since the assessment.
-    pub(crate) fn offsets(&self, pump: &Pump) -> PerSide<u32> {
+    pub(crate) fn offsets(&self, pump: &Pump) -> PerSide<Offset> {
         PerSide::from_fn(|side| {
             let (x, o) = (side, side.other());
             // The next byte to be read from x will be written behind the held ones: both numbers are of that byte.
-            let there = self.inspections[o].write_seq.wrapping_add(pump.held(side) as u32);
-            there.wrapping_sub(self.inspections[x].copied_seq)
+            let there = self.inspections[o].write_seq + pump.held(side) as u32;
+            Offset::between(self.inspections[x].copied_seq, there)
         })
     }
 
     /// Returns `copied_seq` of each socket less the bytes that the pump has consumed.
-    pub(crate) fn copied_base(&self, pump: &Pump) -> PerSide<u32> {
-        PerSide::from_fn(|side| {
-            self.inspections[side]
-                .copied_seq
-                .wrapping_sub(pump.consumed(side) as u32)
-        })
+    pub(crate) fn copied_base(&self, pump: &Pump) -> PerSide<Seq> {
+        PerSide::from_fn(|side| self.inspections[side].copied_seq - pump.consumed(side) as u32)
     }
 
     /// Returns the interfaces toward the far ends.

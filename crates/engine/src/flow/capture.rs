@@ -3,11 +3,12 @@
 
 use std::{collections::BTreeMap, io, time::Duration};
 
+use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Event, LegState, Mode, PerSide, Side};
 use longsplice_repair::{enter, options, seed_send_queue};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Flow, earlier};
+use super::Flow;
 use crate::relay::pump::Pump;
 
 /// Longest time to collect copies: a sender's retransmissions bring what was missed.
@@ -25,16 +26,16 @@ const MOST: usize = 16 << 20;
 /// Payload of one direction, by its distance from the start of the collection.
 #[derive(Debug, Default)]
 struct Copies {
-    origin: Option<u32>,
+    origin: Option<Seq>,
     pieces: BTreeMap<u32, Vec<u8>>,
     bytes: usize,
 }
 
 impl Copies {
     /// Drops copies that lie before `from`, which never goes back.
-    fn advance(&mut self, from: u32) {
+    fn advance(&mut self, from: Seq) {
         let origin = *self.origin.get_or_insert(from);
-        let gone = from.wrapping_sub(origin);
+        let gone = from.distance_from(origin);
         self.pieces.retain(|at, piece| {
             let stays = (*at).saturating_add(piece.len() as u32) > gone;
             self.bytes -= if stays { 0 } else { piece.len() };
@@ -46,9 +47,8 @@ impl Copies {
         let (Some(origin), Some(payload)) = (self.origin, event.packet.get(event.payload.clone())) else {
             return;
         };
-        let at = event.seq.wrapping_sub(origin);
         // A segment from before the collection may end within it: keep that part.
-        let (at, skip) = match at as i32 {
+        let (at, skip) = match event.seq - origin {
             n if n < 0 => (0, n.unsigned_abs() as usize),
             n => (n as u32, 0),
         };
@@ -62,9 +62,9 @@ impl Copies {
     }
 
     /// Returns all bytes from one sequence number to another one, if they are there.
-    fn range(&self, from: u32, to: u32) -> Option<Vec<u8>> {
+    fn range(&self, from: Seq, to: Seq) -> Option<Vec<u8>> {
         let origin = self.origin?;
-        let (mut at, to) = (from.wrapping_sub(origin), to.wrapping_sub(origin));
+        let (mut at, to) = (from.distance_from(origin), to.distance_from(origin));
         let mut bytes = Vec::with_capacity(to.checked_sub(at)? as usize);
         while at < to {
             let (start, piece) = self
@@ -83,9 +83,9 @@ impl Copies {
 
 /// Returns the beginning and the end of the bytes that the far end may lack, in x's numbers; `end` is the end of x's
 /// payload. A FIN that o acknowledged is sent again by the socket: it stands at `end`, and so does the socket.
-fn outstanding(o: &LegState, end: u32) -> (u32, u32) {
-    let acked = o.rx_ack.wrapping_add(o.ack_off);
-    (earlier(acked, end), end)
+fn outstanding(o: &LegState, end: Seq) -> (Seq, Seq) {
+    let acked = o.rx_ack + o.ack_off;
+    (acked.min(end), end)
 }
 
 /// Copies of both directions.
@@ -97,7 +97,7 @@ struct Collection {
 impl Collection {
     /// Takes the copies that have come. Returns the outstanding bytes of each direction, up to `ends`, once they are all
     /// there.
-    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> u32) -> Option<PerSide<(u32, Vec<u8>)>> {
+    fn collect(&mut self, flow: &Flow, ends: impl Fn(&LegState) -> Seq) -> Option<PerSide<(Seq, Vec<u8>)>> {
         let states = PerSide::from_fn(|side| flow.leg(side));
         let spans = PerSide::from_fn(|side| {
             let (x, o) = (&states[side], &states[side.other()]);
@@ -169,11 +169,11 @@ pub(crate) async fn take_over(flow: &Flow, pump: &Pump) -> io::Result<bool> {
             () = sleep_until(Instant::now() + TICK) => {}
         }
     };
-    let mut acked = PerSide::both(0);
+    let mut acked = PerSide::default();
     for side in Side::BOTH {
         let (from, bytes) = &outstanding[side];
         let other = side.other();
-        acked[other] = from.wrapping_add(flow.leg(side).seq_off);
+        acked[other] = *from + flow.leg(side).seq_off;
         if !bytes.is_empty() {
             seed(pump, other, bytes)?;
         }
@@ -200,11 +200,12 @@ fn seed(pump: &Pump, side: Side, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use longsplice_core::seq::Offset;
     use longsplice_dataplane::EventKind;
 
     use super::*;
 
-    fn event(seq: u32, bytes: &[u8]) -> Event {
+    fn event(seq: Seq, bytes: &[u8]) -> Event {
         Event {
             kind: EventKind::Copy,
             serial: 1,
@@ -219,41 +220,31 @@ mod tests {
 
     #[test]
     fn outstanding_is_payload_only() {
-        let o = |rx_ack: u32| LegState {
+        let o = |rx_ack: Seq| LegState {
             rx_ack,
-            ack_off: 10,
+            ack_off: Offset::new(10),
             ..LegState::default()
         };
-        let end = 5u32;
-        assert_eq!(outstanding(&o(u32::MAX - 20), end), (u32::MAX - 10, end));
-        assert_eq!(outstanding(&o(end.wrapping_sub(10)), end), (end, end));
+        let end = Seq::new(5);
+        assert_eq!(outstanding(&o(end - 26), end), (end - 16, end));
+        assert_eq!(outstanding(&o(end - 10), end), (end, end));
         // The FIN is sent again by the socket, at `end`.
-        assert_eq!(outstanding(&o(end.wrapping_sub(9)), end), (end, end));
+        assert_eq!(outstanding(&o(end - 9), end), (end, end));
     }
 
     #[test]
     fn copies_are_joined_across_the_wrap_and_holes_are_seen() {
         let mut copies = Copies::default();
-        let start = u32::MAX - 2;
+        let start = Seq::new(u32::MAX - 2);
         copies.advance(start);
-        copies.add(&event(start.wrapping_sub(2), b"xyab"));
-        copies.add(&event(start.wrapping_add(4), b"efg"));
-        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
-        copies.add(&event(start.wrapping_add(1), b"bcde"));
-        assert_eq!(copies.range(start, start.wrapping_add(7)).unwrap(), b"abcdefg");
-        copies.advance(start.wrapping_add(5));
-        assert_eq!(
-            copies
-                .range(start.wrapping_add(5), start.wrapping_add(7))
-                .unwrap(),
-            b"fg"
-        );
-        assert_eq!(copies.range(start, start.wrapping_add(7)), None);
-        assert_eq!(
-            copies
-                .range(start.wrapping_add(7), start.wrapping_add(7))
-                .unwrap(),
-            b""
-        );
+        copies.add(&event(start - 2, b"xyab"));
+        copies.add(&event(start + 4, b"efg"));
+        assert_eq!(copies.range(start, start + 7), None);
+        copies.add(&event(start + 1, b"bcde"));
+        assert_eq!(copies.range(start, start + 7).unwrap(), b"abcdefg");
+        copies.advance(start + 5);
+        assert_eq!(copies.range(start + 5, start + 7).unwrap(), b"fg");
+        assert_eq!(copies.range(start, start + 7), None);
+        assert_eq!(copies.range(start + 7, start + 7).unwrap(), b"");
     }
 }

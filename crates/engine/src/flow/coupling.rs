@@ -6,7 +6,7 @@ use std::io;
 use longsplice_core::{
     coupling::{self, Coupling, DirectionProgress, LegProgress},
     limit::RateLimit,
-    seq::{Offset, Seq},
+    seq::Seq,
 };
 use longsplice_dataplane::{LegState, PerSide, Side};
 use longsplice_repair::{TcpInfo, unread, unsent};
@@ -24,7 +24,7 @@ pub(super) struct Notice {
     /// Highest TSval that was sent to it with the old edge.
     tsval: u32,
     /// End of its stream at that time.
-    sent: u32,
+    sent: Seq,
 }
 
 impl Flow {
@@ -36,8 +36,8 @@ impl Flow {
         self.slot().set_coupling(true);
         self.notices = PerSide::from_fn(|side| {
             let (x, o) = (&states[side], &states[side.other()]);
-            let allowed = o.rx_edge.wrapping_add(o.ack_off);
-            if x.fin || (x.tx_edge.wrapping_sub(allowed) as i32) <= 0 {
+            let allowed = o.rx_edge + o.ack_off;
+            if x.fin || x.tx_edge - allowed <= 0 {
                 return None;
             }
             // Segments with a later TSval were sent with the new edge; this is the first one.
@@ -59,7 +59,7 @@ impl Flow {
         self.slot().set_coupling(false);
         for side in Side::BOTH {
             let x = self.leg(side);
-            if !x.fin && (x.loc_latest.wrapping_sub(x.tx_edge) as i32) > 0 {
+            if !x.fin && x.loc_latest - x.tx_edge > 0 {
                 self.announce_one(side, &x);
             }
         }
@@ -99,10 +99,10 @@ impl Flow {
                 from.tx_edge
             };
             Ok::<_, io::Error>(DirectionProgress {
-                offered: Seq::new(offered),
-                sent: Seq::new(from.rx_end),
-                far_edge: Seq::new(to.rx_edge),
-                offset: Offset::new(from.seq_off),
+                offered,
+                sent: from.rx_end,
+                far_edge: to.rx_edge,
+                offset: from.seq_off,
                 notice: self.notice(x, from),
                 backlog: u64::from(unread(pump.socket(x))?)
                     + pump.held(x) as u64
@@ -146,11 +146,11 @@ impl Flow {
     pub(super) fn announce_windows(&self, states: &PerSide<LegState>, worth: i32) {
         for side in Side::BOTH {
             let (x, o) = (&states[side], &states[side.other()]);
-            let allowed = o.rx_edge.wrapping_add(o.ack_off);
-            let behind = allowed.wrapping_sub(x.tx_edge) as i32;
-            let open = x.tx_edge.wrapping_sub(x.rx_end) as i32;
+            let allowed = o.rx_edge + o.ack_off;
+            let behind = allowed - x.tx_edge;
+            let open = x.tx_edge - x.rx_end;
             // Announce half of a small window, too (RFC 9293 section 3.8.6.2.2).
-            let worth = worth.min(o.rx_edge.wrapping_sub(o.rx_ack) as i32 / 2);
+            let worth = worth.min((o.rx_edge - o.rx_ack) / 2);
             if !x.fin && (behind < 0 || (behind > worth.max(open) && open < NEARLY_CLOSED)) {
                 self.announce_one(side, x);
             }

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use longsplice_core::{
     drain::{self, DirectionSnapshot},
-    seq::{Offset, Seq},
+    seq::Seq,
 };
 use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::{options, tcp_info, unacknowledged, unread};
@@ -44,10 +44,7 @@ impl Flow {
         let mut ended = PerSide::both(false);
         for side in Side::BOTH {
             let (x, inspection) = (self.leg(side), &mut inspections[side]);
-            let beyond = inspection
-                .rcv_nxt
-                .wrapping_sub(x.mapping.seq.wrapping_add(x.end())) as i32
-                > 0;
+            let beyond = inspection.rcv_nxt - (x.end() + x.mapping.seq) > 0;
             // A FIN is not payload. In numbers that are read after the state, it is counted for sure.
             let unseen = !x.fin && beyond && tcp_info(pump.socket(side)).is_ok_and(|i| has_ended(&i));
             ended[side] = x.fin || unseen;
@@ -132,7 +129,7 @@ impl Flow {
     pub(crate) fn drain_progress(
         &self,
         pump: &Pump,
-        cuts: PerSide<u32>,
+        cuts: PerSide<Seq>,
         at_trap: Option<PerSide<bool>>,
     ) -> io::Result<Progress> {
         let states = PerSide::from_fn(|side| self.leg(side));
@@ -142,23 +139,23 @@ impl Flow {
             let cut = cuts[side];
             let copied = self.copied(side, pump);
             let send_queue = unacknowledged(pump.socket(side.other()))?;
-            let mut acknowledged = Seq::new(o.rx_ack);
+            let mut acknowledged = o.rx_ack;
             // An acknowledgement that passed the programs before the flow was registered is not in the record, but the
             // socket has it. If the socket's send queue is empty, all that it had sent by then is acknowledged.
             // A packet may have woken the flow since `o` was read: then its end is beyond bytes that bypassed the socket.
             if send_queue == 0
-                && !acknowledged.after(Seq::new(o.loc_end))
+                && !acknowledged.after(o.loc_end)
                 && self.slot().note_acknowledged(side.other(), o.loc_end)
             {
-                acknowledged = Seq::new(o.loc_end);
+                acknowledged = o.loc_end;
             }
             let mut snapshot = DirectionSnapshot {
                 held: pump.held(side) as u64,
                 unread: 0,
-                copied: Seq::new(copied),
-                cut: Seq::new(cut),
+                copied,
+                cut,
                 acknowledged,
-                offset: Offset::new(x.seq_off),
+                offset: x.seq_off,
                 send_queue,
             };
             // Ask only if it decides: with unacknowledged bytes the drain goes on, whatever is unread.
@@ -193,8 +190,8 @@ impl Flow {
             let x = self.leg(side);
             // A socket that is not found has ended its connection, which the pump reports.
             if let Ok(inspection) = self.plane().inspect(self.legs[side]) {
-                let una = inspection.snd_una.wrapping_sub(x.mapping.ack);
-                if (x.loc_end.wrapping_sub(una) as i32) > 0 {
+                let una = inspection.snd_una - x.mapping.ack;
+                if x.loc_end - una > 0 {
                     self.slot().disbelieve(side, una);
                 }
             }

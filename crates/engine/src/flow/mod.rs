@@ -36,7 +36,7 @@ pub(crate) struct Flow {
     one_clock: bool,
     interfaces: PerSide<u32>,
     /// `copied_seq` of each socket less the pump's consumed bytes at that time; bytes consumed later are added.
-    copied_base: PerSide<u32>,
+    copied_base: PerSide<Seq>,
     hold: HoldGuard,
     /// True once the flow has been in mode Drain: TSvals of the other leg went to its ends.
     drained: bool,
@@ -104,7 +104,7 @@ impl Flow {
             timestamps,
             one_clock: false,
             interfaces: PerSide::both(0),
-            copied_base: PerSide::both(0),
+            copied_base: PerSide::default(),
             hold: kernel.held.hold(serial),
             drained: true,
             unnoted_since: None,
@@ -161,9 +161,9 @@ impl Flow {
         let states = PerSide::from_fn(|side| self.leg(side));
         Side::BOTH.iter().all(|&side| {
             let (x, o) = (&states[side], &states[side.other()]);
-            let past = !x.bypassed || (o.rx_ack.wrapping_sub(x.base.wrapping_add(x.seq_off)) as i32) >= 0;
+            let past = !x.bypassed || o.rx_ack.at_or_after(x.base + x.seq_off);
             // Beyond `loc_end`, o has acknowledged a forwarded FIN that the socket toward o has not sent yet.
-            past && (o.rx_ack.wrapping_sub(o.loc_end) as i32) <= 0
+            past && o.rx_ack - o.loc_end <= 0
         })
     }
 
@@ -197,8 +197,8 @@ impl Flow {
     }
 
     /// Returns the next sequence number that the pump will read of a side.
-    pub(crate) fn copied(&self, side: Side, pump: &Pump) -> u32 {
-        self.copied_base[side].wrapping_add(pump.consumed(side) as u32)
+    pub(crate) fn copied(&self, side: Side, pump: &Pump) -> Seq {
+        self.copied_base[side] + pump.consumed(side) as u32
     }
 
     /// Returns true if an end has sent a valid reset while either stream toward or from it was open. A later one only
@@ -233,21 +233,20 @@ impl Flow {
     }
 
     /// Returns the end of each local socket's own part of its peer's stream.
-    pub(crate) fn cuts(&self) -> PerSide<u32> {
+    pub(crate) fn cuts(&self) -> PerSide<Seq> {
         PerSide::from_fn(|side| self.leg(side).cut)
     }
 
     /// Returns the number of payload bytes that the pump may read of a side to come to `cut`, in the pump's count.
-    pub(crate) fn bytes_to(&self, side: Side, cut: u32, pump: &Pump) -> u64 {
-        let left = cut.wrapping_sub(self.copied(side, pump)) as i32;
-        pump.bytes(side) + u64::try_from(left).unwrap_or(0)
+    pub(crate) fn bytes_to(&self, side: Side, cut: Seq, pump: &Pump) -> u64 {
+        pump.bytes(side) + u64::from(cut.bytes_since(self.copied(side, pump)))
     }
 
     /// Arms the traps: payload that ends at this distance from the next byte to be read, or later, brings control back.
     pub(crate) fn arm(&self, pump: &Pump, distances: PerSide<Option<Distance>>) {
         for side in Side::BOTH {
             let distance = distances[side];
-            let at = distance.map(|d| self.copied(side, pump).wrapping_add(d.bytes));
+            let at = distance.map(|d| self.copied(side, pump) + d.bytes);
             self.slot()
                 .set_successor(side, distance.map(|d| d.plan).unwrap_or_default());
             self.slot().set_trap(side, at);
@@ -257,7 +256,7 @@ impl Flow {
     /// Switches from Drain to Final, which takes the sockets out of the path. Returns the mode after it: Drain, if a
     /// socket was given data since the pair was found drained at these cuts. `wakeable`: the sockets could carry on at
     /// any moment.
-    pub(crate) fn finish(&self, cuts: PerSide<u32>, wakeable: bool) -> io::Result<Mode> {
+    pub(crate) fn finish(&self, cuts: PerSide<Seq>, wakeable: bool) -> io::Result<Mode> {
         self.plane().finish(self.slot(), cuts, wakeable)
     }
 
@@ -344,19 +343,9 @@ impl Drop for Flow {
 /// Returns true if the end of this side has acknowledged all that came from the other one.
 fn has_heard_all(states: &PerSide<LegState>, side: Side) -> bool {
     let (x, o) = (&states[side], &states[side.other()]);
-    x.rx_ack.wrapping_sub(o.end().wrapping_add(o.seq_off)) as i32 >= 0
+    x.rx_ack.at_or_after(o.end() + o.seq_off)
 }
 
 fn micros(us: u32) -> Duration {
     Duration::from_micros(us.into())
-}
-
-/// Returns the earlier of two sequence numbers.
-fn earlier(a: u32, b: u32) -> u32 {
-    Seq::new(a).min(Seq::new(b)).raw()
-}
-
-/// Returns the later of two sequence numbers.
-fn later(a: u32, b: u32) -> u32 {
-    Seq::new(a).max(Seq::new(b)).raw()
 }

@@ -8,7 +8,7 @@ use longsplice_dataplane::{Leg, LegState, Mode, PerSide, Side, Sockets};
 use longsplice_repair::{Image, ImageOptions, Window, fit_receive_buffer, options, set_receive_window, thaw};
 use tokio::net::TcpStream;
 
-use super::{Flow, earlier, later};
+use super::Flow;
 use crate::kernel::{Kernel, held, packet::end_of_stream, socket::prepare_socket};
 
 /// Least window of a rebuilt socket, in bytes: its peer may have been promised next to nothing.
@@ -28,22 +28,22 @@ impl Flow {
         let mut kept_all = true;
         for side in Side::BOTH {
             let (x, o) = (self.leg(side), self.leg(side.other()));
-            let offered = o.rx_edge.wrapping_add(o.ack_off);
+            let offered = o.rx_edge + o.ack_off;
             let offered = match x.trap.filter(|_| pauses) {
-                Some(trap) => earlier(offered, trap.wrapping_add(coupling::LEAST_WINDOW)),
+                Some(trap) => offered.min(trap + coupling::LEAST_WINDOW),
                 None => offered,
             };
-            let promised = later(x.tx_edge, offered);
-            let wanted = promised.wrapping_sub(later(x.rx_end, x.cut));
-            let kept = x.loc_edge.wrapping_sub(x.cut);
-            if wanted as i32 <= 0 || wanted <= kept {
+            let promised = x.tx_edge.max(offered);
+            let wanted = promised.bytes_since(x.rx_end.max(x.cut));
+            let kept = x.loc_edge.distance_from(x.cut);
+            if wanted <= kept {
                 continue;
             }
             let wanted = wanted.min(largest_window(x.scale_out));
             let socket = sockets[side];
             // Fit the buffer first: a promise without room is broken by a segment that comes at once.
             match fit_receive_buffer(socket, wanted).and_then(|()| set_receive_window(socket, wanted)) {
-                Ok(()) => self.slot().set_edge(side, x.cut.wrapping_add(wanted)),
+                Ok(()) => self.slot().set_edge(side, x.cut + wanted),
                 Err(error) => {
                     tracing::warn!(%error, wanted, "cannot widen the window of a parked socket");
                     kept_all = false;
@@ -136,19 +136,17 @@ fn build(flow: &Flow, states: &PerSide<LegState>) -> io::Result<PerSide<TcpStrea
 /// Returns the sequence numbers at which a leg's socket carries on. The sockets send a FIN again themselves.
 fn place(x: &LegState, o: &LegState) -> Sockets {
     let receive_next = x.rx_end;
-    let promised = o.rx_edge.wrapping_add(o.ack_off).wrapping_sub(receive_next);
-    let promised = if (promised as i32) < 0 { 0 } else { promised };
+    let promised = (o.rx_edge + o.ack_off).bytes_since(receive_next);
     let window = promised.max(LEAST_WINDOW).min(largest_window(x.scale_out));
     Sockets {
         receive_next,
-        send_next: o.rx_end.wrapping_add(o.seq_off),
-        edge: receive_next.wrapping_add(window),
+        send_next: o.rx_end + o.seq_off,
+        edge: receive_next + window,
     }
 }
 
 fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
-    let offered = x.rx_edge.wrapping_sub(place.send_next);
-    let offered = if (offered as i32) < 0 { 0 } else { offered };
+    let offered = x.rx_edge.bytes_since(place.send_next);
     let image = Image {
         local: leg.local,
         peer: leg.peer,
@@ -166,7 +164,7 @@ fn build_one(leg: Leg, x: &LegState, place: &Sockets) -> io::Result<StdStream> {
             send: offered,
             send_wl1: place.receive_next,
             largest: offered.max(65_535),
-            receive: place.edge.wrapping_sub(place.receive_next),
+            receive: place.edge.bytes_since(place.receive_next),
         },
     };
     let socket = StdStream::from(thaw(&image)?);

@@ -1,6 +1,9 @@
 //! Limits how long a flow waits for an end's acknowledgements, and gives it up.
 
-use longsplice_core::patience::{Stall, Waiter, is_hopeless};
+use longsplice_core::{
+    patience::{Stall, Waiter, is_hopeless},
+    seq::Seq,
+};
 use longsplice_dataplane::{LegState, Mode, PerSide, Side};
 use tokio::time::Instant;
 
@@ -15,9 +18,9 @@ pub(super) struct Heard {
 
 #[derive(Debug, Clone, Copy)]
 struct End {
-    ack: u32,
+    ack: Seq,
     acked: Instant,
-    signs: [u32; 4],
+    signs: ([Seq; 2], [u32; 2]),
     lived: Instant,
 }
 
@@ -27,7 +30,7 @@ impl End {
             ack: x.rx_ack,
             acked: now,
             // An answer to a probe changes at least the timestamp.
-            signs: [x.rx_edge, x.rx_end, x.peer_ts, x.peer_echo],
+            signs: ([x.rx_edge, x.rx_end], [x.peer_ts, x.peer_echo]),
             lived: now,
         }
     }
@@ -83,7 +86,7 @@ impl Flow {
             _ if x.bypassed => x.base,
             _ => return false,
         };
-        (o.rx_ack.wrapping_sub(old.wrapping_add(x.seq_off)) as i32) < 0
+        o.rx_ack.before(old + x.seq_off)
     }
 
     /// Returns true if an end, or one of its sockets, was reset in the middle of the return, so that the flow will never
@@ -105,7 +108,7 @@ impl Flow {
             };
             let hint = self.interfaces[side.other()];
             let (seq, interface) = match self.plane().inspect(leg) {
-                Ok(inspection) => (inspection.rcv_nxt.wrapping_sub(mapping.seq), inspection.ifindex),
+                Ok(inspection) => (inspection.rcv_nxt - mapping.seq, inspection.ifindex),
                 // Its socket is gone; reset the other end all the same.
                 Err(_) => (x.end(), hint),
             };

@@ -63,8 +63,8 @@ fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
     Segment {
         from: leg.local,
         to: leg.peer,
-        seq: x.loc_end.wrapping_add(x.mapping.ack),
-        ack: x.loc_ack.wrapping_add(x.mapping.seq),
+        seq: x.loc_end + x.mapping.ack,
+        ack: x.loc_ack + x.mapping.seq,
         flags: FLAG_ACK,
         window: window_field(x.loc_latest, x.loc_ack, x.scale_out),
         timestamps: timestamps.then_some((x.ts_sent, x.peer_ts)),
@@ -74,6 +74,8 @@ fn segment(leg: Leg, x: &LegState, timestamps: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use longsplice_core::seq::Seq;
+
     use super::*;
 
     #[test]
@@ -87,9 +89,9 @@ mod tests {
                 local: local.parse().unwrap(),
             };
             let x = LegState {
-                loc_end: 0x0102_0304,
-                loc_ack: u32::MAX,
-                loc_latest: 0x1_0000 - 1,
+                loc_end: Seq::new(0x0102_0304),
+                loc_ack: Seq::new(u32::MAX),
+                loc_latest: Seq::new(0x1_0000 - 1),
                 scale_out: 7,
                 ts_sent: 77,
                 peer_ts: 88,
@@ -107,7 +109,7 @@ mod tests {
             assert_eq!(window(&p), 512, "across the wrap");
             assert_eq!(segment(leg, &x, false).len(), ip + 20);
             let closed = LegState {
-                loc_latest: x.loc_ack.wrapping_sub(5),
+                loc_latest: x.loc_ack - 5,
                 ..x
             };
             assert_eq!(window(&segment(leg, &closed, false)), 0);

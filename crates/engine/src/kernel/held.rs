@@ -10,8 +10,8 @@ use std::{
     },
 };
 
-use longsplice_core::reap::FlowEnd;
-use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide};
+use longsplice_core::{reap::FlowEnd, seq::Seq};
+use longsplice_dataplane::{Dataplane, Event, EventKind, Events, PerSide, Side};
 use tokio::sync::Notify;
 
 use super::{packet, ring::Ring};
@@ -51,7 +51,7 @@ impl Budget {
 #[derive(Debug, Default)]
 struct Kept {
     packets: Vec<Event>,
-    places: HashMap<(usize, u32), usize>,
+    places: HashMap<(Side, Seq), usize>,
     bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Kept {
 
     /// Keeps a packet if it holds more than the known one at its place, and there is room for it.
     fn keep(&mut self, event: Event, most: usize, budget: &Budget) {
-        let place = (event.side.index(), event.seq);
+        let place = (event.side, event.seq);
         let known = self.places.get(&place).map(|&at| (at, &self.packets[at]));
         let says = |event: &Event| (event.payload.len(), packet::has_fin(event));
         if known.is_some_and(|(_, known)| says(known) >= says(&event)) {
@@ -112,7 +112,7 @@ struct State {
     kept: Kept,
     copies: Kept,
     /// Number from which each side's stream belongs to the sockets, once they are awake; `None`: from anywhere on.
-    awake: Option<PerSide<Option<u32>>>,
+    awake: Option<PerSide<Option<Seq>>>,
     over: bool,
 }
 
@@ -151,7 +151,7 @@ impl FlowQueue {
 
     /// Injects the held packets, and all later ones at once: the sockets are awake from `bases` on. Returns true if there
     /// were any.
-    pub(crate) fn let_in(&self, plane: &Dataplane, bases: PerSide<Option<u32>>) -> bool {
+    pub(crate) fn let_in(&self, plane: &Dataplane, bases: PerSide<Option<Seq>>) -> bool {
         let mut state = self.state();
         state.awake = Some(bases);
         let packets = state.kept.take(&self.budget);
@@ -199,9 +199,8 @@ impl Drop for FlowQueue {
 
 /// Injects a packet, cut at `base`: the part below was forwarded before, and must not come to the socket; the part above
 /// must not be forwarded.
-fn inject(plane: &Dataplane, event: &Event, base: Option<u32>) {
-    let below = base.map_or(0, |b| b.wrapping_sub(event.seq));
-    let below = if (below as i32) < 0 { 0 } else { below as usize };
+fn inject(plane: &Dataplane, event: &Event, base: Option<Seq>) {
+    let below = base.map_or(0, |base| base.bytes_since(event.seq)) as usize;
     for (part, ends) in pieces(event.payload.len(), below, packet::has_fin(event)) {
         match packet::piece(event, part, ends) {
             Some(piece) => {
@@ -324,14 +323,12 @@ impl Drop for HoldGuard {
 }
 
 /// Returns the base of each side whose socket was bypassed, and `None` for others.
-pub(crate) fn bases(bypassed: PerSide<bool>, base: PerSide<u32>) -> PerSide<Option<u32>> {
+pub(crate) fn bases(bypassed: PerSide<bool>, base: PerSide<Seq>) -> PerSide<Option<Seq>> {
     PerSide::from_fn(|side| bypassed[side].then_some(base[side]))
 }
 
 #[cfg(test)]
 mod tests {
-    use longsplice_dataplane::Side;
-
     use super::*;
 
     fn event(side: Side, seq: u32, payload: usize) -> Event {
@@ -340,7 +337,7 @@ mod tests {
             serial: 1,
             side,
             ifindex: 1,
-            seq,
+            seq: Seq::new(seq),
             tcp: 34,
             payload: 54..54 + payload,
             packet: vec![0; 54 + payload],

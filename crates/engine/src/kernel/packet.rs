@@ -5,11 +5,11 @@ use std::{
     ops::Range,
 };
 
-use longsplice_core::family::mapped;
+use longsplice_core::{family::mapped, seq::Seq};
 use longsplice_dataplane::{Event, Leg, LegState};
 
 pub(crate) const ETHERNET: usize = 14;
-const TCP_HEADER: usize = 20;
+pub(crate) const TCP_HEADER: usize = 20;
 /// NOP NOP TS 10 (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
 /// Time to live, and hop limit.
@@ -104,8 +104,8 @@ pub(crate) fn piece(event: &Event, part: Range<usize>, ends: bool) -> Option<Vec
     let payload = event.packet.get(event.payload.clone())?;
     let mut p = head.to_vec();
     let tcp = p.get_mut(event.tcp..).filter(|t| t.len() >= TCP_HEADER)?;
-    let seq = event.seq.wrapping_add(u32::try_from(part.start).ok()?);
-    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+    let seq = event.seq + u32::try_from(part.start).ok()?;
+    tcp[4..8].copy_from_slice(&seq.raw().to_be_bytes());
     if !ends {
         tcp[13] &= !(FLAG_FIN | FLAG_PSH);
     }
@@ -120,8 +120,8 @@ pub(crate) struct Segment {
     /// Source, of the same family as `to`.
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
-    pub(crate) seq: u32,
-    pub(crate) ack: u32,
+    pub(crate) seq: Seq,
+    pub(crate) ack: Seq,
     pub(crate) flags: u8,
     /// Value of the window field, scaled.
     pub(crate) window: u16,
@@ -139,8 +139,8 @@ impl Segment {
         let t = &mut p[at..];
         t[0..2].copy_from_slice(&self.from.port().to_be_bytes());
         t[2..4].copy_from_slice(&self.to.port().to_be_bytes());
-        t[4..8].copy_from_slice(&self.seq.to_be_bytes());
-        t[8..12].copy_from_slice(&self.ack.to_be_bytes());
+        t[4..8].copy_from_slice(&self.seq.raw().to_be_bytes());
+        t[8..12].copy_from_slice(&self.ack.raw().to_be_bytes());
         t[12] = (tcp_len as u8 / 4) << 4;
         t[13] = self.flags;
         t[14..16].copy_from_slice(&self.window.to_be_bytes());
@@ -175,8 +175,8 @@ fn ip_header(from: IpAddr, to: IpAddr) -> Vec<u8> {
 }
 
 /// Returns the field that announces a window from `ack` to `edge`.
-pub(crate) fn window_field(edge: u32, ack: u32, scale: u8) -> u16 {
-    let room = (edge.wrapping_sub(ack) as i32).max(0) as u32 >> scale;
+pub(crate) fn window_field(edge: Seq, ack: Seq, scale: u8) -> u16 {
+    let room = edge.bytes_since(ack) >> scale;
     u16::try_from(room).unwrap_or(u16::MAX)
 }
 
@@ -186,13 +186,13 @@ pub(crate) fn end_of_stream(leg: Leg, x: &LegState) -> Vec<u8> {
 }
 
 /// Returns a frame in which the peer of a leg resets the connection: at `seq`, the number that its socket expects next.
-pub(crate) fn reset(leg: Leg, x: &LegState, seq: u32) -> Vec<u8> {
+pub(crate) fn reset(leg: Leg, x: &LegState, seq: Seq) -> Vec<u8> {
     bare(leg, x, seq, FLAG_RST | FLAG_ACK)
 }
 
 /// Returns a frame of the peer of a leg without payload, and without a timestamp, which could be older than one that the
 /// socket has seen.
-fn bare(leg: Leg, x: &LegState, seq: u32, flags: u8) -> Vec<u8> {
+fn bare(leg: Leg, x: &LegState, seq: Seq, flags: u8) -> Vec<u8> {
     let segment = Segment {
         from: leg.peer,
         to: leg.local,
@@ -288,7 +288,7 @@ mod tests {
             serial: 1,
             side: Side::Client,
             ifindex: 1,
-            seq: u32::MAX - 10,
+            seq: Seq::new(u32::MAX - 10),
             payload,
             tcp,
             packet,

@@ -5,6 +5,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
 };
 
+use longsplice_core::seq::{Offset, Seq};
 use longsplice_dataplane::{Dataplane, Inspection, Leg, LegStart, Mapping, Mode, PerSide, Side};
 
 /// Destinations of the segments of either flow.
@@ -21,15 +22,15 @@ const WINDOW: u32 = 1 << 16;
 
 /// Numbers of a flow, by side: the next one of each peer, and of our socket toward it.
 struct Numbers {
-    peer: PerSide<u32>,
-    local: PerSide<u32>,
+    peer: PerSide<Seq>,
+    local: PerSide<Seq>,
     tsval: u32,
     tsval_off: u32,
 }
 
 const THERE: Numbers = Numbers {
-    peer: PerSide::new(1_000, 5_000),
-    local: PerSide::new(7_000, 9_000),
+    peer: PerSide::new(Seq::new(1_000), Seq::new(5_000)),
+    local: PerSide::new(Seq::new(7_000), Seq::new(9_000)),
     tsval: TSVAL,
     tsval_off: TSVAL_OFF,
 };
@@ -66,7 +67,7 @@ fn start(leg: Leg, side: Side, n: &Numbers) -> LegStart {
     let (x, o) = (side, side.other());
     LegStart {
         leg,
-        seq_off: n.local[o].wrapping_sub(n.peer[x]),
+        seq_off: Offset::between(n.peer[x], n.local[o]),
         tsval_off: n.tsval_off,
         wscale_in: 7,
         wscale_out: 7,
@@ -94,8 +95,8 @@ pub(super) fn segment(mac: [u8; 6]) -> Vec<u8> {
     frame.extend(FRONT.0.octets());
     frame.extend(CLIENT.1.to_be_bytes());
     frame.extend(FRONT.1.to_be_bytes());
-    frame.extend(THERE.peer.client.to_be_bytes());
-    frame.extend(THERE.local.client.to_be_bytes());
+    frame.extend(THERE.peer.client.raw().to_be_bytes());
+    frame.extend(THERE.local.client.raw().to_be_bytes());
     // Eight words of header, ACK, a window; NOP NOP and timestamps.
     frame.extend([8 << 4, 0x10, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10]);
     frame.extend(TSVAL.to_be_bytes());

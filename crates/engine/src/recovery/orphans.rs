@@ -149,6 +149,7 @@ fn awake(
         passed: PerSide::both(0),
         bytes_spliced: 0,
         is_trial: false,
+        acceleration: None,
         relay_reason: None,
         spliced: true,
         id,

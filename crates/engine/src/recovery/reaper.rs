@@ -219,7 +219,7 @@ fn reap(context: &Context, kernel: &Kernel) -> io::Result<Duration> {
 pub(crate) fn flow_end(a: &Direction, b: &Direction) -> Ending {
     let end = |x: &Direction, o: &Direction| DirectionEnd {
         fin_seen: x.fin,
-        fin_acknowledged: x.fin && (o.ack.wrapping_sub(x.end_at_far) as i32) >= 0,
+        fin_acknowledged: x.fin && o.ack.at_or_after(x.end_at_far),
         reset_seen: x.reset,
     };
     Ending {

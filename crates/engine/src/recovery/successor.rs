@@ -35,8 +35,7 @@ impl Rest {
         let budget = |side: Side| {
             let (plan, trap) = plans[side]?;
             // Forwarded bytes end before the trap.
-            let distance = trap.wrapping_sub(states[side].base);
-            let distance = if (distance as i32) < 0 { 0 } else { distance };
+            let distance = trap.bytes_since(states[side].base);
             Some((plan.remaining(distance), plan.is_data()))
         };
         Some(Rest {

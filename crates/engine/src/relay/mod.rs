@@ -4,5 +4,6 @@ pub(crate) mod gate;
 pub(crate) mod idle;
 pub(crate) mod meter;
 pub(crate) mod pump;
+pub(crate) mod queue;
 pub(crate) mod throttle;
 pub(crate) mod traps;

@@ -47,6 +47,8 @@ struct Direction {
     filled: bool,
     /// True if the send queue of the other socket is bounded: most connections are over before that matters.
     bounded: bool,
+    /// Bound of that queue, in bytes; `None`: [`NOTSENT_LOWAT`].
+    unsent_limit: Option<u32>,
     /// True if the runtime has not yet reported the socket as readable, and we have not asked it.
     fresh: bool,
     eof: bool,
@@ -161,6 +163,20 @@ impl Pump {
     /// Limits the payload bytes that are read from a side from now on. At zero it is not even looked at.
     pub(crate) fn set_allowance(&mut self, side: Side, bytes: u64) {
         self.directions[side].allowance = Some(bytes);
+    }
+
+    /// Limits the bytes of a side that wait in the other socket to be sent for the first time.
+    ///
+    /// # Errors
+    /// None is known for a TCP socket.
+    pub(crate) fn limit_unsent(&mut self, side: Side, bytes: u32) -> io::Result<()> {
+        let d = &mut self.directions[side];
+        if d.unsent_limit != Some(bytes) {
+            d.unsent_limit = Some(bytes);
+            d.bounded = true;
+            options::set_notsent_lowat(self.socket(side.other()), bytes)?;
+        }
+        Ok(())
     }
 
     /// Returns true if a side is not looked at before it is allowed more.
@@ -376,17 +392,21 @@ impl Direction {
             self.allowance = self.allowance.map(|left| left - passed);
             if !self.bounded && self.bytes > u64::from(NOTSENT_LOWAT / 2) {
                 self.bounded = true;
-                options::set_notsent_lowat(to, NOTSENT_LOWAT)?;
+                options::set_notsent_lowat(to, self.unsent_limit())?;
             }
             Ok(written == n)
         })
+    }
+
+    fn unsent_limit(&self) -> u32 {
+        self.unsent_limit.unwrap_or(NOTSENT_LOWAT)
     }
 
     /// Estimates how many bytes a socket takes now: more would be held, or be copied in vain.
     fn room_in(&self, to: &TcpStream) -> io::Result<usize> {
         let free = room(to)?;
         Ok(match self.bounded {
-            true => free.min(NOTSENT_LOWAT.saturating_sub(unsent(to)?) as usize),
+            true => free.min(self.unsent_limit().saturating_sub(unsent(to)?) as usize),
             false => free,
         })
     }

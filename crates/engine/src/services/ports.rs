@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use longsplice_core::ports::{Candidates, ReservedPorts, default_range};
+use longsplice_core::{
+    ports::{Candidates, ReservedPorts, default_range},
+    seq::Seq,
+};
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::{options, set_initial_sequence};
 use tokio::net::{TcpSocket, TcpStream};
@@ -214,7 +217,7 @@ pub(crate) struct Origin {
     /// True if the address need not be this host's.
     pub(crate) foreign: bool,
     /// Sequence number of the SYN; `None` lets the kernel choose.
-    pub(crate) initial_sequence: Option<u32>,
+    pub(crate) initial_sequence: Option<Seq>,
 }
 
 /// Connects from an origin. The socket resets on close.

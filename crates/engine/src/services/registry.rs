@@ -219,7 +219,7 @@ pub(crate) fn direction_info(d: &Direction) -> DirectionInfo {
     DirectionInfo {
         bytes: d.bytes,
         fin: d.fin,
-        seq_offset: d.seq_off,
+        seq_offset: d.seq_off.raw(),
         identity: d.identity,
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{io, time::Duration};
 
-use longsplice_core::patience::{GIVE_UP, Retry};
+use longsplice_core::{
+    patience::{GIVE_UP, Retry},
+    seq::Seq,
+};
 use longsplice_dataplane::{Direction, Mode, PerSide, Side};
 use tokio::time::{Instant, sleep_until};
 
@@ -158,11 +161,9 @@ impl<'a> Detached<'a> {
         Ended::Closed(self.session.summary(true, reset))
     }
 
-    fn note_past(&mut self, side: Side, end: u32) {
-        let past = end.wrapping_sub(self.copied[side]) as i32;
-        self.session
-            .traps
-            .note_past(side, u64::try_from(past).unwrap_or(0));
+    fn note_past(&mut self, side: Side, end: Seq) {
+        let past = end.bytes_since(self.copied[side]);
+        self.session.traps.note_past(side, past.into());
     }
 
     /// Builds the sockets and wakes them.

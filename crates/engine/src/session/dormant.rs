@@ -2,7 +2,7 @@
 
 use std::io;
 
-use longsplice_core::{patience::Retry, policy::DetachPolicy};
+use longsplice_core::{patience::Retry, policy::DetachPolicy, seq::Seq};
 use longsplice_dataplane::{Mode, PerSide, Side};
 use longsplice_repair::options;
 use socket2::SockRef;
@@ -25,7 +25,7 @@ const FAR: u32 = 1 << 30;
 pub(super) fn park<'a>(
     mut session: Box<Session<'a>>,
     flow: Flow,
-    cuts: PerSide<u32>,
+    cuts: PerSide<Seq>,
     parkable: bool,
 ) -> io::Result<State<'a>> {
     // Sockets that cannot take the data their peers were promised are useless. Those of ends that pause at their traps
@@ -149,8 +149,8 @@ impl<'a> Dormant<'a> {
 }
 
 /// Returns true if a stream is too far beyond its socket's number. (A FIN that the socket has lies one before it.)
-fn ran_far(ends: PerSide<u32>, cuts: PerSide<u32>) -> bool {
-    let beyond = |side: Side| ends[side].wrapping_sub(cuts[side]);
+fn ran_far(ends: PerSide<Seq>, cuts: PerSide<Seq>) -> bool {
+    let beyond = |side: Side| ends[side].distance_from(cuts[side]);
     Side::BOTH
         .iter()
         .any(|&side| (FAR..u32::MAX).contains(&beyond(side)))
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn far_is_a_quarter_of_the_circle_and_on_to_its_end() {
-        let cut = u32::MAX - 5;
+        let (cut, other) = (Seq::new(u32::MAX - 5), Seq::new(7));
         for (beyond, far) in [
             (0, false),
             (u32::MAX, false), // a FIN
@@ -171,7 +171,7 @@ mod tests {
             (3 << 30, true),
         ] {
             assert_eq!(
-                ran_far(PerSide::new(cut.wrapping_add(beyond), 7), PerSide::new(cut, 7)),
+                ran_far(PerSide::new(cut + beyond, other), PerSide::new(cut, other)),
                 far,
                 "{beyond}"
             );

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use longsplice_core::patience::Waiter;
+use longsplice_core::{patience::Waiter, seq::Seq};
 use longsplice_dataplane::{Mode, PerSide, Side};
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ const PARK_PATIENCE: Duration = Duration::from_millis(20);
 /// Outcome of a drain.
 enum Drained {
     /// The sockets have nothing left, as long as their cuts are these; true if they could be woken at these numbers.
-    Drained(PerSide<u32>, bool),
+    Drained(PerSide<Seq>, bool),
     /// A trap brought the pair back before.
     Awake,
 }

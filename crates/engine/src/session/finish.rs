@@ -83,6 +83,7 @@ impl Session<'_> {
             idle: self.idle.policy(),
             handle: self.handle,
             is_trial: self.is_trial,
+            acceleration: self.acceleration,
             before,
         }))
     }

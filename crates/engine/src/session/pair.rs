@@ -2,7 +2,10 @@
 
 use std::{io, sync::Arc};
 
-use longsplice_core::policy::{DetachPolicy, SplicePolicy};
+use longsplice_core::{
+    policy::{DetachPolicy, SplicePolicy},
+    seq::Seq,
+};
 use longsplice_dataplane::{Direction, Mapping, PerSide, Side};
 use longsplice_repair::options;
 use tokio::time::{Instant, sleep_until};
@@ -10,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::exit::Exit;
 use crate::{
     api::{
-        FlowId, FlowState, LegInfo, Outstanding, Pair,
+        Acceleration, FlowId, FlowState, LegInfo, Outstanding, Pair,
         handle::FlowHandle,
         until::{Trap, Until},
     },
@@ -22,6 +25,7 @@ use crate::{
         idle::Idleness,
         meter::Meter,
         pump::{Pump, TURN},
+        queue::QueueLimit,
         throttle::Throttle,
         traps::{Distance, Traps},
     },
@@ -52,6 +56,9 @@ pub(super) struct Session<'a> {
     pub(super) traps: Traps,
     pub(super) throttle: Throttle,
     pub(super) idle: Idleness,
+    pub(super) acceleration: Option<Acceleration>,
+    /// Limit of the relay's queues, for an accelerated pair.
+    pub(super) queue: Option<QueueLimit>,
     pub(super) meter: Meter,
     /// Flow in the kernel half, of a pair that was spliced before.
     pub(super) flow: Option<Flow>,
@@ -86,7 +93,7 @@ pub(super) struct Session<'a> {
     /// Relayed bytes that have been added to the records.
     pub(super) recorded: PerSide<u64>,
     /// End of both streams and of their acknowledgements at the last look.
-    pub(super) seen: [u32; 4],
+    pub(super) seen: [Seq; 4],
 }
 
 impl<'a> Session<'a> {
@@ -125,6 +132,8 @@ impl<'a> Session<'a> {
             traps: Traps::new(until, pair.successor, now),
             throttle: Throttle::new(pair.rate_limit, before.map_or(pair.paid, |b| b.paid)),
             idle: Idleness::new(pair.idle, now),
+            acceleration: pair.acceleration,
+            queue: pair.acceleration.map(|a| QueueLimit::new(a.queue, now)),
             meter: Meter::new(now),
             flow,
             splice: pair.splice,
@@ -144,7 +153,7 @@ impl<'a> Session<'a> {
             keepalive: PerSide::both(false),
             mappings: Default::default(),
             recorded: PerSide::both(0),
-            seen: [0; 4],
+            seen: Default::default(),
         };
         if let Some(handle) = &session.handle {
             handle.set(id);
@@ -221,8 +230,8 @@ impl<'a> Session<'a> {
     /// Counts the bytes that bypassed its own sockets, once they are woken: the mappings have moved by that many.
     pub(super) fn note_awake(&mut self, flow: &Flow) {
         for side in Side::BOTH {
-            let past = self.mappings[side].seq.wrapping_sub(flow.mapping(side).seq);
-            self.traps.note_past(side, past.into());
+            let past = self.mappings[side].seq.then(-flow.mapping(side).seq);
+            self.traps.note_past(side, past.raw().into());
         }
     }
 

@@ -3,12 +3,12 @@
 use std::{io, time::Duration};
 
 use longsplice_core::{
-    advisor::{Advice, advise},
+    advisor::{Advice, Thresholds, advise},
     patience::Waiter,
     reason::RelayReason,
 };
 use longsplice_dataplane::{PerSide, Side};
-use longsplice_repair::unread;
+use longsplice_repair::{TcpInfo, unread};
 use tokio::time::Instant;
 
 use super::{
@@ -119,7 +119,18 @@ impl Session<'_> {
                 return Err(Exit::stopped());
             }
             self.step()?;
+            self.limit_queues()?;
         }
+    }
+
+    /// Sets the buffers of an accelerated pair by the rates of its legs.
+    fn limit_queues(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if let Some(queue) = self.queue.as_mut().filter(|queue| queue.is_due(now)) {
+            let infos = assess::infos(&self.pump)?;
+            queue.look(now, &mut self.pump, &infos)?;
+        }
+        Ok(())
     }
 
     /// Returns true if too little is left of a budget for another splice.
@@ -170,14 +181,28 @@ impl Session<'_> {
         Ok(settled)
     }
 
+    /// Returns the round-trip time of a leg: measured by its socket's acknowledgements, by the data that it received, or
+    /// in the handshake. Zero if none of them has measured it.
+    fn round_trip(&self, side: Side, info: &TcpInfo) -> Duration {
+        let handshake = self.acceleration.and_then(|a| a.round_trips[side]);
+        match (info.rtt_us(), info.rcv_rtt_us()) {
+            (0, 0) => handshake.unwrap_or_default(),
+            (0, received) if self.acceleration.is_some() => Duration::from_micros(received.into()),
+            (sent, _) => Duration::from_micros(sent.into()),
+        }
+    }
+
     fn ask_advisor(&mut self, now: Instant, bytes: u64) -> Result<Due, Exit> {
         let infos = assess::infos(&self.pump)?;
-        let path: u32 = infos.iter().map(|i| i.rtt_us()).sum();
-        self.pace
-            .sample(now, &self.pump, Duration::from_micros(path.into()));
+        let path = Side::BOTH
+            .iter()
+            .map(|&side| self.round_trip(side, &infos[side]))
+            .sum();
+        self.pace.sample(now, &self.pump, path);
         let mut samples = Vec::with_capacity(2);
         for side in Side::BOTH {
             let mut sample = assess::sample(self.pump.socket(side), &infos[side]);
+            sample.rtt = self.round_trip(side, &infos[side]);
             let other = side.other();
             let unread = unread(self.pump.socket(other)).map_err(io::Error::from)?;
             // Bytes that wait for the rate limit do not wait for their receiver's leg.
@@ -189,15 +214,15 @@ impl Session<'_> {
             sample.received_peak = self.pace.peaks()[side].min(most);
             samples.push(sample);
         }
-        Ok(
-            match advise(&samples[0], &samples[1], now.duration_since(self.since), bytes) {
-                Advice::Splice => Due::Splice,
-                Advice::Wait { reason, again } => {
-                    self.entry.set_reason(Some(reason));
-                    self.gate.wait(now, again);
-                    Due::NotBefore(Some(now + again))
-                }
-            },
-        )
+        let thresholds = self.acceleration.map_or_else(Thresholds::auto, |a| a.thresholds);
+        let age = now.duration_since(self.since);
+        Ok(match advise(&thresholds, &samples[0], &samples[1], age, bytes) {
+            Advice::Splice => Due::Splice,
+            Advice::Wait { reason, again } => {
+                self.entry.set_reason(Some(reason));
+                self.gate.wait(now, again);
+                Due::NotBefore(Some(now + again))
+            }
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use longsplice_core::patience::Retry;
+use longsplice_core::{patience::Retry, seq::Seq};
 use longsplice_dataplane::{Leg, PerSide};
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ pub(super) struct Dormant<'a> {
     pub(super) session: Box<Session<'a>>,
     pub(super) flow: Flow,
     /// Numbers at which the sockets were parked.
-    pub(super) cuts: PerSide<u32>,
+    pub(super) cuts: PerSide<Seq>,
     /// Time at which the sockets are closed; `None`: only under pressure.
     pub(super) until: Option<Instant>,
     /// True if new sockets could not take the place of these.
@@ -63,7 +63,7 @@ pub(super) struct Detached<'a> {
     pub(super) legs: PerSide<Leg>,
     /// Last byte that the pump had read, by side. A socket that had no room for data it was shown stays behind its cut:
     /// the two ends handle that part themselves.
-    pub(super) copied: PerSide<u32>,
+    pub(super) copied: PerSide<Seq>,
 }
 
 /// The sockets are awake, in mode Undrain or Track.

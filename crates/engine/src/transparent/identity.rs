@@ -3,6 +3,7 @@
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd};
 
+use longsplice_core::seq::Seq;
 use longsplice_dataplane::{Dataplane, Leg};
 use longsplice_repair::tcp_info;
 use tokio::net::TcpStream;
@@ -43,13 +44,13 @@ pub(crate) async fn connect(
 }
 
 /// Returns the sequence number of the client's SYN; `None` if it cannot be determined. `leg` is the client's.
-fn initial_sequence(plane: &Dataplane, client: BorrowedFd<'_>, leg: Leg) -> Option<u32> {
+fn initial_sequence(plane: &Dataplane, client: BorrowedFd<'_>, leg: Leg) -> Option<Seq> {
     let received = || tcp_info(client).ok().map(|info| info.bytes_received());
     (0..ATTEMPTS).find_map(|_| {
         let before = received()?;
         let next = plane.inspect(leg).ok()?.rcv_nxt;
         // The SYN takes a number itself; payload and FIN are counted in `bytes_received`.
-        let syn = next.wrapping_sub(before as u32).wrapping_sub(1);
+        let syn = next - before as u32 - 1;
         (received()? == before).then_some(syn)
     })
 }

@@ -1,7 +1,14 @@
 //! Random events of packets: what the seed of a direction does to the first, second and third packet.
 
+use crate::clock::Nanos;
 use crate::link::{Burst, Direction, Distribution};
 use crate::random::Luck;
+
+/// Time without a packet after which a burst of losses is over, in nanoseconds.
+///
+/// The model counts packets, not time. A sender that repeats one segment with back-off would meet the bad state again
+/// each time: with `leave` at 25 %, one burst in twenty would last for more than half a minute.
+const QUIET: Nanos = 100_000_000;
 
 /// Random events of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -19,8 +26,8 @@ pub(super) struct Lot {
 }
 
 /// Draws a [`Lot`] for each packet that comes to the link. Every impairment draws from a sequence of its own, and draws
-/// for every packet, even for one that is dropped. So the events of the n-th packet depend on the seed and on n alone:
-/// neither other packets nor other impairments change them.
+/// for every packet, even for one that is dropped. So the events of the n-th packet depend on the seed and on n alone, and
+/// on a quiet time that has ended a burst: neither other packets nor other impairments change them.
 #[derive(Debug, Clone)]
 pub(super) struct Lots {
     spec: Direction,
@@ -34,6 +41,8 @@ pub(super) struct Lots {
     since_gap: u32,
     /// True while the link is in the bad state of its [`Burst`].
     is_bad: bool,
+    /// Time of the last packet.
+    last: Nanos,
 }
 
 impl Lots {
@@ -49,11 +58,16 @@ impl Lots {
             jitter: stream(5),
             since_gap: 0,
             is_bad: false,
+            last: 0,
         }
     }
 
-    /// Draws the events of the next packet.
-    pub(super) fn draw(&mut self) -> Lot {
+    /// Draws the events of the next packet, which comes at `now`.
+    pub(super) fn draw(&mut self, now: Nanos) -> Lot {
+        if now.saturating_sub(self.last) >= QUIET && self.spec.burst.is_some_and(|burst| burst.leave > 0.0) {
+            self.is_bad = false;
+        }
+        self.last = now;
         let alone = self.loss.share() < self.spec.loss;
         let in_burst = self.spec.burst.is_some_and(|burst| self.burst(burst));
         let bit = self.corrupt.number();
@@ -107,7 +121,7 @@ mod tests {
 
     fn lots(spec: &Direction, count: usize) -> Vec<Lot> {
         let mut lots = Lots::new(spec);
-        (0..count).map(|_| lots.draw()).collect()
+        (0..count).map(|_| lots.draw(0)).collect()
     }
 
     fn share(lots: &[Lot], what: impl Fn(&Lot) -> bool) -> f64 {
@@ -185,6 +199,18 @@ mod tests {
             .count();
         let mean = lost * drawn.len() as f64 / bursts as f64;
         assert!((3.7..4.3).contains(&mean), "{mean} packets in a burst on average");
+    }
+
+    #[test]
+    fn a_burst_ends_by_itself_when_no_packet_comes() {
+        let spec = Direction {
+            burst: Some(Burst::new(1.0, 0.000_001)),
+            ..Direction::default()
+        };
+        let mut lots = Lots::new(&spec);
+        lots.draw(0);
+        assert!(lots.draw(QUIET - 1).lost, "a short silence changes nothing");
+        assert!(!lots.draw(2 * QUIET).lost);
     }
 
     #[test]

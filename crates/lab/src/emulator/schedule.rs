@@ -26,7 +26,8 @@ pub enum Fate {
 }
 
 /// State of one direction of a link. Its decisions follow from its specification, the seed included, and from the
-/// arrival times and lengths of packets; the random events of the n-th packet follow from the seed and n alone.
+/// arrival times and lengths of packets; the random events of the n-th packet follow from the seed and n alone, but that a
+/// quiet time ends a burst of losses.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     spec: Direction,
@@ -49,7 +50,7 @@ impl Schedule {
 
     /// Decides the fate of a packet of `len` bytes that comes to the link at `now`. `now` never goes back.
     pub fn offer(&mut self, now: Nanos, len: usize) -> Fate {
-        let lot = self.lots.draw();
+        let lot = self.lots.draw(now);
         let Some(sent) = self.tail.admit(now, len) else {
             return Fate::Dropped;
         };

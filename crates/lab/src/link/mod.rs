@@ -38,7 +38,9 @@ pub enum Distribution {
 ///
 /// The link is in a good or in a bad state. A packet is lost with the probability of the state that it meets, then
 /// the state may change. The mean length of a bad time is `1 / leave` packets; over a long time the share `enter /
-/// (enter + leave)` of all packets meets the bad state. All four are probabilities, 0 to 1.
+/// (enter + leave)` of all packets meets the bad state. All four are probabilities, 0 to 1. Other than in netem, 100 ms
+/// without a packet end a bad time (unless `leave` is 0): a lone sender's retransmissions would otherwise be lost for
+/// half a minute now and then.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Burst {
     /// Probability that a good state turns bad (netem's `p`).

@@ -24,6 +24,7 @@ pub use claim::{Claim, ClaimError, claim};
 pub use places::Places;
 
 use crate::{
+    accelerator::{Accelerator, AcceleratorStatus},
     access_log::LogCounts,
     config_status::{ConfigStatus, GenerationStatus},
     instance::InstanceName,
@@ -40,6 +41,8 @@ pub struct Admin {
     pub instance: InstanceName,
     /// State that all listeners share, such as the engine.
     pub shared: Arc<Shared>,
+    /// Transparent accelerator, if it is configured.
+    pub accelerator: Option<Arc<Accelerator>>,
     /// Configuration in force.
     pub config_status: Arc<ConfigStatus>,
     /// Rules.
@@ -77,6 +80,9 @@ pub struct Status {
     /// Configuration in force.
     #[serde(default)]
     pub config_generation: Option<GenerationStatus>,
+    /// Transparent accelerator, if it is configured.
+    #[serde(default)]
+    pub accelerator: Option<AcceleratorStatus>,
     /// Memory, if it is limited.
     #[serde(default)]
     pub memory: Option<MemoryStatus>,
@@ -119,6 +125,7 @@ impl Admin {
             counters: self.shared.splicer.counters(),
             health: self.shared.splicer.health(),
             config_generation: Some(self.config_status.generation()),
+            accelerator: self.accelerator.as_ref().map(|a| a.status()),
             memory: self.shared.memory.status(self.shared.tracker.count()),
             access_log: log.is_on().then(|| log.counts()),
             listeners: self

@@ -10,12 +10,12 @@ use axum::{
     routing::{get, post},
 };
 use longsplice_engine::{
-    FlowId, RequestError,
+    FlowId, RequestError, Returned,
     rules::{Rule, RulesError},
 };
 use serde::Serialize;
 use tokio::{
-    net::UnixListener,
+    net::{TcpStream, UnixListener},
     sync::{mpsc::error::TrySendError, oneshot},
     task::JoinHandle,
 };
@@ -90,12 +90,23 @@ async fn unsplice(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Re
         Ok(None) => {}
         // The flow has no handler: forward it from here.
         Ok(Some(returned)) => {
+            if let Some(accelerator) = admin.accelerator.as_ref().filter(|_| is_transparent(&returned)) {
+                accelerator.resume(returned);
+                return Json(serde_json::json!({ "id": id })).into_response();
+            }
             spawn_reclaimed(returned, &admin.shared, &admin.config_status.listeners());
         }
         Err(e @ RequestError::NoSuchFlow(_)) => return error(StatusCode::NOT_FOUND, &e.to_string()),
         Err(e) => return error(StatusCode::CONFLICT, &e.to_string()),
     }
     Json(serde_json::json!({ "id": id })).into_response()
+}
+
+/// Returns whether both ends see each other's address, as in a connection that was taken over.
+fn is_transparent(returned: &Returned) -> bool {
+    let addresses = |socket: &TcpStream| Some((socket.peer_addr().ok()?, socket.local_addr().ok()?));
+    let (client, server) = (addresses(&returned.client), addresses(&returned.server));
+    client.is_some() && client == server.map(|(peer, local)| (local, peer))
 }
 
 async fn kill(State(admin): State<Arc<Admin>>, Path(id): Path<String>) -> Response {

@@ -7,11 +7,14 @@ use longsplice_core::{
     limit::RateLimit,
     policy::{DetachPolicy, SplicePolicy},
 };
-use longsplice_engine::{FlowId, Until, XdpMode};
+use longsplice_engine::{
+    FlowId, Until, XdpMode,
+    rules::{Network, Ports},
+};
 
 use crate::{
     address::{ListenAddr, PortRange, Target},
-    config::{KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
+    config::{EarlyAccept, KeepaliveSetting, LogFormat, MemoryLimit, OnShutdown, Period},
     instance::InstanceName,
 };
 
@@ -64,6 +67,12 @@ Example: longsplice forward --listen 0.0.0.0:8080 --to 127.0.0.1:8000
          longsplice forward --listen 8080 --to web.example:80 --splice after=1MiB --detach now
          longsplice forward --listen 8080 --to web.example:80 --splice now --unsplice data=client,idle=10s")]
     Forward(Box<Forward>),
+    /// Run a transparent TCP accelerator on a router, without a file
+    #[command(after_help = "\
+Example: longsplice accelerate --inside eth1 --outside eth0
+         longsplice accelerate --inside eth1 --outside eth0 --outside-congestion bbr --except 192.0.2.0/24
+Stopped in order, it releases its connections; they live on.")]
+    Accelerate(Box<Accelerate>),
     /// Check configuration files and say what was understood
     #[command(after_help = "\
 Example: longsplice check /etc/longsplice.toml
@@ -255,6 +264,58 @@ pub struct Forward {
     pub admin: Option<PathBuf>,
 }
 
+/// `accelerate`.
+#[derive(Debug, Args)]
+pub struct Accelerate {
+    /// Interface on one side of the router, such as a site's; can be given again
+    #[arg(long, required = true, value_name = "NAME")]
+    pub inside: Vec<String>,
+    /// Interface on the other side, such as that of a long link; can be given again
+    #[arg(long, required = true, value_name = "NAME")]
+    pub outside: Vec<String>,
+    /// Congestion control of the legs on the inside [default: the kernel's]
+    #[arg(long, value_name = "NAME")]
+    pub inside_congestion: Option<String>,
+    /// Congestion control of the legs on the outside, such as bbr [default: the kernel's]
+    #[arg(long, value_name = "NAME")]
+    pub outside_congestion: Option<String>,
+    /// Accelerate only connections to this network; can be given again [default: all]
+    #[arg(long, value_name = "NETWORK")]
+    pub to: Vec<Network>,
+    /// Accelerate only connections to this port, or range of ports; can be given again [default: all]
+    #[arg(long, value_name = "PORTS")]
+    pub port: Vec<Ports>,
+    /// Leave connections from and to this network alone; can be given again
+    #[arg(long, value_name = "NETWORK")]
+    pub except: Vec<Network>,
+    /// Release connections whose round trip, both legs together, is not longer than this [default: 10ms]
+    #[arg(long, value_name = "DURATION")]
+    pub min_rtt: Option<Period>,
+    /// Release connections that the node makes faster by less than this factor, 1.01 to 100 [default: 1.15]
+    #[arg(long, value_name = "FACTOR", value_parser = gain)]
+    pub min_gain: Option<f64>,
+    /// Longest time that a byte shall wait inside the node [default: 75ms]
+    #[arg(long, value_name = "DURATION")]
+    pub queue: Option<Period>,
+    /// How many connections are taken over at once [default: 16384]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub max_connections: Option<u32>,
+    /// Connections whose client is answered before the server is: short transfers gain most; a server that refuses looks like one that
+    /// accepts and resets. `known` are servers that have accepted a connection in the last ten minutes
+    #[arg(long, value_enum, default_value_t, value_name = "WHICH")]
+    pub early_accept: EarlyAccept,
+    /// How much memory it may take before connections pass through: auto (as the control group allows), none, or a size such as
+    /// 512MiB [default: auto]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<MemoryLimit>,
+    /// How long a shutdown may take to release its connections [default: 10s]
+    #[arg(long, value_name = "DURATION")]
+    pub shutdown_timeout: Option<Period>,
+    /// Where to put the admin socket [default: /run/longsplice/INSTANCE.sock]
+    #[arg(long, value_name = "PATH")]
+    pub admin: Option<PathBuf>,
+}
+
 /// `flows`, `status`, `servers` and `rules list`.
 #[derive(Debug, Args)]
 pub struct Ask {
@@ -321,6 +382,12 @@ pub struct Doctor {
     /// The source ports that are to be used, to be compared with the kernel's
     #[arg(long, value_name = "LO-HI")]
     pub source_ports: Option<PortRange>,
+}
+
+/// Reads the factor by which a connection must gain.
+fn gain(text: &str) -> Result<f64, String> {
+    let gain = text.parse().ok().filter(|gain| (1.01..=100.0).contains(gain));
+    gain.ok_or_else(|| format!("`{text}` is no factor from 1.01 to 100"))
 }
 
 fn interface(name: &str) -> Result<String, String> {

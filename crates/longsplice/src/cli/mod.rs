@@ -44,6 +44,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(run) => serve::run(run, &common),
         Command::Forward(forward) => serve::forward(*forward, &common),
+        Command::Accelerate(accelerate) => serve::accelerate(*accelerate, &common),
         Command::Check(check) => check::check(&check),
         Command::Flows(ask) => ask::flows(&ask, &common),
         Command::Status(ask) => ask::status(&ask, &common),

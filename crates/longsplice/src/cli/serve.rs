@@ -7,12 +7,12 @@ use longsplice_engine::SplicerConfig;
 
 use super::{
     Failure,
-    args::{Common, Forward, Run},
+    args::{Accelerate, Common, Forward, Run},
 };
 use crate::{
     config::{
-        self, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT, HttpConfig, ListenerConfig,
-        LogConfig, LogFormat, LogLevel, OnFull, OnReload, OperationsConfig, Period, Protocol, rules,
+        self, AccelerateConfig, Config, DEFAULT_CONNECT_TIMEOUT, DEFAULT_SHUTDOWN_TIMEOUT, HttpConfig,
+        ListenerConfig, LogConfig, LogFormat, LogLevel, OnFull, OnReload, Period, Protocol, rules,
     },
     daemon::{self, Outcome},
     logging,
@@ -107,11 +107,6 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
         require_splice: args.require_splice,
         shutdown: args.on_shutdown,
         shutdown_timeout: args.shutdown_timeout.map_or(DEFAULT_SHUTDOWN_TIMEOUT, |p| p.0),
-        log: LogConfig::default(),
-        rules: Vec::new(),
-        operations: OperationsConfig::default(),
-        upstreams: Vec::new(),
-        warnings: Vec::new(),
         listeners: vec![ListenerConfig {
             name,
             listen,
@@ -135,6 +130,51 @@ fn forward_config(args: Forward, common: &Common) -> Result<Config, String> {
             http: HttpConfig::default(),
             routes: Table::default(),
         }],
+        ..Config::default()
+    })
+}
+
+pub(super) fn accelerate(args: Accelerate, common: &Common) -> Result<ExitCode, Failure> {
+    let config = accelerate_config(args, common).map_err(Failure::Usage)?;
+    let admin = config.admin.map(absolute).transpose()?;
+    let log = Levels::of(common).over(config.log);
+    serve(Config { admin, log, ..config }, None)
+}
+
+/// Converts the arguments into a configuration, with the checks of a file.
+fn accelerate_config(args: Accelerate, common: &Common) -> Result<Config, String> {
+    let default = AccelerateConfig::between(args.inside, args.outside);
+    let accelerate = AccelerateConfig {
+        inside_congestion: args.inside_congestion,
+        outside_congestion: args.outside_congestion,
+        to: args.to,
+        ports: args.port,
+        except: args.except,
+        min_rtt: args.min_rtt.map_or(default.min_rtt, |p| p.0),
+        min_gain: args
+            .min_gain
+            .map_or(default.min_gain, |gain| (gain * 100.0).round() as u32),
+        queue: args.queue.map_or(default.queue, |p| p.0),
+        max_connections: args.max_connections.unwrap_or(default.max_connections),
+        early_accept: args.early_accept,
+        ..default
+    };
+    let names = [&accelerate.inside_congestion, &accelerate.outside_congestion];
+    let wrong = names
+        .into_iter()
+        .flatten()
+        .find_map(|name| rules::congestion(name));
+    if let Some(rules::Complaint { message, help }) = wrong.or_else(|| accelerate.complaint()) {
+        return Err(format!("{message}\n{help}"));
+    }
+    Ok(Config {
+        instance: common.instance.clone().unwrap_or_default(),
+        admin: args.admin,
+        memory: args.memory.unwrap_or_default(),
+        require_splice: true,
+        shutdown_timeout: args.shutdown_timeout.map_or(DEFAULT_SHUTDOWN_TIMEOUT, |p| p.0),
+        accelerate: Some(accelerate),
+        ..Config::default()
     })
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::{
+    accelerate::{self, AccelerateConfig},
     diagnostic::{Diagnostic, Source},
     listeners::{self, ListenerConfig, Shared},
     log::{LogConfig, RawLog},
@@ -44,6 +45,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Rules for incoming packets.
     pub rules: Vec<Rule>,
+    /// Transparent accelerator.
+    pub accelerate: Option<AccelerateConfig>,
     /// Metrics and logs.
     pub operations: OperationsConfig,
     /// Sets of servers.
@@ -52,6 +55,28 @@ pub struct Config {
     pub listeners: Vec<ListenerConfig>,
     /// Diagnostics about settings that are valid but may be unintended.
     pub warnings: Vec<Diagnostic>,
+}
+
+impl Default for Config {
+    /// Returns the configuration of a file without a key.
+    fn default() -> Config {
+        Config {
+            instance: InstanceName::default(),
+            admin: None,
+            splicer: SplicerConfig::default(),
+            memory: MemoryLimit::default(),
+            require_splice: false,
+            shutdown: OnShutdown::default(),
+            shutdown_timeout: DEFAULT_SHUTDOWN_TIMEOUT,
+            log: LogConfig::default(),
+            rules: Vec::new(),
+            accelerate: None,
+            operations: OperationsConfig::default(),
+            upstreams: Vec::new(),
+            listeners: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
 }
 
 impl Config {
@@ -121,6 +146,7 @@ pub(super) struct File {
     shutdown_timeout: Option<Spanned<Period>>,
     log: Option<RawLog>,
     on_reload: Option<OnReload>,
+    accelerate: Option<Spanned<accelerate::Raw>>,
     metrics: Option<Spanned<RawMetrics>>,
     access_log: Option<Spanned<RawAccessLog>>,
     #[serde(default)]
@@ -146,6 +172,14 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     let mut wrong = Vec::new();
     let (rules, mut places) = packet_rules::settle(file.rule, source, &mut wrong);
     s.wrong.append(&mut wrong);
+    let accelerate = file.accelerate.map(|section| {
+        let place = section.span();
+        (s.accelerate(section.into_inner(), place.clone()), place)
+    });
+    if file.listener.is_empty() && accelerate.is_none() {
+        let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\", or a section [accelerate]";
+        s.complain(0..0, "there is no listener, so nothing would be forwarded", help);
+    }
     let listener_places: Vec<_> = file.listener.iter().map(Spanned::span).collect();
     let intercepts = |l: &Spanned<listeners::Raw>| l.get_ref().intercept.as_ref().map(Spanned::span);
     let intercept_places: Vec<_> = file.listener.iter().map(intercepts).collect();
@@ -162,6 +196,11 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
     for (listener, place) in listeners.iter().zip(listener_places) {
         all.extend(listener.rules());
         places.resize(all.len(), place);
+    }
+    if let Some((accelerate, place)) = &accelerate {
+        // The host's own addresses may change: here only the number of rules matters.
+        all.extend(accelerate.rules(&[]));
+        places.resize(all.len(), place.clone());
     }
     packet_rules::check(&all, source, &mut s.wrong, |n| {
         places.get(n).cloned().unwrap_or_default()
@@ -194,6 +233,7 @@ pub(super) fn settle(file: File, source: &Source<'_>) -> Result<Config, Vec<Diag
         ),
         log,
         rules,
+        accelerate: accelerate.map(|(accelerate, _)| accelerate),
         operations,
         upstreams,
         listeners,

@@ -116,7 +116,7 @@ impl InterceptConfig {
     /// destinations.
     pub(super) fn rules(&self, listener: &str, listen: &[SocketAddr], goes_on: bool) -> Vec<Rule> {
         let deliver = |interface: &String, to: &[Network], how: &str| Rule {
-            name: name(&format!("{interface} to listener {listener}{how}")),
+            name: rule_name(&format!("{interface} to listener {listener}{how}")),
             matching: Match {
                 interface: Some(interface.clone()),
                 from: self.from.clone(),
@@ -127,7 +127,7 @@ impl InterceptConfig {
             action: Action::Deliver { to: listen.to_vec() },
         };
         let pass = |interface: &String, to: Vec<Network>| Rule {
-            name: name(&format!("{interface} around listener {listener}")),
+            name: rule_name(&format!("{interface} around listener {listener}")),
             matching: Match {
                 interface: Some(interface.clone()),
                 to,
@@ -151,7 +151,7 @@ impl InterceptConfig {
             rules.push(deliver(interface, &self.to, ""));
         }
         let follow = self.answers.iter().map(|interface| Rule {
-            name: name(&format!("{interface} back to listener {listener}")),
+            name: rule_name(&format!("{interface} back to listener {listener}")),
             matching: Match {
                 interface: Some(interface.clone()),
                 from: self.to.clone(),
@@ -178,7 +178,7 @@ impl InterceptConfig {
 }
 
 /// Cuts the name to the longest that a rule may have.
-fn name(text: &str) -> String {
+pub(super) fn rule_name(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_TEXT))
         .unwrap_or_default()
         .to_owned()

@@ -167,10 +167,6 @@ pub(super) struct Shared {
 
 impl Settler<'_> {
     pub(super) fn listeners(&mut self, given: Vec<Spanned<Raw>>, shared: &Shared) -> Vec<ListenerConfig> {
-        if given.is_empty() {
-            let help = "add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"";
-            self.complain(0..0, "there is no listener, so nothing would be forwarded", help);
-        }
         let mut listeners: Vec<ListenerConfig> = Vec::new();
         for listener in given {
             let place = listener.span();

@@ -1,5 +1,6 @@
 //! Describes the task of a daemon: read from a TOML file ([`load`]) or made from the command line.
 
+mod accelerate;
 mod diagnostic;
 mod file;
 mod guarded;
@@ -27,6 +28,7 @@ use std::{
 
 use longsplice_engine::rules::Rule;
 
+pub use accelerate::{AccelerateConfig, EarlyAccept};
 pub use diagnostic::Diagnostic;
 pub use file::{Config, DEFAULT_SHUTDOWN_TIMEOUT, OnShutdown};
 pub use http::{ForwardedMode, HttpConfig, Underscores};

@@ -30,6 +30,20 @@ pub fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(tchar)
 }
 
+/// Complains about text that cannot be the name of a congestion control. Only the attempt to set it shows whether the
+/// kernel has it: it may load a module by the name.
+pub fn congestion(name: &str) -> Option<Complaint> {
+    let is_name = !name.is_empty()
+        && name.len() < 16
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    (!is_name).then(|| Complaint {
+        message: format!("`{name}` cannot be the name of a congestion control"),
+        help: "net.ipv4.tcp_available_congestion_control lists them, such as cubic and bbr",
+    })
+}
+
 /// Complains about an interface on which XDP cannot translate segments: it has no driver, or is not watched.
 pub fn xdp(name: &str, watched: Option<&[String]>) -> Option<Complaint> {
     let complaint = |what: &str, help| {

@@ -174,7 +174,7 @@ fn messages_name_the_place_and_the_remedy() {
         ),
         (
             String::new(),
-            "x.toml:1:1: there is no listener, so nothing would be forwarded\n   1 | \n     | ^\n     = add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\"",
+            "x.toml:1:1: there is no listener, so nothing would be forwarded\n   1 | \n     | ^\n     = add a [[listener]] with listen = \"0.0.0.0:8080\" and to = \"192.0.2.1:80\", or a section [accelerate]",
         ),
     ] {
         assert_eq!(errors(&text), expected, "{text}");

@@ -4,12 +4,13 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{InForce, ReloadError, addresses, endpoint, settings, shown, terminators};
 use crate::{
+    accelerator::Accelerator,
     access_log::LogTarget,
     config::Config,
     config_status::ConfigStatus,
     listener::{BindError, Bound, Service, Shared, Socket},
     metrics::Subject,
-    rule_manager::RuleManager,
+    rule_manager::{RuleManager, SetupError},
     upstream::Upstreams,
 };
 
@@ -58,7 +59,12 @@ impl InForce {
                 sockets.push(Socket::serve(listening, Arc::clone(service)));
             }
         }
-        // Set the rules last: the listeners that they deliver to accept by now.
+        // Set the rules last: the listeners that they deliver to accept by now, and handshakes are read.
+        let accelerate = config.accelerate.clone();
+        let accelerator = accelerate
+            .map(|accelerate| Accelerator::start(accelerate, &shared))
+            .transpose()
+            .map_err(SetupError::from)?;
         let rules = Arc::new(RuleManager::set_up(&config, &shared.splicer).await?);
         let config_status = Arc::new(ConfigStatus::new(
             shown(&services, &sockets),
@@ -73,6 +79,7 @@ impl InForce {
         let endpoint = metrics.map(|address| endpoint(address, &subject)).transpose()?;
         Ok(InForce {
             config,
+            accelerator,
             generation,
             shared,
             upstreams,

@@ -30,6 +30,7 @@ pub(super) fn differing(now: &Config, next: &Config) -> Vec<&'static str> {
         ("source_ports", before.source_ports != *source_ports),
         ("idle_timeout", before.idle_timeout != *idle_timeout),
         ("record_ttl", before.record_ttl != *record_ttl),
+        ("accelerate", now.accelerate != next.accelerate),
         ("log.format", now.log.format != next.log.format),
     ];
     keys.into_iter()
@@ -62,6 +63,7 @@ mod tests {
             ("source_ports = \"20000-20009\"", "source_ports"),
             ("idle_timeout = \"1h\"", "idle_timeout"),
             ("record_ttl = \"1s\"", "record_ttl"),
+            ("[accelerate]\ninside = \"a\"\noutside = \"b\"", "accelerate"),
             ("[log]\nformat = \"json\"", "log.format"),
         ] {
             assert_eq!(differing(&now, &parse(head)), [key], "{head}");

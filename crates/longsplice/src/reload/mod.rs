@@ -19,6 +19,7 @@ pub use error::ReloadError;
 pub(crate) use first::bind_all;
 
 use crate::{
+    accelerator::Accelerator,
     access_log::{End, LogTarget},
     config::{Config, ConfigError, ListenerConfig},
     config_status::{ConfigStatus, Listeners},
@@ -58,6 +59,7 @@ pub type ReloadRequest = oneshot::Sender<Result<Reloaded, ReloadError>>;
 #[derive(Debug)]
 pub(crate) struct InForce {
     pub(crate) config: Config,
+    pub(crate) accelerator: Option<Arc<Accelerator>>,
     generation: u64,
     shared: Arc<Shared>,
     upstreams: Arc<Upstreams>,

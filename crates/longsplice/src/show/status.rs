@@ -79,6 +79,19 @@ pub fn status(s: &Status) -> String {
     );
     reasons(&mut out, &c.relayed_reasons);
     line(&mut out, "segments", counted(&c.segments));
+    if let Some(a) = &s.accelerator {
+        line(
+            &mut out,
+            "accelerator",
+            format!(
+                "{} taken over, {} released, {} open; passed through {}",
+                a.taken_over_total,
+                a.released_total,
+                a.open,
+                counted(&a.passed_through_total)
+            ),
+        );
+    }
     if let Some(m) = &s.memory {
         let text = format!(
             "{} of {} taken, {} connections refused, {} reset",
@@ -265,6 +278,7 @@ mod tests {
                     error: "x.toml:1: no\nneither".into(),
                 }),
             }),
+            accelerator: None,
             memory: Some(MemoryStatus {
                 limit: 64 << 20,
                 used: 48 << 20,

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use longsplice_core::seq::Seq;
 use longsplice_repair::{
     State, close_silently, enter, options, set_initial_sequence, tcp_info, unacknowledged, unread,
 };
@@ -88,9 +89,9 @@ fn sequence_numbers_count_what_was_written_and_received() {
     assert_eq!(c0, (s0.1, s0.0), "the ends agree");
     client.write_all(&[0; 1000]).unwrap();
     while unread(&server).unwrap() < 1000 {}
-    assert_eq!(numbers(&client).0, c0.0.wrapping_add(1000));
+    assert_eq!(numbers(&client).0, c0.0 + 1000);
     // Not read yet, and counted all the same.
-    assert_eq!(numbers(&server).1, s0.1.wrapping_add(1000));
+    assert_eq!(numbers(&server).1, s0.1 + 1000);
 }
 
 /// Checks that both ends count from the chosen number, across the wrap, too, and that the kernel chooses for 0.
@@ -98,14 +99,14 @@ fn sequence_numbers_count_what_was_written_and_received() {
 fn the_number_of_the_syn_can_be_chosen() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    for iss in [1, 0x8765_4321, u32::MAX] {
+    for iss in [1, 0x8765_4321, u32::MAX].map(Seq::new) {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         set_initial_sequence(&socket, iss).unwrap();
         socket.connect(&address.into()).unwrap();
         let (peer, _) = listener.accept().unwrap();
         let ours = enter(&socket).unwrap().send_sequence().unwrap();
         let theirs = enter(&peer).unwrap().receive_sequence().unwrap();
-        assert_eq!([ours, theirs], [iss.wrapping_add(1); 2]);
+        assert_eq!([ours, theirs], [iss + 1; 2]);
         let late = set_initial_sequence(&socket, iss).unwrap_err();
         assert_eq!(late.raw_os_error(), Some(libc::EPERM), "it is connected");
     }

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use longsplice_core::seq::Seq;
 use longsplice_repair::{
     Image, ImageOptions, Window, canonical, close_silently, probe_repair, thaw, unacknowledged, unread,
 };
@@ -89,8 +90,8 @@ impl Made {
             },
         };
         Made {
-            a: image(first, second, a, b),
-            b: image(second, first, b, a),
+            a: image(first, second, Seq::new(a), Seq::new(b)),
+            b: image(second, first, Seq::new(b), Seq::new(a)),
         }
     }
 

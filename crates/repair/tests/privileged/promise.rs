@@ -140,7 +140,7 @@ fn a_grown_buffer_leaves_the_reader_awake() {
 /// Returns whether B keeps a segment of 1000 bytes that ends `end` bytes behind its RCV.NXT.
 fn keeps(made: &mut Made, end: u32, prepare: impl FnOnce(&TcpStream)) -> bool {
     let old = made.a.send_next;
-    made.a.send_next = old.wrapping_add(end - 1000);
+    made.a.send_next = old + (end - 1000);
     let (a, b) = made.thaw();
     made.a.send_next = old;
     prepare(&b);

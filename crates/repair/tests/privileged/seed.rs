@@ -2,6 +2,7 @@
 
 use std::{net::TcpStream, thread, time::Instant};
 
+use longsplice_core::seq::Seq;
 use longsplice_repair::{enter, options, seed_send_queue, tcp_info, unacknowledged, unsent};
 
 use crate::common::{Made, Random, carry, expect, settle, write};
@@ -11,7 +12,7 @@ fn seed(socket: &TcpStream, bytes: &[u8]) -> usize {
     let taken = seed_send_queue(&repair, bytes).unwrap();
     let end = repair.send_sequence().unwrap();
     repair.leave_silently().unwrap();
-    assert_eq!(end, START.wrapping_add(taken as u32));
+    assert_eq!(end, Seq::new(START) + taken as u32);
     taken
 }
 
@@ -37,7 +38,7 @@ fn what_the_peer_has_in_part_is_repeated_from_there() {
     let bytes = Random::new(12).bytes(9000);
     let mut made = Made::new(START, 5, 1_000_000);
     // B has received 4000 of them from another socket.
-    made.b.receive_next = START.wrapping_add(4000);
+    made.b.receive_next = Seq::new(START) + 4000;
     let (a, b) = made.thaw();
     assert_eq!(seed(&a, &bytes), bytes.len());
     // B's segment acknowledges bytes that A never sent itself.

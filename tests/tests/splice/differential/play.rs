@@ -104,7 +104,7 @@ pub(crate) fn play(
     let turn = &turn;
     thread::scope(|scope| {
         let ends = [(Side::Client, client), (Side::Server, server)].map(|(side, stream)| {
-            let part = &script.parts[side.index()];
+            let part = &script.parts[side];
             let [out, expected] = [side, side.other()].map(|s| Pattern::new(seed ^ s.index() as u64));
             // Wait for a reset only in a script that has one.
             let may_reset = script

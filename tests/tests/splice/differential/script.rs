@@ -92,7 +92,7 @@ struct Maker {
 impl Script {
     /// Returns the number of bytes that a side sends in an undisturbed run.
     pub(crate) fn sends(&self, side: Side) -> u64 {
-        let bytes = self.parts[side.index()].acts.iter().map(|act| match *act {
+        let bytes = self.parts[side].acts.iter().map(|act| match *act {
             Act::Write { bytes, .. } => bytes,
             Act::Urgent => 1,
             _ => 0,
@@ -168,7 +168,7 @@ fn buffer(rng: &mut Rng) -> Option<usize> {
 
 impl Maker {
     fn act(&mut self, side: Side, act: Act) {
-        self.acts[side.index()].push(act);
+        self.acts[side].push(act);
     }
 
     fn any_side(&mut self) -> Side {
@@ -180,13 +180,13 @@ impl Maker {
             0 => self.rng.u64(1..3_000) as usize,
             _ => 1 << 18,
         };
-        self.sent[side.index()] += bytes;
+        self.sent[side] += bytes;
         self.act(side, Act::Write { bytes, piece });
     }
 
     /// Makes a side wait for all that the other one has sent by now.
     fn hear(&mut self, side: Side) {
-        let there = self.sent[side.other().index()];
+        let there = self.sent[side.other()];
         self.act(side, Act::Await(there));
     }
 
@@ -227,7 +227,7 @@ impl Maker {
             4 => {
                 let bytes = self.some().min(5_000);
                 self.send(side, bytes);
-                self.sent[side.index()] += 1;
+                self.sent[side] += 1;
                 self.act(side, Act::Urgent);
                 self.send(side, bytes);
             }

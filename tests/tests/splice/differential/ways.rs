@@ -147,13 +147,8 @@ impl Ways {
         let nodes = [&self.net.client, &self.net.server];
         for (side, node) in Side::BOTH.into_iter().zip(nodes) {
             set(node, "tcp_timestamps", options.timestamps, ["0", "1"]);
-            set(node, "tcp_sack", options.sack[side.index()], ["0", "1"]);
-            set(
-                node,
-                "tcp_window_scaling",
-                options.scaling[side.index()],
-                ["0", "1"],
-            );
+            set(node, "tcp_sack", options.sack[side], ["0", "1"]);
+            set(node, "tcp_window_scaling", options.scaling[side], ["0", "1"]);
         }
         // Value 2 accepts ECN, and does not request it.
         for node in [&self.net.client, &self.net.forwarder] {
@@ -251,7 +246,7 @@ fn comparable(script: &Script, seen: [Seen; 2]) -> [Seen; 2] {
 /// Returns whether all bytes are right, no end waits for ever, and, unless chance decides, all bytes arrived.
 fn is_as_written(script: &Script, seen: &[Seen; 2]) -> bool {
     Side::BOTH.into_iter().all(|side| {
-        let seen = seen[side.index()];
+        let seen = seen[side];
         let whole = seen.wrote_all && seen.received == script.sends(side.other());
         seen.wrong.is_none() && seen.ending != Ending::Never && (whole || script.certain == Certain::Endings)
     })

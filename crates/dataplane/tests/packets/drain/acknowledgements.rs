@@ -1,5 +1,7 @@
 //! Acknowledgements go to the ends that wait for them, and never go back.
 
+use longsplice_dataplane::Seq;
+
 use longsplice_dataplane::Side::{Client, Server};
 
 use super::{Drained, OLD, data, plans, trimmed};
@@ -87,12 +89,12 @@ fn an_acknowledgement_that_the_socket_did_not_take_comes_to_it_again() {
         d.shared(&ack, &ack);
         d.forwarded(&ack);
         // It refused that one, for any reason. A repetition of it is waited for again.
-        d.flow.slot().disbelieve(Client, una);
+        d.flow.slot().disbelieve(Client, Seq::new(una));
         assert_eq!(d.flow.raw_leg(Client).rec.rx_ack, una);
         d.shared(&ack, &ack);
         assert_eq!(d.flow.raw_leg(Client).loc_acked, una + OLD);
         // A socket that has taken more than that is not made to wait for it.
-        d.flow.slot().disbelieve(Client, una + OLD + 1);
+        d.flow.slot().disbelieve(Client, Seq::new(una + OLD + 1));
         assert_eq!(d.flow.raw_leg(Client).loc_acked, una + OLD);
         d.forwarded(&ack);
     }

@@ -1,5 +1,7 @@
 //! Payload in a drain: old payload goes to the sockets and to the far end; new payload goes to the far end.
 
+use longsplice_dataplane::Seq;
+
 use longsplice_dataplane::Side::Client;
 
 use super::{Drained, OLD, data, plans, trimmed};
@@ -106,7 +108,7 @@ fn a_segment_across_the_cut_goes_to_both_and_moves_it() {
         packet.seq += 80;
         d.shared(&packet, &packet);
         let leg = d.flow.plane.leg(d.flow.slot(), Client);
-        assert_eq!((leg.cut, leg.rx_end), (packet.end(), packet.end()));
+        assert_eq!([leg.cut, leg.rx_end], [Seq::new(packet.end()); 2]);
         // Payload that was new a moment ago is old now.
         let mut again = data(&d.flow, 40);
         again.seq += 100;

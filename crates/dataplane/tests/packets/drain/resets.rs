@@ -22,7 +22,7 @@ fn aborts(flow: &Flow, side: Side, reset: &Packet, expected: &Packet) {
         flow.ignores(s, &flow.peer_segment(s).bytes());
         // Segments in numbers that the peer would not understand are dropped.
         let local = flow.local_segment(s).bytes();
-        let mapped = flow.plan.mapping[s.index()] != Mapping::default();
+        let mapped = flow.plan.mapping[s] != Mapping::default();
         let fate = if mapped { (SHOT, "drop_parked") } else { (OK, "") };
         flow.egress_gives(s, &local, (fate.0, fate.1, &local));
         // The answer to an untranslated segment is in that segment's numbers.

@@ -1,6 +1,6 @@
 //! With COUPLE, a socket offers no window that the far end does not have.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Seq, Side};
 
 use super::{clamped, delivered, emitted, state};
 use crate::support::{
@@ -24,7 +24,7 @@ fn a_coupled_window_ends_where_the_far_ends_does() {
         };
         let flow = Flow::track(plan);
         for side in Side::BOTH {
-            let scale = flow.plan.scale_out[side.other().index()];
+            let scale = flow.plan.scale_out[side.other()];
             for window in fields.map(|w: u32| w.min(65_535) as u16) {
                 let packet = Packet {
                     window,
@@ -46,7 +46,7 @@ fn a_coupled_window_ends_where_the_far_ends_does() {
                 clamped(&flow, side, &packet, &expected);
                 assert_eq!(
                     state(&flow, side).tx_edge,
-                    packet.ack.wrapping_add(u32::from(expected.window) << scale)
+                    Seq::new(packet.ack) + (u32::from(expected.window) << scale)
                 );
             }
         }
@@ -62,7 +62,7 @@ fn a_coupled_window_counts_from_the_acknowledgement() {
     let flow = Flow::track(plan);
     flow.slot().set_coupling(true);
     for side in Side::BOTH {
-        let scale = flow.plan.scale_out[side.other().index()];
+        let scale = flow.plan.scale_out[side.other()];
         for (acked, left) in [(0, 1 << 15), (1 << 14, 1 << 14), (1 << 15, 0), (40_000, 0)] {
             let mut packet = flow.local_segment(side);
             packet.ack = packet.ack.wrapping_add(acked);
@@ -87,7 +87,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         flow.again(plan.clone());
         flow.slot().set_coupling(true);
         let far = side.other();
-        let scale = flow.plan.scale_out[far.index()];
+        let scale = flow.plan.scale_out[far];
         let packet = Packet {
             window: 65_535,
             ..flow.local_segment(side)
@@ -101,7 +101,7 @@ fn a_coupled_window_grows_with_the_far_ends() {
         let mut update = flow.peer_segment(far);
         update.window = 300;
         delivered(&flow, far, &update);
-        let edge = 300u32 << flow.plan.scale_in[far.index()];
+        let edge = 300u32 << flow.plan.scale_in[far];
         clamped(&flow, side, &packet, &at((edge >> scale) as u16));
         // It acknowledges data of the local socket, and the edge moves on.
         let sent = Packet {
@@ -121,7 +121,7 @@ fn a_coupled_window_leaves_only_so_much_room() {
     let flow = Flow::track(Plan::default());
     flow.slot().set_coupling(true);
     for side in Side::BOTH {
-        let scale = flow.plan.scale_out[side.other().index()];
+        let scale = flow.plan.scale_out[side.other()];
         let packet = Packet {
             window: 65_535,
             ..flow.local_segment(side)

@@ -38,7 +38,7 @@ fn a_socket_acknowledges_where_its_peer_listens_now() {
                 ..peer.clone()
             };
             delivered(&flow, side, &shrunk);
-            let edge = u32::from(field) << flow.plan.scale_in[side.index()];
+            let edge = u32::from(field) << flow.plan.scale_in[side];
             let expected = Packet {
                 seq: shrunk.ack.wrapping_add(edge),
                 ..bare.clone()
@@ -56,7 +56,7 @@ fn a_socket_acknowledges_where_its_peer_listens_now() {
 fn a_peer_acknowledges_where_the_socket_listens_now() {
     let flow = Flow::track(Plan::default());
     for side in Side::BOTH {
-        let scale = flow.plan.scale_out[side.other().index()];
+        let scale = flow.plan.scale_out[side.other()];
         let ours = |window: u16| Packet {
             window,
             ..flow.local_segment(side)

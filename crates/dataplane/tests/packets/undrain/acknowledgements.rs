@@ -1,7 +1,7 @@
 //! The far end waits for acknowledgements of the bytes that it sent past the sockets: it gets a copy without payload of
 //! each segment for the socket. The copy comes in once more, so real interfaces show this.
 
-use longsplice_dataplane::Side;
+use longsplice_dataplane::{Seq, Side};
 
 use super::{SENT, across, start};
 use crate::support::{
@@ -25,7 +25,7 @@ fn wired(past: Past) -> (Flow, [Tap; 2]) {
 /// Returns the far end's copy of a segment: no payload, at the end of the forwarded part.
 fn copy(flow: &Flow, side: Side, packet: &Packet, acked: u32, promised: u32) -> Packet {
     let bare = Packet {
-        seq: start(flow, side).wrapping_add(SENT[side.index()]),
+        seq: start(flow, side).wrapping_add(SENT[side]),
         flags: packet.flags & (ACK | RST),
         payload: vec![],
         padding: vec![],
@@ -48,7 +48,7 @@ fn promised(flow: &Flow, far: Side) -> u32 {
 fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
     for side in Side::BOTH {
         let far = side.other();
-        let (sent, all) = (SENT[side.index()], SENT[far.index()]);
+        let (sent, all) = (SENT[side], SENT[far]);
         for partial in [false, true] {
             let (flow, taps) = wired(Past::unacknowledged(SENT));
             let mut offset = sent;
@@ -75,8 +75,8 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
                 };
                 // Count once the copy is there: a busy processor may take the packet in after the call.
                 let ((got, bytes), counted) = flow.counted(|| {
-                    taps[side.index()].send(&frame, offload);
-                    taps[far.index()].only_with_offload()
+                    taps[side].send(&frame, offload);
+                    taps[far].only_with_offload()
                 });
                 assert_eq!(
                     (counted["delivered"], counted["forwarded"]),
@@ -94,8 +94,8 @@ fn of_payload_for_the_socket_the_far_end_gets_the_acknowledgement() {
             // The far end knows everything: from now on its socket speaks for itself.
             let last = flow.later(side, offset, 10, all);
             let ((), counted) = flow.counted(|| {
-                taps[side.index()].send(&last.bytes(), Offload::default());
-                taps[far.index()].nothing();
+                taps[side].send(&last.bytes(), Offload::default());
+                taps[far].nothing();
             });
             assert_eq!(counted.get("forwarded"), None);
         }
@@ -108,14 +108,14 @@ fn the_copy_of_a_super_packet_is_one_header() {
         let far = side.other();
         let (flow, taps) = wired(Past::unacknowledged(SENT));
         let room = promised(&flow, far);
-        let packet = flow.timed(side, 1, flow.later(side, SENT[side.index()], 10_000, 3));
+        let packet = flow.timed(side, 1, flow.later(side, SENT[side], 10_000, 3));
         let expected = copy(&flow, side, &packet, 3, room);
         let offload = Offload {
             needs_checksum: true,
             gso_size: 1000,
         };
-        taps[side.index()].send(&packet.bytes_for_offload(), offload);
-        let (got, bytes) = taps[far.index()].only_with_offload();
+        taps[side].send(&packet.bytes_for_offload(), offload);
+        let (got, bytes) = taps[far].only_with_offload();
         assert!(got.needs_checksum);
         assert_frame(&bytes, &expected.bytes_for_offload(), "the copy");
     }
@@ -128,9 +128,9 @@ fn a_trimmed_copy_is_right_on_a_wire_that_needs_its_checksum() {
     for side in Side::BOTH {
         let far = side.other();
         let (flow, taps) = wired(Past::unacknowledged(SENT));
-        let raw = Tap::new(flow.net.ifindex(["a1", "b1"][far.index()]));
+        let raw = Tap::new(flow.net.ifindex(["a1", "b1"][far]));
         // The device toward the far end cannot compute checksums.
-        let device = ["a0", "b0"][far.index()];
+        let device = ["a0", "b0"][far];
         let status = std::process::Command::new("ethtool")
             .args(["-K", device, "tx", "off"])
             .stdout(std::process::Stdio::null())
@@ -138,13 +138,13 @@ fn a_trimmed_copy_is_right_on_a_wire_that_needs_its_checksum() {
             .expect("ethtool");
         assert!(status.success());
         let room = promised(&flow, far);
-        let packet = flow.timed(side, 1, flow.later(side, SENT[side.index()], 501, 3));
+        let packet = flow.timed(side, 1, flow.later(side, SENT[side], 501, 3));
         let expected = copy(&flow, side, &packet, 3, room);
         let offload = Offload {
             needs_checksum: true,
             ..Offload::default()
         };
-        taps[side.index()].send(&packet.bytes_for_offload(), offload);
+        taps[side].send(&packet.bytes_for_offload(), offload);
         assert_frame(&raw.only(), &expected.bytes(), "on the wire");
     }
 }
@@ -153,18 +153,18 @@ fn a_trimmed_copy_is_right_on_a_wire_that_needs_its_checksum() {
 fn selective_acknowledgements_are_clipped_in_the_copy() {
     for side in Side::BOTH {
         let far = side.other();
-        let all = SENT[far.index()];
+        let all = SENT[far];
         let (flow, taps) = wired(Past::unacknowledged(SENT));
-        let (room, local) = (promised(&flow, far), flow.plan.local[side.index()]);
+        let (room, local) = (promised(&flow, far), flow.plan.local[side]);
         let packet = Packet {
-            options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 50, local + all)]),
-            ..flow.later(side, SENT[side.index()], 20, 7)
+            options: usual_with_sack(flow.plan.clock[side], 1, &[(local + 50, local + all)]),
+            ..flow.later(side, SENT[side], 20, 7)
         };
         let mut expected = copy(&flow, side, &packet, 7, room);
         let first = start(&flow, far);
         expected.options = with_sack(&expected.options, |_, _| (first + 50, first + all));
-        taps[side.index()].send(&packet.bytes(), Offload::default());
-        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the copy");
+        taps[side].send(&packet.bytes(), Offload::default());
+        assert_frame(&taps[far].only(), &expected.bytes(), "the copy");
     }
 }
 
@@ -173,11 +173,11 @@ fn where_nothing_went_past_the_far_socket_nobody_needs_a_copy() {
     for side in Side::BOTH {
         let far = side.other();
         let mut sent = [0; 2];
-        sent[side.index()] = SENT[side.index()];
+        sent[side] = SENT[side];
         let (flow, taps) = wired(Past::unacknowledged(sent));
-        let packet = flow.later(side, SENT[side.index()], 20, 0);
-        taps[side.index()].send(&packet.bytes(), Offload::default());
-        taps[far.index()].nothing();
+        let packet = flow.later(side, SENT[side], 20, 0);
+        taps[side].send(&packet.bytes(), Offload::default());
+        taps[far].nothing();
     }
 }
 
@@ -189,14 +189,14 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
         flow.pass(Past::unacknowledged(SENT));
         flow.slot().set_wakeable(true);
         flow.slot()
-            .set_trap(side, Some(start(&flow, side) + SENT[side.index()] + 1));
+            .set_trap(side, Some(Seq::new(start(&flow, side)) + SENT[side] + 1));
         flow.net.deaf();
         for s in Side::BOTH {
             flow.plane.attach(flow.ifindex(s)).expect("attached");
         }
         let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
-        let packet = flow.later(side, SENT[side.index()], 20, 9);
-        let ((), counted) = flow.counted(|| taps[side.index()].send(&packet.bytes(), Offload::default()));
+        let packet = flow.later(side, SENT[side], 20, 9);
+        let ((), counted) = flow.counted(|| taps[side].send(&packet.bytes(), Offload::default()));
         assert_eq!(
             (counted["woken"], counted["delivered"], counted["forwarded"]),
             (1, 1, 1)
@@ -205,7 +205,7 @@ fn the_segment_that_wakes_the_pair_has_a_copy_too() {
             let room = promised(&flow, far);
             copy(&flow, side, &packet, 9, room)
         };
-        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the copy");
+        assert_frame(&taps[far].only(), &expected.bytes(), "the copy");
     }
 }
 

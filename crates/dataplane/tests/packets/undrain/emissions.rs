@@ -12,7 +12,7 @@ use crate::support::{
 
 /// Returns x's view of its socket's segment: the wire's numbers, this acknowledgement and this room.
 fn seen(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet {
-    let scale = flow.plan.scale_out[side.other().index()];
+    let scale = flow.plan.scale_out[side.other()];
     Packet {
         ack,
         window: (room >> scale).min(65_535) as u16,
@@ -29,9 +29,9 @@ fn promised(flow: &Flow, side: Side) -> u32 {
 fn they_say_it_in_the_numbers_of_the_wire() {
     for side in Side::BOTH {
         let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         let high = flow.reference(side.other()).ts_high;
-        let scale = flow.plan.scale_out[side.other().index()];
+        let scale = flow.plan.scale_out[side.other()];
         for (offset, len, flags) in [
             (0, 0, ACK),
             (0, 100, ACK | PSH),
@@ -41,11 +41,7 @@ fn they_say_it_in_the_numbers_of_the_wire() {
             for options in [
                 vec![],
                 usual(high.wrapping_add(5), 9),
-                usual_with_sack(
-                    high.wrapping_add(5),
-                    9,
-                    &[(flow.plan.peer[side.index()] + 50, 60)],
-                ),
+                usual_with_sack(high.wrapping_add(5), 9, &[(flow.plan.peer[side] + 50, 60)]),
             ] {
                 let packet = Packet {
                     flags,
@@ -59,7 +55,7 @@ fn they_say_it_in_the_numbers_of_the_wire() {
                 flow.egress_gives(side, &packet.bytes(), (OK, "clamped", &expected.bytes()));
             }
         }
-        let end = flow.plan.local[side.index()] + SENT[side.other().index()] + 1501;
+        let end = flow.plan.local[side] + SENT[side.other()] + 1501;
         assert_eq!(flow.raw_leg(side).loc_end, end, "of the wire");
     }
 }
@@ -68,7 +64,7 @@ fn they_say_it_in_the_numbers_of_the_wire() {
 fn a_window_is_no_larger_than_the_far_ends() {
     for side in Side::BOTH {
         let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         let far = flow.raw_leg(side.other()).rec;
         let packet = Packet {
             window: 65_535,
@@ -87,12 +83,12 @@ fn a_window_is_no_larger_than_the_far_ends() {
 fn a_window_never_shrinks() {
     for side in Side::BOTH {
         let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
-        let sent = SENT[side.index()];
-        let scale = flow.plan.scale_out[side.other().index()];
+        let sent = SENT[side];
+        let scale = flow.plan.scale_out[side.other()];
         let mut edge = promised(&flow, side);
         for (field, more) in [(1, 0), (0, 0), (500, 0), (3, 0), (3, 20), (0, 40)] {
             if more > 0 {
-                let data = flow.later(side, sent, more, SENT[side.other().index()]);
+                let data = flow.later(side, sent, more, SENT[side.other()]);
                 assert_eq!(flow.ingress(side, &data.bytes()).verdict, OK);
             }
             let packet = Packet {
@@ -117,7 +113,7 @@ fn a_window_never_shrinks() {
 fn what_the_far_end_does_not_have_is_not_acknowledged() {
     for side in Side::BOTH {
         let far = side.other();
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         let flow = awake();
         let high = flow.reference(far).ts_high;
         let data = flow.later(side, sent, 30, 0);
@@ -129,17 +125,13 @@ fn what_the_far_end_does_not_have_is_not_acknowledged() {
                 assert_eq!(flow.ingress(far, &ack.bytes()).verdict, 7);
             }
             let packet = Packet {
-                options: usual_with_sack(
-                    high.wrapping_add(1),
-                    9,
-                    &[(flow.plan.peer[side.index()] + 50, 60)],
-                ),
+                options: usual_with_sack(high.wrapping_add(1), 9, &[(flow.plan.peer[side] + 50, 60)]),
                 ..flow.local_later(side, 0, 25, 30)
             };
             // From the far end's acknowledgement on; without SACK, which would be about bytes beyond it.
             let lowered = acked < sent;
             let ack = if lowered { acked } else { sent + 30 };
-            let scale = flow.plan.scale_out[far.index()];
+            let scale = flow.plan.scale_out[far];
             let edge = promised(&flow, side).max(sent + 30 + (500 << scale));
             let mut expected = seen(&flow, side, &packet, start(&flow, side) + ack, edge - ack);
             if lowered {
@@ -195,7 +187,7 @@ fn a_lowered_repetition_is_for_a_peer_with_sack_only() {
         }
         let far = side.other();
         assert_eq!(
-            flow.ingress(far, &flow.later(far, SENT[far.index()], 0, 1).bytes())
+            flow.ingress(far, &flow.later(far, SENT[far], 0, 1).bytes())
                 .verdict,
             OK
         );
@@ -230,8 +222,8 @@ fn a_timestamp_never_goes_back() {
             window: 500,
             ..flow.local_later(side, 0, 10, 0)
         };
-        let sent = SENT[side.index()];
-        let edge = promised(&flow, side).max(sent + (500 << flow.plan.scale_out[far.index()]));
+        let sent = SENT[side];
+        let edge = promised(&flow, side).max(sent + (500 << flow.plan.scale_out[far]));
         for (value, shown) in [
             (high - 1, high),
             (high - 100_000, high),
@@ -259,14 +251,10 @@ fn what_was_acknowledged_to_a_socket_is_not_sent_again_in_others_numbers() {
         // A keep-alive, or a probe: it brings nothing, and is answered because it is old.
         let flow = Flow::woken(Plan::default(), Past::all_acknowledged(SENT));
         let probe = flow.local_later(side, 0u32.wrapping_sub(1), 0, 0);
-        let sent = SENT[side.index()];
-        let room =
-            promised(&flow, side).max(sent + (500 << flow.plan.scale_out[side.other().index()])) - sent;
+        let sent = SENT[side];
+        let room = promised(&flow, side).max(sent + (500 << flow.plan.scale_out[side.other()])) - sent;
         let expected = seen(&flow, side, &probe, start(&flow, side) + sent, room);
-        assert_eq!(
-            expected.seq,
-            flow.plan.local[side.index()] + SENT[side.other().index()] - 1
-        );
+        assert_eq!(expected.seq, flow.plan.local[side] + SENT[side.other()] - 1);
         flow.egress_gives(side, &probe.bytes(), (OK, "clamped", &expected.bytes()));
     }
 }
@@ -275,9 +263,9 @@ fn what_was_acknowledged_to_a_socket_is_not_sent_again_in_others_numbers() {
 fn a_socket_through_which_nothing_went_past_says_it_as_it_is() {
     for side in Side::BOTH {
         let flow = Flow::woken(Plan::default(), Past::default());
-        let scale = flow.plan.scale_out[side.other().index()];
+        let scale = flow.plan.scale_out[side.other()];
         let packet = Packet {
-            window: (flow.plan.offered[side.index()] >> scale) as u16,
+            window: (flow.plan.offered[side] >> scale) as u16,
             ..flow.local_later(side, 0, 10, 0)
         };
         flow.egress_gives(side, &packet.bytes(), (OK, "emitted", &packet.bytes()));
@@ -289,7 +277,7 @@ fn a_sum_of_the_device_is_kept() {
     for side in Side::BOTH {
         let flow = awake();
         let packet = Packet {
-            options: usual_with_sack(1, 9, &[(flow.plan.peer[side.index()] + 50, 60)]),
+            options: usual_with_sack(1, 9, &[(flow.plan.peer[side] + 50, 60)]),
             ..flow.local_later(side, 0, 25, 0)
         };
         let context = Context {

@@ -26,12 +26,12 @@ fn awake() -> Flow {
 fn across(flow: &Flow, side: Side, packet: &Packet, ack: u32, room: u32) -> Packet {
     Packet {
         ack,
-        window: (room >> flow.plan.scale_out[side.index()]).min(65_535) as u16,
+        window: (room >> flow.plan.scale_out[side]).min(65_535) as u16,
         ..flow.reference(side).translate(packet)
     }
 }
 
 /// Returns the start of a side's peer's stream when the pair was spliced.
 fn start(flow: &Flow, side: Side) -> u32 {
-    flow.plan.peer[side.index()]
+    flow.plan.peer[side]
 }

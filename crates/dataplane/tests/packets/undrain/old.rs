@@ -19,12 +19,12 @@ fn promised(flow: &Flow, far: Side) -> u32 {
 #[test]
 fn it_goes_to_the_far_end_with_its_acknowledgement() {
     for side in Side::BOTH {
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         let far = side.other();
         for (offset, len) in [(0, 1), (0, sent), (sent - 1, 1), (17, 100)] {
             let flow = awake();
             let room = promised(&flow, far);
-            for acked in [0, 10, SENT[far.index()] - 1, SENT[far.index()]] {
+            for acked in [0, 10, SENT[far] - 1, SENT[far]] {
                 let packet = flow.timed(side, acked, flow.later(side, offset, len, acked));
                 let expected = across(&flow, side, &packet, start(&flow, far) + acked, room - acked);
                 flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
@@ -38,7 +38,7 @@ fn a_fin_that_was_forwarded_belongs_to_the_socket() {
     // The FIN was forwarded behind the payload; the sockets go on before it. So it is held, and user space splits it.
     for side in Side::BOTH {
         let mut fin = [false; 2];
-        fin[side.index()] = true;
+        fin[side] = true;
         let flow = Flow::woken(
             Plan::default(),
             Past {
@@ -49,7 +49,7 @@ fn a_fin_that_was_forwarded_belongs_to_the_socket() {
         );
         let packet = Packet {
             flags: ACK | FIN,
-            ..flow.later(side, 0, SENT[side.index()], 0)
+            ..flow.later(side, 0, SENT[side], 0)
         };
         flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
     }
@@ -74,21 +74,21 @@ fn its_acknowledgement_never_goes_back() {
 /// Acknowledges so many bytes of the far leg's peer, behind the forwarded ones, by its local socket.
 fn the_socket_acknowledges(flow: &Flow, far: Side, more: u32, field: u16) -> u32 {
     // It lacks the last forwarded byte: otherwise its socket would answer an old segment.
-    let data = flow.later(far, SENT[far.index()], more, SENT[far.other().index()] - 1);
+    let data = flow.later(far, SENT[far], more, SENT[far.other()] - 1);
     assert_eq!(flow.ingress(far, &data.bytes()).verdict, OK);
     let ack = Packet {
         window: field,
         ..flow.local_later(far, 0, 0, more)
     };
     assert_eq!(flow.egress(far, &ack.bytes()).verdict, OK);
-    u32::from(field) << flow.plan.scale_out[far.other().index()]
+    u32::from(field) << flow.plan.scale_out[far.other()]
 }
 
 #[test]
 fn what_the_far_end_sent_since_is_acknowledged_by_its_socket_alone() {
     for side in Side::BOTH {
         let far = side.other();
-        let all = SENT[far.index()];
+        let all = SENT[far];
         let flow = awake();
         // x acknowledges more than was forwarded to it: the socket's own stream. The far end is told of the first part
         // only.
@@ -119,7 +119,7 @@ fn where_nothing_of_the_far_end_went_past_its_socket_speaks_for_itself() {
     for side in Side::BOTH {
         let far = side.other();
         let mut sent = [0; 2];
-        sent[side.index()] = SENT[side.index()];
+        sent[side] = SENT[side];
         let flow = Flow::woken(Plan::default(), Past::unacknowledged(sent));
         // x acknowledges the socket's own stream toward it; that does not concern the far end.
         assert_eq!(
@@ -128,7 +128,7 @@ fn where_nothing_of_the_far_end_went_past_its_socket_speaks_for_itself() {
             OK
         );
         let packet = flow.later(side, 0, 50, 100);
-        let room = flow.plan.offered[far.index()];
+        let room = flow.plan.offered[far];
         let expected = across(&flow, side, &packet, start(&flow, far), room);
         flow.ingress_gives(side, &packet.bytes(), (REDIRECT, "forwarded", &expected.bytes()));
     }
@@ -152,7 +152,7 @@ fn an_acknowledgement_that_no_tcp_would_take_is_not_made_acceptable() {
 fn selective_acknowledgements_end_where_the_forwarded_part_does() {
     for side in Side::BOTH {
         let far = side.other();
-        let (all, local) = (SENT[far.index()], Plan::default().local[side.index()]);
+        let (all, local) = (SENT[far], Plan::default().local[side]);
         // Blocks, the acknowledgement, and the blocks that the far end sees.
         for (from, to, acked, seen) in [
             (100, 200, 10, (100, 200)),
@@ -166,7 +166,7 @@ fn selective_acknowledgements_end_where_the_forwarded_part_does() {
                     .verdict,
                 OK
             );
-            let clock = flow.plan.clock[side.index()];
+            let clock = flow.plan.clock[side];
             let block = (local.wrapping_add(from), local.wrapping_add(to));
             let packet = Packet {
                 options: usual_with_sack(clock, 1, &[block]),
@@ -199,9 +199,9 @@ fn selective_acknowledgements_are_blanked_for_an_end_that_did_not_permit_them() 
     for side in Side::BOTH {
         let far = side.other();
         let flow = Flow::woken(plan.clone(), Past::unacknowledged(SENT));
-        let local = flow.plan.local[side.index()];
+        let local = flow.plan.local[side];
         let packet = Packet {
-            options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 100, local + 200)]),
+            options: usual_with_sack(flow.plan.clock[side], 1, &[(local + 100, local + 200)]),
             ..flow.later(side, 0, 50, 10)
         };
         let expected = across(
@@ -219,7 +219,7 @@ fn selective_acknowledgements_are_blanked_for_an_end_that_did_not_permit_them() 
 #[test]
 fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
     for side in Side::BOTH {
-        let sent = SENT[side.index()];
+        let sent = SENT[side];
         let flow = awake();
         let mut events = flow.plane.events().expect("the ring");
         for (offset, len, flags) in [
@@ -230,13 +230,13 @@ fn a_segment_of_which_only_a_part_was_forwarded_is_held() {
         ] {
             let packet = Packet {
                 flags,
-                options: usual(flow.plan.clock[side.index()] + 1, 3),
+                options: usual(flow.plan.clock[side] + 1, 3),
                 ..flow.later(side, offset, len, 5)
             };
             flow.ingress_gives(side, &packet.bytes(), (SHOT, "queued", &packet.bytes()));
             let found = events.take().expect("the ring");
             assert_eq!(
-                (found.len(), found[0].kind, found[0].seq),
+                (found.len(), found[0].kind, found[0].seq.raw()),
                 (1, EventKind::Held, packet.seq)
             );
             assert_frame(&found[0].packet, &packet.bytes(), "queued");

@@ -21,7 +21,7 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
                 flow.plane.attach(flow.ifindex(s)).expect("attached");
             }
             let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
-            let sent = SENT[side.index()];
+            let sent = SENT[side];
             let room = flow.raw_leg(far).tx_edge.wrapping_sub(start(&flow, far));
             let packet = Packet {
                 flags,
@@ -32,8 +32,8 @@ fn a_peers_reset_goes_to_both_while_the_far_end_waits() {
             } else {
                 across(&flow, side, &packet, start(&flow, far), room)
             };
-            taps[side.index()].send(&packet.bytes(), Offload::default());
-            assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+            taps[side].send(&packet.bytes(), Offload::default());
+            assert_frame(&taps[far].only(), &expected.bytes(), "the far end's");
             assert!(flow.plane.directions(flow.slot(), legs())[side].reset);
         }
     }
@@ -45,7 +45,7 @@ fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_
         let far = side.other();
         // x has acknowledged all of the far end's bytes; the far end has not acknowledged x's.
         let mut acked = [0; 2];
-        acked[side.index()] = SENT[far.index()];
+        acked[side] = SENT[far];
         let past = Past {
             sent: SENT,
             acked,
@@ -57,19 +57,19 @@ fn a_peers_reset_goes_to_the_far_end_that_has_heard_everything_but_not_its_last_
             flow.plane.attach(flow.ifindex(s)).expect("attached");
         }
         let taps = ["a1", "b1"].map(|name| Tap::with_offload(flow.net.ifindex(name)));
-        let all = SENT[far.index()];
+        let all = SENT[far];
         let room = flow.raw_leg(far).tx_edge.wrapping_sub(start(&flow, far)) - all;
         let packet = Packet {
             flags: RST | ACK,
-            ..flow.later(side, SENT[side.index()], 0, all)
+            ..flow.later(side, SENT[side], 0, all)
         };
         let expected = across(&flow, side, &packet, start(&flow, far) + all, room);
-        taps[side.index()].send(&packet.bytes(), Offload::default());
-        assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+        taps[side].send(&packet.bytes(), Offload::default());
+        assert_frame(&taps[far].only(), &expected.bytes(), "the far end's");
         // Any other segment of x is its socket's alone.
-        let packet = flow.later(side, SENT[side.index()], 10, all);
-        taps[side.index()].send(&packet.bytes(), Offload::default());
-        taps[far.index()].nothing();
+        let packet = flow.later(side, SENT[side], 10, all);
+        taps[side].send(&packet.bytes(), Offload::default());
+        taps[far].nothing();
     }
 }
 
@@ -81,7 +81,7 @@ fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
         let packet = Packet {
             flags: RST,
             ack: 0,
-            ..flow.later(side, SENT[side.index()], 0, 0)
+            ..flow.later(side, SENT[side], 0, 0)
         };
         let expected = Behind::of(side, SENT).to_socket(&packet);
         flow.ingress_gives(side, &packet.bytes(), (OK, "delivered", &expected.bytes()));
@@ -93,11 +93,7 @@ fn a_peers_reset_is_delivered_in_the_sockets_numbers() {
 fn a_forged_reset_stays_where_it_is() {
     for side in Side::BOTH {
         let far = side.other();
-        for offset in [
-            SENT[side.index()] + 50,
-            SENT[side.index()] + 1,
-            SENT[side.index()] - 1,
-        ] {
+        for offset in [SENT[side] + 50, SENT[side] + 1, SENT[side] - 1] {
             let flow = awake();
             flow.net.deaf();
             for s in Side::BOTH {
@@ -109,8 +105,8 @@ fn a_forged_reset_stays_where_it_is() {
                 ..flow.later(side, offset, 0, 0)
             };
             let expected = flow.reference(side).translate(&packet);
-            taps[side.index()].send(&packet.bytes(), Offload::default());
-            assert_frame(&taps[far.index()].only(), &expected.bytes(), "the far end's");
+            taps[side].send(&packet.bytes(), Offload::default());
+            assert_frame(&taps[far].only(), &expected.bytes(), "the far end's");
             assert!(!flow.plane.directions(flow.slot(), legs())[side].reset);
         }
     }
@@ -127,8 +123,8 @@ fn the_reset_of_a_socket_ends_the_flow_while_something_is_under_way() {
             ..flow.local_later(side, 0, 0, 0)
         };
         let expected = Packet {
-            seq: flow.plan.local[side.index()] + SENT[far.index()],
-            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            seq: flow.plan.local[side] + SENT[far],
+            ack: flow.plan.peer[side] + SENT[side],
             ..reset.clone()
         };
         flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
@@ -156,8 +152,8 @@ fn the_reset_of_a_socket_is_its_own_once_everything_is_settled() {
             ..flow.local_later(side, 3, 0, 0)
         };
         let expected = Packet {
-            seq: flow.plan.local[side.index()] + SENT[side.other().index()] + 3,
-            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            seq: flow.plan.local[side] + SENT[side.other()] + 3,
+            ack: flow.plan.peer[side] + SENT[side],
             ..reset.clone()
         };
         flow.egress_gives(side, &reset.bytes(), (OK, "emitted", &expected.bytes()));
@@ -176,10 +172,10 @@ fn the_answer_for_a_socket_that_has_closed_resets_no_end_that_still_waits() {
             ..packet
         };
         // Both streams end, and x acknowledges all of the far end's. The far end lacks x's bytes still.
-        is_ok(flow.ingress(far, &fin(flow.later(far, SENT[far.index()], 0, 0)).bytes()));
+        is_ok(flow.ingress(far, &fin(flow.later(far, SENT[far], 0, 0)).bytes()));
         is_ok(flow.egress(side, &fin(flow.local_later(side, 0, 0, 0)).bytes()));
-        let all = SENT[far.index()] + 1;
-        is_ok(flow.ingress(side, &fin(flow.later(side, SENT[side.index()], 0, all)).bytes()));
+        let all = SENT[far] + 1;
+        is_ok(flow.ingress(side, &fin(flow.later(side, SENT[side], 0, all)).bytes()));
         let reset = Packet {
             flags: RST,
             ..flow.local_later(side, 1, 0, 0)
@@ -200,20 +196,20 @@ fn the_reset_of_a_socket_stands_in_a_window_that_was_taken_back() {
         let flow = awake();
         let shrunk = Packet {
             window: 1,
-            ..flow.later(side, SENT[side.index()], 0, 0)
+            ..flow.later(side, SENT[side], 0, 0)
         };
         assert_eq!(flow.ingress(side, &shrunk.bytes()).verdict, OK);
         let reset = Packet {
             flags: RST | ACK,
             ..flow.local_later(side, 0, 0, 0)
         };
-        let edge = flow.plan.local[side.index()] + (1 << flow.plane.leg(flow.slot(), side).scale_in);
+        let edge = flow.plan.local[side] + (1 << flow.plane.leg(flow.slot(), side).scale_in);
         let expected = Packet {
             seq: edge,
-            ack: flow.plan.peer[side.index()] + SENT[side.index()],
+            ack: flow.plan.peer[side] + SENT[side],
             ..reset.clone()
         };
-        assert!(edge < flow.plan.local[side.index()] + SENT[side.other().index()]);
+        assert!(edge < flow.plan.local[side] + SENT[side.other()]);
         flow.egress_gives(side, &reset.bytes(), (OK, "aborted", &expected.bytes()));
     }
 }

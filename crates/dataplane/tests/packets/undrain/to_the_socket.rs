@@ -24,7 +24,7 @@ fn delivers(flow: &Flow, side: Side, packet: &Packet, seen: &Packet) {
 #[test]
 fn it_is_delivered_in_the_numbers_of_the_socket() {
     for side in Side::BOTH {
-        let (sent, far) = (SENT[side.index()], SENT[side.other().index()]);
+        let (sent, far) = (SENT[side], SENT[side.other()]);
         let flow = settled();
         assert_eq!(
             flow.egress(side, &flow.local_later(side, 0, 300, 0).bytes())
@@ -45,7 +45,7 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
                 usual_with_sack(
                     0x3000_0000,
                     9,
-                    &[(flow.plan.local[side.index()].wrapping_add(far + 10), 77)],
+                    &[(flow.plan.local[side].wrapping_add(far + 10), 77)],
                 ),
             ] {
                 let packet = Packet {
@@ -70,7 +70,7 @@ fn it_is_delivered_in_the_numbers_of_the_socket() {
 fn what_is_not_acknowledged_of_the_forwarded_part_is_none_of_its_business() {
     // All before the socket's own stream is shown as acknowledged; the window's edge stays at x's value.
     for side in Side::BOTH {
-        let (sent, all) = (SENT[side.index()], SENT[side.other().index()]);
+        let (sent, all) = (SENT[side], SENT[side.other()]);
         let scale = flow_scale(side);
         for (acked, window) in [(0, 500), (all - 1, 500), (all, 500), (0, 2), (0, 0), (10, 65_535)] {
             let flow = awake();
@@ -80,7 +80,7 @@ fn what_is_not_acknowledged_of_the_forwarded_part_is_none_of_its_business() {
             };
             let left = ((u32::from(window) << scale) + acked).saturating_sub(all) >> scale;
             let seen = Packet {
-                ack: flow.plan.local[side.index()] + all,
+                ack: flow.plan.local[side] + all,
                 window: left as u16,
                 ..packet.clone()
             };
@@ -91,14 +91,14 @@ fn what_is_not_acknowledged_of_the_forwarded_part_is_none_of_its_business() {
 }
 
 fn flow_scale(side: Side) -> u8 {
-    Plan::default().scale_in[side.index()]
+    Plan::default().scale_in[side]
 }
 
 #[test]
 fn selective_acknowledgements_are_clipped_to_its_own_stream() {
     for side in Side::BOTH {
-        let (sent, all) = (SENT[side.index()], SENT[side.other().index()]);
-        let local = Plan::default().local[side.index()];
+        let (sent, all) = (SENT[side], SENT[side.other()]);
+        let local = Plan::default().local[side];
         for (from, to, seen) in [
             (10, 20, (all, all)),
             (10, all + 20, (all, all + 20)),
@@ -113,7 +113,7 @@ fn selective_acknowledgements_are_clipped_to_its_own_stream() {
             );
             let block = (local + from, local + to);
             let packet = Packet {
-                options: usual_with_sack(flow.plan.clock[side.index()], 1, &[block]),
+                options: usual_with_sack(flow.plan.clock[side], 1, &[block]),
                 ..flow.later(side, sent, 40, 0)
             };
             let scale = flow_scale(side);
@@ -128,7 +128,7 @@ fn selective_acknowledgements_are_clipped_to_its_own_stream() {
         // A socket that has sent nothing gets no selective acknowledgement.
         let flow = awake();
         let packet = Packet {
-            options: usual_with_sack(flow.plan.clock[side.index()], 1, &[(local + 10, local + 20)]),
+            options: usual_with_sack(flow.plan.clock[side], 1, &[(local + 10, local + 20)]),
             ..flow.later(side, sent, 40, 0)
         };
         let scale = flow_scale(side);
@@ -150,7 +150,7 @@ fn without_acknowledgement_it_is_nobodys() {
         let packet = Packet {
             flags: PSH,
             ack: 0x1234_5678,
-            ..flow.later(side, SENT[side.index()], 40, 0)
+            ..flow.later(side, SENT[side], 40, 0)
         };
         flow.ingress_gives(side, &packet.bytes(), (SHOT, "consumed", &packet.bytes()));
         assert_eq!(format!("{:?}", flow.raw()), before, "nothing was learnt");
@@ -160,7 +160,7 @@ fn without_acknowledgement_it_is_nobodys() {
 #[test]
 fn what_is_out_of_the_window_or_acknowledges_the_unsent_is_the_sockets_to_refuse() {
     for side in Side::BOTH {
-        let (sent, all) = (SENT[side.index()], SENT[side.other().index()]);
+        let (sent, all) = (SENT[side], SENT[side.other()]);
         let flow = awake();
         let before = format!("{:?}", flow.raw());
         let edge = {
@@ -204,7 +204,7 @@ fn a_syn_is_the_sockets_to_challenge() {
 fn what_is_no_whole_segment_cannot_be_mapped() {
     for side in Side::BOTH {
         let flow = awake();
-        let packet = flow.later(side, SENT[side.index()], 40, 0);
+        let packet = flow.later(side, SENT[side], 40, 0);
         let fragment = packet.fragment_at(0, true).bytes();
         flow.ingress_gives(side, &fragment, (SHOT, "drop_fragment", &fragment));
         let malformed = packet.with_data_offset(1);

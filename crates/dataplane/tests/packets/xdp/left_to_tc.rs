@@ -1,6 +1,6 @@
 //! XDP leaves unusual packets to tc, unchanged.
 
-use longsplice_dataplane::{Family, Hook, PerSide, Side};
+use longsplice_dataplane::{Family, Hook, PerSide, Seq, Side};
 
 use super::{SERIAL, detached, records};
 use crate::support::{
@@ -179,7 +179,7 @@ fn a_trap_that_is_met_is_left_to_tc() {
     let slot = flow.plane.take_slot().expect("a free slot");
     let legs = PerSide::from_fn(leg);
     flow.plane.promote(&slot, SERIAL, legs).expect("attached");
-    slot.set_trap(Client, Some(start.wrapping_add(101)));
+    slot.set_trap(Client, Some(Seq::new(start) + 101));
     flow.plane
         .demote(
             &slot,

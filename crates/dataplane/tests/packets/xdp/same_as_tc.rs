@@ -73,7 +73,7 @@ fn a_segment_is_what_the_reference_says() {
     let flow = detached(Plan::default());
     for side in Side::BOTH {
         let mut reference = flow.reference(side);
-        let now = flow.plan.clock[side.index()];
+        let now = flow.plan.clock[side];
         for options in [vec![], usual(now + 5, 77)] {
             let packet = Packet {
                 payload: pattern(100),
@@ -234,7 +234,7 @@ fn a_conversation_is_as_at_tc() {
             ];
             let frame = |(n, (side, at, len, acked)): (usize, (Side, u32, usize, u32))| {
                 let base = flow.peer_segment(side);
-                let clock = flow.plan.clock[side.index()] + n as u32;
+                let clock = flow.plan.clock[side] + n as u32;
                 let packet = Packet {
                     seq: base.seq.wrapping_add(at),
                     ack: base.ack.wrapping_add(acked),

@@ -9,6 +9,7 @@
 //! The handler sets [`rules`], routes the packets that they mark to this host ([`Routing`](crate::transparent::intercept::Routing)),
 //! and passes each of the [`Splicer::rule_packets`] that they ask about to [`Handshakes::take`].
 
+mod known_servers;
 mod opening;
 
 use std::{
@@ -29,12 +30,16 @@ use crate::{
     kernel::packet::{FLAG_ACK, Segment},
     services::rules::{Action, Match, Network, Ports, Rule, RulePacket},
 };
+pub use known_servers::KnownServers;
 
 /// Maximum number of handshakes under way; further ones go on untouched.
 const MOST: usize = 4_096;
 
 /// Time that a handshake is remembered: its SYN or the answer may be retransmitted for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two searches for old handshakes.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// Returns the MSS of an end that sends none (RFC 9293 section 3.7.1).
 const fn default_mss(v4: bool) -> u16 {
@@ -68,19 +73,87 @@ pub fn rules(clients: &str, servers: &str, to: &[Network], ports: &[Ports]) -> V
     vec![
         rule(format!("{clients} opens"), forth.clone(), Action::Ask),
         rule(format!("{servers} answers"), answer, Action::Ask),
-        rule(format!("{clients} follows"), forth, Action::Follow),
-        rule(format!("{servers} follows"), back, Action::Follow),
+        rule(format!("{clients} toward the server"), forth, Action::Follow),
+        rule(format!("{servers} toward the client"), back, Action::Follow),
     ]
 }
 
 /// Addresses of a connection's ends: the client, the server.
 type Ends = (SocketAddr, SocketAddr);
 
+/// Describes a segment of a handshake, before it is decided whether the connection is taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// Address of the end that opens the connection.
+    pub client: SocketAddr,
+    /// Address of the other end.
+    pub server: SocketAddr,
+    /// Interface at which the SYN came in.
+    pub client_interface: u32,
+    /// Answer to the SYN; `None` while the SYN is decided.
+    pub answer: Option<StepAnswer>,
+    /// True if the segment has options that a built socket does not support, such as those of MPTCP or TCP-AO.
+    pub has_unknown_options: bool,
+    /// True if the server has accepted a connection lately ([`KnownServers`]).
+    pub is_known_server: bool,
+}
+
+/// Describes the answer to a SYN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepAnswer {
+    /// Interface at which the answer came in.
+    pub interface: u32,
+    /// Time from the SYN to its answer: the round-trip time to the server. `None` if the SYN was sent more than once.
+    pub round_trip: Option<Duration>,
+}
+
+/// Decision about a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// The segment goes on untouched, and the connection is none of ours.
+    PassThrough,
+    /// The connection is taken over once the server has answered.
+    TakeOver,
+    /// The client is answered at once, before the server is asked (paper 004, algorithm 1); only for a SYN. If the server
+    /// refuses then, the client sees a connection that is reset.
+    AnswerEarly,
+}
+
+/// Result of a segment that completes a handshake.
+#[derive(Debug)]
+pub enum Taken {
+    /// Both legs are connected.
+    Opened(Opened),
+    /// The client is connected, and the server is to be asked.
+    Early(EarlyClient),
+}
+
+/// Holds a client that was answered in the name of its server.
+#[derive(Debug)]
+pub struct EarlyClient {
+    /// Socket toward the client; connect to the server with [`Splicer::connect_as_client_and_port`].
+    pub client: TcpStream,
+    /// Handshake.
+    pub step: Step,
+}
+
+/// Holds a connection that was taken over at its handshake.
+#[derive(Debug)]
+pub struct Opened {
+    /// Sockets of both legs.
+    pub pair: Pair,
+    /// Handshake, with its answer.
+    pub step: Step,
+}
+
 /// State of a handshake under way.
 #[derive(Debug)]
 struct Pending {
     syn: Opening,
+    interface: u32,
     since: Instant,
+    /// True if the client sent its SYN again: the answer belongs to either.
+    repeated: bool,
     answered: Option<Answered>,
 }
 
@@ -89,8 +162,8 @@ struct Pending {
 struct Answered {
     /// Segment to the client.
     onward: Vec<u8>,
-    /// Segment to the server.
-    acknowledgement: Vec<u8>,
+    /// Segment to the server; `None` if the kernel's own socket connects to it.
+    acknowledgement: Option<Vec<u8>>,
 }
 
 /// Holds the handshakes that pass through a splicer. The client and the server time their own retransmissions, which are
@@ -99,6 +172,9 @@ struct Answered {
 pub struct Handshakes {
     splicer: Splicer,
     pending: HashMap<Ends, Pending>,
+    servers: KnownServers,
+    /// Time of the last search for old ones.
+    swept: Instant,
 }
 
 impl Handshakes {
@@ -107,55 +183,117 @@ impl Handshakes {
         Handshakes {
             splicer: splicer.clone(),
             pending: HashMap::new(),
+            servers: KnownServers::default(),
+            swept: Instant::now(),
         }
     }
 
-    /// Takes a packet that [`rules`] have asked about. Returns the pair when it has completed a handshake. A packet that
-    /// it cannot use goes on untouched ([`Splicer::let_in`]).
+    /// Returns the servers that have accepted connections lately.
+    pub fn known_servers(&self) -> &KnownServers {
+        &self.servers
+    }
+
+    /// Takes a packet that [`rules`] have asked about, and asks `admit` about each SYN and each answer. Returns the
+    /// connection when its handshake is complete. A packet that it cannot use, or that `admit` passes through, goes on
+    /// untouched ([`Splicer::let_in`]).
     ///
     /// # Errors
     /// Returns the system's error if it refuses a socket or a packet. The two ends try again, until they give up.
     ///
     /// # Panics
     /// Panics outside of a tokio runtime.
-    pub fn take(&mut self, packet: &RulePacket) -> io::Result<Option<Pair>> {
-        self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
-        let opening = Opening::read(&packet.packet);
-        let done = match opening {
-            Some(syn) if syn.flags == SYN => self.take_syn(syn),
-            Some(answer) if answer.flags == SYN | ACK => return self.take_answer(packet, answer),
-            _ => Ok(false),
-        };
-        if !done? {
-            self.splicer.let_in(packet)?;
+    pub fn take(
+        &mut self,
+        packet: &RulePacket,
+        admit: impl FnMut(&Step) -> Admission,
+    ) -> io::Result<Option<Taken>> {
+        self.forget_old();
+        match Opening::read(&packet.packet) {
+            Some(syn) if syn.flags == SYN => self.take_syn(packet, syn, admit),
+            Some(answer) if answer.flags == SYN | ACK => self.take_answer(packet, answer, admit),
+            _ => self.splicer.let_in(packet).map(|()| None),
         }
-        Ok(None)
     }
 
-    /// Handles a SYN. Returns false if it is to go on untouched.
-    fn take_syn(&mut self, syn: Opening) -> io::Result<bool> {
+    /// Forgets handshakes that were begun too long ago, at most once a second.
+    fn forget_old(&mut self) {
+        if self.swept.elapsed() >= SWEEP {
+            self.pending.retain(|_, p| p.since.elapsed() < PATIENCE);
+            self.swept = Instant::now();
+        }
+    }
+
+    fn take_syn(
+        &mut self,
+        packet: &RulePacket,
+        syn: Opening,
+        mut admit: impl FnMut(&Step) -> Admission,
+    ) -> io::Result<Option<Taken>> {
         let ends = (syn.from, syn.to);
-        if let Some(known) = self.pending.get(&ends).filter(|p| p.syn.seq == syn.seq) {
-            match &known.answered {
-                Some(answered) => self.send(ends.0, &answered.onward)?,
-                None => self.send(ends.1, &syn.onward)?,
-            }
-            return Ok(true);
+        if let Some(known) = self.pending.get_mut(&ends).filter(|p| p.syn.seq == syn.seq) {
+            known.repeated = true;
+            let (to, packet) = match &known.answered {
+                Some(answered) => (ends.0, answered.onward.clone()),
+                None => {
+                    // The server compares all that follows with the TSval of the SYN that it has accepted: later
+                    // segments must begin at the latest one (RFC 7323 section 5.3).
+                    known.syn = syn;
+                    (ends.1, known.syn.onward.clone())
+                }
+            };
+            self.send(to, &packet)?;
+            return Ok(None);
         }
         if self.challenge(ends)? {
-            return Ok(true);
+            return Ok(None);
         }
-        if self.pending.len() >= MOST {
-            return Ok(false);
-        }
-        self.send(syn.to, &syn.onward)?;
-        let pending = Pending {
+        let step = Step {
+            client: ends.0,
+            server: ends.1,
+            client_interface: packet.ifindex,
+            answer: None,
+            has_unknown_options: syn.offer.has_unknown,
+            is_known_server: self.servers.contains(ends.1),
+        };
+        let admission = match self.pending.len() < MOST {
+            true => admit(&step),
+            false => Admission::PassThrough,
+        };
+        let mut pending = Pending {
             syn,
+            interface: packet.ifindex,
             since: Instant::now(),
+            repeated: false,
             answered: None,
         };
+        let taken = match admission {
+            Admission::PassThrough => return self.splicer.let_in(packet).map(|()| None),
+            Admission::TakeOver => {
+                self.send(ends.1, &pending.syn.onward)?;
+                None
+            }
+            Admission::AnswerEarly => {
+                let (client, answered) = self.answer_early(ends, &pending.syn)?;
+                pending.answered = Some(answered);
+                Some(Taken::Early(EarlyClient { client, step }))
+            }
+        };
         self.pending.insert(ends, pending);
-        Ok(true)
+        Ok(taken)
+    }
+
+    /// Builds the socket toward a client, and answers its SYN in the name of the server.
+    fn answer_early(&self, ends: Ends, syn: &Opening) -> io::Result<(TcpStream, Answered)> {
+        let offer = self.servers.offer(ends.1).toward(syn.offer);
+        let answer = Opening::answer(syn, offer, self.servers.initial_sequence(ends), u16::MAX);
+        let client = TcpStream::from_std(StdStream::from(thaw(&image(&answer, syn))?))?;
+        self.splicer.prepare_client(&client)?;
+        self.send(ends.0, &answer.onward)?;
+        let answered = Answered {
+            onward: answer.onward,
+            acknowledgement: None,
+        };
+        Ok((client, answered))
     }
 
     /// Answers a SYN on a connection that has a socket here with an acknowledgement; a client that does not know the
@@ -184,29 +322,57 @@ impl Handshakes {
         Ok(true)
     }
 
-    fn take_answer(&mut self, packet: &RulePacket, answer: Opening) -> io::Result<Option<Pair>> {
+    fn take_answer(
+        &mut self,
+        packet: &RulePacket,
+        answer: Opening,
+        mut admit: impl FnMut(&Step) -> Admission,
+    ) -> io::Result<Option<Taken>> {
         let ends = (answer.to, answer.from);
         let known = self.pending.get_mut(&ends);
-        let Some(known) = known.filter(|p| answer.ack == p.syn.seq.wrapping_add(1)) else {
+        let Some(known) = known.filter(|p| answer.ack == p.syn.seq + 1) else {
             self.splicer.let_in(packet)?;
             return Ok(None);
         };
         if let Some(answered) = &known.answered {
-            let again = answered.acknowledgement.clone();
-            self.send(ends.1, &again)?;
+            match answered.acknowledgement.clone() {
+                Some(again) => self.send(ends.1, &again)?,
+                // The socket that connects in the client's name waits for it.
+                None => {
+                    self.servers.note(ends.1, answer.offer);
+                    self.splicer.let_in(packet)?;
+                }
+            }
+            return Ok(None);
+        }
+        let step = Step {
+            client: ends.0,
+            server: ends.1,
+            client_interface: known.interface,
+            answer: Some(StepAnswer {
+                interface: packet.ifindex,
+                round_trip: (!known.repeated).then(|| known.since.elapsed()),
+            }),
+            has_unknown_options: answer.offer.has_unknown,
+            is_known_server: self.servers.contains(ends.1),
+        };
+        if admit(&step) == Admission::PassThrough {
+            self.pending.remove(&ends);
+            self.splicer.let_in(packet)?;
             return Ok(None);
         }
         let pair = build(&known.syn, &answer)?;
         self.splicer.prepare_client(&pair.client)?;
-        let answered = Answered {
-            acknowledgement: acknowledgement(&known.syn, &answer).bytes(),
-            onward: answer.onward,
-        };
-        let (to_client, to_server) = (answered.onward.clone(), answered.acknowledgement.clone());
-        known.answered = Some(answered);
+        self.servers.note(ends.1, answer.offer);
+        let to_server = acknowledgement(&known.syn, &answer).bytes();
+        let to_client = answer.onward;
+        known.answered = Some(Answered {
+            acknowledgement: Some(to_server.clone()),
+            onward: to_client.clone(),
+        });
         self.send(ends.1, &to_server)?;
         self.send(ends.0, &to_client)?;
-        Ok(Some(pair))
+        Ok(Some(Taken::Opened(Opened { pair, step })))
     }
 
     fn send(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
@@ -226,8 +392,8 @@ fn acknowledgement(syn: &Opening, answer: &Opening) -> Segment {
     Segment {
         from: syn.from,
         to: syn.to,
-        seq: syn.seq.wrapping_add(1),
-        ack: answer.seq.wrapping_add(1),
+        seq: syn.seq + 1,
+        ack: answer.seq + 1,
         flags: FLAG_ACK,
         window: syn.window >> scale.unwrap_or(0),
         timestamps: syn.offer.clock.zip(answer.offer.clock),
@@ -256,8 +422,8 @@ fn image(ours: &Opening, theirs: &Opening) -> Image {
     Image {
         local: ours.from,
         peer: theirs.from,
-        send_next: ours.seq.wrapping_add(1),
-        receive_next: theirs.seq.wrapping_add(1),
+        send_next: ours.seq + 1,
+        receive_next: theirs.seq + 1,
         options: ImageOptions {
             mss: other.mss.unwrap_or(default_mss(theirs.from.is_ipv4())),
             send_scale,
@@ -268,7 +434,7 @@ fn image(ours: &Opening, theirs: &Opening) -> Image {
         timestamp_clock: mine.clock.unwrap_or_default(),
         window: Window {
             send: theirs.window.into(),
-            send_wl1: theirs.seq.wrapping_add(1),
+            send_wl1: theirs.seq + 1,
             largest: u16::MAX.into(),
             receive: ours.window.into(),
         },

@@ -2,8 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use longsplice_core::seq::Seq;
+
 use crate::{
-    kernel::packet::{ETHERNET, seal},
+    kernel::packet::{ETHERNET, Segment, TCP_HEADER, seal},
     services::rules::place_of_tcp,
 };
 
@@ -27,8 +29,8 @@ const LARGEST_SCALE: u8 = 14;
 pub(super) struct Opening {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
-    pub(super) seq: u32,
-    pub(super) ack: u32,
+    pub(super) seq: Seq,
+    pub(super) ack: Seq,
     pub(super) flags: u8,
     /// Never scaled in a SYN (RFC 7323 section 2.2).
     pub(super) window: u16,
@@ -46,6 +48,8 @@ pub(super) struct Offer {
     pub(super) sack: bool,
     /// TSval.
     pub(super) clock: Option<u32>,
+    /// True if there were other options, which are blanked.
+    pub(super) has_unknown: bool,
 }
 
 impl Opening {
@@ -68,8 +72,8 @@ impl Opening {
         let opening = Opening {
             from: (from, word(0)).into(),
             to: (to, word(2)).into(),
-            seq: long(4),
-            ack: long(8),
+            seq: Seq::new(long(4)),
+            ack: Seq::new(long(8)),
             flags: flags & (SYN | ACK),
             window: word(14),
             offer,
@@ -77,6 +81,38 @@ impl Opening {
         };
         seal(&mut onward, at)?;
         Some(Opening { onward, ..opening })
+    }
+}
+
+impl Opening {
+    /// Returns the answer that a server with this `offer` gives to a SYN: with the number `seq`, and a window of `window`
+    /// bytes.
+    pub(super) fn answer(syn: &Opening, offer: Offer, seq: Seq, window: u16) -> Opening {
+        let segment = Segment {
+            from: syn.to,
+            to: syn.from,
+            seq,
+            ack: syn.seq + 1,
+            flags: SYN | ACK,
+            window,
+            timestamps: None,
+        };
+        let mut onward = segment.bytes();
+        let tcp = onward.len() - TCP_HEADER;
+        onward.extend(offer.bytes(syn.offer.clock));
+        onward[tcp + 12] = ((onward.len() - tcp) as u8 / 4) << 4;
+        // It cannot fail: the packet is short, and of one family.
+        let _ = seal(&mut onward, tcp);
+        Opening {
+            from: syn.to,
+            to: syn.from,
+            seq,
+            ack: syn.seq + 1,
+            flags: SYN | ACK,
+            window,
+            offer,
+            onward,
+        }
     }
 }
 
@@ -100,6 +136,39 @@ fn hop(ip: &mut [u8]) -> Option<(IpAddr, IpAddr)> {
 }
 
 impl Offer {
+    /// Returns what an answer may offer if the server would offer `self`: no more than the client has (RFC 7323 section
+    /// 1.3, RFC 2018 section 2).
+    pub(super) fn toward(self, client: Offer) -> Offer {
+        Offer {
+            mss: self.mss,
+            scale: self.scale.filter(|_| client.scale.is_some()),
+            sack: self.sack && client.sack,
+            clock: self.clock.filter(|_| client.clock.is_some()),
+            has_unknown: false,
+        }
+    }
+
+    /// Writes the options, padded to whole words; `echo` is the TSecr.
+    fn bytes(self, echo: Option<u32>) -> Vec<u8> {
+        let mut options = Vec::new();
+        if let Some(mss) = self.mss {
+            options.extend([MSS, 4]);
+            options.extend(mss.to_be_bytes());
+        }
+        if self.sack {
+            options.extend([SACK_PERMITTED, 2, NOP, NOP]);
+        }
+        if let Some(clock) = self.clock {
+            options.extend([NOP, NOP, TIMESTAMPS, 10]);
+            options.extend(clock.to_be_bytes());
+            options.extend(echo.unwrap_or_default().to_be_bytes());
+        }
+        if let Some(scale) = self.scale {
+            options.extend([NOP, WINDOW_SCALE, 3, scale]);
+        }
+        options
+    }
+
     /// Reads options, and blanks unknown ones. Blanks everything behind an option that is cut off, too.
     fn read(options: &mut [u8]) -> Offer {
         let mut offer = Offer::default();
@@ -113,6 +182,7 @@ impl Offer {
             };
             let Some(option) = rest.get_mut(..length).filter(|o| !o.is_empty()) else {
                 rest.fill(NOP);
+                offer.has_unknown = true;
                 break;
             };
             match (option[0], length) {
@@ -123,7 +193,10 @@ impl Offer {
                 (TIMESTAMPS, 10) => {
                     offer.clock = Some(u32::from_be_bytes([option[2], option[3], option[4], option[5]]));
                 }
-                _ => option.fill(NOP),
+                _ => {
+                    option.fill(NOP);
+                    offer.has_unknown = true;
+                }
             }
             at += length;
         }
@@ -170,13 +243,14 @@ mod tests {
         );
         assert_eq!(
             (read.seq, read.ack, read.flags, read.window),
-            (0xffff_fffe, 9, SYN, 64_240)
+            (Seq::new(0xffff_fffe), Seq::new(9), SYN, 64_240)
         );
         let offer = Offer {
             mss: Some(1_460),
             scale: Some(7),
             sack: true,
             clock: Some(0x102),
+            has_unknown: true,
         };
         assert_eq!(read.offer, offer);
         let onward = &read.onward;
@@ -210,6 +284,7 @@ mod tests {
                 [4, 2, 8, 10],
                 Offer {
                     sack: true,
+                    has_unknown: true,
                     ..Offer::default()
                 },
             ),
@@ -217,10 +292,17 @@ mod tests {
                 [4, 2, 3, 0],
                 Offer {
                     sack: true,
+                    has_unknown: true,
                     ..Offer::default()
                 },
             ),
-            ([2, 1, 3, 3], Offer::default()),
+            (
+                [2, 1, 3, 3],
+                Offer {
+                    has_unknown: true,
+                    ..Offer::default()
+                },
+            ),
         ] {
             let mut left = options;
             assert_eq!(Offer::read(&mut left), offer, "{options:?}");

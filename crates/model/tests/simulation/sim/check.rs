@@ -24,8 +24,8 @@ impl World {
         if !s.has(flag::ACK) || s.has(flag::RST) || self.doomed {
             return;
         }
-        let from = &self.ends[side.index()];
-        let to = &self.ends[side.other().index()];
+        let from = &self.ends[side];
+        let to = &self.ends[side.other()];
         if from.dead || to.dead {
             return;
         }
@@ -36,10 +36,7 @@ impl World {
             return;
         }
         let bytes = ack.min(from.write);
-        if ack > from.write
-            && !to.got_fin()
-            && !self.locals[side.index()].as_ref().is_some_and(|l| l.got_fin())
-        {
+        if ack > from.write && !to.got_fin() && !self.locals[side].as_ref().is_some_and(|l| l.got_fin()) {
             self.fail(format!(
                 "the FIN of {side:?} is acknowledged and neither end has it: {}",
                 show(s)
@@ -58,8 +55,8 @@ impl World {
 
     /// Returns the part of the sender's stream that the local sockets and the daemon hold.
     fn chain(&self, side: Side) -> Option<(i64, i64)> {
-        let from = self.locals[side.index()].as_ref()?;
-        let to = self.locals[side.other().index()].as_ref()?;
+        let from = self.locals[side].as_ref()?;
+        let to = self.locals[side.other()].as_ref()?;
         // Parked sockets are not responsible for any byte.
         let parked = matches!(self.flow.slot.mode, Mode::Final | Mode::Moved | Mode::Freeze);
         if !self.daemon.alive || (parked && self.is_slotted()) {
@@ -68,7 +65,7 @@ impl World {
         let end = from.taken_to;
         let start = to
             .first_out()
-            .or(self.daemon.pump[side.index()].held.front().map(|r| r.at))
+            .or(self.daemon.pump[side].held.front().map(|r| r.at))
             .or(from.queue.front().map(|r| r.at))
             .unwrap_or(end);
         Some((start as i64, end as i64))
@@ -77,7 +74,7 @@ impl World {
     /// Checks, when the sockets leave the path, that the ends have all acknowledged bytes.
     pub fn check_parked(&mut self) {
         for side in Side::BOTH {
-            let (from, to) = (&self.ends[side.index()], &self.ends[side.other().index()]);
+            let (from, to) = (&self.ends[side], &self.ends[side.other()]);
             let acked = from.una.min(from.write);
             if acked > to.received() && !self.doomed && !from.dead && !to.dead {
                 self.fail(format!(
@@ -94,10 +91,10 @@ impl World {
         let slot = &self.flow.slot;
         let coupled = slot.mode == Mode::Track && slot.flags & slot_flag::COUPLE != 0 && self.is_slotted();
         if coupled && s.has(flag::ACK) && !s.has(flag::RST) {
-            let from = &self.ends[side.index()];
+            let from = &self.ends[side];
             let ack = from.una + i64::from(s.ack - from.snd_seq(from.una));
             let edge = ack + i64::from(s.window << from.config.peer_scale);
-            let lowest = &mut self.coupled[side.index()];
+            let lowest = &mut self.coupled[side];
             *lowest = Some((lowest.map_or(edge, |(l, _)| l.min(edge)), self.now));
         }
     }
@@ -106,7 +103,7 @@ impl World {
     /// `edge` are those before the end received a segment. A pair that must keep no promise may shrink windows when it
     /// wakes.
     pub fn check_promise(&mut self, side: Side, una: i64, edge: i64) {
-        let from = &self.ends[side.index()];
+        let from = &self.ends[side];
         // An acknowledgement without news may be late: it has the state of the time when it was sent.
         if !self.orderly || !self.scenario.keep || self.doomed || from.dead || from.una <= una {
             return;
@@ -114,12 +111,12 @@ impl World {
         let now = from.snd_edge;
         // Allow for the rounding of a scaled field, and for bytes that went both ways in a drain: they were counted as
         // bytes that the socket would skip.
-        let far = self.ends[side.other().index()].config.our_scale;
+        let far = self.ends[side.other()].config.our_scale;
         let slack = (1 << from.config.peer_scale) + (1 << far) + 2 * from.config.mss;
-        let lowest = &mut self.coupled[side.index()];
+        let lowest = &mut self.coupled[side];
         let allowed = lowest.is_some_and(|(l, _)| now + slack > l);
         // The end has heard of it, and no earlier segment is on its way any more.
-        let delay = self.scenario.links[side.index()].delay + MS;
+        let delay = self.scenario.links[side].delay + MS;
         if lowest.is_some_and(|(l, sent)| now <= l && self.now > sent + delay) {
             *lowest = None;
         }
@@ -130,7 +127,7 @@ impl World {
 
     fn check_timestamp(&mut self, side: Side, s: &Segment) {
         let Some(ts) = s.ts else { return };
-        let last = &mut self.last_ts[side.index()];
+        let last = &mut self.last_ts[side];
         // Two CPUs reorder segments, as any network does; a clock that goes back would do so by more.
         let slack = if self.scenario.interleave > 0 || !self.tasks.is_empty() {
             200
@@ -160,10 +157,10 @@ impl World {
 
     /// Checks the trap on a forwarded segment of a side.
     pub fn check_trap(&mut self, side: Side, s: &Segment, far: &Segment) {
-        if let Some(floor) = self.trap_floor[side.index()]
+        if let Some(floor) = self.trap_floor[side]
             && far.len > 0
             // User space has sent on the bytes that the socket has taken.
-            && s.at + u64::from(s.len) > self.taken[side.index()]
+            && s.at + u64::from(s.len) > self.taken[side]
             && s.at < FORGED
             && (s.seq + s.len).after(floor)
         {
@@ -177,14 +174,13 @@ impl World {
     /// Checks the invariants after each step.
     pub fn check_invariants(&mut self) {
         for side in Side::BOTH {
-            let i = side.index();
-            self.taken[i] = self.taken[i].max(self.locals[i].as_ref().map_or(0, |l| l.taken_to));
+            self.taken[side] = self.taken[side].max(self.locals[side].as_ref().map_or(0, |l| l.taken_to));
         }
         if self.flow.slot.mode == Mode::Aborted && !self.doomed {
             self.doomed = true;
         }
         for side in Side::BOTH {
-            let from = &self.ends[side.index()];
+            let from = &self.ends[side];
             if let Some(rec) = self.flow.record(side)
                 && !self.doomed
                 && rec.placement != Placement::Alone
@@ -199,7 +195,7 @@ impl World {
         for side in Side::BOTH {
             let from = self.flow.leg(side);
             let relayed = matches!(self.flow.slot.mode, Mode::Drain);
-            if let Some(local) = &self.locals[side.index()]
+            if let Some(local) = &self.locals[side]
                 && relayed
                 && self.is_slotted()
                 && !self.doomed
@@ -216,7 +212,7 @@ impl World {
         for side in Side::BOTH {
             let from = self.flow.leg(side);
             let in_path = matches!(self.flow.slot.mode, Mode::Track | Mode::Drain | Mode::Undrain);
-            if let Some(local) = &self.locals[side.index()]
+            if let Some(local) = &self.locals[side]
                 && in_path
                 && self.is_slotted()
                 && !self.doomed
@@ -244,8 +240,8 @@ impl World {
     /// Checks that a receiver accepts a peer's segment within the offered window, also after the pair was spliced and
     /// is back.
     pub fn check_accepted(&mut self, side: Side, s: &Segment, outcome: &Outcome) {
-        let from = &self.ends[side.index()];
-        let promised = self.coupled[side.index()].map_or(from.snd_edge, |(l, _)| l.min(from.snd_edge));
+        let from = &self.ends[side];
+        let promised = self.coupled[side].map_or(from.snd_edge, |(l, _)| l.min(from.snd_edge));
         let promised = promised - 2 * from.config.mss;
         let offered = s.at < FORGED && s.len > 0 && (s.at + u64::from(s.len)) as i64 <= promised;
         if !offered || !self.orderly || !self.scenario.keep || self.doomed {
@@ -315,8 +311,8 @@ impl World {
         };
         let mut text = format!("now {} daemon {:?}\n", self.now, self.daemon);
         for side in Side::BOTH {
-            text += &format!("{side:?} end   {}\n", tcp(&self.ends[side.index()]));
-            if let Some(local) = &self.locals[side.index()] {
+            text += &format!("{side:?} end   {}\n", tcp(&self.ends[side]));
+            if let Some(local) = &self.locals[side] {
                 text += &format!("{side:?} local {}\n", tcp(local));
             }
             text += &format!("{side:?} record {:?}\n", self.flow.record(side));
@@ -332,10 +328,10 @@ impl World {
     pub fn probe(&mut self) {
         for side in Side::BOTH {
             let mut out = Vec::new();
-            self.ends[side.index()].keepalive(self.now, &mut out);
+            self.ends[side].keepalive(self.now, &mut out);
             self.end_says(side, out);
             let mut out = Vec::new();
-            if let Some(local) = &mut self.locals[side.index()] {
+            if let Some(local) = &mut self.locals[side] {
                 local.keepalive(self.now, &mut out);
             }
             self.local_says(side, out);

@@ -31,10 +31,8 @@ impl World {
             return false;
         };
         let adj = self.flow.leg(side).adj_seq;
-        let local = self.locals[side.index()]
-            .as_ref()
-            .map(|l| l.rcv_seq(l.rcv_nxt) - adj);
-        let far = &self.ends[side.other().index()];
+        let local = self.locals[side].as_ref().map(|l| l.rcv_seq(l.rcv_nxt) - adj);
+        let far = &self.ends[side.other()];
         s.seq == rec.rx_end || local == Some(s.seq) || far.rcv_seq(far.rcv_nxt) == s.seq + rec.seq_off
     }
 
@@ -55,7 +53,7 @@ impl World {
             self.hold(side, held);
         }
         if let Some(copy) = outcome.copy {
-            self.daemon.copies[side.index()].push(copy);
+            self.daemon.copies[side].push(copy);
         }
         if let Some(s) = outcome.acknowledge {
             self.at(self.now, Event::Acknowledge(side, s));
@@ -105,7 +103,7 @@ impl World {
 
     pub(super) fn give_to_local(&mut self, side: Side, s: &Segment) {
         let mut out = Vec::new();
-        match &mut self.locals[side.index()] {
+        match &mut self.locals[side] {
             Some(local) => {
                 let dead = local.dead;
                 local.on_segment(self.now, s, &mut out);
@@ -135,7 +133,7 @@ impl World {
             }
         }
         self.set_timers(side);
-        if let Some(what) = self.locals[side.index()].as_ref().and_then(|l| l.forged) {
+        if let Some(what) = self.locals[side].as_ref().and_then(|l| l.forged) {
             self.fail(format!("local socket of {side:?}: {what}"));
         }
     }
@@ -146,23 +144,25 @@ impl World {
             self.over_link(side, |d| Event::ToForwarder(d, s));
         }
         self.set_timers(side);
-        if let Some(what) = self.ends[side.index()].forged {
+        if let Some(what) = self.ends[side].forged {
             self.fail(format!("end {side:?}: {what}"));
         }
     }
 
     pub(super) fn set_timers(&mut self, side: Side) {
-        let i = side.index();
         let timers = [
-            self.ends[i].next_timer(),
-            self.locals[i].as_ref().and_then(|l| l.next_timer()),
+            self.ends[side].next_timer(),
+            self.locals[side].as_ref().and_then(|l| l.next_timer()),
         ];
-        let events = [Event::EndTimer(side), Event::LocalTimer(side, self.generation[i])];
+        let events = [
+            Event::EndTimer(side),
+            Event::LocalTimer(side, self.generation[side]),
+        ];
         for k in 0..2 {
             if let Some(at) = timers[k]
-                && self.timers[k][i].is_none_or(|t| at < t)
+                && self.timers[k][side].is_none_or(|t| at < t)
             {
-                self.timers[k][i] = Some(at);
+                self.timers[k][side] = Some(at);
                 self.at(at, events[k]);
             }
         }
@@ -170,13 +170,13 @@ impl World {
 
     /// Replaces the socket of a leg.
     pub fn replace_local(&mut self, side: Side, socket: Option<Tcp>) {
-        self.locals[side.index()] = socket;
-        self.generation[side.index()] += 1;
-        self.timers[1][side.index()] = None;
+        self.locals[side] = socket;
+        self.generation[side] += 1;
+        self.timers[1][side] = None;
     }
 
     pub fn over_link(&mut self, side: Side, event: impl Fn(Side) -> Event) {
-        let link = self.scenario.links[side.index()];
+        let link = self.scenario.links[side];
         let copies = 1 + u64::from(self.rng.chance(link.duplicate));
         for _ in 0..copies {
             if self.rng.chance(link.loss) {

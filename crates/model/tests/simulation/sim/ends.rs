@@ -11,24 +11,25 @@ use super::{
 
 impl World {
     pub(super) fn app(&mut self, side: Side) {
-        let i = side.index();
         let mut out = Vec::new();
-        let other = self.ends[side.other().index()].write;
-        let habit = self.scenario.habits[i];
-        let (n, asleep) = (self.rng.below(30) as i64, self.now < self.apps[i].asleep_until);
-        if self.scenario.slow[i] && !asleep && !self.stopping && self.rng.chance(30) {
-            self.apps[i].asleep_until = self.now + self.rng.below(400 * MS);
+        let other = self.ends[side.other()].write;
+        let habit = self.scenario.habits[side];
+        let (n, asleep) = (self.rng.below(30) as i64, self.now < self.apps[side].asleep_until);
+        if self.scenario.slow[side] && !asleep && !self.stopping && self.rng.chance(30) {
+            self.apps[side].asleep_until = self.now + self.rng.below(400 * MS);
         }
-        let end = &mut self.ends[i];
+        let end = &mut self.ends[side];
         if !asleep || self.stopping {
-            let runs = end.read(self.now, self.scenario.reads[i], &mut out);
-            self.apps[i].read += runs.iter().map(|r| r.len).sum::<i64>();
+            let runs = end.read(self.now, self.scenario.reads[side], &mut out);
+            self.apps[side].read += runs.iter().map(|r| r.len).sum::<i64>();
         }
         let write = match habit {
             _ if self.stopping || end.dead => 0,
             Habit::Random if n < 8 => 1 + n * n * 100,
             Habit::Bulk => 20_000,
-            Habit::Turns if end.received() == other && (i == 0 || end.received() > end.write) => {
+            Habit::Turns
+                if end.received() == other && (side == Side::Client || end.received() > end.write) =>
+            {
                 50 + n * n * 20
             }
             _ => 0,
@@ -45,7 +46,7 @@ impl World {
             );
         }
         let close = self.stopping || self.rng.chance(self.scenario.early_fin);
-        let end = &mut self.ends[i];
+        let end = &mut self.ends[side];
         if close && !end.fin && !end.dead {
             end.shutdown(self.now, &mut out);
             self.stats.add(if self.stopping {
@@ -55,7 +56,7 @@ impl World {
             });
         }
         if !self.stopping && self.rng.chance(self.scenario.reset) {
-            self.ends[i].abort(self.now, &mut out);
+            self.ends[side].abort(self.now, &mut out);
             self.doomed = true;
             self.stats.add("reset by an end");
         }

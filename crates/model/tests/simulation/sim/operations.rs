@@ -49,8 +49,8 @@ fn operate(world: &mut World, what: u8, how: u8) {
             world.wake(mode);
         }
         6 => write(world, side, 1 + amount as i64 * 64),
-        7 => world.apps[side.index()].asleep_until = world.now + amount * 4 * MS,
-        8 => world.scenario.links[side.index()].loss = amount * 2,
+        7 => world.apps[side].asleep_until = world.now + amount * 4 * MS,
+        8 => world.scenario.links[side].loss = amount * 2,
         9 => world.scenario.interleave = amount * 8,
         10 if amount < 8 => world.kill_now(),
         10 if amount < 20 => close(world, side),
@@ -70,7 +70,7 @@ fn steps(world: &mut World, n: u64) {
 
 fn write(world: &mut World, side: Side, len: i64) {
     let mut out = Vec::new();
-    let end = &mut world.ends[side.index()];
+    let end = &mut world.ends[side];
     let len = len.min(end.can_write());
     if len > 0 && (end.write as u64) < FORGED {
         end.write(
@@ -87,7 +87,7 @@ fn write(world: &mut World, side: Side, len: i64) {
 
 fn close(world: &mut World, side: Side) {
     let mut out = Vec::new();
-    let end = &mut world.ends[side.index()];
+    let end = &mut world.ends[side];
     if !end.fin && !end.dead {
         end.shutdown(world.now, &mut out);
     }
@@ -96,7 +96,7 @@ fn close(world: &mut World, side: Side) {
 
 fn reset(world: &mut World, side: Side) {
     let mut out = Vec::new();
-    world.ends[side.index()].abort(world.now, &mut out);
+    world.ends[side].abort(world.now, &mut out);
     world.doomed = true;
     world.end_says(side, out);
 }

@@ -154,7 +154,7 @@ impl World {
             timers: [[None; 2]; 2],
             scenario,
         };
-        world.register([Offset::default(); 4]);
+        world.register([[Offset::default(); 2]; 2]);
         for side in Side::BOTH {
             world.at(world.now, Event::App(side));
         }
@@ -165,32 +165,33 @@ impl World {
         world
     }
 
-    /// Puts the pair into the table. `adj`: the mappings of the client's leg, then of the server's.
-    pub fn register(&mut self, adj: [Offset; 4]) {
+    /// Puts the pair into the table. `adj`: the mapping of each side's leg.
+    pub fn register(&mut self, adj: [[Offset; 2]; 2]) {
         let (Some(a), Some(b)) = (&self.locals[0], &self.locals[1]) else {
             return;
         };
         let states = [a.state(), b.state()];
         // The next byte to be read from the sender is the next to be written to the far end.
-        let (ca, wa) = (a.copied() - adj[0], a.snd_seq(a.write) - adj[1]);
-        let (cb, wb) = (b.copied() - adj[2], b.snd_seq(b.write) - adj[3]);
+        let (ca, wa) = (a.copied() - adj[0][0], a.snd_seq(a.write) - adj[0][1]);
+        let (cb, wb) = (b.copied() - adj[1][0], b.snd_seq(b.write) - adj[1][1]);
         let held = self.daemon.held_bytes();
-        let forth = Offset::between(ca, wb + held[0]);
-        let back = Offset::between(cb, wa + held[1]);
+        let offsets = [
+            Offset::between(ca, wb + held[0]),
+            Offset::between(cb, wa + held[1]),
+        ];
         let mut starts = [Start::default(); 2];
         for side in Side::BOTH {
-            let (i, j) = (side.index(), side.other().index());
-            let (own, far) = (&self.scenario.locals[i], &self.scenario.locals[j]);
-            let start = &mut starts[i];
-            start.socket = states[i];
-            if let Some(ts) = self.daemon.rx_ts[i] {
+            let j = side.other();
+            let (own, far) = (&self.scenario.locals[side], &self.scenario.locals[j]);
+            let start = &mut starts[side];
+            start.socket = states[side];
+            if let Some(ts) = self.daemon.rx_ts[side] {
                 let known = start.socket.ts_recent;
                 start.socket.ts_recent = if known.raw() == 0 { ts } else { known.max(ts) };
             }
-            start.adj_seq = adj[2 * i];
-            start.adj_ack = adj[2 * i + 1];
-            start.record.seq_off = if i == 0 { forth } else { back };
-            start.record.ack_off = -(if i == 0 { back } else { forth });
+            [start.adj_seq, start.adj_ack] = adj[side];
+            start.record.seq_off = offsets[side];
+            start.record.ack_off = -offsets[j];
             start.record.wscale_in = own.peer_scale;
             start.record.wscale_out = far.our_scale;
             start.record.traits = if own.timestamps { traits::TIMESTAMPS } else { 0 }
@@ -200,13 +201,13 @@ impl World {
                 } else {
                     0
                 };
-            start.ts_high = self.last_ts[i].unwrap_or(self.ts_clock(side));
+            start.ts_high = self.last_ts[side].unwrap_or(self.ts_clock(side));
         }
         self.flow = Flow::register(&starts);
     }
 
     pub(super) fn ts_clock(&self, side: Side) -> Seq {
-        Seq::new(self.scenario.locals[side.index()].ts_offset)
+        Seq::new(self.scenario.locals[side].ts_offset)
     }
 
     pub fn at(&mut self, time: Time, event: Event) {
@@ -314,7 +315,7 @@ impl World {
             Event::ToForwarder(side, s) => self.enter(side, s, Passage::new(side, &s)),
             Event::Acknowledge(side, s) => self.enter(side, s, Passage::acknowledgement(side, &s)),
             Event::ToEnd(side, s) => {
-                let end = &mut self.ends[side.index()];
+                let end = &mut self.ends[side];
                 let was_dead = end.dead;
                 let (una, edge) = (end.una, end.snd_edge);
                 end.on_segment(self.now, &s, &mut out);
@@ -329,14 +330,14 @@ impl World {
                 self.give_to_local(side, &s);
             }
             Event::EndTimer(side) => {
-                self.timers[0][side.index()] = None;
-                self.ends[side.index()].on_timer(self.now, &mut out);
+                self.timers[0][side] = None;
+                self.ends[side].on_timer(self.now, &mut out);
                 self.end_says(side, out);
             }
             Event::LocalTimer(side, generation) => {
-                self.timers[1][side.index()] = None;
-                if generation == self.generation[side.index()]
-                    && let Some(local) = &mut self.locals[side.index()]
+                self.timers[1][side] = None;
+                if generation == self.generation[side]
+                    && let Some(local) = &mut self.locals[side]
                 {
                     local.on_timer(self.now, &mut out);
                 }

@@ -25,7 +25,7 @@ impl World {
         }
         for side in Side::BOTH {
             let (from, to) = (*self.flow.leg(side), *self.flow.leg(side.other()));
-            let Some(local) = &mut self.locals[side.index()] else {
+            let Some(local) = &mut self.locals[side] else {
                 continue;
             };
             let promised = match from.rec.armed {
@@ -37,7 +37,7 @@ impl World {
             let missing = (promised - from.rec.rx_end.max(from.cut)) - (from.loc_edge - from.cut);
             if missing > 0 {
                 local.rcv_edge += i64::from(missing);
-                let leg = &mut self.flow.slot.leg[side.index()];
+                let leg = &mut self.flow.slot.leg[side];
                 leg.loc_edge = leg.loc_edge + missing as u32;
                 self.stats.add("windows widened");
             }
@@ -58,12 +58,10 @@ impl World {
                     ack: from.rec.rx_ack,
                     window: window_field(from.rec.rx_edge, from.rec.rx_ack, from.rec.wscale_in),
                     flags: flag::FIN | flag::ACK,
-                    ts: self.scenario.locals[side.index()]
-                        .timestamps
-                        .then_some(Timestamps {
-                            val: from.rx_ts,
-                            ecr: Seq::default(),
-                        }),
+                    ts: self.scenario.locals[side].timestamps.then_some(Timestamps {
+                        val: from.rx_ts,
+                        ecr: Seq::default(),
+                    }),
                     ..Segment::default()
                 };
                 self.stats.add("a forwarded FIN given to a socket");
@@ -131,7 +129,7 @@ impl World {
         let at = rec.rx_end + 1 + ahead as u32;
         self.flow.arm(side, at);
         let sure = self.tasks.iter().all(|t| !matches!(t, Task::Packet(_)));
-        self.trap_floor[side.index()] = sure.then_some(at - 1);
+        self.trap_floor[side] = sure.then_some(at - 1);
         self.note(|| format!("trap for {side:?} at {at}"));
         self.stats.add("traps");
     }
@@ -139,7 +137,7 @@ impl World {
     pub(super) fn disarm(&mut self) {
         for side in Side::BOTH {
             self.flow.disarm(side);
-            self.trap_floor[side.index()] = None;
+            self.trap_floor[side] = None;
         }
     }
 }

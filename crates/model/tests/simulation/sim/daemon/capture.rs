@@ -43,7 +43,7 @@ impl World {
     fn outstanding(&self, side: Side, end: Seq) -> Option<Outstanding> {
         let to = self.flow.leg(side.other());
         let start = (to.rec.rx_ack + to.rec.ack_off).min(end);
-        Some((start, range(&self.daemon.copies[side.index()], start, end)?))
+        Some((start, range(&self.daemon.copies[side], start, end)?))
     }
 
     pub(super) fn collect_copies(&mut self, due: bool) {
@@ -91,16 +91,16 @@ impl World {
         let mut acked = [Seq::default(); 2];
         for (side, (start, runs)) in [(Side::Client, a), (Side::Server, b)] {
             let far = side.other();
-            acked[far.index()] = start + self.flow.leg(side).rec.seq_off;
+            acked[far] = start + self.flow.leg(side).rec.seq_off;
             if !runs.is_empty() {
                 self.stats.add("bytes taken over");
             }
-            let (base, from) = (self.flow.leg(side).base, &self.ends[side.index()]);
+            let (base, from) = (self.flow.leg(side).base, &self.ends[side]);
             let taken = (from.una + i64::from(base - from.snd_seq(from.una))) as u64;
-            if let Some(local) = &mut self.locals[far.index()] {
+            if let Some(local) = &mut self.locals[far] {
                 local.seed(self.now, runs);
             }
-            if let Some(local) = &mut self.locals[side.index()] {
+            if let Some(local) = &mut self.locals[side] {
                 local.taken_to = local.taken_to.max(taken);
             }
             self.set_timers(far);

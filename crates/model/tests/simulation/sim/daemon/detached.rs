@@ -102,28 +102,28 @@ impl World {
         let records = Side::BOTH.map(|s| self.flow.leg(s).rec);
         let base = records.map(|r| r.rx_end);
         for side in Side::BOTH {
-            let (i, j) = (side.index(), side.other().index());
+            let j = side.other();
             let snd = base[j] + records[j].seq_off;
             // The window field cannot announce more.
-            let most = base[i] + (65_535 << self.scenario.locals[i].our_scale);
+            let most = base[side] + (65_535 << self.scenario.locals[side].our_scale);
             let promised = (records[j].rx_edge + records[j].ack_off).min(most);
-            let edge = if promised.after(base[i]) {
+            let edge = if promised.after(base[side]) {
                 promised
             } else {
-                base[i]
+                base[side]
             };
-            let mut config = self.scenario.locals[i];
-            if let Some(last) = self.last_ts[i] {
+            let mut config = self.scenario.locals[side];
+            if let Some(last) = self.last_ts[side] {
                 let clock = Seq::new((self.now / MS) as u32);
                 config.ts_offset = ((last + 2) - clock) as u32;
-                self.scenario.locals[i].ts_offset = config.ts_offset;
+                self.scenario.locals[side].ts_offset = config.ts_offset;
             }
-            let window = i64::from((records[i].rx_edge - snd).max(0));
-            let room = i64::from(edge - base[i]);
-            let socket = Tcp::rebuilt(config, snd, base[i], window, room, self.now);
+            let window = i64::from((records[side].rx_edge - snd).max(0));
+            let room = i64::from(edge - base[side]);
+            let socket = Tcp::rebuilt(config, snd, base[side], window, room, self.now);
             self.replace_local(side, Some(socket));
             rebuilt.push(Rebuilt {
-                rcv_nxt: base[i],
+                rcv_nxt: base[side],
                 rcv_edge: edge,
                 snd_nxt: snd,
             });

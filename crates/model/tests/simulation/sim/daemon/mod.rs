@@ -62,7 +62,7 @@ pub struct Daemon {
     /// Time since which a socket has held bytes that the programs count as acknowledged.
     pub doubted_at: Option<Time>,
     pub cycles: u32,
-    pub adj: [Offset; 4],
+    pub adj: [[Offset; 2]; 2],
     /// Timestamps of the peers: a rebuilt socket does not know its peer's.
     pub rx_ts: [Option<Seq>; 2],
 }
@@ -79,7 +79,7 @@ impl Default for Daemon {
             drained_at: None,
             doubted_at: None,
             cycles: 0,
-            adj: [Offset::default(); 4],
+            adj: [[Offset::default(); 2]; 2],
             rx_ts: [None; 2],
         }
     }

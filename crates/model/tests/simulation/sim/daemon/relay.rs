@@ -21,7 +21,7 @@ impl World {
 
     pub(super) fn abort_local(&mut self, side: Side) {
         let mut out = Vec::new();
-        if let Some(local) = &mut self.locals[side.index()] {
+        if let Some(local) = &mut self.locals[side] {
             local.abort(self.now, &mut out);
         }
         self.replace_local(side, None);
@@ -31,9 +31,9 @@ impl World {
     /// Moves the bytes that can be moved.
     pub fn pump(&mut self) {
         for side in Side::BOTH {
-            let (i, j) = (side.index(), side.other().index());
+            let j = side.other();
             let (mut said, mut read) = (Vec::new(), Vec::new());
-            let (Some(from), Some(to)) = (self.locals[i].clone(), self.locals[j].clone()) else {
+            let (Some(from), Some(to)) = (self.locals[side].clone(), self.locals[j].clone()) else {
                 return;
             };
             if from.dead || to.dead {
@@ -41,7 +41,7 @@ impl World {
                 return;
             }
             let (mut from, mut to) = (from, to);
-            let d = &mut self.daemon.pump[i];
+            let d = &mut self.daemon.pump[side];
             loop {
                 while let Some(run) = d.held.front().copied() {
                     let n = to.can_write().min(run.len);
@@ -71,7 +71,7 @@ impl World {
                 d.shut = true;
                 to.shutdown(self.now, &mut said);
             }
-            self.locals[i] = Some(from);
+            self.locals[side] = Some(from);
             self.locals[j] = Some(to);
             self.local_says(side.other(), said);
             self.local_says(side, read);
@@ -109,7 +109,7 @@ impl World {
             } else {
                 self.rng.between(4000, 100_000) as u32
             };
-            self.flow.slot.leg[side.index()].max_inflight = room;
+            self.flow.slot.leg[side].max_inflight = room;
         }
         self.flow.slot.flags = slot_flag::COUPLE;
         self.random_trap();
@@ -128,7 +128,7 @@ impl World {
             return;
         }
         self.daemon.rx_ts = legs.map(|from| Some(from.rx_ts));
-        self.daemon.adj = [legs[0].adj_seq, legs[0].adj_ack, legs[1].adj_seq, legs[1].adj_ack];
+        self.daemon.adj = legs.map(|from| [from.adj_seq, from.adj_ack]);
         self.disarm();
         self.flow.part();
         self.stats.add("legs alone");

@@ -20,7 +20,7 @@ impl World {
         for side in Side::BOTH {
             let (from, to) = (self.flow.leg(side), self.flow.leg(side.other()));
             let allowed = to.rec.rx_edge + to.rec.ack_off;
-            let eof = self.daemon.pump[side.index()].shut;
+            let eof = self.daemon.pump[side].shut;
             if (!eof && from.tx_edge.after(allowed)) || from.rec.rx_end.after(allowed) {
                 ready = false;
             }
@@ -58,12 +58,10 @@ impl World {
             ack: from.loc_ack + from.adj_seq,
             window: window_field(from.loc_edge, from.loc_ack, to.rec.wscale_out),
             flags: flag::ACK,
-            ts: self.scenario.locals[side.index()]
-                .timestamps
-                .then_some(Timestamps {
-                    val: to.rec.ts_high,
-                    ecr: from.rx_ts,
-                }),
+            ts: self.scenario.locals[side].timestamps.then_some(Timestamps {
+                val: to.rec.ts_high,
+                ecr: from.rx_ts,
+            }),
             ..Segment::default()
         };
         self.local_says(side, vec![s]);
@@ -71,16 +69,16 @@ impl World {
 
     pub(super) fn start_drain(&mut self) {
         for side in Side::BOTH {
-            if let Some(local) = &self.locals[side.index()] {
+            if let Some(local) = &self.locals[side] {
                 let received = local.rcv_seq(local.rcv_nxt) - self.flow.leg(side).adj_seq;
                 self.flow.note_received(side, received, local.got_fin());
             }
         }
         let mut offsets = [Offset::default(); 2];
         for side in Side::BOTH {
-            if let Some(to) = &self.locals[side.other().index()] {
+            if let Some(to) = &self.locals[side.other()] {
                 let now = self.now + 1;
-                offsets[side.index()] = Offset::between(self.flow.leg(side).rx_ts, to.clock(now));
+                offsets[side] = Offset::between(self.flow.leg(side).rx_ts, to.clock(now));
             }
         }
         let flags = match (self.scenario.keep, self.scenario.pause) {
@@ -99,9 +97,9 @@ impl World {
 
     pub(super) fn snapshot(&self, side: Side) -> Option<DirectionSnapshot> {
         let (from, to) = (self.flow.leg(side), self.flow.leg(side.other()));
-        let local = self.locals[side.index()].as_ref()?;
-        let far = self.locals[side.other().index()].as_ref()?;
-        let held: i64 = self.daemon.pump[side.index()].held.iter().map(|r| r.len).sum();
+        let local = self.locals[side].as_ref()?;
+        let far = self.locals[side.other()].as_ref()?;
+        let held: i64 = self.daemon.pump[side].held.iter().map(|r| r.len).sum();
         Some(DirectionSnapshot {
             held: held as u64,
             unread: local.unread as u32,
@@ -118,7 +116,7 @@ impl World {
         self.stats.add("sockets believed");
         self.daemon.doubted_at = None;
         for side in Side::BOTH {
-            let Some(una) = self.locals[side.index()].as_ref().map(|l| l.state().snd_una) else {
+            let Some(una) = self.locals[side].as_ref().map(|l| l.state().snd_una) else {
                 continue;
             };
             let una = una - self.flow.leg(side).adj_ack;
@@ -137,7 +135,7 @@ impl World {
         let early = self.locals.iter().flatten().any(|l| l.has_early());
         for (side, d) in [(Side::Client, a), (Side::Server, b)] {
             if d.held == 0 && d.unread == 0 && !early && d.send_queue == 0 {
-                self.flow.slot.leg[side.index()].delivered = d.copied;
+                self.flow.slot.leg[side].delivered = d.copied;
             }
         }
         let ends = self.daemon.pump.iter().all(|p| p.eof == p.shut);

@@ -1,0 +1,111 @@
+//! Decides which connections are taken over.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Mutex, PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use longsplice_engine::{
+    handshake::{Admission, Step},
+    intercept::is_local,
+};
+
+use super::{Accelerator, PassReason};
+use crate::config::{AccelerateConfig, EarlyAccept};
+
+/// Time for which the numbers of interfaces are remembered.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Side of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Inside,
+    Outside,
+}
+
+/// Knows on which side an interface is.
+#[derive(Debug)]
+pub(super) struct Interfaces {
+    names: Vec<(String, Place)>,
+    numbers: Mutex<Option<(Instant, HashMap<u32, Place>)>>,
+}
+
+impl Interfaces {
+    pub(super) fn new(config: &AccelerateConfig) -> Interfaces {
+        let at = |names: &[String], place| -> Vec<(String, Place)> {
+            names.iter().map(|name| (name.clone(), place)).collect()
+        };
+        Interfaces {
+            names: [
+                at(&config.inside, Place::Inside),
+                at(&config.outside, Place::Outside),
+            ]
+            .concat(),
+            numbers: Mutex::default(),
+        }
+    }
+
+    /// Returns the side of an interface, by its number; `None`: it is neither inside nor outside now.
+    pub(super) fn place(&self, interface: u32) -> Option<Place> {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |(at, _): &(Instant, _)| at.elapsed() >= FRESH;
+        if numbers.as_ref().is_none_or(is_old) {
+            let number = |(name, place): &(String, Place)| {
+                Some((nix::net::if_::if_nametoindex(name.as_str()).ok()?, *place))
+            };
+            *numbers = Some((Instant::now(), self.names.iter().filter_map(number).collect()));
+        }
+        numbers.as_ref().and_then(|(_, all)| all.get(&interface).copied())
+    }
+}
+
+impl Accelerator {
+    /// Decides on a connection, as far as a segment of its handshake shows; counts the reason if it is passed through.
+    pub(super) fn admission(&self, step: &Step) -> Admission {
+        if let Some(reason) = self.objection(step) {
+            self.counts.passed_through(reason);
+            tracing::debug!(client = %step.client, server = %step.server, reason = reason.as_str(), "passed through");
+            return Admission::PassThrough;
+        }
+        let is_early = match self.config.early_accept {
+            EarlyAccept::Never => false,
+            EarlyAccept::Known => step.is_known_server,
+            EarlyAccept::Always => true,
+        };
+        match is_early && step.answer.is_none() {
+            true => Admission::AnswerEarly,
+            false => Admission::TakeOver,
+        }
+    }
+
+    fn objection(&self, step: &Step) -> Option<PassReason> {
+        let is_own = |address: IpAddr| is_local(address);
+        if self.closing.load(Ordering::Relaxed) {
+            return Some(PassReason::Shutdown);
+        }
+        if step.has_unknown_options {
+            return Some(PassReason::Options);
+        }
+        let Some(answer) = &step.answer else {
+            if is_own(step.server.ip()) || is_own(step.client.ip()) {
+                return Some(PassReason::OwnAddress);
+            }
+            let open = self.carried().len();
+            if open >= self.config.max_connections as usize {
+                return Some(PassReason::Limit);
+            }
+            let held = open + self.shared.tracker.count();
+            return (!self.shared.memory.admits(held)).then_some(PassReason::Memory);
+        };
+        let sides = (
+            self.interfaces.place(step.client_interface),
+            self.interfaces.place(answer.interface),
+        );
+        match sides {
+            (Some(one), Some(other)) if one != other => None,
+            _ => Some(PassReason::OneSide),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Counts what the accelerator takes over, releases, and passes through.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// Reason why a connection is not taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassReason {
+    /// An end has options that a built socket does not support.
+    Options,
+    /// So many connections are taken over already (`max_connections`).
+    Limit,
+    /// There is no memory for it.
+    Memory,
+    /// Both ends are on one side of the node.
+    OneSide,
+    /// An end is an address of this host.
+    OwnAddress,
+    /// The daemon shuts down.
+    Shutdown,
+    /// The system refused a socket or a packet.
+    System,
+}
+
+impl PassReason {
+    const ALL: [PassReason; 7] = [
+        PassReason::Options,
+        PassReason::Limit,
+        PassReason::Memory,
+        PassReason::OneSide,
+        PassReason::OwnAddress,
+        PassReason::Shutdown,
+        PassReason::System,
+    ];
+
+    /// Returns the name in `status --json` and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PassReason::Options => "options",
+            PassReason::Limit => "limit",
+            PassReason::Memory => "memory",
+            PassReason::OneSide => "one_side",
+            PassReason::OwnAddress => "own_address",
+            PassReason::Shutdown => "shutdown",
+            PassReason::System => "system",
+        }
+    }
+}
+
+/// State and counters of the accelerator, since the start of the daemon.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceleratorStatus {
+    /// Connections that a task carries now: taken over, or released a moment ago.
+    pub open: usize,
+    /// Times that a connection was taken over.
+    pub taken_over_total: u64,
+    /// Times that one was released.
+    pub released_total: u64,
+    /// Connections that were not taken over, by reason.
+    pub passed_through_total: BTreeMap<String, u64>,
+    /// Legs for which the kernel does not have the configured congestion control.
+    pub congestion_failures_total: u64,
+    /// Clients that were answered early, and reset because the server refused or did not answer.
+    #[serde(default)]
+    pub early_failures_total: u64,
+}
+
+/// Counts of a running accelerator.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    taken_over: AtomicU64,
+    released: AtomicU64,
+    passed_through: [AtomicU64; PassReason::ALL.len()],
+    congestion_failures: AtomicU64,
+    early_failures: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn taken_over(&self) {
+        self.taken_over.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn released(&self) {
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn passed_through(&self, reason: PassReason) {
+        if let Some(count) = self.passed_through.get(reason as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn note_congestion_failure(&self) {
+        self.congestion_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_early_failure(&self) {
+        self.early_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self, open: usize) -> AcceleratorStatus {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AcceleratorStatus {
+            open,
+            taken_over_total: get(&self.taken_over),
+            released_total: get(&self.released),
+            passed_through_total: PassReason::ALL
+                .iter()
+                .zip(&self.passed_through)
+                .map(|(reason, count)| (reason.as_str().to_owned(), get(count)))
+                .collect(),
+            congestion_failures_total: get(&self.congestion_failures),
+            early_failures_total: get(&self.early_failures),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_count_of_its_own() {
+        let counts = Counts::default();
+        for (n, reason) in PassReason::ALL.into_iter().enumerate() {
+            (0..=n).for_each(|_| counts.passed_through(reason));
+        }
+        let shown = counts.snapshot(0).passed_through_total;
+        for (n, reason) in PassReason::ALL.into_iter().enumerate() {
+            assert_eq!(shown[reason.as_str()], n as u64 + 1);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The transparent accelerator: connections between two other hosts are taken over at their handshake, relayed where two
+//! control loops are better than one, released where they are not, and never changed for their ends.
+
+use std::{
+    io::{ErrorKind, Read},
+    net::TcpListener,
+    net::TcpStream,
+    thread,
+    time::Duration,
+};
+
+use longsplice_lab::{
+    ConnectionSpec, Emulated, Family, Traffic, TrafficServer, TrafficSpec, topology::Nodes,
+};
+use longsplice_tests::{
+    Daemon, Pair, SOON, Status, assert_all_ok, capture, emulated, library::target, rng, three,
+};
+
+/// Node of an accelerator: its daemon, and a server behind it.
+struct Node<N> {
+    // Fields are dropped in this order: the daemon ends before its namespace.
+    daemon: Daemon,
+    listener: TcpListener,
+    _captures: Vec<longsplice_lab::Process>,
+    net: N,
+}
+
+impl<N: std::ops::Deref<Target = Nodes>> Node<N> {
+    fn new(net: N, more: &[&str]) -> Node<N> {
+        let mut daemon = Daemon::new(&["accelerate", "--inside", "f0", "--outside", "f1"]);
+        daemon.add_args(more);
+        daemon.start(&net.forwarder);
+        Node {
+            daemon,
+            listener: target(&net),
+            _captures: capture(&net),
+            net,
+        }
+    }
+
+    /// Connects the client to the server, as if there was no node.
+    fn connect(&self) -> Pair {
+        let pair = Pair::connect(
+            &self.net.client,
+            self.listener.local_addr().unwrap(),
+            &self.listener,
+        );
+        let (client, server) = (&pair.client.stream, &pair.server.stream);
+        assert_eq!(client.local_addr().unwrap(), server.peer_addr().unwrap());
+        pair
+    }
+
+    fn wait_status(&self, what: &str, condition: impl Fn(&Status) -> bool) -> Status {
+        self.daemon.wait_status(what, condition)
+    }
+}
+
+fn long_path(name: &str) -> Emulated {
+    emulated(name, "rtt20".parse().unwrap(), "rtt20".parse().unwrap())
+}
+
+fn router(name: &str) -> longsplice_lab::Three {
+    three(
+        name,
+        longsplice_lab::ThreeOptions {
+            router: true,
+            ..Default::default()
+        },
+    )
+}
+
+fn totals(status: &Status) -> (u64, u64) {
+    let a = status.accelerator.as_ref().unwrap();
+    (a.taken_over_total, a.released_total)
+}
+
+#[test]
+fn a_bulk_stream_over_two_long_legs_stays_taken_over() {
+    for family in [Family::V4, Family::V6] {
+        let link = || "rtt20".parse().unwrap();
+        let node = Node::new(Emulated::of(family, "acc-long", link(), link()).unwrap(), &[]);
+        let mut pair = node.connect();
+        pair.exchange(4 << 20);
+        let flow = node.daemon.wait_state(pair.client_port(), &["relay"]);
+        assert_eq!(totals(&node.daemon.status()), (1, 0), "{flow:?}");
+        pair.close();
+        node.wait_status("the end", |s| s.accelerator.as_ref().unwrap().open == 0);
+    }
+}
+
+#[test]
+fn a_short_path_is_released_and_its_ends_notice_nothing() {
+    let node = Node::new(router("acc-short"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
+    assert!(flow.to_server.identity && flow.to_client.identity, "{flow:?}");
+    assert_eq!(totals(&node.daemon.status()), (1, 1));
+    pair.exchange(8 << 20);
+    pair.close();
+}
+
+#[test]
+fn a_released_connection_is_taken_over_again_by_command() {
+    let node = Node::new(router("acc-again"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    let flow = node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.daemon.unsplice(flow.id).unwrap();
+    node.daemon.wait_state(pair.client_port(), &["relay"]);
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (2, 1));
+    node.daemon.splice(flow.id).unwrap();
+    node.daemon.wait_state(pair.client_port(), &["detached"]);
+    pair.exchange(1 << 20);
+    pair.close();
+}
+
+#[test]
+fn who_is_refused_without_the_node_is_refused_with_it() {
+    let node = Node::new(router("acc-refused"), &[]);
+    let nowhere = (node.net.server_addr, 7001).into();
+    let refused = node
+        .net
+        .client
+        .run(|| TcpStream::connect_timeout(&nowhere, SOON))
+        .unwrap();
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(totals(&node.daemon.status()), (0, 0));
+}
+
+/// A client that is answered early is connected before its server was asked; if that refuses, it is reset.
+#[test]
+fn a_client_may_be_answered_early() {
+    let node = Node::new(long_path("acc-early"), &["--early-accept", "always"]);
+    for _ in 0..3 {
+        let mut pair = node.connect();
+        pair.exchange(1 << 20);
+        node.daemon.wait_state(pair.client_port(), &["relay"]);
+        pair.close();
+    }
+    let nowhere = (node.net.server_addr, 7001).into();
+    let mut connected = node
+        .net
+        .client
+        .run(|| TcpStream::connect_timeout(&nowhere, SOON))
+        .unwrap()
+        .unwrap();
+    let end = connected.read(&mut [0]);
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+/// Only a server that has accepted before is answered for, and only until it refuses.
+#[test]
+fn early_answers_may_be_limited_to_known_servers() {
+    let node = Node::new(router("acc-known"), &["--early-accept", "known"]);
+    let server = node.listener.local_addr().unwrap();
+    let connect = || {
+        node.net
+            .client
+            .run(|| TcpStream::connect_timeout(&server, SOON))
+            .unwrap()
+    };
+    let pair = Pair::accept(connect().unwrap(), &node.listener);
+    drop(pair);
+    let second = connect().unwrap();
+    let pair = Pair::accept(second, &node.listener);
+    drop(pair);
+    let status = node.wait_status("both connections", |s| totals(s).0 == 2);
+    assert_eq!(status.accelerator.unwrap().early_failures_total, 0);
+    let Node {
+        daemon,
+        listener,
+        net,
+        _captures,
+    } = node;
+    drop(listener);
+    let connect = || {
+        net.client
+            .run(|| TcpStream::connect_timeout(&server, SOON))
+            .unwrap()
+    };
+    let end = connect().unwrap().read(&mut [0]);
+    assert_eq!(
+        end.unwrap_err().kind(),
+        ErrorKind::ConnectionReset,
+        "it was answered for"
+    );
+    daemon.wait_status("the refusal", |s| {
+        s.accelerator.as_ref().unwrap().early_failures_total == 1
+    });
+    assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Two nodes on one path take a connection over, each for itself; one of them is stopped while the other one carries.
+#[test]
+fn two_nodes_on_one_path_work_side_by_side() {
+    let near = Node::new(long_path("acc-two"), &[]);
+    // The second node is the server's namespace, with the server in a namespace behind it.
+    let behind = longsplice_lab::Namespace::new("acc-two-behind").unwrap();
+    let ip = |namespace: &longsplice_lab::Namespace, words: &str| {
+        let done = namespace.command("ip").args(words.split(' ')).output().unwrap();
+        assert!(done.status.success(), "ip {words}: {done:?}");
+    };
+    let far = &near.net.server;
+    ip(
+        far,
+        &format!("link add b0 type veth peer name b1 netns {}", behind.name()),
+    );
+    for (namespace, device, address) in [(far, "b0", "198.18.3.1/24"), (&behind, "b1", "198.18.3.2/24")] {
+        ip(namespace, &format!("addr add {address} dev {device}"));
+        ip(namespace, &format!("link set {device} up"));
+    }
+    ip(&behind, "route add default via 198.18.3.1");
+    ip(
+        &near.net.forwarder,
+        &format!("route add 198.18.3.0/24 via {}", near.net.server_addr),
+    );
+    let forwarding = "net.ipv4.ip_forward=1";
+    let status = far
+        .command("sysctl")
+        .args(["-q", "-w", forwarding])
+        .output()
+        .unwrap();
+    assert!(status.status.success());
+    let mut second = Daemon::new(&[
+        "accelerate",
+        "--inside",
+        "s0",
+        "--outside",
+        "b0",
+        "--min-rtt",
+        "1ms",
+    ]);
+    second.start(far);
+    let listener = behind
+        .run(|| TcpListener::bind("198.18.3.2:7000"))
+        .unwrap()
+        .unwrap();
+    let mut pair = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
+    assert_eq!(
+        pair.client.stream.local_addr().unwrap(),
+        pair.server.stream.peer_addr().unwrap()
+    );
+    pair.exchange(2 << 20);
+    for daemon in [&near.daemon, &second] {
+        assert_eq!(totals(&daemon.status()).0, 1);
+    }
+    second.terminate();
+    assert_eq!(second.join(), Some(0));
+    pair.exchange(2 << 20);
+    second.start(far);
+    let mut next = Pair::connect(&near.net.client, listener.local_addr().unwrap(), &listener);
+    for pair in [&mut pair, &mut next] {
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+}
+
+#[test]
+fn busy_connections_live_on_when_the_daemon_is_stopped() {
+    let mut node = Node::new(long_path("acc-stop"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    assert_eq!(totals(&node.daemon.status()), (1, 0));
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            pair.exchange(16 << 20);
+            pair.close();
+        });
+        thread::sleep(Duration::from_millis(300));
+        assert!(!busy.is_finished(), "it ended before the daemon did");
+        node.daemon.terminate();
+        assert_eq!(node.daemon.join(), Some(0), "{}", node.daemon.log());
+        busy.join().unwrap();
+    });
+}
+
+#[test]
+fn a_killed_daemon_leaves_released_connections_and_no_routing() {
+    let mut node = Node::new(router("acc-kill"), &[]);
+    let mut pair = node.connect();
+    pair.exchange(1 << 20);
+    node.daemon.wait_state(pair.client_port(), &["detached"]);
+    node.daemon.kill();
+    pair.exchange(4 << 20);
+    // New connections pass through without a daemon.
+    let mut plain = node.connect();
+    plain.exchange(100_000);
+    node.daemon.start(&node.net.forwarder);
+    let mut next = node.connect();
+    for pair in [&mut pair, &mut plain, &mut next] {
+        pair.exchange(1 << 20);
+        pair.close();
+    }
+    node.wait_status("a connection", |s| totals(s).0 == 1);
+    node.daemon.terminate();
+    assert_eq!(node.daemon.join(), Some(0));
+    let rules = node.net.forwarder.command("ip").arg("rule").output().unwrap();
+    let rules = String::from_utf8_lossy(&rules.stdout).into_owned();
+    assert!(!rules.contains("4c0"), "{rules}");
+}
+
+/// Every connection completes with the right content, though each link loses 5 % in each direction.
+#[test]
+fn connections_complete_over_lossy_links() {
+    let mut rng = rng();
+    let link = |seed: u64| {
+        format!("10ms,50Mbit,queue=256KiB,loss=5%,seed={seed}")
+            .parse()
+            .unwrap()
+    };
+    let net = emulated("acc-loss", link(rng.u64(1..1 << 32)), link(rng.u64(1..1 << 32)));
+    let node = Node::new(net, &[]);
+    let server = TrafficServer::start(&node.net.server, (node.net.server_addr, 7100).into()).unwrap();
+    let mut spec = TrafficSpec::same(60, ConnectionSpec::both_ways(20_000));
+    spec.seed = rng.u64(..);
+    for connection in &mut spec.connections {
+        connection.stall = 3 * SOON;
+    }
+    let outcome = Traffic::run(&node.net.client, server.addr(), &spec).unwrap();
+    assert_all_ok(&outcome);
+    let (taken, _) = totals(&node.daemon.status());
+    assert_eq!(taken, 60);
+}
+
+/// The queue inside the node stays short in front of a slow leg.
+#[test]
+fn the_queue_in_front_of_a_slow_leg_is_bounded() {
+    let fast = "5ms,100Mbit,queue=1MiB".parse().unwrap();
+    let slow = "5ms,20Mbit,queue=256KiB".parse().unwrap();
+    let node = Node::new(
+        emulated("acc-queue", fast, slow),
+        &["--min-rtt", "1ms", "--min-gain", "1.01"],
+    );
+    let mut pair = node.connect();
+    let mut most = 0;
+    thread::scope(|scope| {
+        let port = pair.client_port();
+        let busy = scope.spawn(|| {
+            pair.exchange_unevenly(16 << 20, 0);
+            pair.close();
+        });
+        thread::sleep(Duration::from_secs(2));
+        while !busy.is_finished() {
+            most = most.max(queued(&node.net, port));
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let limit = 20_000_000 / 8 * 150 / 1000;
+    assert!(
+        (1..limit).contains(&most),
+        "{most} bytes waited, of at most {limit}"
+    );
+}
+
+/// Returns the bytes that wait in the node's sockets: unread, and not yet sent.
+fn queued(net: &Nodes, client_port: u16) -> u64 {
+    let out = net.forwarder.command("ss").args(["-tnHi"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut queued = 0;
+    let mut lines = text.lines();
+    while let (Some(socket), Some(info)) = (lines.next(), lines.next()) {
+        let fields: Vec<_> = socket.split_whitespace().collect();
+        if socket.contains(&format!(":{client_port} "))
+            || socket.trim_end().ends_with(&format!(":{client_port}"))
+        {
+            queued += fields.get(1).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+            let unsent = info
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix("notsent:"));
+            queued += unsent.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
+        }
+    }
+    queued
+}
